@@ -1,0 +1,8 @@
+"""The project's addresses. Owns the map only; apps bring their own."""
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, path
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("admin/", admin.site.urls),
+]
