@@ -1,0 +1,154 @@
+"""Classes by importable name, `module:qualname`, and what makes each kind recordable.
+
+Owns the only place where recorded text leads to a class. It must never import a module of a top-level package that
+this process has not imported already, call anything it finds, or follow a module's `__getattr__` or a descriptor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Collection
+from enum import Enum
+from typing import Any
+
+from durable.codec.notation import Refused
+
+__all__ = [
+    "class_name",
+    "find_class",
+    "is_dataclass_type",
+    "is_enum_type",
+    "is_named_tuple_type",
+    "is_pydantic_type",
+    "loaded",
+    "pydantic_base",
+    "stray_attribute",
+]
+
+
+def loaded(module: str, name: str) -> Any:
+    """`module.name` if the module is imported in this process, else None. Imports nothing."""
+    found = sys.modules.get(module)
+    return None if found is None else vars(found).get(name)
+
+
+def class_name(cls: type) -> str:
+    """The name under which `find_class` finds `cls` in any process of the project, or `Refused`."""
+    module, qualname = cls.__module__, cls.__qualname__
+    name = f"{module}:{qualname}"
+    if "<locals>" in qualname:
+        raise Refused(
+            f"the class {name} is defined inside a function",
+            "define it at the top level of a module, where a worker can import it",
+        )
+    if module == "__main__":
+        raise Refused(
+            f"the class {qualname} is defined in the program that was started (__main__)",
+            "define it in a module that a worker can import",
+        )
+    try:
+        found = find_class(name)
+    except Refused as error:
+        raise Refused(
+            f"the class {name} cannot be imported by its name",
+            "define it at the top level of a module, under its own name (of a generic class, record a named subclass)",
+        ) from error
+    if found is not cls:
+        raise Refused(
+            f"the name {name} now stands for something else than the class of this value",
+            "give the class a name of its own, and build the value after the last reload of its module",
+        )
+    return name
+
+
+def find_class(name: str) -> type:
+    """The class called `name`; an alias left behind in the old module will do. `Refused` if there is none."""
+    module_name, _, qualname = name.partition(":")
+    steps = qualname.split(".")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *steps)):
+        raise Refused(f"{ascii(name)[:200]} is not the name of a class")
+    found: object = _module(module_name, name)
+    for step in steps:
+        # vars() and not getattr(): hostile text must not run a module's __getattr__ or a property.
+        found = vars(found).get(step) if found is not None else None
+        if not isinstance(found, type):
+            raise Refused(*_moved(name))
+    assert isinstance(found, type)
+    return found
+
+
+def _module(module_name: str, name: str) -> object:
+    module = sys.modules.get(module_name)
+    if module is not None:
+        return module
+    package = module_name.partition(".")[0]
+    if package not in sys.modules:
+        raise Refused(
+            f"the class {name} was recorded, and nothing in this process has imported {package}",
+            f"import {package} in the workflows.py of an installed app, or, if the class moved, leave an alias of it "
+            "under the old name",
+        )
+    if "__main__" in module_name:
+        # A package's __main__ is a program; to import it is to run it.
+        raise Refused(f"{name} is a part of a program, not of a library")
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:  # the module's own code runs here and may raise anything
+        raise Refused(*_moved(name)) from error
+
+
+def _moved(name: str) -> tuple[str, str]:
+    module_name, _, qualname = name.partition(":")
+    problem = f"the class {name} was recorded and is not there now: it was moved, renamed or removed"
+    advice = f"put it back, or leave an alias of it in {module_name} under the name {qualname}"
+    return problem, advice + ", until every run that recorded it has ended"
+
+
+def is_enum_type(cls: type) -> bool:
+    return issubclass(cls, Enum)
+
+
+def is_dataclass_type(cls: type) -> bool:
+    return dataclasses.is_dataclass(cls)
+
+
+def is_named_tuple_type(cls: type) -> bool:
+    return issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
+
+
+def is_pydantic_type(cls: type) -> bool:
+    base = pydantic_base()
+    return base is not None and cls is not base and issubclass(cls, base)
+
+
+def pydantic_base() -> Any:
+    """pydantic's BaseModel (version 2), or None when nothing has imported pydantic: then no value can be a model."""
+    base = loaded("pydantic.main", "BaseModel")
+    return base if hasattr(base, "model_fields") else None
+
+
+def stray_attribute(value: object, fields: Collection[str]) -> str | None:
+    """The name of an attribute of `value` that is not among its fields and would be lost, or None.
+
+    Cached properties do not count: they are computed again.
+    """
+    cls = type(value)
+    for name in getattr(value, "__dict__", ()):
+        if name not in fields and name != "__orig_class__" and not _is_cached_property(cls, name):
+            return str(name)
+    for owner in cls.__mro__:
+        slots = vars(owner).get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            name = f"_{owner.__name__.lstrip('_')}{slot}" if slot.startswith("__") and slot[-2:] != "__" else slot
+            if name not in fields and name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                return str(name)
+    return None
+
+
+def _is_cached_property(cls: type, name: str) -> bool:
+    attribute = inspect.getattr_static(cls, name, None)
+    return isinstance(attribute, functools.cached_property) or type(attribute).__name__ == "cached_property"

@@ -1,0 +1,100 @@
+"""How recorded text is written: the tag marker, the limits, and the paths that errors give.
+
+Owns what the encoder and the decoder must agree on. Knows no class and builds no value.
+
+A value that JSON cannot express is an object with one key, the marker and the tag's name:
+`{"$:uuid": "..."}`. Text without the marker is plain JSON and is not walked at all. A dictionary of the
+user's with a key that starts with the marker is written as pairs, so it cannot be mistaken for a tag.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final, TypeAlias
+
+from durable.core.errors import PayloadError
+
+__all__ = [
+    "DAMAGED",
+    "ELEMENT",
+    "KEY",
+    "MARK",
+    "MARK_IN_TEXT",
+    "MAX_DEPTH",
+    "SURROGATE_PAIR",
+    "Path",
+    "Refused",
+    "fault",
+    "render",
+    "to_json",
+]
+
+MARK: Final = "$:"
+MARK_IN_TEXT: Final = '"' + MARK
+
+MAX_DEPTH: Final = 100
+"""Containers within containers. A tag takes up to three levels of JSON, and both directions up to four frames a
+level, so this fits Python's default recursion limit of 1,000 with room for the frames of the caller."""
+
+SURROGATE_PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+"""Two lone surrogates side by side, which JSON writes exactly as it writes the one character they would make."""
+
+DAMAGED: Final = "restore the record from a backup: it is damaged, or this codec did not write it"
+
+to_json: Final = json.JSONEncoder(
+    ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")
+).encode
+"""A plain tree as ASCII text. ValueError for NaN, infinities and integers past Python's limit of digits."""
+
+# A path is a linked list, so that going down a level costs one tuple and nothing is formatted until an error needs it.
+Path: TypeAlias = "tuple[Path, object] | None"
+
+
+class _Place:
+    """A part of a path that is neither an index nor a key."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+ELEMENT: Final = _Place("{element}")
+KEY: Final = _Place("{key}")
+
+
+class Refused(Exception):
+    """A value, or a node of a text, that cannot be had. Raised where its path is not known, caught where it is."""
+
+    def __init__(self, problem: str, advice: str = DAMAGED) -> None:
+        self.problem = problem
+        self.advice = advice
+        super().__init__(f"{problem}; {advice}")
+
+
+def render(path: Path) -> str:
+    """The path as text, such as `$.items[3].user`."""
+    parts: list[str] = []
+    while path is not None:
+        path, part = path
+        parts.append(_part(part))
+    return "$" + "".join(reversed(parts))
+
+
+def _part(part: object) -> str:
+    if isinstance(part, _Place):
+        return part.text
+    if type(part) is str:
+        if part.isidentifier() and part.isascii():
+            return "." + part
+        return f"[{part if len(part) <= 40 else part[:37] + '...'!a}]"
+    if type(part) is int and part.bit_length() <= 64:
+        return f"[{part}]"
+    # The repr of anything else may be long, secret or wrong.
+    return f"[<{type(part).__name__}>]"
+
+
+def fault(what: str, path: Path, problem: str, advice: str) -> PayloadError:
+    """The error for the value at `path`; the caller raises it."""
+    return PayloadError(what, render(path), problem, advice)
