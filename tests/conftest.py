@@ -1,0 +1,122 @@
+"""What every test may ask for: the session's servers, an environment for child processes, a browser.
+
+Owns fixtures only; which servers a session uses is decided in `tests.plugin`. A test that stops or restarts a server
+starts one of its own: the ones here are shared.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from project.servers import EmbeddedPostgres, EmbeddedRedis
+from tests.plugin import POSTGRES, REDIS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+@pytest.fixture(scope="session")
+def postgres_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
+    """A running PostgreSQL: the one of the default database, or one beside it if DATABASE_URL was given."""
+    if (server := pytestconfig.stash.get(POSTGRES, None)) is not None:
+        yield server.start()
+        return
+    with EmbeddedPostgres(fsync=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedRedis]:
+    """A running Redis: the one that RQ_QUEUES names, or one beside it if REDIS_URL was given."""
+    if (server := pytestconfig.stash.get(REDIS, None)) is not None:
+        yield server.start()
+        return
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    django_db_modify_db_settings: None, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Have the default database's server run before Django creates its test database there.
+
+    On SQLite that is a file: a database in memory locks whole tables between the threads of one process.
+    """
+    from django.db import connection
+
+    if (server := pytestconfig.stash.get(POSTGRES, None)) is not None:
+        server.start()
+    if connection.vendor == "sqlite":
+        test = connection.settings_dict["TEST"]
+        test["NAME"] = test.get("NAME") or str(tmp_path_factory.mktemp("sqlite") / "test.sqlite3")
+
+
+@pytest.fixture
+def redis_connection() -> Iterator["redis.Redis"]:
+    """A client of the Redis database that RQ_QUEUES names, empty before the test and after it."""
+    from django.conf import settings
+
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        client.flushdb()
+        yield client
+        client.flushdb()
+
+
+@pytest.fixture
+def child_environment(transactional_db: None, redis_connection: "redis.Redis") -> dict[str, str]:
+    """The environment in which a child process, a worker say, uses this test's own database and Redis."""
+    from django.conf import settings
+    from django.db import connection
+
+    name = str(connection.settings_dict["NAME"])
+    base = (
+        f"sqlite:///{name}" if connection.vendor == "sqlite" else f"{settings.DATABASE_URL.rpartition('/')[0]}/{name}"
+    )
+    return {
+        **os.environ,
+        "DATABASE_URL": base,
+        "REDIS_URL": settings.REDIS_URL,
+        "DJANGO_SETTINGS_MODULE": "project.settings",
+        "PYTHONPATH": str(settings.BASE_DIR),
+    }
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator["Browser"]:
+    """A headless chromium. Without one the test is skipped; with CI=true it fails.
+
+    Per module, not per session: Playwright keeps an event loop running in this thread as long as it lives, beside
+    which no asynchronous test can run, and Django has to be told that the ORM is safe here nevertheless.
+    """
+    from playwright.sync_api import Error, sync_playwright
+
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        if found is None and not Path(playwright.chromium.executable_path).exists():
+            _no_browser("neither PATH nor Playwright has a chromium")
+        try:
+            browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        except Error as error:
+            _no_browser(f"{found or 'chromium'} does not start: {error.message.splitlines()[0]}")
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: "Browser") -> Iterator["Page"]:
+    """A page in a browser context of its own: no cookies of another test."""
+    with chromium.new_context() as context:
+        yield context.new_page()
+
+
+def _no_browser(why: str) -> None:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI is true and there is no browser: {why}")
+    pytest.skip(why)

@@ -1,0 +1,79 @@
+"""The servers of a test session. Loaded with `-p tests.plugin`, which is before Django reads its settings.
+
+Owns which database and which Redis a session uses:
+
+* `DATABASE_URL` set: that database (Django puts its test database beside it). Otherwise an embedded PostgreSQL, which
+  starts with the first test that uses the database: tests of the core alone cost no server.
+* `REDIS_URL` set: that server. Otherwise an embedded one. In both cases logical database 15, which is flushed.
+
+`--database-tests-only` keeps just the tests that use the database; `tests.test_on_sqlite` runs those again on SQLite.
+"""
+
+import os
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from project.servers import EmbeddedPostgres, EmbeddedRedis
+
+REDIS_DATABASE: Final = 15
+DATABASE_FIXTURES: Final = frozenset({"db", "transactional_db", "django_db_serialized_rollback", "live_server"})
+
+POSTGRES = pytest.StashKey[EmbeddedPostgres]()
+REDIS = pytest.StashKey[EmbeddedRedis]()
+SQLITE_SUMMARY = pytest.StashKey[str]()
+
+_started: list[EmbeddedPostgres | EmbeddedRedis] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--database-tests-only", action="store_true", help="run only the tests that use the default database"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Decide the environment. Runs before pytest-django's hook of the same name, which loads the settings."""
+    if not os.environ.get("DATABASE_URL"):
+        postgres = EmbeddedPostgres(fsync=False)
+        early_config.stash[POSTGRES] = postgres
+        _started.append(postgres)
+        os.environ["DATABASE_URL"] = postgres.url
+    if not os.environ.get("REDIS_URL"):
+        redis = EmbeddedRedis().start()
+        early_config.stash[REDIS] = redis
+        _started.append(redis)
+        os.environ["REDIS_URL"] = redis.url
+    os.environ["REDIS_URL"] = urlunsplit(urlsplit(os.environ["REDIS_URL"])._replace(path=f"/{REDIS_DATABASE}"))
+
+
+def pytest_unconfigure() -> None:
+    while _started:
+        _started.pop().close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--database-tests-only"):
+        return
+    dropped = [item for item in items if not uses_database(item)]
+    items[:] = [item for item in items if uses_database(item)]
+    config.hook.pytest_deselected(items=dropped)
+
+
+def uses_database(item: pytest.Item) -> bool:
+    """Whether a test is given access to the default database, by marker, by fixture or by Django's own classes."""
+    from django.test import TransactionTestCase
+
+    if item.get_closest_marker("django_db") is not None:
+        return True
+    if DATABASE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        return True
+    cls = getattr(item, "cls", None)
+    return isinstance(cls, type) and issubclass(cls, TransactionTestCase)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if (summary := config.stash.get(SQLITE_SUMMARY, None)) is not None:
+        terminalreporter.write_line(f"The tests that use the database, again on SQLite: {summary}")

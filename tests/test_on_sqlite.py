@@ -1,0 +1,33 @@
+"""The second engine: every test that uses the database, run once more in a session whose database is SQLite."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+from tests.plugin import SQLITE_SUMMARY
+
+ONE_ENGINE = "postgres or e2e or browser or slow"
+
+
+@pytest.mark.slow
+def test_what_uses_the_database_passes_on_sqlite_too(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("this session runs on SQLite already")
+    command = [sys.executable, "-m", "pytest", "-q", "--database-tests-only", "-m", f"not ({ONE_ENGINE})"]
+    command += ["-p", "no:cacheprovider", "--basetemp", str(tmp_path / "tests")]
+    done = subprocess.run(
+        command,
+        cwd=pytestconfig.rootpath,
+        env={**os.environ, "DATABASE_URL": f"sqlite:///{tmp_path / 'db.sqlite3'}"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    closing = (done.stdout.strip().splitlines() or ["nothing was printed"])[-1]
+    assert done.returncode == pytest.ExitCode.OK, f"{done.stdout}\n{done.stderr}"
+    pytestconfig.stash[SQLITE_SUMMARY] = closing.strip("= ")
