@@ -1,0 +1,22 @@
+"""The app as Django sees it: finds the workflows and registers the checks; touches neither database nor Redis."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+__all__ = ["DurableConfig"]
+
+
+class DurableConfig(AppConfig):
+    """Durable workflows."""
+
+    name = "durable"
+    verbose_name = "Durable"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Import every app's `workflows` module, then the checks."""
+        from durable import registry
+
+        registry.autodiscover()
+        from durable import checks  # noqa: F401 - registers them

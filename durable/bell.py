@@ -1,0 +1,174 @@
+"""The bell: tells RQ workers that a queue has due runs, and timers that a deadline is near.
+
+Owns the RQ jobs of durable, one per queue and not per run, and the Redis keys that coalesce them. The bell carries no
+truth: the database says what is due, a lost ring is made up for by the sweep, one too many finds nothing to do.
+Nothing here raises or blocks for long: callers have committed their work and must not fail for Redis.
+
+How rings are coalesced. A ring sets the key `durable:bell:<queue>` if it is not set (the value is the id of the RQ job
+it stands for) and enqueues that job; if the key is set, somebody's job is about to look, and nothing more is needed.
+The job clears the key *before* it looks into the database. The races:
+
+- A ring before the clear: its run was committed before the ring, and the job looks after the clear. Seen.
+- A ring between the clear and the look: the key is free, so a second job is enqueued. One look too many.
+- Two rings at once: one of them sets the key.
+- The key is set and the job is not enqueued (a crash, an error between the two), or the job is lost (a worker was
+  killed between taking and clearing, an operator emptied the RQ queue): rings are swallowed until the key expires.
+  The sweep does not wait for that: it *insists*, that is, it looks whether the job lies in the RQ queue, and puts
+  another one there if not.
+- Redis is flushed, or evicts the key: the next ring enqueues. If it loses the job alone, see above.
+- Redis is down: the ring is dropped, and the sweep rings once Redis is back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from django.db import connections, transaction
+from django.utils import timezone
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from durable import redis_client
+from durable.conf import conf
+
+__all__ = ["ALARMS", "alarm", "alarm_on_commit", "clear", "ring", "ring_on_commit"]
+
+logger = logging.getLogger("durable.bell")
+
+JOB = "durable.jobs.work"  # by name: enqueueing imports no worker code
+KEY = "durable:bell:{}"
+KEY_EXPIRY = 60  # seconds; matters only where no sweep runs
+FAILURE_TTL = 3600  # seconds that a failed job of ours stays visible in RQ
+QUIET = 5.0  # seconds without a further try after Redis let a caller wait for its timeout
+#: The pub/sub channel of the alarms; a message is JSON: `{"queue": ..., "at": ISO 8601}`.
+ALARMS = "durable:alarms"
+
+_log_this = redis_client.Seldom()
+_quiet_until: dict[str, float] = {}
+
+
+def ring(queue: str, *, insist: bool = False) -> None:
+    """Make a worker look at `queue` now.
+
+    With `insist` (the sweep) the bell is rung even if somebody's ring is pending whose job is lost, and even if Redis
+    has just let a caller wait.
+    """
+    if insist or time.monotonic() >= _quiet_until.get(queue, 0.0):
+        _swallowing(queue, "ring", lambda: _ring(queue, insist))
+
+
+def ring_on_commit(queues: Iterable[str], using: str | None = None) -> None:
+    """Ring for each queue when the transaction on `using` (durable's database) commits; now if there is none.
+
+    However often a transaction asks for a queue, it rings once. A savepoint that is rolled back takes its own wish
+    with it, not those of others.
+    """
+    alias = using or conf.DATABASE
+    rung = _rung_in_this_transaction(alias)
+    for queue in queues:
+        _on_commit(alias, lambda queue=queue: _ring_once(queue, alias, rung))  # type: ignore[misc]
+
+
+def alarm(queue: str, moment: datetime) -> None:
+    """Tell the timers that a run of `queue` is due at `moment` (aware).
+
+    Timers ask the database for deadlines at every sweep; only one that is nearer needs an alarm, and only for that one
+    anything is sent. A moment that has passed rings.
+    """
+    remaining = moment - timezone.now()
+    if remaining <= timedelta(0):
+        ring(queue)
+    elif remaining <= timedelta(seconds=conf.SWEEP_INTERVAL + 1) and time.monotonic() >= _quiet_until.get(queue, 0.0):
+        message = json.dumps({"queue": queue, "at": moment.isoformat()})
+        _swallowing(queue, "set an alarm", lambda: redis_client.client(queue).publish(ALARMS, message))
+
+
+def alarm_on_commit(queue: str, moment: datetime, using: str | None = None) -> None:
+    """`alarm`, when the transaction on `using` (durable's database) commits."""
+    _on_commit(using or conf.DATABASE, lambda: alarm(queue, moment))
+
+
+def clear(queue: str) -> None:
+    """Let the next ring be heard; called by the job before it looks."""
+    _swallowing(queue, "clear the bell", lambda: redis_client.client(queue).delete(KEY.format(queue)))
+
+
+def _ring(queue: str, insist: bool) -> None:
+    rq_queue = redis_client.rq_queue(queue)
+    redis, key, job_id = rq_queue.connection, KEY.format(queue), uuid.uuid4().hex
+    if not redis.set(key, job_id, nx=True, ex=KEY_EXPIRY):
+        if not insist or _lies_in_queue(queue):
+            return
+        redis.set(key, job_id, ex=KEY_EXPIRY)
+    try:
+        rq_queue.enqueue_call(
+            JOB,
+            args=(queue,),
+            timeout=-1,
+            result_ttl=0,
+            failure_ttl=FAILURE_TTL,
+            job_id=job_id,
+            description=f"durable: {queue}",
+        )
+    except BaseException:
+        redis.delete(key)
+        raise
+
+
+def _lies_in_queue(queue: str) -> bool:
+    """Whether the job that the key stands for still waits in the RQ queue."""
+    rq_queue = redis_client.rq_queue(queue)
+    job_id = rq_queue.connection.get(KEY.format(queue))
+    return job_id is not None and rq_queue.connection.lpos(rq_queue.key, job_id) is not None
+
+
+def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:
+    try:
+        command()
+    except (RedisError, OSError) as error:
+        if isinstance(error, RedisTimeoutError | TimeoutError):
+            _quiet_until[queue] = time.monotonic() + QUIET
+        if _log_this(queue):
+            advice = "due runs wait for the first sweep after Redis is back"
+            logger.warning('cannot %s for queue "%s", %s: %s: %s', what, queue, advice, type(error).__name__, error)
+    except Exception:  # the caller's work is committed, and must not fail for a wrong setting
+        if _log_this(f"{queue} wrongly"):
+            logger.exception('cannot %s for queue "%s"; run `manage.py check`', what, queue)
+    else:
+        if _log_this.again(queue):
+            logger.warning('Redis answers again for queue "%s"', queue)
+
+
+def _on_commit(alias: str, callback: Callable[[], None]) -> None:
+    try:
+        transaction.on_commit(callback, using=alias)
+    except transaction.TransactionManagementError:
+        callback()  # autocommit is off and no transaction is Django's: the sweep finds what this ring comes too early for
+
+
+def _rung_in_this_transaction(alias: str) -> set[str]:
+    """The queues rung so far by the commit to come; shared by all its callbacks, renewed by the first that runs.
+
+    Each wish has a callback of its own rather than one for all: Django drops the callbacks of a savepoint that is
+    rolled back, and with it would go the wishes that came after.
+    """
+    connection = connections[alias]
+    rung: set[str] | None = getattr(connection, "_durable_rung", None)
+    if rung is None:
+        rung = set()
+        connection._durable_rung = rung  # type: ignore[attr-defined]  # ours, beside Django's own
+    return rung
+
+
+def _ring_once(queue: str, alias: str, rung: set[str]) -> None:
+    connection = connections[alias]
+    if getattr(connection, "_durable_rung", None) is rung:
+        connection._durable_rung = None  # type: ignore[attr-defined]
+    if queue not in rung:
+        rung.add(queue)
+        ring(queue)

@@ -1,0 +1,1 @@
+"""Django system checks of durable."""

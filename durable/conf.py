@@ -1,0 +1,118 @@
+"""The settings of durable: `settings.DURABLE`, typed, with defaults.
+
+Owns names, defaults and the reading of durations. Refuses nothing: a wrong value is reported by a system check
+(`durable.checks`), and an unknown key is ignored here and reported there. Must not import models, RQ or Redis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from django.conf import settings
+from django.core.signals import setting_changed
+
+__all__ = ["DURATIONS", "GUARDS", "Conf", "Values", "conf"]
+
+GUARDS = ("off", "warn", "raise")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """Every setting with its default. Durations are in seconds; in `settings.DURABLE` they may be `timedelta`.
+
+    - `CODEC`: the dotted path of the codec: a class or an object with `encode` and `decode`.
+    - `ENCRYPTION_KEYS`: Fernet keys for the encrypting codec; the first encrypts, all decrypt.
+    - `MAX_PAYLOAD_BYTES`: the limit of one encoded value.
+    - `SHORT_SLEEP`: a sleep below it waits in memory instead of parking the run.
+    - `LEASE`: how long a run stays with a worker that no longer answers; renewed at a third of it.
+    - `SWEEP_INTERVAL`: how often each `durable_worker` looks for due runs that nobody was told of.
+    - `MAX_BRANCH_THREADS`: threads of one pass for the branches of joins and races, nested ones included.
+    - `MAX_CRASHES`: a run that crashes this many workers in a row without progress fails.
+    - `DIVERGENCE_GRACE`: how long a run whose history does not fit the code is tried again before it fails.
+    - `DATABASE`: the alias of the database that holds durable's tables.
+    - `QUEUE`: the RQ queue of workflows that name none.
+    - `CLAIM_BATCH`: how many due runs a worker claims at once.
+    - `GUARD`: what happens when a workflow breaks a rule between its steps: "off", "warn" or "raise".
+    - `RETENTION`: how long ended runs are kept by `manage.py durable prune`; None for ever.
+    """
+
+    CODEC: str = "durable.codec.JsonCodec"
+    ENCRYPTION_KEYS: Sequence[str] = ()
+    MAX_PAYLOAD_BYTES: int = 1024 * 1024
+    SHORT_SLEEP: float = 0.1
+    LEASE: float = 30.0
+    SWEEP_INTERVAL: float = 5.0
+    MAX_BRANCH_THREADS: int = 8
+    MAX_CRASHES: int = 5
+    DIVERGENCE_GRACE: float = 600.0
+    DATABASE: str = "default"
+    QUEUE: str = "default"
+    CLAIM_BATCH: int = 10
+    GUARD: Literal["off", "warn", "raise"] = "off"
+    RETENTION: float | None = None
+
+
+#: The settings that are durations, and so may be given as `timedelta`.
+DURATIONS = frozenset({"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "DIVERGENCE_GRACE", "RETENTION"})
+
+
+_Attributes = Values if TYPE_CHECKING else object  # for the type checker, conf has the attributes of Values
+
+
+class Conf(_Attributes):
+    """The settings as attributes: `conf.LEASE`. Read when first used, and again after a change of the settings."""
+
+    def __init__(self) -> None:
+        self._values: Values | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every key that `settings.DURABLE` may have."""
+        return tuple(each.name for each in fields(Values))
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """What the project wrote, unread; {} if that is no mapping."""
+        given = getattr(settings, "DURABLE", {})
+        return given if isinstance(given, Mapping) else {}
+
+    @property
+    def values(self) -> Values:
+        """All settings, read."""
+        if self._values is None:
+            known = set(self.names)
+            self._values = Values(**{key: _read(key, value) for key, value in self.given.items() if key in known})
+        return self._values
+
+    def forget(self) -> None:
+        """Read the settings again at the next use."""
+        self._values = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return getattr(self.values, name)
+
+
+def _read(key: str, value: Any) -> Any:
+    if key in DURATIONS and isinstance(value, timedelta):
+        return value.total_seconds()
+    if key in DURATIONS and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+conf = Conf()
+
+
+def _on_setting_changed(*, setting: str, **_: object) -> None:
+    if setting == "DURABLE":
+        conf.forget()
+
+
+setting_changed.connect(_on_setting_changed, dispatch_uid="durable.conf")

@@ -1,0 +1,109 @@
+"""Redis clients and RQ queues for the bell, the timer and the workers.
+
+Owns how durable talks to the Redis of an RQ queue: with short timeouts and without patience, because a web request
+stands behind most calls and nothing that matters is kept there. Opens no connection before the first command. Must
+not decide what is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, cast
+
+from django.conf import settings
+from django.core.signals import setting_changed
+from redis import BlockingConnectionPool, ConnectionPool, Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.retry import Retry
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+__all__ = ["Seldom", "client", "names", "rq_queue", "unique"]
+
+CONNECT_TIMEOUT = 0.5  # seconds
+SOCKET_TIMEOUT = 1.0  # seconds
+
+_queues: dict[str, Queue] = {}
+
+
+def names() -> list[str]:
+    """The queues that `settings.RQ_QUEUES` has."""
+    return sorted(getattr(settings, "RQ_QUEUES", None) or {})
+
+
+def rq_queue(name: str) -> Queue:
+    """RQ's queue of this name, writing JSON and at once. Raises KeyError for one that RQ_QUEUES lacks."""
+    if name not in _queues:
+        # Imported here: django_rq reads the settings when it is imported.
+        from django_rq import get_queue
+
+        connection = _impatient(name)
+        # A commit mode of its own, because durable knows which database's commit to wait for, and never `ASYNC: False`:
+        # work() inside a web request would run other people's workflows there.
+        queue = get_queue(name, connection=connection, serializer=JSONSerializer, commit_mode="auto", is_async=True)
+        _queues[name] = queue
+    return _queues[name]
+
+
+def client(name: str) -> Redis:
+    """The Redis of an RQ queue. Safe to share between threads and to use after a fork. Raises KeyError."""
+    return cast(Redis, rq_queue(name).connection)
+
+
+def unique(queues: Iterable[str]) -> dict[str, Redis]:
+    """One queue for each Redis that the queues live in, with its client."""
+    found: dict[str, tuple[str, Redis]] = {}
+    for name in queues:
+        redis = client(name)
+        place = {key: redis.connection_pool.connection_kwargs.get(key) for key in ("host", "port", "path", "db")}
+        found.setdefault(repr(place), (name, redis))
+    return dict(found.values())
+
+
+def _impatient(name: str) -> Redis:
+    """A client of our own: the project's, django-redis' for example, keeps its timeouts."""
+    from django_rq import get_connection
+
+    theirs = get_connection(name)
+    pool = theirs.connection_pool
+    patience: dict[str, Any] = {
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_timeout": SOCKET_TIMEOUT,
+        # Once more after a broken connection, at once: a pooled one may be left from before Redis was restarted. Not
+        # after a timeout, which has taken its time already.
+        "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+    }
+    if type(pool) in (ConnectionPool, BlockingConnectionPool):
+        kwargs = {**pool.connection_kwargs, **patience}
+        return Redis(connection_pool=ConnectionPool(connection_class=pool.connection_class, **kwargs))
+    pool.connection_kwargs.update(patience)  # Sentinel's: django_rq makes a new one for each call
+    return cast(Redis, theirs)
+
+
+class Seldom:
+    """Says yes at most once per `interval` seconds and key, so that an outage fills no log."""
+
+    def __init__(self, interval: float = 30.0) -> None:
+        self.interval = interval
+        self._said: dict[str, float] = {}
+
+    def __call__(self, key: str) -> bool:
+        now = time.monotonic()
+        if now - self._said.get(key, -self.interval) < self.interval:
+            return False
+        self._said[key] = now
+        return True
+
+    def again(self, key: str) -> bool:
+        """Forget that it was said; True if it was, so that the recovery can be told as well."""
+        return self._said.pop(key, None) is not None
+
+
+def _on_setting_changed(*, setting: str, **_: object) -> None:
+    if setting in {"RQ_QUEUES", "RQ"}:
+        _queues.clear()
+
+
+setting_changed.connect(_on_setting_changed, dispatch_uid="durable.redis_client")

@@ -1,0 +1,153 @@
+"""The workflows of this process, by name.
+
+Owns the map from names to definitions and the discovery of `workflows.py` modules in the installed apps. Knows
+nothing of how a workflow runs. Nothing is refused while modules are imported: two functions that claim one name are
+kept apart here and reported by a system check, which can say where both stand.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from django.utils.module_loading import autodiscover_modules
+
+__all__ = [
+    "Clash",
+    "Registry",
+    "UnknownWorkflowError",
+    "WorkflowDefinition",
+    "all",
+    "autodiscover",
+    "clashes",
+    "get",
+    "register",
+    "registry",
+    "where",
+]
+
+
+class WorkflowDefinition(Protocol):
+    """What the registry keeps: a name, the queue its runs go to by default, and the function."""
+
+    @property
+    def name(self) -> str:
+        """The workflow's name; may be found out late, once the apps are loaded."""
+
+    @property
+    def queue(self) -> str:
+        """The RQ queue of its runs, unless a start says otherwise."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The workflow's code."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+
+
+class UnknownWorkflowError(KeyError):
+    """No workflow has this name; `nearest` are the names most like it."""
+
+    def __init__(self, name: str, names: Iterable[str]) -> None:
+        self.name = name
+        self.nearest = difflib.get_close_matches(name, list(names), n=3)
+        super().__init__(name)
+
+    def __str__(self) -> str:
+        advice = f"did you mean {' or '.join(repr(each) for each in self.nearest)}? " if self.nearest else ""
+        return (
+            f"there is no workflow {self.name!r}; {advice}Workflows are found in the modules named workflows.py of "
+            "the installed apps: check the name, and that this process runs the code that has it"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """One name, claimed by several functions; the last of them has it."""
+
+    name: str
+    definitions: tuple[WorkflowDefinition, ...]
+
+
+class Registry:
+    """Definitions by name. Names are resolved when first asked for: at import an app's label may not be known yet."""
+
+    def __init__(self) -> None:
+        self._definitions: list[WorkflowDefinition] = []
+        self._by_name: dict[str, list[WorkflowDefinition]] | None = None
+
+    def register(self, definition: WorkflowDefinition) -> None:
+        """Add a definition. Never raises: a clash of names is found later, by the check."""
+        if not any(each is definition for each in self._definitions):
+            self._definitions.append(definition)
+            self._by_name = None
+
+    def unregister(self, definition: WorkflowDefinition) -> None:
+        """Forget a definition; for tests that define workflows of their own."""
+        self._definitions = [each for each in self._definitions if each is not definition]
+        self._by_name = None
+
+    def get(self, name: str) -> WorkflowDefinition:
+        """The definition of this name, the newest if several have it. Raises UnknownWorkflowError."""
+        names = self._names()
+        if name not in names:
+            raise UnknownWorkflowError(name, names)
+        return names[name][-1]
+
+    def __iter__(self) -> Iterator[WorkflowDefinition]:
+        return (each[-1] for _, each in sorted(self._names().items()))
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def clashes(self) -> list[Clash]:
+        """The names that several functions claim."""
+        return [Clash(name, tuple(each)) for name, each in sorted(self._names().items()) if len(each) > 1]
+
+    def _names(self) -> dict[str, list[WorkflowDefinition]]:
+        if self._by_name is None:
+            by_name: dict[str, list[WorkflowDefinition]] = {}
+            for each in self._definitions:
+                others = [other for other in by_name.get(each.name, []) if not _is_same_function(other, each)]
+                by_name[each.name] = [*others, each]
+            self._by_name = by_name
+        return self._by_name
+
+
+def _is_same_function(one: WorkflowDefinition, other: WorkflowDefinition) -> bool:
+    """Whether two definitions stand in the same place: a module imported again makes each of its functions anew."""
+    places = [(each.function.__module__, each.function.__qualname__) for each in (one, other)]
+    return places[0] == places[1]
+
+
+def where(definition: WorkflowDefinition) -> str:
+    """Where a definition's function stands, for messages: `shop.workflows.fulfil (/app/shop/workflows.py:12)`."""
+    function = inspect.unwrap(definition.function)
+    path = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
+    code = getattr(function, "__code__", None)
+    return f"{path} ({code.co_filename}:{code.co_firstlineno})" if code is not None else path
+
+
+#: The registry of this process.
+registry = Registry()
+register = registry.register
+get = registry.get
+clashes = registry.clashes
+
+
+def all() -> list[WorkflowDefinition]:
+    """Every workflow, by name."""
+    return list(registry)
+
+
+def autodiscover() -> None:
+    """Import the module `workflows` of every installed app that has one."""
+    autodiscover_modules("workflows")

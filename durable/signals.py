@@ -1,0 +1,60 @@
+"""Signals for the world outside: monitoring, alerts, an application's own reactions.
+
+Owns the signals and how they are sent. A receiver cannot break a run: what it raises is logged and goes no further,
+and nothing is decided by it. Signals are sent after the commit that they tell of; a worker that dies between the two
+sends none, so what must happen belongs into a step, not into a receiver.
+
+The `sender` is `durable.signals.Durable` unless a module says otherwise. The keyword arguments:
+
+- `run_changed`: `run` (id), `workflow`, `state`, `previous` (states as text; `previous` is "" for a new run).
+- `run_completed`: `run`, `workflow`.
+- `run_failed`: `run`, `workflow`, `error` (`ErrorInfo`: type, message, traceback).
+- `step_failed`: `run`, `workflow`, `location`, `attempt` (from 1), `retries_left`, `will_retry`, `retry_at` (aware, None
+  without a retry), `error` (`ErrorInfo`). Sent for each failed attempt.
+- `rollback_failed`: `run`, `workflow`, `location` (of the step whose handler failed), `attempt`, `retries_left`,
+  `will_retry`, `retry_at`, `error`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.dispatch import Signal
+
+__all__ = ["rollback_failed", "run_changed", "run_completed", "run_failed", "send", "step_failed"]
+
+logger = logging.getLogger("durable")
+
+run_changed = Signal()
+run_completed = Signal()
+run_failed = Signal()
+step_failed = Signal()
+rollback_failed = Signal()
+
+_NAMES = {
+    run_changed: "run_changed",
+    run_completed: "run_completed",
+    run_failed: "run_failed",
+    step_failed: "step_failed",
+    rollback_failed: "rollback_failed",
+}
+
+
+class Durable:
+    """The sender of durable's signals, unless told otherwise."""
+
+
+def send(signal: Signal, *, sender: Any = Durable, **kwargs: Any) -> None:
+    """Send `signal` to its receivers; what they raise is logged under `durable`. Never raises an Exception."""
+    if not signal.receivers:  # the common case: nobody listens
+        return
+    try:
+        outcomes = signal.send_robust(sender, **kwargs)
+    except Exception:  # an async receiver cannot be called from a thread that runs an event loop
+        logger.exception("receivers of %s could not be called for run %s", _NAMES.get(signal), kwargs.get("run"))
+        return
+    for receiver, outcome in outcomes:
+        if isinstance(outcome, Exception):
+            name, run = _NAMES.get(signal), kwargs.get("run")
+            logger.error("receiver %r of %s failed for run %s", receiver, name, run, exc_info=outcome)
