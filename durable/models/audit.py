@@ -1,0 +1,54 @@
+"""The audit log: who did what to which run, where from, why, and what came of it."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from durable.models.fields import NameField, SafeTextField
+
+__all__ = ["OperatorAction"]
+
+
+class OperatorAction(models.Model):
+    """One action of an operator, the denied ones included.
+
+    It outlives the run, which it knows by its id as text, and the user, whose name stays in `actor_label`.
+    """
+
+    class Source(models.TextChoices):
+        """Where the action came from."""
+
+        ADMIN = "admin", "admin"
+        API = "api", "API"
+        CLI = "cli", "command line"
+        CODE = "code", "code"
+
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    actor_label = SafeTextField[str, str](default="", blank=True)
+    source = NameField[str, str](max_length=16, choices=Source.choices)
+    action = NameField[str, str](max_length=64)
+    run_id = NameField[str, str]("run", max_length=200, default="", blank=True)
+    reason = SafeTextField[str, str](default="", blank=True)
+    before = SafeTextField[str, str](default="", blank=True)
+    after = SafeTextField[str, str](default="", blank=True)
+    outcome = NameField[str, str](max_length=64)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        indexes = [
+            models.Index(fields=["run_id", "created_at", "id"], name="durable_action_by_run"),
+            models.Index(fields=["created_at", "id"], name="durable_action_newest"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(source__in=["admin", "api", "cli", "code"]), name="durable_action_source_is_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.run_id}".strip()

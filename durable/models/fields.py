@@ -1,0 +1,183 @@
+"""Model fields that hold any Python text, errors and JSON in ordinary text columns.
+
+PostgreSQL text cannot hold NUL, no database driver takes lone surrogates, and both occur in what users name and
+raise. These fields escape them on the way in and restore them on the way out; text without them is stored as it is.
+They never use the database's own JSON types, which lose NUL, order and number forms.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from durable.core.errors import ErrorInfo
+from durable.core.location import escape, unescape
+
+__all__ = [
+    "ErrorField",
+    "JSONTextField",
+    "NameField",
+    "QueueField",
+    "SafeTextField",
+    "choices",
+    "dump_error",
+    "dump_json",
+    "load_error",
+    "load_json",
+    "pack",
+    "unpack",
+]
+
+_Set = TypeVar("_Set", contravariant=True)
+_Get = TypeVar("_Get", covariant=True)
+
+if TYPE_CHECKING:
+
+    class _CharField(models.CharField[_Set, _Get]): ...
+
+    class _TextField(models.TextField[_Set, _Get]): ...
+
+else:  # Django's own fields are generic in their stubs alone
+
+    class _CharField(models.CharField):
+        def __class_getitem__(cls, _types):
+            return cls
+
+    class _TextField(models.TextField):
+        def __class_getitem__(cls, _types):
+            return cls
+
+
+_MARK = "\x1a"  # the control character "substitute" introduces what cannot be stored as itself
+_UNSAFE = re.compile("[\x00\x1a\ud800-\udfff]")
+_PACKED = re.compile("\x1a([0-9a-f]{4})")
+
+
+def choices(words: type[StrEnum]) -> list[tuple[str, str]]:
+    """The members of `words` as a field's choices."""
+    return [(word.value, word.value.replace("_", " ")) for word in words]
+
+
+def pack(text: str) -> str:
+    """`text` in a form that every database can hold; usually itself."""
+    if text.isascii() and "\x00" not in text and _MARK not in text:  # the common case, and the fast one
+        return str(text)
+    return _UNSAFE.sub(_packed, text)
+
+
+def _packed(match: re.Match[str]) -> str:
+    return f"{_MARK}{ord(match.group()):04x}"
+
+
+def unpack(text: str) -> str:
+    """The text that `pack` was given."""
+    if _MARK not in text:
+        return text
+    return _PACKED.sub(lambda match: chr(int(match.group(1), 16)), text)
+
+
+def dump_json(value: Any) -> str:
+    """JSON-native data as ASCII JSON text."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def load_json(text: str) -> Any:
+    """What `dump_json` was given."""
+    return {} if text == "{}" else json.loads(text)
+
+
+def dump_error(error: ErrorInfo | None) -> str | None:
+    """An error as ASCII JSON text."""
+    if error is None:
+        return None
+    return json.dumps({"type": error.type, "message": error.message, "traceback": error.traceback})
+
+
+def load_error(text: str | None) -> ErrorInfo | None:
+    """What `dump_error` was given."""
+    return None if text is None else ErrorInfo(**json.loads(text))
+
+
+class SafeTextField(_TextField[_Set, _Get]):
+    """Text of any length and content."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return pack(value) if isinstance(value, str) else super().get_prep_value(value)
+
+    def from_db_value(self, value: str | None, *_: Any) -> str | None:
+        return None if value is None else unpack(value)
+
+
+class NameField(_CharField[_Set, _Get]):
+    """A short text of any content, compared character by character: case and accents count, in every database.
+
+    PostgreSQL sorts it by code point, which makes prefix searches use the ordinary index; the type's long name keeps
+    Django from adding a second one for that. MySQL's index keys end at 3,072 bytes, hence the shorter columns there.
+    """
+
+    _COLLATIONS = {"postgresql": "C", "mysql": "utf8mb4_bin"}
+    _MYSQL_MAX_LENGTH = 560
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
+        if connection.vendor == "postgresql":
+            return f"character varying({self.max_length})"
+        if connection.vendor == "mysql" and self.max_length:
+            return f"varchar({min(self.max_length, self._MYSQL_MAX_LENGTH)})"
+        return super().db_type(connection)
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        return {**super().db_parameters(connection), "collation": self._COLLATIONS.get(connection.vendor)}
+
+    def get_prep_value(self, value: Any) -> Any:
+        return pack(value) if isinstance(value, str) else super().get_prep_value(value)
+
+    def from_db_value(self, value: str | None, *_: Any) -> str | None:
+        return None if value is None else unpack(value)
+
+
+class QueueField(NameField[_Set, _Get]):
+    """The name of a message queue, stored as it stands in a run's `waiting_for`."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return escape(value) if isinstance(value, str) and value else super().get_prep_value(value)
+
+    def from_db_value(self, value: str | None, *_: Any) -> str | None:
+        return None if value is None else unescape(value)
+
+
+class JSONTextField(_TextField[_Set, _Get]):
+    """The engine's own JSON-native data, as ASCII JSON text."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return dump_json(value)
+
+    def from_db_value(self, value: str, *_: Any) -> Any:
+        return load_json(value)
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return dump_json(self.value_from_object(obj))
+
+    def to_python(self, value: Any) -> Any:
+        return load_json(value) if isinstance(value, str) else value
+
+
+class ErrorField(_TextField[_Set, _Get]):
+    """An `ErrorInfo` or None, as ASCII JSON text."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return dump_error(value) if value is None or isinstance(value, ErrorInfo) else super().get_prep_value(value)
+
+    def from_db_value(self, value: str | None, *_: Any) -> ErrorInfo | None:
+        return load_error(value)
+
+    def value_to_string(self, obj: models.Model) -> str:
+        error: Any = self.value_from_object(obj)
+        return dump_error(error) or ""
+
+    def to_python(self, value: Any) -> Any:
+        return load_error(value or None) if not isinstance(value, ErrorInfo) else value

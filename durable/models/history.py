@@ -1,0 +1,95 @@
+"""The history of a run: its entries, their metadata and the failed attempts of its steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import Q
+
+from durable.core.entries import Kind, Status
+from durable.core.errors import ErrorInfo
+from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, choices
+from durable.models.run import Run
+
+__all__ = ["Attempt", "Entry", "EntryMetadata"]
+
+
+class Entry(models.Model):
+    """What one operation of a run recorded: its place, what it is and what came of it.
+
+    `ordinal` is the order of creation within the run. `output` and `arguments` are codec text, `data` the engine's
+    own. What changes while the operation is under way stands in `EntryMetadata`.
+    """
+
+    # no index of its own: that of the constraint begins with the run
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="entries", db_index=False)
+    location = NameField[str, str](max_length=1024)
+    kind = NameField[str, str](max_length=24, choices=choices(Kind))
+    ordinal = models.BigIntegerField()
+    output = SafeTextField[str | None, str | None](null=True, blank=True)
+    arguments = SafeTextField[str | None, str | None](null=True, blank=True)
+    data = JSONTextField[dict[str, Any], dict[str, Any]](default=dict, blank=True)
+
+    class Meta:
+        verbose_name_plural = "entries"
+        constraints = [
+            models.UniqueConstraint(fields=["run", "location"], name="durable_entry_once_per_location"),
+            models.CheckConstraint(
+                condition=Q(kind__in=[kind.value for kind in Kind]), name="durable_entry_kind_is_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.location
+
+
+class EntryMetadata(models.Model):
+    """How far an entry is: its attempts, its times, its error, and its compensation.
+
+    `finished_ordinal` is the order of completion within the run, in which steps are compensated backwards.
+    """
+
+    entry = models.OneToOneField(Entry, on_delete=models.CASCADE, primary_key=True, related_name="metadata")
+    status = NameField[str, str](max_length=16, choices=choices(Status), default=Status.PENDING.value)
+    attempts = models.IntegerField(default=0)
+    error = ErrorField[ErrorInfo | None, ErrorInfo | None](null=True, blank=True)
+    created_at = models.DateTimeField()
+    last_attempt_at = models.DateTimeField(null=True, blank=True)
+    next_attempt_at = models.DateTimeField(null=True, blank=True)
+    completed_at = models.DateTimeField(null=True, blank=True)
+    finished_ordinal = models.BigIntegerField(null=True, blank=True)
+    rollback_completed_at = models.DateTimeField(null=True, blank=True)
+    rollback_error = ErrorField[ErrorInfo | None, ErrorInfo | None](null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "entry metadata"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(status__in=[status.value for status in Status]), name="durable_metadata_status_is_known"
+            ),
+            models.CheckConstraint(condition=Q(attempts__gte=0), name="durable_metadata_attempts_from_zero"),
+        ]
+
+    def __str__(self) -> str:
+        return self.status
+
+
+class Attempt(models.Model):
+    """A failed attempt of a step. It goes with the step's entry; the step's newest error is also in its metadata."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="attempts", db_index=False)
+    location = NameField[str, str](max_length=1024)
+    number = models.IntegerField()
+    worker = SafeTextField[str, str](default="", blank=True)
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField()
+    error = ErrorField[ErrorInfo, ErrorInfo]()
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [models.Index(fields=["run", "location"], name="durable_attempt_of_entry")]
+        constraints = [models.CheckConstraint(condition=Q(number__gte=0), name="durable_attempt_number_from_zero")]
+
+    def __str__(self) -> str:
+        return f"{self.location} #{self.number}"

@@ -1,0 +1,82 @@
+"""Named questions about runs, and the conditional updates that move them.
+
+Each update names its conditions and says how many rows it moved; none reads before it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Self
+
+from django.db import models
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Coalesce
+
+from durable.core.entries import ENDED, RunState
+
+if TYPE_CHECKING:
+    from durable.models.run import Run  # noqa: F401 - named in the text below
+
+__all__ = ["RunQuerySet"]
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    """Runs."""
+
+    def newest_first(self) -> Self:
+        """As lists show them."""
+        return self.order_by("-created_at", "-id")
+
+    def unended(self) -> Self:
+        """Those which may still move."""
+        return self.exclude(state__in=[state.value for state in ENDED])
+
+    def unheld(self, now: datetime) -> Self:
+        """Those which no live lease holds."""
+        return self.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now))
+
+    def due(self, now: datetime) -> Self:
+        """Those which a worker may take now; an ended run has no `wake_at`."""
+        return self.unheld(now).exclude(state=RunState.PAUSED.value).filter(wake_at__isnull=False, wake_at__lte=now)
+
+    def held_with(self, run_id: str, fence: int) -> Self:
+        """The run, if this fence may still write it."""
+        return self.filter(id=run_id, fence=fence)
+
+    def take_lock(self) -> int:
+        """Lock the rows by an update that changes nothing, where the database has no other lock; how many there are."""
+        return self.update(fence=F("fence"))
+
+    def take(self, *, now: datetime, lease_until: datetime, worker: str) -> int:
+        """Give the rows to a worker: a new fence, a lease, and a crash counted where a lease ran out."""
+        return self.update(
+            fence=F("fence") + 1,
+            crashes=F("crashes") + Case(When(lease_expires_at__isnull=True, then=Value(0)), default=Value(1)),
+            lease_expires_at=lease_until,
+            worker=worker,
+            started_at=Coalesce(F("started_at"), Value(now, output_field=models.DateTimeField())),
+            state=Case(When(state=RunState.ROLLING_BACK.value, then=F("state")), default=Value(RunState.RUNNING.value)),
+            wake_at=Case(
+                When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
+            ),
+        )
+
+    def prolong(self, lease_until: datetime) -> int:
+        """Move the end of leases that are held; a run that was handed back meanwhile stays so."""
+        return self.filter(lease_expires_at__isnull=False).update(lease_expires_at=lease_until)
+
+    def hand_back(self, now: datetime) -> int:
+        """Undo `take` for runs that were not begun: due, nobody's, and as many crashes as were counted."""
+        return self.filter(lease_expires_at__isnull=False).update(
+            lease_expires_at=None,
+            worker="",
+            state=Case(When(state=RunState.RUNNING.value, then=Value(RunState.PENDING.value)), default=F("state")),
+            wake_at=Case(
+                When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
+            ),
+        )
+
+    def with_ids(self, ids: Sequence[str]) -> Self:
+        """Those with these ids, in the order in which they are locked."""
+        return self.filter(id__in=ids).order_by("id")

@@ -1,0 +1,137 @@
+"""The contract of a store: everything the engine and the verbs ask of the place where runs are kept.
+
+Every method is atomic: it happens whole or not at all, and inside a transaction of the caller's it happens
+if and when that transaction commits. A store decides nothing about workflows; it guards the fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Protocol
+
+from durable.core.entries import (
+    AttemptRecord,
+    Batch,
+    Committed,
+    Entry,
+    Message,
+    OutgoingMessage,
+    RunChange,
+    RunRecord,
+)
+
+__all__ = ["ANY_QUEUE", "Store", "is_awaited", "waiting_text"]
+
+ANY_QUEUE = "*"
+
+
+class Store(Protocol):
+    """Runs, their histories and their inboxes."""
+
+    # -- verbs, from outside a pass
+
+    def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
+        """Insert the runs whose ids are free; for each, in order, the row that now has its id and whether it is new.
+
+        Two processes that create one id at once both get the same row, one of them as new. One statement for
+        all that are free, at most one more for the taken ones.
+        """
+
+    def get(self, run_id: str) -> RunRecord | None:
+        """The run's row."""
+
+    def history(self, run_id: str) -> list[Entry]:
+        """The run's entries by ordinal; one query."""
+
+    def attempts(self, run_id: str) -> list[AttemptRecord]:
+        """The failed attempts of the run's steps, oldest first."""
+
+    def messages(self, run_id: str) -> list[Message]:
+        """The run's messages in order, whatever their state."""
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
+        """Put messages into inboxes; for each the stored message, or None where its run does not exist; and the
+        queues (of workers) to ring for.
+
+        A run's row is locked before its message gets its `order`, so that order is the order of commits. An
+        idempotency id that the run has seen returns the message stored then. The run's `signal` is raised, and if it
+        waits for this queue (`is_awaited`) it becomes due at the message's `sent_at`. Messages to a run that has ended
+        are stored, and never received.
+        """
+
+    def message(self, message_id: str) -> Message | None:
+        """One message, for whoever waits for its response."""
+
+    def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
+        """Lock the run's row, let `decide` see it (and, if it calls the second argument, its entries), apply the
+        change and return the row as it is then. What `decide` raises is raised, and nothing is changed.
+
+        Raises RunNotFoundError.
+        """
+
+    # -- passes
+
+    def claim(
+        self,
+        *,
+        queues: Sequence[str],
+        now: datetime,
+        lease_until: datetime,
+        worker: str,
+        limit: int,
+    ) -> list[RunRecord]:
+        """Take up to `limit` due runs of the queues, the longest due first, skipping rows that others are taking.
+
+        Due: `wake_at <= now`, not paused or ended, no live lease (`lease_expires_at` None or <= now). A claimed run has `fence` + 1, the
+        lease, the worker, `started_at` if it had none, state `running` (`rolling_back` stays), and `crashes` + 1 if a lease ran out.
+        """
+
+    def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
+        """Take this run whether or not it is due; None if it is paused, ended, or held by a live lease."""
+
+    def load(self, run_id: str) -> list[Entry]:
+        """The whole history, for a pass; one query. Like `history`, in any order."""
+
+    def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
+        """Pending messages in order: of the named queues (of all, if empty), sent strictly before `before`."""
+
+    def commit(self, batch: Batch) -> Committed:
+        """Write the batch if the run's fence is the batch's; on PostgreSQL one statement, one round trip, one commit.
+
+        Rows are locked in the order of run ids, so that two runs which send to each other cannot deadlock.
+        Raises LeaseLost, and writes nothing, if the fence has moved on.
+        """
+
+    def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
+        """Prolong the leases whose fences still hold: run id to pending request. Missing ids were lost."""
+
+    def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
+        """Hand back runs that were claimed and not begun: no lease, due now, and the crash count as before."""
+
+    # -- timer and sweep
+
+    def next_deadline(self, queues: Sequence[str], after: datetime) -> datetime | None:
+        """The earliest `wake_at` later than `after` of the queues' runs."""
+
+    def due_queues(self, now: datetime) -> list[str]:
+        """The queues that have a due run, an expired lease included."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """A transaction on the store's database, for an atomic step: the ORM writes inside and the commit are one."""
+
+
+def waiting_text(names: frozenset[str] | None) -> str:
+    """The `waiting_for` of a run: None waits for no message, an empty set for any, else for these queues.
+
+    Names come escaped (`durable.core.location.escape`), so that "/" can separate them.
+    """
+    if names is None:
+        return ""
+    return f"/{'/'.join(sorted(names))}/" if names else ANY_QUEUE
+
+
+def is_awaited(waiting_for: str, escaped_queue: str) -> bool:
+    """Whether a run with this `waiting_for` waits for this queue."""
+    return waiting_for == ANY_QUEUE or f"/{escaped_queue}/" in waiting_for

@@ -1,0 +1,286 @@
+"""Runs kept in memory: for tests of workflows and of the engine itself, where no database is wanted.
+
+Thread-safe, and as strict as the databases: what is kept are copies, the engine's data passes through JSON, and the
+invariants of a run's row are checked. Nothing outlives the object.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from datetime import datetime
+
+from durable.core.entries import (
+    ENDED,
+    AttemptRecord,
+    Batch,
+    Committed,
+    Entry,
+    Message,
+    MessageState,
+    OutgoingMessage,
+    RunChange,
+    RunRecord,
+    RunState,
+)
+from durable.core.errors import LeaseLost, RunNotFoundError
+from durable.core.location import escape
+from durable.store import rules
+
+__all__ = ["MemoryStore"]
+
+
+def _copied(entry: Entry) -> Entry:
+    return replace(entry, data=json.loads(json.dumps(entry.data)) if entry.data else {})
+
+
+class MemoryStore:
+    """A `Store` in memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._runs: dict[str, RunRecord] = {}
+        self._entries: dict[str, dict[str, Entry]] = {}
+        self._attempts: dict[str, list[AttemptRecord]] = {}
+        self._messages: dict[str, Message] = {}
+        self._inboxes: dict[str, list[str]] = {}  # message ids in order
+
+    # -- verbs, from outside a pass
+
+    def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
+        with self._lock:
+            for run in runs:
+                rules.check(run)
+            return [self._created(run) for run in runs]
+
+    def _created(self, run: RunRecord) -> tuple[RunRecord, bool]:
+        new = run.id not in self._runs
+        if new:
+            self._runs[run.id] = deepcopy(run)
+            self._entries[run.id] = {}
+            self._attempts[run.id] = []
+            self._inboxes[run.id] = []
+        return deepcopy(self._runs[run.id]), new
+
+    def get(self, run_id: str) -> RunRecord | None:
+        with self._lock:
+            return deepcopy(self._runs.get(run_id))
+
+    def history(self, run_id: str) -> list[Entry]:
+        return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
+
+    def attempts(self, run_id: str) -> list[AttemptRecord]:
+        with self._lock:
+            return list(self._attempts.get(run_id, ()))
+
+    def messages(self, run_id: str) -> list[Message]:
+        with self._lock:
+            return [self._messages[each] for each in self._inboxes.get(run_id, ())]
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
+        with self._lock:
+            stored = [self._stored(message) for message in messages]
+            ring = set()
+            for run_id in sorted({message.to for message in messages if message.to in self._runs}):
+                new = [each for each, fresh in filter(None, stored) if fresh and each.run_id == run_id]
+                self._runs[run_id] = run = rules.after_messages(self._runs[run_id], new)
+                if rules.rings(run, new):
+                    ring.add(run.queue)
+            return [found and found[0] for found in stored], frozenset(ring)
+
+    def _stored(self, outgoing: OutgoingMessage) -> tuple[Message, bool] | None:
+        """The message as stored, and whether it is new; None if there is no such run."""
+        inbox = self._inboxes.get(outgoing.to)
+        if inbox is None:
+            return None
+        escape(outgoing.queue)  # refuses what no database could hold
+        seen = self._seen(outgoing)
+        if seen is not None:
+            return seen, False
+        message = Message(
+            id=outgoing.id,
+            run_id=outgoing.to,
+            queue=outgoing.queue,
+            body=outgoing.body,
+            sent_at=outgoing.sent_at,
+            order=len(inbox) + 1,
+            idempotency_id=outgoing.idempotency_id,
+        )
+        if message.id in self._messages:
+            raise ValueError(f"there is a message {message.id} already")
+        self._messages[message.id] = message
+        inbox.append(message.id)
+        return message, True
+
+    def _seen(self, outgoing: OutgoingMessage) -> Message | None:
+        if outgoing.idempotency_id is None:
+            return None
+        inbox = (self._messages[each] for each in self._inboxes[outgoing.to])
+        return next((each for each in inbox if each.idempotency_id == outgoing.idempotency_id), None)
+
+    def message(self, message_id: str) -> Message | None:
+        with self._lock:
+            return self._messages.get(message_id)
+
+    def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None:
+                raise RunNotFoundError(run_id)
+            change = decide(deepcopy(run), lambda: self.history(run_id))
+            self._runs[run_id] = deepcopy(rules.after_change(run, change))
+            self._delete(run_id, change.deleted)
+            self._write(run_id, change.entries)
+            waits = set(change.unreceive)
+            for each in self.messages(run_id):
+                if each.received_by in waits:
+                    self._messages[each.id] = replace(
+                        each, state=str(MessageState.PENDING), received_by="", response=None
+                    )
+            return deepcopy(self._runs[run_id])
+
+    # -- passes
+
+    def claim(
+        self, *, queues: Sequence[str], now: datetime, lease_until: datetime, worker: str, limit: int
+    ) -> list[RunRecord]:
+        with self._lock:
+            due = sorted(
+                (run.wake_at, run.id)
+                for run in self._runs.values()
+                if run.queue in queues and run.wake_at is not None and run.wake_at <= now and rules.claimable(run, now)
+            )
+            return [self._taken(run_id, now, lease_until, worker) for _, run_id in due[:limit]]
+
+    def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None or not rules.claimable(run, now):
+                return None
+            return self._taken(run_id, now, lease_until, worker)
+
+    def _taken(self, run_id: str, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
+        run = rules.claimed(self._runs[run_id], now=now, lease_until=lease_until, worker=worker)
+        self._runs[run_id] = run
+        return deepcopy(run)
+
+    def load(self, run_id: str) -> list[Entry]:
+        with self._lock:
+            return [_copied(entry) for entry in self._entries.get(run_id, {}).values()]
+
+    def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
+        found = [
+            each
+            for each in self.messages(run_id)
+            if each.state == MessageState.PENDING
+            and (not names or each.queue in names)
+            and (before is None or each.sent_at < before)
+        ]
+        return found[:limit]
+
+    def commit(self, batch: Batch) -> Committed:
+        with self._lock:
+            run = self._runs.get(batch.run_id)
+            if run is None or run.fence != batch.fence:
+                raise LeaseLost
+            consumed = rules.consumed(batch)
+            own = [each for each in batch.sends if each.to == run.id and self._seen(each) is None]
+            waiting = [each for each in self.messages(run.id) if each.state == MessageState.PENDING]
+            after, overruled = rules.after_commit(
+                run, batch, own, [each for each in waiting if each.id not in consumed]
+            )
+            self._runs[run.id] = deepcopy(replace(after, messages=run.messages))
+            self._delete(run.id, batch.deleted)
+            self._write(run.id, batch.entries)
+            self._attempts[run.id] += batch.attempts
+            self._consume(run.id, consumed)
+            ring = self._send_from(run.id, batch.sends)
+            return Committed(request=after.request, ring=ring | {run.queue} if overruled else ring)
+
+    def _send_from(self, run_id: str, sends: Sequence[OutgoingMessage]) -> frozenset[str]:
+        """Put a commit's messages into inboxes. Those of the run to itself were reckoned with: they are counted."""
+        own = [found for each in sends if each.to == run_id and (found := self._stored(each))]
+        run = self._runs[run_id]
+        self._runs[run_id] = replace(run, messages=run.messages + sum(new for _, new in own))
+        ring = {run.queue} if rules.rings(run, [each for each, new in own if new]) else set()
+        return self.send([each for each in sends if each.to != run_id])[1] | ring
+
+    def _consume(self, run_id: str, consumed: dict[str, tuple[str, str | None, str | None]]) -> None:
+        for message_id, (state, location, response) in consumed.items():
+            message = self._messages.get(message_id)
+            if message is None or message.run_id != run_id:
+                continue
+            received_by = message.received_by if location is None else location
+            self._messages[message_id] = replace(message, state=state, received_by=received_by, response=response)
+
+    def _delete(self, run_id: str, locations: Sequence[str]) -> None:
+        if not locations:
+            return
+        gone = set(locations)
+        for location in gone:
+            self._entries[run_id].pop(location, None)
+        self._attempts[run_id] = [each for each in self._attempts[run_id] if each.location not in gone]
+
+    def _write(self, run_id: str, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._entries[run_id][entry.location] = _copied(entry)
+
+    def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
+        with self._lock:
+            kept = self._held(held)
+            for run in kept:
+                self._runs[run.id] = replace(run, lease_expires_at=lease_until)
+            return {run.id: run.request for run in kept}
+
+    def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
+        with self._lock:
+            for run in self._held(held):
+                self._runs[run.id] = rules.handed_back(run, now)
+
+    def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
+        runs = ((self._runs.get(run_id), fence) for run_id, fence in held)
+        return [run for run, fence in runs if run and run.fence == fence and run.lease_expires_at is not None]
+
+    # -- timer and sweep
+
+    def next_deadline(self, queues: Sequence[str], after: datetime) -> datetime | None:
+        with self._lock:
+            deadlines = (
+                run.wake_at
+                for run in self._runs.values()
+                if run.queue in queues and run.state != RunState.PAUSED and run.state not in ENDED
+            )
+            return min((each for each in deadlines if each is not None and each > after), default=None)
+
+    def due_queues(self, now: datetime) -> list[str]:
+        with self._lock:
+            runs = self._runs.values()
+            return sorted(
+                {
+                    run.queue
+                    for run in runs
+                    if run.wake_at is not None and run.wake_at <= now and rules.claimable(run, now)
+                }
+            )
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Hold the store until the block ends; what it wrote is undone if it raises."""
+        with self._lock:
+            # the kept records are replaced, never changed, so that copies of the tables are enough
+            tables = (
+                dict(self._runs),
+                {run_id: dict(entries) for run_id, entries in self._entries.items()},
+                {run_id: list(attempts) for run_id, attempts in self._attempts.items()},
+                dict(self._messages),
+                {run_id: list(inbox) for run_id, inbox in self._inboxes.items()},
+            )
+            try:
+                yield
+            except BaseException:
+                self._runs, self._entries, self._attempts, self._messages, self._inboxes = tables
+                raise
