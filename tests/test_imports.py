@@ -1,0 +1,263 @@
+"""Imports point one way, and importing `durable` needs no configured Django.
+
+Reads the source of every module of the app with `ast`, imports inside functions included; what stands under
+`if TYPE_CHECKING:` is for the type checker alone and is not counted. A module that no layer claims fails the test: say
+in LAYERS where it belongs.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = "durable"
+FACADE: Final = "the package itself"
+
+# layer: (the modules in it, the layers that it may import beside itself)
+LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "core": (("core",), ()),
+    "drivers": (("drivers",), ("core",)),
+    "context": (("context",), ("drivers", "core", "foundation")),
+    "foundation": (("conf", "registry", "signals", "codec", "crypto"), ("core",)),
+    "models": (("models", "querysets", "migrations"), ("core", "foundation")),
+    "store": (("store",), ("models", "core", "foundation")),
+    "bell": (("bell", "redis_client"), ("models", "core", "foundation")),
+    "operations": (("operations", "replay", "audit"), ("store", "bell", "models", "core", "foundation")),
+    "worker": (
+        ("worker", "jobs", "timer"),
+        ("drivers", "context", "store", "bell", "models", "core", "foundation"),
+    ),
+    "lint": (("lint",), ("core", "foundation")),
+    "surfaces": (
+        ("admin", "api", "management", "checks", "testing", "pytest_plugin", "apps", "templatetags"),
+        (
+            *("lint", "worker", "operations", "bell", "store", "models", "context", "drivers", "core", "foundation"),
+            FACADE,
+        ),
+    ),
+    # Only inside functions: see test_importing_durable_needs_no_configured_django.
+    FACADE: (("",), ("surfaces", "lint", "worker", "operations", "models", "context", "core", "foundation")),
+}
+
+# Imports against the direction that stay, each with its reason: (module, imported module).
+ALLOWED: Final[dict[tuple[str, str], str]] = {
+    ("durable.registry", "durable.operations"): "workflow.start() is spelled on the definition; imported when called",
+}
+
+# Operators' surfaces: they read rows, and change them through operations only.
+CLOSED: Final = ("admin", "api", "management")
+WRITES: Final = frozenset(
+    {
+        *("save", "asave", "create", "acreate", "bulk_create", "abulk_create", "bulk_update", "abulk_update"),
+        *("get_or_create", "aget_or_create", "update_or_create", "aupdate_or_create"),
+        *("update", "aupdate", "delete", "adelete"),
+    }
+)
+MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    module: str
+    line: int
+    imported: str
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES: Final = {module_name(path): path for path in sorted((ROOT / PACKAGE).rglob("*.py"))}
+
+
+def layer_of(module: str) -> str | None:
+    inner = module.partition(".")[2]
+    for layer, (prefixes, _) in LAYERS.items():
+        if any(inner == prefix or (prefix and inner.startswith(prefix + ".")) for prefix in prefixes):
+            return layer
+    return None
+
+
+def is_for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+
+
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node that can have an effect at run time."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and is_for_types_only(child):
+            for branch in child.orelse:
+                yield branch
+                yield from nodes(branch)
+            continue
+        yield child
+        yield from nodes(child)
+
+
+def imports_of(module: str, source: str, *, known: frozenset[str] = frozenset(SOURCES)) -> list[Import]:
+    """What a module imports, each by the name of a module: `from durable import conf` is `durable.conf`."""
+    found = []
+    for node in nodes(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [Import(module=module, line=node.lineno, imported=alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: relative imports hide the direction; write the full name"
+            assert node.module is not None
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                imported = submodule if submodule in known else node.module
+                found.append(Import(module=module, line=node.lineno, imported=imported))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"import_module", "importlib.import_module"}:
+            argument = node.args[0] if node.args else None
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                found.append(Import(module=module, line=node.lineno, imported=argument.value))
+    return found
+
+
+def wrong_direction(found: Import) -> str | None:
+    if found.imported.partition(".")[0] != PACKAGE or (found.module, found.imported) in ALLOWED:
+        return None
+    layer, target = layer_of(found.module), layer_of(found.imported)
+    if layer is None or target is None or layer == target or target in LAYERS[layer][1]:
+        return None
+    return f"{found.module}:{found.line} ({layer}) imports {found.imported} ({target})"
+
+
+def imports() -> list[Import]:
+    return [found for module, path in SOURCES.items() for found in imports_of(module, path.read_text())]
+
+
+def writes_of(source: str) -> list[str]:
+    """Calls that change rows through a manager, and calls of save() and delete() on anything but `super()`."""
+    found = []
+    for node in nodes(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WRITES):
+            continue
+        owner = node.func.value
+        through_manager = any(isinstance(part, ast.Attribute) and part.attr in MANAGERS for part in ast.walk(owner))
+        on_instance = node.func.attr in {"save", "asave", "delete", "adelete"} and not node.args
+        if through_manager or on_instance:
+            found.append(f"line {node.lineno}: {ast.unparse(node.func)}")
+    return found
+
+
+def test_every_module_has_a_layer() -> None:
+    assert [module for module in SOURCES if layer_of(module) is None] == []
+
+
+def test_imports_point_one_way() -> None:
+    assert [wrong for found in imports() if (wrong := wrong_direction(found))] == []
+
+
+def test_the_core_imports_the_standard_library_only() -> None:
+    strangers = [
+        f"{found.module}:{found.line} imports {found.imported}"
+        for found in imports()
+        if layer_of(found.module) == "core"
+        and not found.imported.startswith("durable.core")
+        and found.imported.partition(".")[0] not in sys.stdlib_module_names
+    ]
+    assert strangers == []
+
+
+def test_operators_surfaces_write_through_operations_only() -> None:
+    found = {
+        module: writes
+        for module, path in SOURCES.items()
+        if module.partition(".")[2].startswith(CLOSED) and (writes := writes_of(path.read_text()))
+    }
+    assert found == {}
+
+
+def test_importing_durable_needs_no_configured_django() -> None:
+    code = (
+        "import sys, durable; "
+        "assert not hasattr(sys.modules.get('django.conf'), 'settings') or not "
+        "sys.modules['django.conf'].settings.configured; "
+        "assert not [name for name in sys.modules if name in ('redis', 'rq', 'django_rq', 'psycopg')]; "
+        "print(*durable.__all__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"workflow", "Context", "CriticalError", "get_run"} <= set(done.stdout.split())
+
+
+def test_the_core_alone_does_not_bring_django_in() -> None:
+    modules = [name for name in SOURCES if layer_of(name) == "core"]
+    code = f"import sys, {', '.join(modules)}; print(*(name for name in sys.modules if name.startswith('django')))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+class TestTheTestItself:
+    """A rule that nothing can break is no rule."""
+
+    @pytest.mark.parametrize(
+        ("module", "source"),
+        [
+            ("durable.core.steps", "from durable.drivers import sync"),
+            ("durable.core.steps", "def late():\n    from durable import conf"),
+            ("durable.models.run", "import durable.operations"),
+            ("durable.models.run", "class Run:\n    def start(self):\n        from durable.operations import start"),
+            ("durable.store.orm", "from durable.worker import Worker"),
+            ("durable.drivers.sync", "from durable.conf import conf"),
+            ("durable.operations", "from durable.admin import site"),
+            ("durable.operations", "from durable import workflow"),
+            ("durable.models", "import importlib\nimportlib.import_module('durable.operations')"),
+        ],
+    )
+    def test_a_wrong_import_is_found(self, module: str, source: str) -> None:
+        known = frozenset({*SOURCES, "durable.drivers", "durable.drivers.sync", "durable.conf"})
+        assert any(wrong_direction(found) for found in imports_of(module, source, known=known))
+
+    @pytest.mark.parametrize(
+        ("module", "source"),
+        [
+            ("durable.admin.runs", "from durable.operations import cancel"),
+            ("durable.operations", "from durable.store import base"),
+            (
+                "durable.store.orm",
+                "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from durable import worker",
+            ),
+            ("durable.registry", "def start():\n    from durable.operations import start"),
+        ],
+    )
+    def test_a_right_import_is_left_alone(self, module: str, source: str) -> None:
+        assert [wrong for found in imports_of(module, source) if (wrong := wrong_direction(found))] == []
+
+    @pytest.mark.parametrize(
+        ("source", "writes"),
+        [
+            ("Run.objects.filter(pk=1).update(state='failed')", 1),
+            ("run.save(update_fields=['state'])", 1),
+            ("run.delete()", 1),
+            ("Run._default_manager.create(id='x')", 1),
+            ("context.update(title='x')", 0),
+            ("Run.objects.filter(pk=1).first()", 0),
+            ("operations.cancel(run)", 0),
+        ],
+    )
+    def test_a_write_is_found(self, source: str, writes: int) -> None:
+        assert len(writes_of(source)) == writes
