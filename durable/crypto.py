@@ -28,7 +28,7 @@ _TOKEN_START = "gAAAAA"  # noqa: S105 - not a secret
 
 
 class FernetCodec:
-    """Encrypts what `inner` encodes, by default a `JsonCodec` with its limit.
+    """Encrypts what `inner` encodes, by default a `JsonCodec` with the limit that `DURABLE["MAX_PAYLOAD_BYTES"]` sets.
 
     `keys` are URL-safe base64 keys of 32 bytes, as text or bytes, the first of which encrypts. Without them they are
     `settings.DURABLE["ENCRYPTION_KEYS"]`, read at the first use and again when that setting changes. With
@@ -48,7 +48,7 @@ class FernetCodec:
         read_plain: bool = False,
     ) -> None:
         _import_fernet()
-        self.inner: Codec = JsonCodec() if inner is None else inner
+        self.inner: Codec = _default_inner() if inner is None else inner
         self.read_plain = read_plain
         self._given = None if keys is None else _checked(keys)
         # Keys and cipher in one attribute, so that a thread never sees one without the other.
@@ -134,12 +134,12 @@ def _checked(keys: object) -> tuple[bytes, ...]:
 
 
 def _configured() -> tuple[bytes, ...]:
-    from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
 
-    durable = getattr(settings, "DURABLE", {})
-    keys = durable.get("ENCRYPTION_KEYS")
-    if keys is None:
+    from durable.conf import conf
+
+    keys = conf.ENCRYPTION_KEYS
+    if not keys:
         raise ImproperlyConfigured(
             'FernetCodec found no keys: set DURABLE["ENCRYPTION_KEYS"] to a list of keys, the first of which encrypts'
         )
@@ -147,3 +147,13 @@ def _configured() -> tuple[bytes, ...]:
         return _checked(keys)
     except ValueError as error:
         raise ImproperlyConfigured(f'DURABLE["ENCRYPTION_KEYS"]: {error}') from error
+
+
+def _default_inner() -> Codec:
+    from django.conf import settings
+
+    if not settings.configured:
+        return JsonCodec()
+    from durable.conf import conf
+
+    return JsonCodec(max_bytes=conf.MAX_PAYLOAD_BYTES)

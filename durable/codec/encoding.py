@@ -195,8 +195,10 @@ class _Walk:
         _refuse_stray(value, (*kind.model_fields, *state))
         known = ((field, state["__dict__"][field]) for field in kind.model_fields if field in state["__dict__"])
         fields = self.write_fields(known, path, depth)
-        extra = self.write(state["__pydantic_extra__"], path, depth)
-        private = self.write(state["__pydantic_private__"], path, depth)
+        extra, private = (
+            None if part is None else self.write_dict(part, path, depth)
+            for part in (state["__pydantic_extra__"], state["__pydantic_private__"])
+        )
         return {MARK + "pydantic": [name, fields, sorted(state["__pydantic_fields_set__"]), extra, private]}
 
     def write_fields(self, fields: Iterable[tuple[str, Any]], path: Path, depth: int) -> Any:

@@ -25,6 +25,7 @@ __all__ = ["READERS", "WRITERS", "has_surrogate_pair", "write_date", "write_date
 # Fewer digits than the lowest limit that Python can be given (640), so that any process can read what this one wrote.
 _PLAIN_INT_BITS: Final = 2_048
 
+_MINUTE: Final = 60_000_000
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _ODD_FLOATS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -131,7 +132,8 @@ def _moment(value: dt.datetime | dt.time) -> Any:
     if not value.fold and (zone is None or zone is dt.UTC):
         return value.isoformat()
     form = _zone(zone)
-    if not value.fold and type(form) is list and form[1] is None:
+    # Whole minutes only: fromisoformat() takes an offset of less than a second for UTC.
+    if not value.fold and type(form) is list and form[1] is None and form[0] % _MINUTE == 0:
         return value.isoformat()
     return [value.replace(tzinfo=None).isoformat(), form, value.fold]
 
