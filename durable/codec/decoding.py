@@ -49,8 +49,8 @@ def decode_text(text: str, what: str) -> Any:
         problem = f"its {len(text):,} characters are not the JSON of a value ({error})"
         raise fault(what, None, problem, DAMAGED) from error
     except (RecursionError, MemoryError) as error:
-        problem = "its text is nested too deeply, or too large, to be read here"
-        raise fault(what, None, problem, DAMAGED) from error
+        problem = "its text is nested too deeply, or is too large, for the stack and the memory that are left"
+        raise fault(what, None, problem, "read it from a function that is not itself called from so deep") from error
 
 
 class _Walk:
@@ -85,7 +85,7 @@ class _Walk:
                     "run the version of durable, or the codec, that recorded it",
                 )
             return form(self, body, path)
-        except PayloadError:
+        except (PayloadError, RecursionError, MemoryError):
             raise
         except Refused as refused:
             raise fault(self.what, path, refused.problem, refused.advice) from refused.__cause__

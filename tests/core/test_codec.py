@@ -7,6 +7,7 @@ import dataclasses
 import datetime as dt
 import enum
 import functools
+import inspect
 import io
 import itertools
 import json
@@ -649,6 +650,20 @@ def test_a_hundred_levels_are_kept_and_more_are_refused(wrap: Callable[[Any], An
         codec.encode(nested(101, wrap))
     with pytest.raises(PayloadError, match="levels"):
         codec.encode(nested(5_000, wrap))
+
+
+def test_a_stack_that_is_nearly_used_up_is_a_payload_error() -> None:
+    deep = nested(100, lambda v: (v,))
+    text = codec.encode(deep)
+
+    def from_depth(frames: int, call: Callable[[], object]) -> object:
+        return from_depth(frames - 1, call) if frames else call()
+
+    left = sys.getrecursionlimit() - len(inspect.stack(0)) - 100
+    with pytest.raises(PayloadError, match="nested too deeply"):
+        from_depth(left, lambda: codec.encode(deep))
+    with pytest.raises(PayloadError, match="nested too deeply"):
+        from_depth(left, lambda: codec.decode(text))
 
 
 def test_a_value_that_multiplies_itself_is_refused() -> None:
