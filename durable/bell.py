@@ -32,6 +32,7 @@ from django.db import connections, transaction
 from django.utils import timezone
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from rq.utils import as_text
 
 from durable import redis_client
 from durable.conf import conf
@@ -124,7 +125,7 @@ def _lies_in_queue(queue: str) -> bool:
     """Whether the job that the key stands for still waits in the RQ queue."""
     rq_queue = redis_client.rq_queue(queue)
     job_id = rq_queue.connection.get(KEY.format(queue))
-    return job_id is not None and rq_queue.connection.lpos(rq_queue.key, job_id) is not None
+    return job_id is not None and rq_queue.connection.lpos(rq_queue.key, as_text(job_id)) is not None
 
 
 def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:

@@ -59,7 +59,10 @@ class Values:
 DURATIONS = frozenset({"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "DIVERGENCE_GRACE", "RETENTION"})
 
 
-_Attributes = Values if TYPE_CHECKING else object  # for the type checker, conf has the attributes of Values
+if TYPE_CHECKING:
+    _Attributes = Values  # for the type checker, conf has the attributes of Values
+else:
+    _Attributes = object
 
 
 class Conf(_Attributes):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -29,8 +29,8 @@ _queues: dict[str, Queue] = {}
 
 
 def names() -> list[str]:
-    """The queues that `settings.RQ_QUEUES` has."""
-    return sorted(getattr(settings, "RQ_QUEUES", None) or {})
+    """The queues that `settings.RQ_QUEUES` has, in its order."""
+    return list(getattr(settings, "RQ_QUEUES", None) or {})
 
 
 def rq_queue(name: str) -> Queue:
@@ -49,7 +49,7 @@ def rq_queue(name: str) -> Queue:
 
 def client(name: str) -> Redis:
     """The Redis of an RQ queue. Safe to share between threads and to use after a fork. Raises KeyError."""
-    return cast(Redis, rq_queue(name).connection)
+    return rq_queue(name).connection
 
 
 def unique(queues: Iterable[str]) -> dict[str, Redis]:
@@ -79,7 +79,7 @@ def _impatient(name: str) -> Redis:
         kwargs = {**pool.connection_kwargs, **patience}
         return Redis(connection_pool=ConnectionPool(connection_class=pool.connection_class, **kwargs))
     pool.connection_kwargs.update(patience)  # Sentinel's: django_rq makes a new one for each call
-    return cast(Redis, theirs)
+    return theirs
 
 
 class Seldom:

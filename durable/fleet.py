@@ -1,0 +1,226 @@
+"""The processes of `manage.py durable_worker`: one parent, N workers, each an interpreter of its own.
+
+The parent runs the timer and the sweep, starts the workers again that die, passes signals on, and runs no workflow.
+A worker serves RQ queues. It holds the reading end of a pipe whose writing end only the parent has: when the parent
+is gone, however it went, the worker hands over and exits. Nothing is forked: the parent has threads and connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from durable.conf import conf
+from durable.rq_workers import SimpleWorker
+from durable.stopping import stop
+from durable.timer import Alarms, Sweep, Timer
+
+__all__ = ["COMMAND", "Fleet", "serve", "worker_command"]
+
+COMMAND = "durable_worker"
+CHILD_OPTION = "--as-child"
+RESTART = (0.2, 10.0)  # seconds before a worker that died starts again: at first, at most
+HEALTHY = 30.0  # seconds after which a worker's death is the first one again
+AGAIN = 0.5  # seconds within which a second signal is the echo of the first
+GRACE = 10.0  # seconds an orphaned worker has to hand over
+REDIS_RETRY = 1.0  # seconds before a worker tries again that found no Redis
+WORKER_TTL = 60  # seconds after which RQ forgets a worker that gives no sign of life while idle
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Child:
+    """One worker: its process, None while it waits to be started again."""
+
+    number: int
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    start_at: float = 0.0
+    pause: float = field(default=RESTART[0])
+
+
+class Fleet:
+    """Runs `processes` workers until it is told to stop. `say` prints one line."""
+
+    def __init__(self, command: Sequence[str], processes: int, *, say: Say) -> None:
+        self.command = list(command)
+        self.children = [_Child(number) for number in range(1, processes + 1)]
+        self.say = say
+        self._signals: list[int] = []
+        self._stopping_since: float | None = None
+
+    def run(self) -> int:
+        """Run until a signal has ended it; the exit status. To be called in the main thread."""
+        from durable.store import store_for
+
+        reader, writer = socket.socketpair()
+        reader.settimeout(0)
+        writer.settimeout(0)
+        handled = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+        before = {each: signal.signal(each, self._on_signal) for each in handled}
+        wakeup_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            store = store_for(conf.DATABASE)
+            with Timer(store) as timer, Alarms(timer), Sweep(store):
+                self._supervise(reader)
+        finally:
+            for child in self.children:
+                self._kill(child)
+            signal.set_wakeup_fd(wakeup_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            reader.close()
+            writer.close()
+        self.say("stopped")
+        return 0
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if number != signal.SIGCHLD:  # that one only has to wake us, as every signal does
+            self._signals.append(number)
+
+    def _supervise(self, wakeup: socket.socket) -> None:
+        while True:
+            self._obey()
+            self._reap()
+            if self._stopping_since is None:
+                self._start_due()
+            elif all(each.process is None for each in self.children):
+                return
+            select.select([wakeup], [], [], self._until_next_start())
+            with contextlib.suppress(BlockingIOError):
+                wakeup.recv(4096)
+
+    def _until_next_start(self) -> float:
+        waiting = [each.start_at for each in self.children if each.process is None]
+        return min([1.0, *(max(0.0, each - time.monotonic()) for each in waiting)]) if waiting else 1.0
+
+    def _start_due(self) -> None:
+        for child in self.children:
+            if child.process is None and time.monotonic() >= child.start_at:
+                # A session of its own: Ctrl+C in a terminal is ours to pass on.
+                child.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, start_new_session=True)
+                child.started_at = time.monotonic()
+                self.say(f"worker {child.number} started, pid {child.process.pid}")
+
+    def _reap(self) -> None:
+        for child in self.children:
+            if child.process is None or (status := child.process.poll()) is None:
+                continue
+            pid, how = child.process.pid, f"signal {-status}" if status < 0 else f"status {status}"
+            self._forget(child)
+            if self._stopping_since is not None:
+                self.say(f"worker {child.number} stopped, pid {pid}")
+                continue
+            lived = time.monotonic() - child.started_at
+            child.pause = RESTART[0] if lived >= HEALTHY else min(child.pause * 2, RESTART[1])
+            child.start_at = time.monotonic() + child.pause
+            self.say(f"worker {child.number} died, pid {pid}, {how}; starting again in {child.pause:g} s")
+
+    def _obey(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if self._stopping_since is None:
+                self._stopping_since = time.monotonic()
+                self.say(f"{signal.Signals(number).name}: handing over; a second signal ends at once")
+                for child in self.children:
+                    if child.process is not None:
+                        child.process.terminate()
+            elif time.monotonic() - self._stopping_since >= AGAIN:
+                self.say(f"{signal.Signals(number).name} again: ending at once")
+                for child in self.children:
+                    self._kill(child)
+
+    def _kill(self, child: _Child) -> None:
+        if child.process is None:
+            return
+        child.process.kill()
+        child.process.wait()
+        self._forget(child)
+
+    def _forget(self, child: _Child) -> None:
+        if child.process is not None and child.process.stdin is not None:
+            child.process.stdin.close()
+        child.process = None
+
+
+def worker_command(queues: Sequence[str], options: Sequence[str] = ()) -> list[str]:
+    """The command line of one worker: the invocation of this process, as a child.
+
+    `manage.py durable_worker` and `django-admin durable_worker` are repeated as they were, so that whatever they do
+    before Django starts is done again. Called from elsewhere, from code for example, it is `python -m django`.
+    """
+    interpreter = [sys.executable, *(f"-W{each}" for each in sys.warnoptions)]
+    program = Path(sys.argv[0])
+    is_command_line = len(sys.argv) > 1 and sys.argv[1] == COMMAND and program.is_file()
+    if is_command_line and program.name != "__main__.py":
+        start = [*interpreter, str(program)]
+    else:
+        start = [*interpreter, "-m", "django"]
+    return [*start, COMMAND, CHILD_OPTION, *options, *queues]
+
+
+def serve(queues: Sequence[str], *, say: Say, logging_level: str = "WARNING") -> None:
+    """Be one worker: serve the queues until told to stop or orphaned. Redis may be away at any time."""
+    _watch_parent(say)
+    signal.signal(signal.SIGTERM, _stop_before_work)
+    signal.signal(signal.SIGINT, _stop_before_work)
+    is_told = False
+    while not stop.requested:
+        try:
+            _rq_worker(queues).work(logging_level=logging_level)
+        except (RedisError, OSError) as error:
+            is_told = is_told or _tell(say, error)
+        else:
+            is_told = False
+        if not stop.requested:
+            time.sleep(REDIS_RETRY)  # RQ's loop ends by itself only when Redis is in trouble
+
+
+def _tell(say: Say, error: Exception) -> bool:
+    say(f"Redis is away, trying again: {type(error).__name__}: {error}")
+    return True
+
+
+def _rq_worker(queues: Sequence[str]) -> SimpleWorker:
+    from django_rq import get_worker
+
+    worker_class: Any = SimpleWorker  # django_rq's annotation leaves out RQ's own SimpleWorker
+    worker: Any = get_worker(*queues, worker_class=worker_class, worker_ttl=WORKER_TTL)
+    assert isinstance(worker, SimpleWorker)
+    return worker
+
+
+def _stop_before_work(_signal: int, _frame: FrameType | None) -> None:
+    """Until RQ's worker has handlers of its own, and after."""
+    stop.request()
+
+
+def _watch_parent(say: Say) -> None:
+    """Stop when the parent is gone: then its end of our standard input is closed."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        if stop.requested:
+            return  # it has told us before
+        say(f"the parent is gone, handing over, pid {os.getpid()}")
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="durable-parent-watch", daemon=True).start()

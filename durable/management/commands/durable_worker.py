@@ -1,0 +1,67 @@
+"""`manage.py durable_worker`: workers, the timer and the sweep in one command. The work is `durable.fleet`'s."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from durable import redis_client
+
+
+class Command(BaseCommand):
+    """Serve RQ queues, and keep the time for sleeping runs."""
+
+    help = (
+        "Runs durable's workers: serves the RQ queues (all of RQ_QUEUES unless named, in that order), rings for "
+        "deadlines and sweeps for due runs. SIGTERM and SIGINT hand runs over at their next operation; a second one "
+        "ends at once."
+    )
+    requires_system_checks = ["durable"]
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("queues", nargs="*", help="RQ queues, the most urgent first")
+        parser.add_argument("--processes", type=int, default=1, help="worker processes (default: 1)")
+        parser.add_argument("--as-child", action="store_true", help="for internal use: be one of the processes")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        from durable.fleet import Fleet, serve, worker_command
+
+        queues = self._queues(options["queues"])
+        if options["as_child"]:
+            serve(queues, say=self._say, logging_level="INFO" if options["verbosity"] > 1 else "WARNING")
+            return
+        if options["processes"] < 1:
+            raise CommandError(f"--processes must be at least 1, not {options['processes']}")
+        self._say(f"serving {', '.join(queues)} with {options['processes']} process(es)")
+        sys.exit(Fleet(worker_command(queues, self._inherited(options)), options["processes"], say=self._say).run())
+
+    def _queues(self, wanted: list[str]) -> list[str]:
+        known = redis_client.names()
+        if not known:
+            raise CommandError("settings.RQ_QUEUES names no queues; see the documentation of django-rq")
+        for name in wanted:
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1)
+                advice = f"did you mean {nearest[0]!r}? " if nearest else ""
+                raise CommandError(f"there is no queue {name!r}; {advice}RQ_QUEUES has {', '.join(known)}")
+        queues = list(dict.fromkeys(wanted or known))
+        places = redis_client.unique(queues)
+        if len(places) > 1:
+            raise CommandError(
+                f"one worker serves queues of one Redis, and {', '.join(places)} have different ones; "
+                "name the queues, and run a durable_worker for each Redis"
+            )
+        return queues
+
+    def _inherited(self, options: dict[str, Any]) -> list[str]:
+        """The general options that a child must be given again."""
+        given = [f"--verbosity={options['verbosity']}"]
+        given += [f"--{each}={options[each]}" for each in ("settings", "pythonpath") if options[each]]
+        return [*given, "--skip-checks"]
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(f"durable_worker: {line}")
+        self.stdout.flush()

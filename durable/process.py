@@ -1,0 +1,100 @@
+"""What a worker process has to mind about itself: its name, its database connections, the context of a pass.
+
+Owns the hygiene around passes, as Django's request cycle has it. Knows nothing of runs.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.db import InterfaceError, OperationalError, connections, reset_queries
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone, translation
+
+__all__ = [
+    "DATABASE_TROUBLE",
+    "close_connections",
+    "close_stale_connections",
+    "in_clean_context",
+    "leave_inherited_connections",
+    "worker_name",
+]
+
+T = TypeVar("T")
+
+#: What a database raises that is away, restarts or refuses connections.
+DATABASE_TROUBLE = (OperationalError, InterfaceError)
+
+_started_in = os.getpid()
+_inherited: list[object] = []
+_name: tuple[int, str] = (0, "")
+
+
+def worker_name() -> str:
+    """The name of this process as a worker: `host:pid:random`. A forked child has one of its own."""
+    global _name
+    if _name[0] != os.getpid():
+        _name = (os.getpid(), f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}")
+    return _name[1]
+
+
+def leave_inherited_connections() -> None:
+    """In a forked child: open connections of its own, and leave the parent's sockets untouched.
+
+    Closing an inherited connection would say goodbye to the server in the parent's name. The objects are kept, so
+    that nothing closes them when they are collected.
+    """
+    global _started_in
+    if os.getpid() == _started_in:
+        return
+    _started_in = os.getpid()
+    for connection in connections.all(initialized_only=True):
+        _inherited.append(connection.connection)
+        connection.connection = None
+        # A fork within a transaction leaves its marks on the wrapper as well.
+        connection.in_atomic_block = False
+        connection.savepoint_ids = []
+        connection.needs_rollback = False
+
+
+def close_stale_connections(*, thoroughly: bool) -> None:
+    """Close connections that are broken or past their age; never one inside a transaction, a test's for example.
+
+    `thoroughly` is what Django does at both ends of a request. Between the passes of one job only connections that
+    had errors or are past a CONN_MAX_AGE are looked at: with the default age of 0 each pass would connect anew.
+    """
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block and (thoroughly or _is_suspect(connection)):
+            connection.close_if_unusable_or_obsolete()
+
+
+def _is_suspect(connection: BaseDatabaseWrapper) -> bool:
+    if connection.errors_occurred:
+        return True
+    has_age = bool(connection.settings_dict.get("CONN_MAX_AGE"))
+    return has_age and connection.close_at is not None and time.monotonic() >= connection.close_at
+
+
+def close_connections() -> None:
+    """Close this thread's connections, except inside a transaction."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+def in_clean_context(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    """Call `function` as Django calls a view: default language and time zone, no context variables left behind."""
+
+    def call() -> T:
+        translation.deactivate()
+        timezone.deactivate()
+        reset_queries()
+        return function(*args, **kwargs)
+
+    return contextvars.copy_context().run(call)

@@ -1,0 +1,204 @@
+"""The timer and the sweep: threads that ring for what becomes due by itself.
+
+The *timer* rings at the deadline of a sleep, a backoff or a wait. The *sweep* rings, every `SWEEP_INTERVAL`, for
+whatever is due or whose lease ran out: it makes up for every ring and alarm that was lost, and insists where a job of
+the bell was. Both only ring; they change no run. Any number of them may run at once: rings are coalesced, and one too
+many finds nothing to do. They outlive any outage of the database or Redis.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from django.utils import timezone
+from redis import Redis
+from redis.exceptions import RedisError
+
+from durable import bell, redis_client
+from durable.conf import conf
+from durable.process import DATABASE_TROUBLE, close_connections, close_stale_connections
+from durable.store.base import Store
+
+__all__ = ["Alarms", "Sweep", "Timer"]
+
+logger = logging.getLogger("durable.timer")
+
+PAUSE = 0.01  # seconds between two looks at least, however dense the deadlines are
+RETRY = 1.0  # seconds until the next try during an outage
+
+_log_this = redis_client.Seldom()
+
+
+class Periodic:
+    """A thread that looks, waits for the moment that the look names, and looks again. A context manager."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self._condition = threading.Condition()
+        self._next: datetime | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first look is at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the end."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def look(self, now: datetime) -> datetime:
+        """Ring for what is due at `now`; the moment of the next look."""
+        raise NotImplementedError
+
+    def bring_forward(self, moment: datetime) -> None:
+        """Look at `moment`, if that is earlier than the next look."""
+        with self._condition:
+            if self._next is None or moment < self._next:
+                self._next = moment
+                self._condition.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                with self._condition:
+                    self._next = None  # from here on an alarm may come for a deadline that the look does not see
+                self.bring_forward(self._look_safely())
+                self._wait()
+        finally:
+            close_connections()
+
+    def _look_safely(self) -> datetime:
+        name = type(self).__name__.lower()
+        try:
+            close_stale_connections(thoroughly=True)
+            moment = self.look(timezone.now())
+        except DATABASE_TROUBLE as error:
+            close_connections()
+            if _log_this(name):
+                logger.warning("the %s cannot read deadlines, trying again: %s: %s", name, type(error).__name__, error)
+            return timezone.now() + timedelta(seconds=RETRY)
+        except Exception:  # the thread must outlive whatever it meets
+            if _log_this(name):
+                logger.exception("the %s failed, trying again", name)
+            return timezone.now() + timedelta(seconds=RETRY)
+        if _log_this.again(name):
+            logger.warning("the %s goes on", name)
+        return moment
+
+    def _wait(self) -> None:
+        with self._condition:
+            self._condition.wait_for(lambda: self._stopping, timeout=PAUSE)
+            while not self._stopping and (remaining := self._remaining()) > 0:
+                self._condition.wait(remaining)
+
+    def _remaining(self) -> float:
+        """Seconds until the next look. At most an interval: the clock may have been set."""
+        if self._next is None:
+            return 0.0
+        return min((self._next - timezone.now()).total_seconds(), conf.SWEEP_INTERVAL)
+
+
+class Timer(Periodic):
+    """Rings at deadlines: late by less than 50 ms on an idle machine, by a sweep's interval if Redis lost an alarm."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, "durable-timer")
+
+    def look(self, now: datetime) -> datetime:
+        """Ring for the queues with due runs; the next deadline, or when to ask for it again."""
+        for queue in self.store.due_queues(now):
+            bell.ring(queue)
+        ask_again = now + timedelta(seconds=conf.SWEEP_INTERVAL)
+        deadline = self.store.next_deadline(redis_client.names(), now)
+        return min(deadline, ask_again) if deadline is not None else ask_again
+
+
+class Sweep(Periodic):
+    """Rings every SWEEP_INTERVAL for the queues with due runs, expired leases included, and insists."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, "durable-sweep")
+
+    def look(self, now: datetime) -> datetime:
+        """Ring, and come again after the interval."""
+        for queue in self.store.due_queues(now):
+            bell.ring(queue, insist=True)
+        return now + timedelta(seconds=conf.SWEEP_INTERVAL)
+
+
+class Alarms:
+    """Listens for alarms (`durable.bell.alarm`) and brings the timer forward; a thread per Redis."""
+
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
+        #: Set once every Redis has confirmed the subscription; for whoever has to know that alarms are heard.
+        self.listening = threading.Event()
+        self._stopping = threading.Event()
+        self._deaf: set[str] = set()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        places = redis_client.unique(redis_client.names())
+        self._deaf = set(places)
+        for queue, redis in places.items():
+            name = f"durable-alarms-{queue}"
+            thread = threading.Thread(target=self._listen_always, args=(queue, redis), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _listen_always(self, queue: str, redis: Redis) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._listen(queue, redis)
+            except (RedisError, OSError) as error:
+                if _log_this(queue):
+                    logger.warning("alarms are not heard now, the sweep makes up for it: %s", error)
+                self._stopping.wait(RETRY)
+
+    def _listen(self, queue: str, redis: Redis) -> None:
+        with redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]  # redis-py's own
+            pubsub.subscribe(bell.ALARMS)
+            while not self._stopping.is_set():
+                message = pubsub.get_message(timeout=0.5)
+                if message is None:
+                    continue
+                if message["type"] == "subscribe":
+                    self._hear(queue)
+                elif message["type"] == "message":
+                    self._on_alarm(message["data"])
+
+    def _hear(self, queue: str) -> None:
+        _log_this.again(queue)
+        self._deaf.discard(queue)
+        if not self._deaf:
+            self.listening.set()
+        self.timer.bring_forward(timezone.now())  # what was published while nobody listened
+
+    def _on_alarm(self, data: bytes) -> None:
+        try:
+            moment = datetime.fromisoformat(json.loads(data)["at"])
+            self.timer.bring_forward(moment)
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning("an alarm of another shape is ignored: %s", error)
