@@ -93,6 +93,8 @@ RQ_QUEUES = {
     name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": -1}
     for name in ("default", "high")
 }
+# `manage.py rqworker` reads pickles, whatever SERIALIZER says, unless its worker class knows better.
+RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}
 
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"

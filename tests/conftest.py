@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
+from hypothesis import settings as hypothesis_settings
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis
 from tests.plugin import POSTGRES, REDIS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+# An example may take its time on a busy machine, and the same commit gives the same result wherever CI runs it.
+hypothesis_settings.register_profile("durable", deadline=None, derandomize=os.environ.get("CI") == "true")
+hypothesis_settings.load_profile("durable")
 
 
 @pytest.fixture(scope="session")

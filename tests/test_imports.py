@@ -30,7 +30,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "bell": (("bell", "redis_client"), ("models", "core", "foundation")),
     "operations": (("operations", "replay", "audit"), ("store", "bell", "models", "core", "foundation")),
     "worker": (
-        ("worker", "jobs", "timer"),
+        ("worker", "passes", "jobs", "timer", "process", "stopping", "supervisor", "fleet", "rq_workers"),
         ("drivers", "context", "store", "bell", "models", "core", "foundation"),
     ),
     "lint": (("lint",), ("core", "foundation")),
