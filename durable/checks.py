@@ -1,1 +1,312 @@
-"""Django system checks of durable."""
+"""Django's system checks of durable's configuration: every finding has an id and a hint.
+
+Owns what `manage.py check` says of settings, queues, the codec, the database alias and the workflows' names. Opens no
+connection. `E` is for what cannot work, `W` for what works and surprises.
+
+======  ==============================================================
+E001    `DURABLE` is no dict
+E002    a key of `DURABLE` that durable does not know
+E003    a value of the wrong type or out of range
+E004    the codec cannot be imported or made
+E005    the codec lacks `encode` or `decode`, or does not give back what it was given
+E006    no database has the alias `DURABLE["DATABASE"]`
+E007    `RQ_QUEUES` lacks a queue that runs would go to
+E008    two functions have one workflow name
+W081    a queue without the JSON serializer
+W082    `manage.py rqworker` would not read durable's jobs
+W083    `ATOMIC_REQUESTS` on another database than durable's
+W084    a database router sends durable's models elsewhere
+W085    `ENCRYPTION_KEYS` without a codec that uses them
+======  ==============================================================
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.db import router
+from django.utils.module_loading import import_string
+
+from durable import registry
+from durable.conf import DURATIONS, GUARDS, conf
+
+__all__ = [
+    "check_atomic_requests",
+    "check_codec",
+    "check_database",
+    "check_queues",
+    "check_router",
+    "check_rqworker",
+    "check_serializers",
+    "check_settings",
+    "check_workflows",
+]
+
+TAG = "durable"
+JSON_SERIALIZERS = ("rq.serializers.JSONSerializer", "json")
+WORKER = "durable.rq_workers.Worker"
+
+
+@register(TAG)
+def check_settings(**_: object) -> list[CheckMessage]:
+    """`settings.DURABLE` is a dict of known keys with values that make sense."""
+    given = getattr(settings, "DURABLE", {})
+    if not isinstance(given, Mapping):
+        hint = 'Write DURABLE = {"LEASE": 30}, or leave it out for the defaults.'
+        return [Error(f"DURABLE must be a dict, not {type(given).__name__}.", hint=hint, id="durable.E001")]
+    return [message for key, value in given.items() for message in _check_setting(key, value)]
+
+
+def _check_setting(key: object, value: object) -> Iterator[CheckMessage]:
+    if key not in conf.names:
+        nearest = difflib.get_close_matches(str(key).upper(), conf.names, n=1)
+        advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
+        hint = f"{advice}The keys are {', '.join(conf.names)}."
+        yield Error(f"DURABLE has the unknown key {key!r}.", hint=hint, id="durable.E002")
+        return
+    is_right, wanted = _WANTED[str(key)]
+    if not is_right(value):
+        hint = f"Give it {wanted}, or leave it out."
+        yield Error(f'DURABLE["{key}"] must be {wanted}, not {value!r}.', hint=hint, id="durable.E003")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_duration(value: object) -> bool:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    return _is_number(seconds) and seconds >= 0  # type: ignore[operator]  # a number by then
+
+
+def _is_positive_duration(value: object) -> bool:
+    return _is_duration(value) and value not in (0, timedelta(0))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _are_keys(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(each, str | bytes) and each for each in value)
+    )
+
+
+_Wanted = tuple[Callable[[object], bool], str]
+_COUNT: _Wanted = (_is_count, "a whole number from 1 on")
+_TEXT: _Wanted = (_is_text, "a text that is not empty")
+_DURATION: _Wanted = (_is_duration, "seconds from 0 on or a timedelta")
+_POSITIVE: _Wanted = (_is_positive_duration, "seconds above 0 or a timedelta")
+
+_WANTED: Mapping[str, _Wanted] = {
+    "CODEC": (_is_text, "the dotted path of a codec"),
+    "ENCRYPTION_KEYS": (_are_keys, "a list of Fernet keys"),
+    "MAX_PAYLOAD_BYTES": _COUNT,
+    "SHORT_SLEEP": _DURATION,
+    "LEASE": _POSITIVE,
+    "SWEEP_INTERVAL": _POSITIVE,
+    "MAX_BRANCH_THREADS": _COUNT,
+    "MAX_CRASHES": _COUNT,
+    "DIVERGENCE_GRACE": _DURATION,
+    "DATABASE": _TEXT,
+    "QUEUE": _TEXT,
+    "CLAIM_BATCH": _COUNT,
+    "GUARD": (lambda value: value in GUARDS, f"one of {', '.join(map(repr, GUARDS))}"),
+    "RETENTION": (lambda value: value is None or _is_positive_duration(value), "seconds above 0, a timedelta or None"),
+}
+assert set(conf.names) == set(_WANTED) >= DURATIONS
+
+
+@register(TAG)
+def check_codec(**_: object) -> list[CheckMessage]:
+    """The codec can be made, and gives back what it was given."""
+    if not _is_text(conf.CODEC):
+        return []  # E003 has said so
+    try:
+        codec = import_string(conf.CODEC)
+        codec = codec() if inspect.isclass(codec) else codec
+    except Exception as error:  # noqa: BLE001 - the module and constructor of a codec may raise anything
+        hint = "Give the dotted path of a class or an object that can be imported, and what it needs to be made."
+        message = f'DURABLE["CODEC"], {conf.CODEC}, cannot be used: {type(error).__name__}: {error}'
+        return [Error(message, hint=hint, id="durable.E004")]
+    missing = [name for name in ("encode", "decode") if not callable(getattr(codec, name, None))]
+    if missing:
+        hint = "A codec has encode(value) -> str and decode(text) -> value; see durable.codec.Codec."
+        message = f'DURABLE["CODEC"], {conf.CODEC}, has no {" and no ".join(missing)}.'
+        return [Error(message, hint=hint, id="durable.E005")]
+    return [*_check_round_trip(codec), *_check_keys_used(codec)]
+
+
+def _check_round_trip(codec: Any) -> Iterator[CheckMessage]:
+    sample = {"text": "a", "numbers": [1, 2.5], "nothing": None}
+    try:
+        text = codec.encode(sample)
+        problem = None if isinstance(text, str) and codec.decode(text) == sample else f"{sample!r} came back changed"
+    except Exception as error:  # noqa: BLE001 - missing keys raise something of the codec's own
+        problem = f"{type(error).__name__}: {error}"
+    if problem is not None:
+        hint = "encode(value) must return a str from which decode makes an equal value."
+        yield Error(f'DURABLE["CODEC"], {conf.CODEC}, does not work: {problem}', hint=hint, id="durable.E005")
+
+
+def _check_keys_used(codec: Any) -> Iterator[CheckMessage]:
+    from durable.codec import JsonCodec
+
+    if conf.ENCRYPTION_KEYS and type(codec) is JsonCodec:
+        hint = 'Set DURABLE["CODEC"] to "durable.crypto.FernetCodec", or take the keys out.'
+        message = 'DURABLE["ENCRYPTION_KEYS"] is set, but the codec does not encrypt.'
+        yield Warning(message, hint=hint, id="durable.W085")
+
+
+@register(TAG)
+def check_database(**_: object) -> list[CheckMessage]:
+    """The alias exists."""
+    if not _is_text(conf.DATABASE) or conf.DATABASE in settings.DATABASES:
+        return []
+    nearest = difflib.get_close_matches(conf.DATABASE, settings.DATABASES, n=1)
+    advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
+    hint = f"{advice}DATABASES has {', '.join(settings.DATABASES) or 'none'}."
+    return [Error(f'DURABLE["DATABASE"], "{conf.DATABASE}", is no database.', hint=hint, id="durable.E006")]
+
+
+@register(TAG)
+def check_queues(**_: object) -> list[CheckMessage]:
+    """Every queue that a run goes to by default is known to RQ."""
+    users = {conf.QUEUE: 'DURABLE["QUEUE"]'} if _is_text(conf.QUEUE) else {}
+    for definition in registry.all():
+        users.setdefault(definition.queue, f'the workflow "{definition.name}" ({registry.where(definition)})')
+    known = _rq_queues()
+    messages: list[CheckMessage] = []
+    for queue, user in users.items():
+        if queue in known:
+            continue
+        nearest = difflib.get_close_matches(queue, known, n=1)
+        advice = f'did you mean "{nearest[0]}"? ' if nearest else ""
+        hint = f'Add "{queue}" to RQ_QUEUES, or name another one: {advice}RQ_QUEUES has {", ".join(known) or "none"}.'
+        messages.append(Error(f'RQ_QUEUES lacks the queue "{queue}" of {user}.', hint=hint, id="durable.E007"))
+    return messages
+
+
+@register(TAG)
+def check_serializers(**_: object) -> list[CheckMessage]:
+    """django-rq reads the jobs of our queues as they are written."""
+    hint = (
+        'Add "SERIALIZER": "rq.serializers.JSONSerializer" to the queue: durable writes its jobs as JSON, and the admin '
+        "pages of django-rq read them as the queue says. If other jobs of the queue have arguments that JSON lacks, "
+        "give durable a queue of its own."
+    )
+    return [
+        Warning(f'RQ_QUEUES["{queue}"] has no JSON serializer.', hint=hint, id="durable.W081")
+        for queue in _our_queues()
+        if _name_of(_rq_queues()[queue].get("SERIALIZER")) not in JSON_SERIALIZERS
+    ]
+
+
+@register(TAG)
+def check_rqworker(**_: object) -> list[CheckMessage]:
+    """`manage.py rqworker` reads our jobs: by itself it assumes pickle, whatever RQ_QUEUES says."""
+    given = (getattr(settings, "RQ", None) or {}).get("WORKER_CLASS")
+    if not _our_queues() or _reads_json(given):
+        return []
+    hint = (
+        f'Set RQ = {{"WORKER_CLASS": "{WORKER}"}}, which also hands runs over at once on SIGTERM. Or start it with '
+        "--serializer rq.serializers.JSONSerializer, or run `manage.py durable_worker` only, and silence this check."
+    )
+    return [Warning("`manage.py rqworker` would not read durable's jobs.", hint=hint, id="durable.W082")]
+
+
+def _reads_json(worker_class: Any) -> bool:
+    from durable.rq_workers import KnowsDurable
+
+    if isinstance(worker_class, str):
+        try:
+            worker_class = import_string(worker_class)
+        except ImportError:
+            return False
+    return inspect.isclass(worker_class) and issubclass(worker_class, KnowsDurable)
+
+
+@register(TAG)
+def check_workflows(**_: object) -> list[CheckMessage]:
+    """No two functions have one name."""
+    hint = "Give each a name of its own: @workflow(name=...). Runs that exist keep the name they were started with."
+    return [
+        Error(
+            f'The workflow name "{clash.name}" is taken by {" and by ".join(map(registry.where, clash.definitions))}.',
+            hint=hint,
+            id="durable.E008",
+        )
+        for clash in registry.clashes()
+    ]
+
+
+@register(TAG)
+def check_atomic_requests(**_: object) -> list[CheckMessage]:
+    """A start in a view belongs to the request's transaction only if that is one of durable's database."""
+    others = [
+        alias
+        for alias, database in settings.DATABASES.items()
+        if alias != conf.DATABASE and database.get("ATOMIC_REQUESTS")
+    ]
+    if not others or conf.DATABASE not in settings.DATABASES:
+        return []
+    hint = (
+        "A view's start() or send() is committed at once, even if the request's transaction is rolled back later. Keep "
+        'durable\'s tables in the database of the transaction (DURABLE["DATABASE"]), or start with '
+        "transaction.on_commit(..., using=...)."
+    )
+    aliases = ", ".join(f'"{each}"' for each in others)
+    message = f'ATOMIC_REQUESTS is on for {aliases}, and durable\'s tables are in "{conf.DATABASE}".'
+    return [Warning(message, hint=hint, id="durable.W083")]
+
+
+@register(TAG)
+def check_router(**_: object) -> list[CheckMessage]:
+    """Django's ORM looks for durable's models where durable keeps them."""
+    if conf.DATABASE not in settings.DATABASES:
+        return []
+    astray = [
+        model.__name__
+        for model in apps.get_app_config("durable").get_models()
+        if {router.db_for_read(model), router.db_for_write(model)} != {conf.DATABASE}
+        or not router.allow_migrate_model(conf.DATABASE, model)
+    ]
+    if not astray:
+        return []
+    hint = (
+        f'Have a router in DATABASE_ROUTERS send the app "durable" to "{conf.DATABASE}", for reading, writing and '
+        'migrating, or set DURABLE["DATABASE"] to where it sends them.'
+    )
+    message = f'Django routes {", ".join(astray)} to another database than DURABLE["DATABASE"], "{conf.DATABASE}".'
+    return [Warning(message, hint=hint, id="durable.W084")]
+
+
+def _rq_queues() -> Mapping[str, Any]:
+    queues = getattr(settings, "RQ_QUEUES", None)
+    return queues if isinstance(queues, Mapping) else {}
+
+
+def _our_queues() -> list[str]:
+    """The queues that runs go to by default, as far as RQ knows them."""
+    ours = [conf.QUEUE, *(each.queue for each in registry.all())]
+    return [queue for queue in dict.fromkeys(ours) if queue in _rq_queues()]
+
+
+def _name_of(serializer: Any) -> str:
+    if serializer is None or isinstance(serializer, str):
+        return serializer or ""
+    return f"{getattr(serializer, '__module__', '')}.{getattr(serializer, '__qualname__', '')}"

@@ -24,7 +24,7 @@ from rq.serializers import JSONSerializer, Serializer, resolve_serializer
 
 from durable.stopping import stop
 
-__all__ = ["ReadsJson", "SimpleWorker", "Worker"]
+__all__ = ["KnowsDurable", "ReadsJson", "SimpleWorker", "Worker"]
 
 
 class ReadsJson:
@@ -48,7 +48,7 @@ class ReadsJson:
         return self.other.loads(data)
 
 
-class _KnowsDurable:
+class KnowsDurable:
     """What both workers have in common."""
 
     # RQ waits up to a minute between two tries to reach Redis; due runs should not.
@@ -68,7 +68,7 @@ class _KnowsDurable:
         self.serializer = chosen if chosen is JSONSerializer else ReadsJson(chosen)
 
 
-class SimpleWorker(_KnowsDurable, rq.SimpleWorker):
+class SimpleWorker(KnowsDurable, rq.SimpleWorker):
     """Runs jobs in its own process; a signal to stop evicts the pass under way."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -93,7 +93,7 @@ class SimpleWorker(_KnowsDurable, rq.SimpleWorker):
             stop.beat = None
 
 
-class Worker(_KnowsDurable, rq.Worker):
+class Worker(KnowsDurable, rq.Worker):
     """Runs each job in a forked work horse; a signal to stop is passed on to it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
