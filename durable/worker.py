@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from django.utils import timezone
 from rq import get_current_job
@@ -36,10 +36,10 @@ from durable.process import (
 )
 from durable.stopping import Stop, stop
 from durable.store.base import Store
-from durable.supervisor import Supervisor
+from durable.supervisor import Evictable, Supervisor
 
 if TYPE_CHECKING:
-    from durable.passes import Eviction, PassOutcome
+    from durable.passes import PassOutcome
 
 __all__ = ["Shift", "work"]
 
@@ -56,33 +56,44 @@ _log_this = redis_client.Seldom()
 class Execute(Protocol):
     """`durable.passes.execute_pass`."""
 
-    def __call__(self, record: RunRecord, *, store: Store, eviction: Eviction) -> PassOutcome:
+    def __call__(self, record: RunRecord, *, store: Store, eviction: Any) -> PassOutcome:
         """Pass one run that is claimed."""
 
 
 def work(queue: str) -> None:
     """Pass the due runs of `queue`. Raises nothing that a database or a Redis which is away could cause."""
-    from durable.passes import execute_pass
+    from durable.passes import Eviction, execute_pass
     from durable.store import store_for
 
     leave_inherited_connections()
     close_stale_connections(thoroughly=True)
     try:
         with _terminated_softly(stop):
-            Shift(queue, store=store_for(conf.DATABASE), execute=execute_pass).run()
+            Shift(queue, store=store_for(conf.DATABASE), execute=execute_pass, new_eviction=Eviction).run()
     finally:
         close_stale_connections(thoroughly=True)
 
 
 class Shift:
-    """One job's work on one queue. `execute` passes one run; `seconds` is when the shift begins no further pass."""
+    """One job's work on one queue.
+
+    `execute` passes one run, with an eviction made by `new_eviction`. After `seconds` no further pass begins.
+    """
 
     def __init__(
-        self, queue: str, *, store: Store, execute: Execute, stop: Stop = stop, seconds: float = SHIFT
+        self,
+        queue: str,
+        *,
+        store: Store,
+        execute: Execute,
+        new_eviction: Callable[[], Evictable],
+        stop: Stop = stop,
+        seconds: float = SHIFT,
     ) -> None:
         self.queue = queue
         self.store = store
         self.execute = execute
+        self.new_eviction = new_eviction
         self.stop = stop
         self._ends_at = time.monotonic() + seconds
         self._supervisor = Supervisor(queue, store=store, stop=stop, rq_worker=_rq_worker())
@@ -132,9 +143,7 @@ class Shift:
         return batch
 
     def _pass(self, record: RunRecord) -> None:
-        from durable.passes import Eviction
-
-        eviction = Eviction()
+        eviction = self.new_eviction()
         if not self._supervisor.begin(record, eviction):
             return
         try:

@@ -1,0 +1,263 @@
+"""The bell on a real Redis: coalescing, its races, commits, outages."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from django.db import connection, transaction
+from django.test import override_settings
+from django.utils import timezone
+from rq import Queue
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from durable import bell, redis_client
+from project.servers import EmbeddedRedis
+
+pytestmark = pytest.mark.redis
+QUEUE = "default"
+KEY = f"durable:bell:{QUEUE}"
+
+
+@pytest.fixture(autouse=True)
+def quiet(redis_connection: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty Redis, and no memory of the outages of other tests."""
+    monkeypatch.setattr(bell, "_quiet_until", {})
+    monkeypatch.setattr(bell, "_log_this", redis_client.Seldom())
+
+
+def jobs(queue: str = QUEUE) -> list[Job]:
+    return Queue(queue, connection=redis_client.client(queue), serializer=JSONSerializer).jobs
+
+
+def take_job(queue: str = QUEUE) -> Job:
+    """Take the oldest job out of the queue, as a worker does."""
+    rq_queue = redis_client.rq_queue(queue)
+    found = Queue.dequeue_any([rq_queue], timeout=None, connection=rq_queue.connection, serializer=JSONSerializer)
+    assert found is not None
+    return found[0]
+
+
+class TestRing:
+    def test_a_job_is_the_name_of_a_queue_in_json(self, redis_connection: redis.Redis) -> None:
+        bell.ring(QUEUE)
+        (job,) = jobs()
+        assert (job.func_name, list(job.args), dict(job.kwargs)) == ("durable.jobs.work", [QUEUE], {})
+        assert job.data.startswith(b"[")
+        assert (job.timeout, job.result_ttl, job.failure_ttl) == (-1, 0, 3600)
+        assert job.retries_left is None
+
+    def test_a_thousand_rings_are_one_job(self) -> None:
+        for _ in range(1000):
+            bell.ring(QUEUE)
+        assert len(jobs()) == 1
+
+    def test_queues_ring_apart(self) -> None:
+        bell.ring("default")
+        bell.ring("high")
+        assert (len(jobs("default")), len(jobs("high"))) == (1, 1)
+
+    def test_a_ring_after_the_clear_is_heard(self) -> None:
+        bell.ring(QUEUE)
+        take_job()
+        bell.ring(QUEUE)
+        assert jobs() == []  # the job that was taken has not looked yet
+        bell.clear(QUEUE)
+        bell.ring(QUEUE)
+        assert len(jobs()) == 1
+
+    def test_an_enqueueing_that_fails_leaves_the_bell_free(self, redis_connection: redis.Redis) -> None:
+        redis_connection.set(redis_client.rq_queue(QUEUE).key, "no list")
+        bell.ring(QUEUE)
+        assert not redis_connection.exists(KEY)
+        redis_connection.delete(redis_client.rq_queue(QUEUE).key)
+        bell.ring(QUEUE)
+        assert len(jobs()) == 1
+
+    def test_a_flushed_redis_is_rung_again(self, redis_connection: redis.Redis) -> None:
+        bell.ring(QUEUE)
+        redis_connection.flushdb()
+        bell.ring(QUEUE)
+        assert len(jobs()) == 1
+
+    def test_the_key_expires(self, redis_connection: redis.Redis) -> None:
+        bell.ring(QUEUE)
+        assert 0 < redis_connection.ttl(KEY) <= 60
+
+    def test_a_queue_that_rq_lacks_is_reported_and_breaks_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
+        bell.ring("nowhere")
+        assert 'cannot ring for queue "nowhere"; run `manage.py check`' in caplog.text
+
+    def test_threads_that_ring_at_once_make_one_job(self) -> None:
+        start = threading.Barrier(8)
+
+        def ring() -> None:
+            start.wait()
+            bell.ring(QUEUE)
+
+        threads = [threading.Thread(target=ring) for _ in range(8)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert len(jobs()) == 1
+
+
+class TestInsist:
+    """The sweep's ring: it does not believe a key whose job is gone."""
+
+    def test_a_lost_job_is_replaced(self) -> None:
+        bell.ring(QUEUE)
+        take_job()  # by a worker that dies now
+        bell.ring(QUEUE)
+        assert jobs() == []
+        bell.ring(QUEUE, insist=True)
+        assert len(jobs()) == 1
+
+    def test_a_waiting_job_is_believed(self) -> None:
+        for _ in range(5):
+            bell.ring(QUEUE, insist=True)
+        assert len(jobs()) == 1
+
+    def test_the_replacement_is_believed_too(self) -> None:
+        bell.ring(QUEUE)
+        take_job()
+        for _ in range(5):
+            bell.ring(QUEUE, insist=True)
+        assert len(jobs()) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+class TestCommit:
+    def test_outside_a_transaction_it_rings_now(self) -> None:
+        bell.ring_on_commit([QUEUE])
+        assert len(jobs()) == 1
+
+    def test_it_rings_when_the_transaction_commits(self) -> None:
+        with transaction.atomic():
+            bell.ring_on_commit([QUEUE])
+            assert jobs() == []
+        assert len(jobs()) == 1
+
+    def test_a_transaction_that_is_rolled_back_rings_not(self) -> None:
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            bell.ring_on_commit([QUEUE])
+            raise ZeroDivisionError
+        assert jobs() == []
+
+    def test_the_next_transaction_rings_after_one_that_was_rolled_back(self) -> None:
+        self.test_a_transaction_that_is_rolled_back_rings_not()
+        self.test_it_rings_when_the_transaction_commits()
+
+    def test_a_savepoint_that_is_rolled_back_takes_no_other_ring_along(self) -> None:
+        with transaction.atomic():
+            with pytest.raises(ZeroDivisionError), transaction.atomic():
+                bell.ring_on_commit([QUEUE])
+                raise ZeroDivisionError
+            bell.ring_on_commit([QUEUE])
+        assert len(jobs()) == 1
+
+    def test_one_transaction_rings_once_for_each_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        rung: list[str] = []
+        monkeypatch.setattr(bell, "ring", rung.append)
+        for _ in range(2):
+            with transaction.atomic():
+                for _ in range(100):
+                    bell.ring_on_commit(["default", "high"])
+        assert rung == ["default", "high"] * 2
+
+    def test_without_autocommit_it_rings_at_once(self) -> None:
+        connection.ensure_connection()
+        transaction.set_autocommit(False)
+        try:
+            bell.ring_on_commit([QUEUE])
+        finally:
+            transaction.rollback()
+            transaction.set_autocommit(True)
+        assert len(jobs()) == 1
+
+
+class TestAlarm:
+    @pytest.fixture
+    def heard(self) -> Iterator[Callable[[], dict[str, Any] | None]]:
+        """What is published, message by message; None once a marker that is published now arrives."""
+        with redis_client.client(QUEUE).pubsub() as pubsub:  # type: ignore[no-untyped-call]
+            pubsub.subscribe(bell.ALARMS)
+            assert pubsub.get_message(timeout=5)["type"] == "subscribe"
+
+            def next_alarm() -> dict[str, Any] | None:
+                redis_client.client(QUEUE).publish(bell.ALARMS, "marker")
+                message = pubsub.get_message(timeout=5)["data"]
+                return None if message == b"marker" else JSONSerializer.loads(message)  # type: ignore[no-untyped-call]
+
+            yield next_alarm
+
+    def test_a_near_deadline_is_told(self, heard: Callable[[], dict[str, Any] | None]) -> None:
+        moment = timezone.now() + timedelta(seconds=1)
+        bell.alarm(QUEUE, moment)
+        assert heard() == {"queue": QUEUE, "at": moment.isoformat()}
+
+    def test_a_far_one_is_left_to_the_timers(self, heard: Callable[[], dict[str, Any] | None]) -> None:
+        bell.alarm(QUEUE, timezone.now() + timedelta(minutes=1))
+        assert heard() is None
+        assert jobs() == []
+
+    def test_a_passed_one_rings(self, heard: Callable[[], dict[str, Any] | None]) -> None:
+        bell.alarm(QUEUE, timezone.now())
+        assert heard() is None
+        assert len(jobs()) == 1
+
+    @pytest.mark.django_db(transaction=True)
+    def test_on_commit(self, heard: Callable[[], dict[str, Any] | None]) -> None:
+        with transaction.atomic():
+            bell.alarm_on_commit(QUEUE, timezone.now() + timedelta(seconds=1))
+            assert heard() is None
+        assert heard() is not None
+
+
+class TestOutage:
+    @pytest.fixture
+    def own_redis(self) -> Iterator[EmbeddedRedis]:
+        with EmbeddedRedis() as server:
+            queues = {QUEUE: {"URL": server.url, "SERIALIZER": "json"}}
+            with override_settings(RQ_QUEUES=queues):
+                yield server
+
+    def test_redis_down_is_told_once_and_breaks_nothing(
+        self, own_redis: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.WARNING, "durable.bell")
+        own_redis.stop("kill")
+        started = time.monotonic()
+        for _ in range(20):
+            bell.ring(QUEUE)
+            bell.clear(QUEUE)
+            bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        assert time.monotonic() - started < 2.0  # a refused connection is no reason to wait
+        assert len(caplog.records) == 1
+        assert "after Redis is back" in caplog.text
+
+    def test_a_restarted_redis_is_used_again_at_once(
+        self, own_redis: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bell.ring(QUEUE)  # leaves a connection in the pool
+        own_redis.restart("kill")
+        bell.ring(QUEUE)
+        assert len(jobs()) == 1
+        assert caplog.records == []
+
+    def test_a_redis_that_does_not_answer_delays_one_caller_only(self, caplog: pytest.LogCaptureFixture) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts, and says nothing
+            url = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
+            with override_settings(RQ_QUEUES={QUEUE: {"URL": url, "SERIALIZER": "json"}}):
+                started = time.monotonic()
+                for _ in range(50):
+                    bell.ring(QUEUE)
+                assert time.monotonic() - started < 4.0
+        assert len(caplog.records) == 1

@@ -1,0 +1,119 @@
+"""Workflows by name: registration, late names, clashes, discovery."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.apps import AppConfig
+from django.apps import apps as django_apps
+
+from durable import registry
+from durable.registry import Registry, UnknownWorkflowError
+
+
+def one(ctx: object) -> None: ...
+
+
+def other(ctx: object) -> None: ...
+
+
+@dataclass(eq=False)
+class Definition:
+    name: str
+    function: Callable[..., Any] = one
+    queue: str = "default"
+    is_async: bool = field(default=False)
+
+
+def test_a_workflow_is_found_by_its_name() -> None:
+    found = Registry()
+    definition = Definition("shop.fulfil")
+    found.register(definition)
+    assert found.get("shop.fulfil") is definition
+    assert "shop.fulfil" in found
+    assert list(found) == [definition]
+
+
+def test_an_unknown_name_is_told_with_the_nearest() -> None:
+    found = Registry()
+    found.register(Definition("shop.fulfil"))
+    with pytest.raises(
+        UnknownWorkflowError, match=r"no workflow 'shop.fulfill'; did you mean 'shop.fulfil'\?"
+    ) as caught:
+        found.get("shop.fulfill")
+    assert isinstance(caught.value, KeyError)
+    assert (caught.value.name, caught.value.nearest) == ("shop.fulfill", ["shop.fulfil"])
+    with pytest.raises(UnknownWorkflowError, match="installed apps"):
+        found.get("nothing like it")
+
+
+def test_a_name_is_asked_for_only_when_it_is_needed() -> None:
+    class Late:
+        function = staticmethod(one)
+        queue = "default"
+        is_async = False
+        label: str | None = None
+
+        @property
+        def name(self) -> str:
+            assert self.label is not None, "asked too early"
+            return f"{self.label}.one"
+
+    found, late = Registry(), Late()
+    found.register(late)
+    late.label = "shop"
+    assert found.get("shop.one") is late
+
+
+def test_two_functions_of_one_name_are_kept_for_the_check() -> None:
+    found = Registry()
+    first, second = Definition("shop.x", one), Definition("shop.x", other)
+    found.register(first)
+    found.register(second)
+    (clash,) = found.clashes()
+    assert (clash.name, clash.definitions) == ("shop.x", (first, second))
+    assert found.get("shop.x") is second
+
+
+def test_a_module_that_is_imported_again_replaces_its_workflows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "twice_imported.py").write_text("def flow(ctx): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = Registry()
+    module = importlib.import_module("twice_imported")
+    found.register(Definition("twice.flow", module.flow))
+    again = Definition("twice.flow", importlib.reload(module).flow)
+    found.register(again)
+    monkeypatch.delitem(sys.modules, "twice_imported")
+    assert found.clashes() == []
+    assert found.get("twice.flow") is again
+
+
+def test_unregistered_is_unknown() -> None:
+    found, definition = Registry(), Definition("shop.x")
+    found.register(definition)
+    found.unregister(definition)
+    assert "shop.x" not in found
+
+
+def test_modules_named_workflows_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "found_app"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "workflows.py").write_text("imported = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = AppConfig.create("found_app")
+    monkeypatch.setitem(django_apps.app_configs, "found_app", config)
+    registry.autodiscover()
+    assert sys.modules["found_app.workflows"].imported
+    for name in ("found_app.workflows", "found_app"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_where_names_the_line() -> None:
+    assert registry.where(Definition("x", one)).startswith(f"{__name__}.one ({__file__}:")
