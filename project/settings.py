@@ -34,6 +34,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_rq",
     "durable",
+    "project.shop",
 ]
 
 MIDDLEWARE = [
@@ -95,6 +96,18 @@ RQ_QUEUES = {
 }
 # `manage.py rqworker` reads pickles, whatever SERIALIZER says, unless its worker class knows better.
 RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}
+
+DURABLE = {"LEASE": float(os.environ.get("DURABLE_LEASE", "30"))}  # seconds
+
+# How long things take in the shop: durations as text, the latency of the bank, the carrier and the post in seconds.
+SHOP: dict[str, Any] = {
+    "APPROVAL_DEADLINE": os.environ.get("SHOP_APPROVAL_DEADLINE", "2 days"),
+    "COOL_OFF": os.environ.get("SHOP_COOL_OFF", "1 minute"),
+    "MAIL_PAUSE": os.environ.get("SHOP_MAIL_PAUSE", "3 days"),
+    "MONTH": os.environ.get("SHOP_MONTH", "30 days"),
+    "NAP": os.environ.get("SHOP_NAP", "3 hours"),
+    "SERVICE_LATENCY": float(os.environ.get("SHOP_SERVICE_LATENCY", "0")),
+}
 
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"

@@ -1,8 +1,9 @@
 """The project's addresses. Owns the map only; apps bring their own."""
 
 from django.contrib import admin
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, include, path
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include("project.shop.urls")),
     path("admin/", admin.site.urls),
 ]

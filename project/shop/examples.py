@@ -1,0 +1,71 @@
+"""The workflows that keep one rule each, with what the page of examples needs to show and to start them."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+
+from durable import Handle
+from project.shop import workflows
+from project.shop.models import Customer, Subscription
+
+__all__ = ["EXAMPLES", "Example", "start"]
+
+GUEST = {"name": "Guest", "email": "guest@example.org"}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A workflow, and how it is started: by `arguments()` from its page, or by something else, the `trigger`."""
+
+    name: str
+    workflow: Any
+    arguments: Callable[[], tuple[Any, ...]] | None = None
+    trigger: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.name.replace("_", " ").capitalize()
+
+    @property
+    def summary(self) -> str:
+        return self._doc[0]
+
+    @property
+    def rule(self) -> str:
+        return self._doc[1]
+
+    @property
+    def _doc(self) -> tuple[str, str]:
+        summary, _, rule = (inspect.getdoc(self.workflow.function) or "").partition("\n\n")
+        return " ".join(summary.split()), " ".join(rule.split())
+
+
+def _new_subscription() -> tuple[int]:
+    customer, _ = Customer.objects.get_or_create(email=GUEST["email"], defaults=GUEST)
+    return (Subscription.objects.create(customer=customer).pk,)
+
+
+EXAMPLES = {
+    example.name: example
+    for example in [
+        Example("fulfil", workflows.fulfil, trigger="Runs for each order that is placed."),
+        Example("subscription", workflows.subscription, _new_subscription),
+        Example("postcard", workflows.postcard, lambda: (GUEST["email"],)),
+        Example("surprise", workflows.surprise, tuple),
+        Example("gallery", workflows.gallery, tuple),
+        Example("welcome", workflows.welcome, trigger="Runs for each new customer, started by a model signal."),
+        Example("thank", workflows.thank, trigger="Runs for each review, started by a model signal."),
+    ]
+}
+
+
+def start(example: Example, run_id: str) -> Handle:
+    """Start a run of the example, with the rows it needs. Raises ValueError for one that has a trigger of its own."""
+    if example.arguments is None:
+        raise ValueError(f"{example.name} is not started from its page: {example.trigger}")
+    with transaction.atomic():
+        handle: Handle = example.workflow.using(id=run_id).start(*example.arguments())
+    return handle

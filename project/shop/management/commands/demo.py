@@ -1,0 +1,46 @@
+"""`manage.py demo`: orders flow through real workers, one of which is killed; then the shop is served.
+
+Reads the arguments and says what the exit code is; `project.demo` does the rest.
+"""
+
+import argparse
+import signal
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+__all__ = ["Command"]
+
+
+class Command(BaseCommand):
+    help = "Run the shop with real workers, kill one, flush Redis, check the rows, then serve shop and admin."
+    requires_system_checks: list[str] = []  # the database they ask for is started by the command itself
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--once", action="store_true", help="end after the check; exit 0 if all held")
+        parser.add_argument("--orders", type=_some, default=12, metavar="N", help="how many orders flow (12)")
+        parser.add_argument("--port", type=int, default=8000, help="where to serve; if taken, the next free one (8000)")
+
+    def handle(self, *args: Any, once: bool, orders: int, port: int, **options: Any) -> None:
+        from project.demo import environment
+
+        try:
+            if environment.is_inside():
+                from project.demo.story import tell
+
+                code = 0 if tell(count=orders, port=None if once else port) else 1
+            else:
+                arguments = ["--orders", str(orders), "--port", str(port), *(["--once"] if once else [])]
+                code = environment.run_inside(arguments, is_temporary=once)
+        except KeyboardInterrupt:
+            self.stderr.write("Interrupted.")
+            code = 128 + signal.SIGINT
+        sys.exit(code)
+
+
+def _some(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1 order")
+    return number

@@ -1,0 +1,198 @@
+"""Where an order or an example stands, as its page shows it: one frozen value, made from the run and the order's row.
+
+`version` names what is shown: a page that has it already need not be sent again.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+from django.urls import reverse
+
+from durable import Handle, HistoryEntry
+from project.shop.models import Order
+from project.shop.timeline import Step, clock, timeline
+
+__all__ = ["Action", "Milestone", "Progress", "progress_of_example", "progress_of_order"]
+
+_ENDED = {"completed", "failed", "cancelled"}
+_LABELS = {
+    "pending": "Queued",
+    "running": "Working",
+    "sleeping": "Waiting",
+    "paused": "Paused",
+    "rolling_back": "Undoing",
+    "completed": "Done",
+    "failed": "Stopped",
+    "cancelled": "Cancelled",
+}
+# The stages of an order after it was placed, and the entries that stand for them.
+_MILESTONES = {"Paid": "mark paid", "Approved": "approval", "Packed": "ship", "Sent": "hand over"}
+_MOODS = {"completed": "good", "failed": "bad", "cancelled": "bad", "rolling_back": "bad"}
+
+
+@dataclass(frozen=True, slots=True)
+class Milestone:
+    """A stage of an order: "done", "current", "ahead" or "undone"."""
+
+    title: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A button: what it posts, where to, and how it looks."""
+
+    name: str
+    title: str
+    url: str
+    look: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """All that the changing part of a run's page shows."""
+
+    state: str
+    headline: str
+    detail: str = ""
+    milestones: Sequence[Milestone] = ()
+    actions: Sequence[Action] = ()
+    steps: Sequence[Step] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        return _LABELS[self.state]
+
+    @property
+    def mood(self) -> str:
+        return _MOODS.get(self.state, "")
+
+    @property
+    def ended(self) -> bool:
+        return self.state in _ENDED
+
+    @property
+    def version(self) -> str:
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """The run as it was when it was looked at, so that all parts of a page speak of one moment."""
+
+    state: str
+    because: str
+    wake_at: datetime | None
+    output: Any
+    history: Sequence[HistoryEntry]
+
+    @classmethod
+    def of(cls, run: Handle) -> Self:
+        error = run.error
+        return cls(
+            because=f"Because: {error.message}" if error else "",
+            wake_at=run.wake_at,
+            output=run.output,
+            history=run.history(),
+            state=run.state,  # read last: what has ended is shown whole
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to answer or to stop."""
+        return self.state in _ENDED or self.state == "rolling_back"
+
+    @property
+    def open_wait(self) -> HistoryEntry | None:
+        """The message it waits for."""
+        if self.is_over:
+            return None
+        return next((each for each in self.history if each.kind == "message" and each.status != "completed"), None)
+
+
+def progress_of_order(order: Order, run: Handle) -> Progress:
+    """Where the order stands."""
+    now = _Standing.of(run)
+    order.refresh_from_db(fields=["status"])  # not older than the run
+    return Progress(
+        state=now.state,
+        headline=_headline(order, now),
+        detail=_detail(now),
+        milestones=_milestones(order, now),
+        actions=_order_actions(order, now),
+        steps=timeline(now.history),
+    )
+
+
+def progress_of_example(run: Handle, stop_url: str) -> Progress:
+    """Where the run of an example stands."""
+    now = _Standing.of(run)
+    can_stop = now.open_wait is not None and "stop" in now.open_wait.data["names"]
+    return Progress(
+        state=now.state,
+        headline=f"Returned {now.output!r}" if now.state == "completed" else _current(now),
+        detail=_detail(now),
+        actions=[Action("stop", "Send it “stop”", stop_url)] if can_stop else [],
+        steps=timeline(now.history),
+    )
+
+
+def _headline(order: Order, now: _Standing) -> str:
+    if now.state == "completed":
+        return "The parcel is on its way"
+    if now.state == "rolling_back":
+        return "Taking back what was done"
+    if now.is_over:
+        refunded = order.status == Order.Status.REFUNDED
+        return "The money has been returned" if refunded else "The order was stopped; nothing was charged"
+    if now.open_wait is not None:
+        return "Paid; waiting for the shopkeeper"
+    return _current(now)
+
+
+def _current(now: _Standing) -> str:
+    if now.state == "pending":
+        return "Waiting for a worker"
+    if now.state == "paused":
+        return "Paused by an operator"
+    if now.is_over:
+        return "Stopped"
+    open_steps = [step for step in timeline(now.history) if step.status not in {"completed", "undone"}]
+    if not open_steps:
+        return "A worker has it"
+    newest = open_steps[-1]
+    return f"{newest.title.capitalize()}: {newest.note}"
+
+
+def _detail(now: _Standing) -> str:
+    if now.because and now.is_over:
+        return now.because
+    if now.open_wait is not None and now.wake_at is not None:
+        return f"At {clock(now.wake_at)} the wait is over."
+    return ""
+
+
+def _milestones(order: Order, now: _Standing) -> list[Milestone]:
+    done = {entry.location for entry in now.history if entry.status == "completed"}
+    reached = {title: location in done for title, location in _MILESTONES.items()}
+    if now.is_over and now.state != "completed":
+        ways = [Milestone("Placed", "done"), *([Milestone("Paid", "done")] if reached["Paid"] else [])]
+        refunded = [Milestone("Refunded", "undone")] if order.status == Order.Status.REFUNDED else []
+        return [*ways, Milestone("Stopped", "undone"), *refunded]
+    current = next((title for title, is_reached in reached.items() if not is_reached), "")
+    return [Milestone("Placed", "done")] + [
+        Milestone(title, "done" if is_reached else "current" if title == current else "ahead")
+        for title, is_reached in reached.items()
+    ]
+
+
+def _order_actions(order: Order, now: _Standing) -> list[Action]:
+    if now.is_over:
+        return []
+    answer = reverse("shop:answer", args=[order.token])
+    answers = [Action("approved", "Approve", answer), Action("rejected", "Reject", answer, "bad")]
+    cancel = Action("cancel", "Cancel the order", reverse("shop:cancel", args=[order.token]), "plain")
+    return [*(answers if now.open_wait is not None else []), cancel]

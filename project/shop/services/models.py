@@ -1,0 +1,92 @@
+"""What the outside world remembers. They are models of the shop's app only so that the admin can show them."""
+
+from django.db import models
+
+
+class Charge(models.Model):
+    """Money taken from a card. `idempotency_key` is the only thing that makes a second request the same charge."""
+
+    reference = models.CharField(max_length=80, db_index=True)
+    amount = models.DecimalField(max_digits=9, decimal_places=2)
+    idempotency_key = models.CharField(max_length=300, unique=True, null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        app_label = "shop"
+
+    def __str__(self) -> str:
+        return f"{self.amount} for {self.reference}"
+
+
+class Refund(models.Model):
+    """Money given back."""
+
+    charge = models.ForeignKey(Charge, models.PROTECT, related_name="refunds")
+    idempotency_key = models.CharField(max_length=300, unique=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        app_label = "shop"
+
+    def __str__(self) -> str:
+        return f"refund of {self.charge}"
+
+
+class Label(models.Model):
+    """A parcel label, bought from the carrier."""
+
+    reference = models.CharField(max_length=80, db_index=True)
+    tracking = models.CharField(max_length=20, unique=True)
+    idempotency_key = models.CharField(max_length=300, unique=True)
+    is_void = models.BooleanField(default=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        app_label = "shop"
+
+    def __str__(self) -> str:
+        return self.tracking
+
+
+class Mail(models.Model):
+    """A message that the post has delivered."""
+
+    to = models.EmailField()
+    subject = models.CharField(max_length=120)
+    body = models.TextField()
+    idempotency_key = models.CharField(max_length=300, unique=True)
+    sent_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        app_label = "shop"
+
+    def __str__(self) -> str:
+        return f"“{self.subject}” to {self.to}"
+
+
+class Fault(models.Model):
+    """A switch that breaks a service, for trying out what the shop does then."""
+
+    class Service(models.TextChoices):
+        BANK = "bank"
+        CARRIER = "carrier"
+        POST = "post"
+        PICTURES = "pictures"
+
+    service = models.CharField(max_length=8, choices=Service, unique=True)
+    is_on = models.BooleanField("on", default=True)
+    first_attempts = models.PositiveSmallIntegerField(
+        null=True,
+        blank=True,
+        help_text="Fail only the first so many attempts of each step. Empty: fail all, until switched off.",
+    )
+
+    class Meta:
+        app_label = "shop"
+
+    def __str__(self) -> str:
+        return f"{self.service} {'fails' if self.is_on else 'works'}"
+
+    def hits(self, attempt: int) -> bool:
+        """Whether the service fails for a step that is at its `attempt`, counted from 1."""
+        return self.is_on and (self.first_attempts is None or attempt <= self.first_attempts)

@@ -1,0 +1,106 @@
+"""A run's history in words, for people who buy cushions. Reads what `handle.history()` gives; decides nothing."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils.timezone import localtime
+
+from durable import HistoryEntry
+from durable.core.location import unescape
+
+__all__ = ["Step", "clock", "timeline"]
+
+_SHOWN = {"step", "sleep", "message", "join"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One line: `where` (the scopes around it), `title`, how far it is, a `note` on that, when, and what went wrong."""
+
+    location: str
+    where: str
+    title: str
+    status: str
+    note: str
+    at: datetime | None = None
+    error: str = ""
+
+
+def clock(moment: datetime) -> str:
+    """The time of the day, with the day if it is another one than today."""
+    there = localtime(moment)
+    return f"{there:%H:%M:%S}" if there.date() == localtime().date() else f"{there:%d %B, %H:%M}"
+
+
+def timeline(history: Iterable[HistoryEntry]) -> list[Step]:
+    """The lines to show, in the order in which the run came to them. What was undone comes last, as it happened."""
+    shown = [entry for entry in history if entry.kind in _SHOWN]
+    undone = sorted(
+        (entry for entry in shown if entry.rollback_completed_at),
+        key=lambda each: each.rollback_completed_at or each.created_at,
+    )
+    return [_step(entry) for entry in shown] + [_undoing(entry) for entry in undone]
+
+
+def _step(entry: HistoryEntry) -> Step:
+    *scopes, title = (_spoken(segment) for segment in entry.location.split("/"))
+    return Step(
+        location=entry.location,
+        where=" / ".join(scopes),
+        title=title,
+        status="undone" if entry.rollback_completed_at else entry.status,
+        note=_note(entry),
+        at=entry.completed_at or entry.created_at,
+        error=str(entry.error.message) if entry.error else "",
+    )
+
+
+def _undoing(entry: HistoryEntry) -> Step:
+    return Step(
+        location=f"{entry.location}#undone",
+        where="",
+        title=f"undo {_spoken(entry.location.rpartition('/')[2])}",
+        status="completed",
+        note="done",
+        at=entry.rollback_completed_at,
+    )
+
+
+def _spoken(segment: str) -> str:
+    return f"#{int(segment[1:]) + 1}" if segment.startswith("~") else unescape(segment)
+
+
+def _note(entry: HistoryEntry) -> str:
+    if entry.rollback_completed_at:
+        return "undone"
+    return {"step": _step_note, "sleep": _sleep_note, "message": _message_note, "join": _join_note}[entry.kind](entry)
+
+
+def _step_note(entry: HistoryEntry) -> str:
+    if entry.status == "completed":
+        return "done" if entry.attempts <= 1 else f"done at attempt {entry.attempts}"
+    if entry.next_attempt_at:
+        return f"attempt {entry.attempts} failed, the next one is at {clock(entry.next_attempt_at)}"
+    if entry.status == "exhausted":
+        return f"given up after {entry.attempts} attempt{'s' if entry.attempts > 1 else ''}"
+    return "under way"
+
+
+def _sleep_note(entry: HistoryEntry) -> str:
+    if entry.status == "completed":
+        return "slept"
+    return f"sleeps until {clock(datetime.fromisoformat(entry.data['deadline']))}"
+
+
+def _message_note(entry: HistoryEntry) -> str:
+    if entry.status == "completed":
+        received = [message["name"] for message in entry.data["received"]]
+        return f"received {', '.join(received)}" if received else "nothing came"
+    deadline = entry.data["deadline"]
+    until = f" until {clock(datetime.fromisoformat(deadline))}" if deadline else ""
+    return f"waits for {' or '.join(entry.data['names'])}{until}"
+
+
+def _join_note(entry: HistoryEntry) -> str:
+    return "all done" if entry.status == "completed" else "side by side"

@@ -1,0 +1,21 @@
+"""The shop's addresses."""
+
+from django.urls import path
+
+from project.shop import views
+
+app_name = "shop"
+
+urlpatterns = [
+    path("", views.Storefront.as_view(), name="storefront"),
+    path("orders/<uuid:token>/", views.OrderPage.as_view(), name="order"),
+    path("orders/<uuid:token>/progress/", views.OrderProgress.as_view(), name="order-progress"),
+    path("orders/<uuid:token>/answer/", views.Answer.as_view(), name="answer"),
+    path("orders/<uuid:token>/cancel/", views.Cancel.as_view(), name="cancel"),
+    path("orders/<uuid:token>/review/", views.WriteReview.as_view(), name="review"),
+    path("examples/", views.Examples.as_view(), name="examples"),
+    path("examples/<str:name>/start/", views.StartExample.as_view(), name="start-example"),
+    path("examples/<uuid:token>/", views.ExamplePage.as_view(), name="example"),
+    path("examples/<uuid:token>/progress/", views.ExampleProgress.as_view(), name="example-progress"),
+    path("examples/<uuid:token>/stop/", views.StopExample.as_view(), name="stop-example"),
+]

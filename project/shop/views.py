@@ -1,0 +1,192 @@
+"""The shop's pages. Each view checks what it is given, calls one thing, and answers; whoever has an order's link may act."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views import View
+
+from durable import Handle, InvalidTransitionError, RunNotFoundError, get_run
+from project.shop import checkout
+from project.shop.examples import EXAMPLES, GUEST, start
+from project.shop.forms import OrderForm, ReviewForm
+from project.shop.models import Order, Review
+from project.shop.progress import Progress, progress_of_example, progress_of_order
+
+__all__ = [
+    "Answer",
+    "Cancel",
+    "ExamplePage",
+    "ExampleProgress",
+    "Examples",
+    "OrderPage",
+    "OrderProgress",
+    "StartExample",
+    "StopExample",
+    "Storefront",
+    "WriteReview",
+]
+
+REMEMBERED_ORDERS = 10
+
+
+class Storefront(View):
+    """The shelf and the till."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return self.show(request, OrderForm(initial=GUEST))
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        form = OrderForm(request.POST)
+        if not form.is_valid():
+            return self.show(request, form, status=422)
+        ordered = form.cleaned_data
+        order = checkout.place_order(ordered["name"], ordered["email"], ordered["quantities"])
+        request.session["orders"] = [order.pk, *request.session.get("orders", [])][:REMEMBERED_ORDERS]
+        return redirect(order)
+
+    def show(self, request: HttpRequest, form: OrderForm, status: int = 200) -> HttpResponse:
+        orders = Order.objects.all()
+        if not request.user.is_staff:
+            orders = orders.filter(pk__in=request.session.get("orders", []))
+        context = {"form": form, "orders": orders[:REMEMBERED_ORDERS]}
+        return render(request, "shop/storefront.html", context, status=status)
+
+
+class OrderPage(View):
+    """An order, whole: what was bought, and where it stands."""
+
+    def get(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        orders = Order.objects.select_related("customer", "review").prefetch_related("lines__product")
+        order = get_object_or_404(orders, token=token)
+        context = {
+            "order": order,
+            "progress": progress_of_order(order, get_run(order.run_id)),
+            "progress_url": reverse("shop:order-progress", args=[token]),
+            "review_form": ReviewForm(initial={"stars": 5}),
+        }
+        return render(request, "shop/order.html", context)
+
+
+class OrderProgress(View):
+    """The changing part of an order's page."""
+
+    def get(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        order = get_object_or_404(Order, token=token)
+        return _progress(request, progress_of_order(order, get_run(order.run_id)))
+
+
+class Answer(View):
+    """The shopkeeper's yes or no."""
+
+    def post(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        order = get_object_or_404(Order, token=token)
+        verdict = request.POST.get("verb", "")
+        if verdict not in {"approved", "rejected"}:
+            return HttpResponseBadRequest("An order is approved or rejected.")
+        checkout.answer(order, verdict, by=request.user.get_username() or "the shopkeeper")
+        return redirect(order)
+
+
+class Cancel(View):
+    """The customer's change of mind."""
+
+    def post(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        order = get_object_or_404(Order, token=token)
+        try:
+            checkout.cancel(order)
+        except InvalidTransitionError:
+            messages.error(request, "Too late: the order has come to its end.")
+        return redirect(order)
+
+
+class WriteReview(View):
+    """A customer's opinion. One for each order."""
+
+    def post(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        order = get_object_or_404(Order, token=token)
+        form = ReviewForm(request.POST, instance=Review(order=order))
+        if Review.objects.filter(order=order).exists():
+            messages.error(request, "This order has a review already.")
+        elif form.is_valid():
+            form.save()
+            messages.success(request, "Thank you. A mail that says so is under way.")
+        else:
+            messages.error(request, "A review has 1 to 5 stars and at most 300 characters.")
+        return redirect(order)
+
+
+class Examples(View):
+    """All workflows and the rules they keep."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return render(request, "shop/examples.html", {"examples": EXAMPLES.values()})
+
+
+class StartExample(View):
+    """Run an example."""
+
+    def post(self, _request: HttpRequest, name: str) -> HttpResponse:
+        example = EXAMPLES.get(name)
+        if example is None or example.arguments is None:
+            raise Http404("No such example, or not one that is started by hand.")
+        token = uuid4()
+        start(example, _example_id(token))
+        return redirect("shop:example", token=token)
+
+
+class ExamplePage(View):
+    """The run of an example."""
+
+    def get(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        run = _example_run(token)
+        context: dict[str, Any] = {
+            "run_id": run.id,
+            "example": EXAMPLES[run.workflow.removeprefix("shop.")],
+            "progress": progress_of_example(run, _stop_url(token)),
+            "progress_url": reverse("shop:example-progress", args=[token]),
+        }
+        return render(request, "shop/example.html", context)
+
+
+class ExampleProgress(View):
+    """The changing part of an example's page."""
+
+    def get(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        return _progress(request, progress_of_example(_example_run(token), _stop_url(token)))
+
+
+class StopExample(View):
+    """The message "stop", for the examples that go on until they are told."""
+
+    def post(self, _request: HttpRequest, token: UUID) -> HttpResponse:
+        _example_run(token).send("stop", id="stop")
+        return redirect("shop:example", token=token)
+
+
+def _progress(request: HttpRequest, progress: Progress) -> HttpResponse:
+    """The fragment; 204 if the page that asks shows it already."""
+    if request.GET.get("version") == progress.version:
+        return HttpResponse(status=204)
+    response = render(request, "shop/progress.html", {"progress": progress})
+    response["X-Version"] = progress.version
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def _example_id(token: UUID) -> str:
+    return f"example-{token}"
+
+
+def _example_run(token: UUID) -> Handle:
+    try:
+        return get_run(_example_id(token))
+    except RunNotFoundError as error:
+        raise Http404(str(error)) from error
+
+
+def _stop_url(token: UUID) -> str:
+    return reverse("shop:stop-example", args=[token])
