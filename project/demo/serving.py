@@ -1,0 +1,49 @@
+"""Serves the shop and the admin on a loopback port, until it is interrupted."""
+
+import errno
+import secrets
+
+from django.contrib.auth import get_user_model
+from django.contrib.staticfiles.handlers import StaticFilesHandler
+from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler, get_internal_wsgi_application
+
+__all__ = ["bind", "demo_login", "serve"]
+
+HOST = "127.0.0.1"
+PORTS_TO_TRY = 50
+
+
+def bind(port: int) -> ThreadedWSGIServer:
+    """A server on `port`, or on the next one that is free. Raises OSError where none is."""
+    for candidate in range(port, port + PORTS_TO_TRY):
+        try:
+            server = ThreadedWSGIServer((HOST, candidate), WSGIRequestHandler)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            continue
+        server.daemon_threads = True
+        return server
+    raise OSError(errno.EADDRINUSE, f"the ports {port} to {port + PORTS_TO_TRY - 1} are all taken; pass another --port")
+
+
+def serve(server: ThreadedWSGIServer) -> None:
+    """Answer requests until KeyboardInterrupt."""
+    server.set_app(StaticFilesHandler(get_internal_wsgi_application()))
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+
+
+def demo_login() -> tuple[str, str]:
+    """A superuser `demo` with a new password each time: user name and password."""
+    password = secrets.token_urlsafe(9)
+    users = get_user_model()
+    user, _ = users.objects.get_or_create(username="demo")
+    user.is_staff = user.is_superuser = True
+    user.set_password(password)
+    user.save()
+    return "demo", password

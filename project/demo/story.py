@@ -1,0 +1,171 @@
+"""What happens in the demo, from the first order to the verdict. Holds the order of events and nothing else."""
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import redis
+from django.conf import settings
+from django.core.management import call_command
+from rich.console import Console
+
+from durable import get_run
+from durable.conf import conf
+from project.demo import environment
+from project.demo.display import Display, OrderLine
+from project.demo.scene import Scene
+from project.demo.serving import bind, demo_login, serve
+from project.demo.tree import history_tree
+from project.demo.verdict import judge
+from project.demo.workers import Workers
+from project.shop.models import Fault
+
+__all__ = ["tell"]
+
+TICK = 0.1
+BETWEEN_ORDERS = 0.3
+PATIENCE = 45.0  # seconds for all orders to end, after the last one was placed
+HUNT = 10.0  # seconds in which a worker must be caught with a run in its hands
+
+
+def tell(*, count: int, port: int | None) -> bool:
+    """The whole demo; whether all its promises held. With a `port`, serves the shop afterwards until interrupted."""
+    console = Console(highlight=False)
+    environment.hold_leash()
+    with _signals_interrupt(), Workers(environment.directory(), processes=3) as workers:
+        call_command("migrate", verbosity=0)
+        workers.start()
+        held = _Demo(console, workers).play(count)
+        if not held:
+            console.print("The workers wrote:", *workers.logged().splitlines()[-40:], sep="\n", markup=False)
+        if port is not None:
+            _serve(console, port)
+    return held
+
+
+class _Demo:
+    """The orders, the trouble, and the verdict."""
+
+    def __init__(self, console: Console, workers: Workers) -> None:
+        self._console = console
+        self._workers = workers
+        self._scene = Scene()
+        self._display = Display(console)
+        self._orphans: list[str] = []
+        self._flushed = False
+
+    def play(self, count: int) -> bool:
+        """Let `count` orders flow; whether all was well."""
+        with self._display, _one_failure_of_the_carrier():
+            self._say(
+                f"{self._workers.processes} worker processes run; the carrier fails the first attempt of each label."
+            )
+            self._let_flow(count)
+        return self._conclude()
+
+    def _let_flow(self, count: int) -> None:
+        due = time.monotonic()
+        deadline = due + count * BETWEEN_ORDERS + PATIENCE
+        trouble = iter(self._make_trouble(count))
+        lines: list[OrderLine] = []
+        while time.monotonic() < deadline:
+            # The second order waits for the first to be taken up: until then the workers are still starting.
+            if len(self._scene.orders) < count and time.monotonic() >= due and all(line.is_begun for line in lines[:1]):
+                due = time.monotonic() + BETWEEN_ORDERS
+                self._scene.place_one(reject=len(self._scene.orders) == count // 3)
+            lines = self._scene.look()
+            for order, verdict in self._scene.answer_waiting():
+                if verdict == "rejected":
+                    self._say(f"The shopkeeper rejects order {order.pk}: its charge will be undone.", "yellow")
+            next(trouble, None)
+            self._display.show(lines)
+            if len(lines) == count and all(line.is_ended for line in lines):
+                return
+            time.sleep(TICK)
+        self._say("Time is up, and not every order has ended.", "bold red")
+
+    def _make_trouble(self, count: int) -> Iterator[None]:
+        """Once half of the orders are placed: kill a worker with an order in its hands, then empty Redis."""
+        while len(self._scene.orders) < (count + 1) // 2:
+            yield
+        hunted_until = time.monotonic() + HUNT
+        while not (held := self._scene.held_by(self._workers.pids)):
+            if time.monotonic() > hunted_until:
+                self._say("No worker has an order in its hands; none is killed.", "bold red")
+                return
+            yield
+        pid, self._orphans = held
+        self._workers.kill(pid)
+        self._say(f"SIGKILL for worker process {pid}, which held {', '.join(self._orphans)}.", "bold red")
+        self._say(f"Another one takes over when the lease of {conf.LEASE:g} s has run out.", "red")
+        yield
+        self._flush_redis()
+
+    def _flush_redis(self) -> None:
+        if not environment.owns_redis():
+            self._say("Redis is not the demo's own and is left alone; without REDIS_URL it would be flushed now.")
+            return
+        with redis.Redis.from_url(settings.REDIS_URL) as client:
+            client.flushall()
+        self._say("Redis flushed: every RQ job is gone. The sweep finds the runs in the database.", "bold red")
+
+    def _conclude(self) -> bool:
+        self._print_history("The history of an order whose worker was killed", self._orphans[:1])
+        self._print_history("The history of an order that was rejected", [f"order-{pk}" for pk in self._scene.rejected])
+        self._console.print("\nChecked in the rows:")
+        findings = judge(self._scene.orders, self._scene.rejected)
+        for finding in findings:
+            mark = "[green]✓[/]" if finding.held else "[bold red]✗[/]"
+            self._console.print(f"{mark} {finding.promise} ({finding.found})", soft_wrap=True)
+        held = all(finding.held for finding in findings)
+        self._console.print("[bold green]All held.[/]" if held else "[bold red]Not all held.[/]")
+        return held
+
+    def _print_history(self, title: str, run_ids: Sequence[str]) -> None:
+        for run_id in run_ids:
+            self._console.print(f"\n{title}:")
+            self._console.print(history_tree(get_run(run_id)))
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._display.say(text, style)
+
+
+def _serve(console: Console, port: int) -> None:
+    server = bind(port)
+    if server.server_port != port:
+        console.print(f"\nPort {port} is taken; using {server.server_port}.")
+    user, password = demo_login()
+    base = f"http://127.0.0.1:{server.server_port}"
+    console.print(f"\nThe shop:  {base}/\nThe admin: {base}/admin/  user [bold]{user}[/], password [bold]{password}[/]")
+    console.print("The workers go on. Ctrl-C ends it all.")
+    serve(server)
+
+
+@contextmanager
+def _one_failure_of_the_carrier() -> Iterator[None]:
+    """A carrier that fails each step's first attempt, and works again afterwards."""
+    Fault.objects.update_or_create(service=Fault.Service.CARRIER, defaults={"is_on": True, "first_attempts": 1})
+    try:
+        yield
+    finally:
+        Fault.objects.filter(service=Fault.Service.CARRIER).update(is_on=False)
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Any signal that asks to end interrupts as Ctrl-C does: once, so that the way out is not interrupted too."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
