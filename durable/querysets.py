@@ -44,9 +44,13 @@ class RunQuerySet(models.QuerySet["Run"]):
         """The run, if this fence may still write it."""
         return self.filter(id=run_id, fence=fence)
 
-    def take_lock(self) -> int:
-        """Lock the rows by an update that changes nothing, where the database has no other lock; how many there are."""
-        return self.update(fence=F("fence"))
+    def waking_after(self, moment: datetime, queues: Sequence[str]) -> Self:
+        """The queues' runs that a later moment makes due."""
+        return self.filter(queue__in=queues, wake_at__gt=moment).exclude(state=RunState.PAUSED.value)
+
+    def lock_table(self) -> None:
+        """Take the write lock of a database that has no row locks: a write that changes nothing."""
+        self.filter(id="").update(fence=F("fence"))
 
     def take(self, *, now: datetime, lease_until: datetime, worker: str) -> int:
         """Give the rows to a worker: a new fence, a lease, and a crash counted where a lease ran out."""

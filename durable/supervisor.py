@@ -53,7 +53,6 @@ class _Held:
 
     fence: int
     eviction: Evictable | None = None
-    begun_at: float = 0.0
 
 
 class Supervisor:
@@ -70,6 +69,7 @@ class Supervisor:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._returning: list[tuple[str, int]] = []
+        self._claimed_at = 0.0
         self._renewed_at = 0.0
         self._renew_at = 0.0
         self._beaten_at = time.monotonic()
@@ -92,7 +92,7 @@ class Supervisor:
         """Take care of the leases of `records`, claimed at the monotonic time `claimed_at`."""
         with self._lock:
             self._held.update({each.id: _Held(each.fence) for each in records})
-            self._renewed_at = claimed_at
+            self._claimed_at = self._renewed_at = claimed_at
             self._renew_at = claimed_at + conf.LEASE / 3
 
     def begin(self, record: RunRecord, eviction: Evictable) -> bool:
@@ -101,7 +101,7 @@ class Supervisor:
             held = self._held.get(record.id)
             if held is None or held.fence != record.fence or self._stop.requested:
                 return False
-            held.eviction, held.begun_at = eviction, time.monotonic()
+            held.eviction = eviction
             return True
 
     def end(self, record: RunRecord) -> None:
@@ -160,10 +160,10 @@ class Supervisor:
             return [run_id for run_id, each in self._held.items() if each.eviction is not None]
 
     def _is_held_up(self) -> bool:
-        """Whether runs have waited longer than our patience behind the pass that is under way."""
+        """Whether runs of the batch have waited longer than our patience behind those before them."""
         with self._lock:
-            begun = [each.begun_at for each in self._held.values() if each.eviction is not None]
-            return len(begun) < len(self._held) and any(time.monotonic() - each >= PATIENCE for each in begun)
+            waits = any(each.eviction is None for each in self._held.values())
+            return waits and time.monotonic() - self._claimed_at >= PATIENCE
 
     def _hand_back(self) -> None:
         if not self._returning:

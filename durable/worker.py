@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from django.utils import timezone
 from rq import get_current_job
@@ -26,6 +26,7 @@ from durable import bell, redis_client
 from durable.conf import conf
 from durable.core.entries import RunRecord
 from durable.core.errors import LeaseLost, PassAborted
+from durable.passes import Eviction, PassOutcome, execute_pass
 from durable.process import (
     DATABASE_TROUBLE,
     close_connections,
@@ -35,11 +36,8 @@ from durable.process import (
     worker_name,
 )
 from durable.stopping import Stop, stop
-from durable.store.base import Store
-from durable.supervisor import Evictable, Supervisor
-
-if TYPE_CHECKING:
-    from durable.passes import PassOutcome
+from durable.store import Store, store_for
+from durable.supervisor import Supervisor
 
 __all__ = ["Shift", "work"]
 
@@ -56,44 +54,36 @@ _log_this = redis_client.Seldom()
 class Execute(Protocol):
     """`durable.passes.execute_pass`."""
 
-    def __call__(self, record: RunRecord, *, store: Store, eviction: Any) -> PassOutcome:
+    def __call__(self, record: RunRecord, *, store: Store, eviction: Eviction) -> PassOutcome:
         """Pass one run that is claimed."""
 
 
 def work(queue: str) -> None:
     """Pass the due runs of `queue`. Raises nothing that a database or a Redis which is away could cause."""
-    from durable.passes import Eviction, execute_pass
-    from durable.store import store_for
-
     leave_inherited_connections()
     close_stale_connections(thoroughly=True)
     try:
         with _terminated_softly(stop):
-            Shift(queue, store=store_for(conf.DATABASE), execute=execute_pass, new_eviction=Eviction).run()
+            Shift(queue, store=store_for(conf.DATABASE)).run()
     finally:
         close_stale_connections(thoroughly=True)
 
 
 class Shift:
-    """One job's work on one queue.
-
-    `execute` passes one run, with an eviction made by `new_eviction`. After `seconds` no further pass begins.
-    """
+    """One job's work on one queue. `execute` passes one run; after `seconds` no further pass begins."""
 
     def __init__(
         self,
         queue: str,
         *,
         store: Store,
-        execute: Execute,
-        new_eviction: Callable[[], Evictable],
+        execute: Execute = execute_pass,
         stop: Stop = stop,
         seconds: float = SHIFT,
     ) -> None:
         self.queue = queue
         self.store = store
         self.execute = execute
-        self.new_eviction = new_eviction
         self.stop = stop
         self._ends_at = time.monotonic() + seconds
         self._supervisor = Supervisor(queue, store=store, stop=stop, rq_worker=_rq_worker())
@@ -120,6 +110,8 @@ class Shift:
             if len(batch) >= conf.CLAIM_BATCH:
                 bell.ring(self.queue)  # there may be more, for others
             for record in batch:
+                if not self._goes_on():
+                    return False
                 self._pass(record)
         return False
 
@@ -143,7 +135,7 @@ class Shift:
         return batch
 
     def _pass(self, record: RunRecord) -> None:
-        eviction = self.new_eviction()
+        eviction = Eviction()
         if not self._supervisor.begin(record, eviction):
             return
         try:

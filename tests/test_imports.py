@@ -31,7 +31,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "bell": (("bell", "redis_client"), ("models", "core", "foundation")),
     "backend": (("backend",), ("store", "bell", "models", "core", "foundation")),
     "operations": (
-        ("operations", "replay", "audit", "handles", "workflow"),
+        ("operations", "replay", "audit", "history", "handles", "definitions"),
         ("backend", "store", "bell", "models", "core", "foundation"),
     ),
     "worker": (

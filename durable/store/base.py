@@ -21,10 +21,9 @@ from durable.core.entries import (
     RunChange,
     RunRecord,
 )
+from durable.core.location import ANY_QUEUE, is_awaited, waiting_text
 
 __all__ = ["ANY_QUEUE", "Store", "is_awaited", "waiting_text"]
-
-ANY_QUEUE = "*"
 
 
 class Store(Protocol):
@@ -120,18 +119,3 @@ class Store(Protocol):
 
     def transaction(self) -> AbstractContextManager[None]:
         """A transaction on the store's database, for an atomic step: the ORM writes inside and the commit are one."""
-
-
-def waiting_text(names: frozenset[str] | None) -> str:
-    """The `waiting_for` of a run: None waits for no message, an empty set for any, else for these queues.
-
-    Names come escaped (`durable.core.location.escape`), so that "/" can separate them.
-    """
-    if names is None:
-        return ""
-    return f"/{'/'.join(sorted(names))}/" if names else ANY_QUEUE
-
-
-def is_awaited(waiting_for: str, escaped_queue: str) -> bool:
-    """Whether a run with this `waiting_for` waits for this queue."""
-    return waiting_for == ANY_QUEUE or f"/{escaped_queue}/" in waiting_for

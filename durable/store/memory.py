@@ -10,7 +10,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
 
@@ -60,15 +59,15 @@ class MemoryStore:
     def _created(self, run: RunRecord) -> tuple[RunRecord, bool]:
         new = run.id not in self._runs
         if new:
-            self._runs[run.id] = deepcopy(run)
+            self._runs[run.id] = rules.copied(run)
             self._entries[run.id] = {}
             self._attempts[run.id] = []
             self._inboxes[run.id] = []
-        return deepcopy(self._runs[run.id]), new
+        return rules.copied(self._runs[run.id]), new
 
     def get(self, run_id: str) -> RunRecord | None:
         with self._lock:
-            return deepcopy(self._runs.get(run_id))
+            return rules.copied(run) if (run := self._runs.get(run_id)) else None
 
     def history(self, run_id: str) -> list[Entry]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
@@ -131,8 +130,8 @@ class MemoryStore:
             run = self._runs.get(run_id)
             if run is None:
                 raise RunNotFoundError(run_id)
-            change = decide(deepcopy(run), lambda: self.history(run_id))
-            self._runs[run_id] = deepcopy(rules.after_change(run, change))
+            change = decide(rules.copied(run), lambda: self.history(run_id))
+            self._runs[run_id] = rules.copied(rules.after_change(run, change))
             self._delete(run_id, change.deleted)
             self._write(run_id, change.entries)
             waits = set(change.unreceive)
@@ -141,7 +140,7 @@ class MemoryStore:
                     self._messages[each.id] = replace(
                         each, state=str(MessageState.PENDING), received_by="", response=None
                     )
-            return deepcopy(self._runs[run_id])
+            return rules.copied(self._runs[run_id])
 
     # -- passes
 
@@ -166,7 +165,7 @@ class MemoryStore:
     def _taken(self, run_id: str, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
         run = rules.claimed(self._runs[run_id], now=now, lease_until=lease_until, worker=worker)
         self._runs[run_id] = run
-        return deepcopy(run)
+        return rules.copied(run)
 
     def load(self, run_id: str) -> list[Entry]:
         with self._lock:
@@ -193,7 +192,7 @@ class MemoryStore:
             after, overruled = rules.after_commit(
                 run, batch, own, [each for each in waiting if each.id not in consumed]
             )
-            self._runs[run.id] = deepcopy(replace(after, messages=run.messages))
+            self._runs[run.id] = rules.copied(replace(after, messages=run.messages))
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
             self._attempts[run.id] += batch.attempts

@@ -23,8 +23,7 @@ from durable.core.entries import (
     RunRecord,
     RunState,
 )
-from durable.core.location import escape
-from durable.store.base import is_awaited
+from durable.core.location import escape, is_awaited
 
 __all__ = [
     "after_change",
@@ -35,6 +34,7 @@ __all__ = [
     "claimable",
     "claimed",
     "consumed",
+    "copied",
     "entries_to_write",
     "handed_back",
     "rings",
@@ -62,6 +62,11 @@ def check(run: RunRecord) -> RunRecord:
         if found:
             raise ValueError(f'run "{run.id}" cannot be written: {problem}')
     return run
+
+
+def copied(run: RunRecord) -> RunRecord:
+    """`run` in a form of its own, which later changes of the given one do not reach."""
+    return replace(run, origins=list(run.origins), generations=dict(run.generations))
 
 
 def claimable(run: RunRecord, now: datetime) -> bool:
@@ -115,7 +120,7 @@ def rings(run: RunRecord, queued: Sequence[Message | OutgoingMessage]) -> bool:
 
 
 def after_commit(
-    run: RunRecord, batch: Batch, own: Sequence[OutgoingMessage], pending: Iterable[Message]
+    run: RunRecord, batch: Batch, own: Sequence[Message | OutgoingMessage], pending: Iterable[Message]
 ) -> tuple[RunRecord, bool]:
     """The run after `batch`, and whether its parking was overruled.
 

@@ -1,0 +1,148 @@
+"""Durable workflows for Django: ordinary functions that survive crashes, deploys, long sleeps and lost messages.
+
+The public names, loaded when they are first used: importing `durable` needs no configured Django.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from durable.context import AsyncContext, Context
+    from durable.core.current import current_step
+    from durable.core.errors import (
+        CriticalError,
+        DurableError,
+        EntryInProgressError,
+        ErrorInfo,
+        HistoryDivergedError,
+        InvalidTransitionError,
+        JoinError,
+        MessageNotCompletedError,
+        MessageTimeoutError,
+        PayloadError,
+        RaceError,
+        RollbackCheckpointError,
+        RollbackError,
+        RunCancelledError,
+        RunConflictError,
+        RunCrashedError,
+        RunFailedError,
+        RunNotFoundError,
+        StepExhaustedError,
+        StepTimeoutError,
+    )
+    from durable.core.results import (
+        BlockFailure,
+        BlockResult,
+        Break,
+        Continue,
+        QueueMessage,
+        RaceResult,
+        StepFailure,
+        StepResult,
+    )
+    from durable.core.rollback import RollbackContext
+    from durable.definitions import Workflow, step, workflow
+    from durable.handles import Handle, aget_run, get_run
+    from durable.history import HistoryEntry
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "durable.context": ("AsyncContext", "Context"),
+    "durable.core.errors": (
+        "CriticalError",
+        "DurableError",
+        "EntryInProgressError",
+        "ErrorInfo",
+        "HistoryDivergedError",
+        "InvalidTransitionError",
+        "JoinError",
+        "MessageNotCompletedError",
+        "MessageTimeoutError",
+        "PayloadError",
+        "RaceError",
+        "RollbackCheckpointError",
+        "RollbackError",
+        "RunCancelledError",
+        "RunConflictError",
+        "RunCrashedError",
+        "RunFailedError",
+        "RunNotFoundError",
+        "StepExhaustedError",
+        "StepTimeoutError",
+    ),
+    "durable.core.results": (
+        "BlockFailure",
+        "BlockResult",
+        "Break",
+        "Continue",
+        "QueueMessage",
+        "RaceResult",
+        "StepFailure",
+        "StepResult",
+    ),
+    "durable.core.rollback": ("RollbackContext",),
+    "durable.core.current": ("current_step",),
+    "durable.handles": ("Handle", "aget_run", "get_run"),
+    "durable.history": ("HistoryEntry",),
+    "durable.definitions": ("Workflow", "step", "workflow"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "AsyncContext",
+    "BlockFailure",
+    "BlockResult",
+    "Break",
+    "Context",
+    "Continue",
+    "CriticalError",
+    "DurableError",
+    "EntryInProgressError",
+    "ErrorInfo",
+    "Handle",
+    "HistoryDivergedError",
+    "HistoryEntry",
+    "InvalidTransitionError",
+    "JoinError",
+    "MessageNotCompletedError",
+    "MessageTimeoutError",
+    "PayloadError",
+    "QueueMessage",
+    "RaceError",
+    "RaceResult",
+    "RollbackCheckpointError",
+    "RollbackContext",
+    "RollbackError",
+    "RunCancelledError",
+    "RunConflictError",
+    "RunCrashedError",
+    "RunFailedError",
+    "RunNotFoundError",
+    "StepExhaustedError",
+    "StepFailure",
+    "StepResult",
+    "StepTimeoutError",
+    "Workflow",
+    "aget_run",
+    "current_step",
+    "get_run",
+    "step",
+    "workflow",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOMES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

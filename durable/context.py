@@ -1,0 +1,364 @@
+"""The contexts: what workflow code calls. One line per operation; all logic is in `durable.core`."""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from durable.core.blocks import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
+from durable.core.branches import join_branches, race_branches
+from durable.core.duration import Duration, check_moment, parse_duration
+from durable.core.effects import Operation
+from durable.core.loops import loop
+from durable.core.options import StepOptions, options_of
+from durable.core.results import BlockResult, Break, Continue, QueueMessage, RaceResult, StepResult
+from durable.core.scope import Scope
+from durable.core.steps import STEP_CATCHES, STEP_CATCHES_DEFAULT, check_catch, step, try_step
+from durable.core.versions import get_version, removed, rollback_checkpoint, send
+from durable.core.waits import Received, Wait, complete, mapped, receive, receive_one, sleep
+from durable.drivers.aio import AsyncDriver
+from durable.drivers.sync import SyncDriver
+
+__all__ = ["AsyncContext", "Context", "step_definition"]
+
+R = TypeVar("R")
+logger = logging.getLogger("durable.workflow")
+
+D = TypeVar("D", SyncDriver, AsyncDriver)
+
+
+class _Shared(Generic[D]):
+    """What both contexts have and nobody awaits."""
+
+    def __init__(self, scope: Scope, driver: D) -> None:
+        self._scope = scope
+        self._driver = driver
+        self.logger = scope.logger(logger)
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._scope.journal.run.id
+
+    @property
+    def random(self) -> random.Random:
+        """Draws seeded by run and location: the same in each pass."""
+        return self._scope.random
+
+    def is_evicted(self) -> bool:
+        """Whether the pass has to end; the next operation will end it."""
+        return self._scope.environment.is_evicted()
+
+    def now(self) -> datetime:
+        """The moment of the newest record that this code has seen: the same in each pass. Aware, UTC."""
+        return self._scope.moment
+
+    def uuid4(self) -> uuid.UUID:
+        """A UUID drawn from `random`."""
+        return self._scope.uuid4()
+
+
+class Context(_Shared[SyncDriver]):
+    """The context of a synchronous workflow; a body receives one of its own.
+
+    Each operation is recorded under its name, unique within the scope, and returns what was recorded. All of them
+    raise EntryInProgressError, HistoryDivergedError and, for names, TypeError or ValueError.
+    """
+
+    @property
+    def queue(self) -> Queue:
+        """Messages: `next`, `next_batch` and `send`."""
+        return Queue(self._scope, self._driver)
+
+    def _do(self, label: str, operation: Operation) -> Any:
+        return self._driver.operate(self._scope, label, operation)
+
+    def step(self, name: Any, *args: Any, **options: Any) -> Any:
+        """Call a function once and record its result: `step(name, fn, *args, **options)` or `step(fn, *args)`.
+
+        Options: see `StepOptions`. Raises StepExhaustedError, CriticalError, RollbackError, PayloadError.
+        """
+        name, function, args, chosen = _step_call(name, args, options)
+        return self._do(f'step "{name}"', step(self._scope, name, function, args, chosen))
+
+    def try_step(
+        self, name: Any, *args: Any, catch: Collection[str] = STEP_CATCHES_DEFAULT, **options: Any
+    ) -> StepResult[Any]:
+        """Like `step`, but a terminal failure of a kind in `catch` is returned, not raised."""
+        name, function, args, chosen = _step_call(name, args, options)
+        caught = check_catch(catch, STEP_CATCHES)
+        result: StepResult[Any] = self._do(
+            f'step "{name}"', try_step(self._scope, name, function, args, chosen, caught)
+        )
+        return result
+
+    def try_block(
+        self, name: str, body: Callable[[Context], R], catch: Collection[str] = BLOCK_CATCHES_DEFAULT
+    ) -> BlockResult[R]:
+        """Run `body`; a terminal failure of an operation in it, of a kind in `catch`, is returned, not raised."""
+        caught = check_catch(catch, BLOCK_CATCHES)
+        result: BlockResult[R] = self._do(f'try block "{name}"', try_block(self._scope, name, body, caught))
+        return result
+
+    def loop(
+        self,
+        name: str,
+        body: Callable[..., Continue | Break | None],
+        state: Any = None,
+        history_prune_interval: int = 20,
+        history_size: int | None = None,
+    ) -> Any:
+        """Call `body(ctx, state)` until it returns Break; its value. Without a state: `body(ctx)`."""
+        operation = loop(self._scope, name, body, state, history_prune_interval, history_size)
+        return self._do(f'loop "{name}"', operation)
+
+    def sleep(self, name: str, duration: Duration) -> None:
+        """Go on after `duration`: seconds, a timedelta, or text such as "3 hours"."""
+        self._do(f'sleep "{name}"', sleep(self._scope, name, parse_duration(duration), None))
+
+    def sleep_until(self, name: str, moment: datetime) -> None:
+        """Go on at `moment`, an aware datetime."""
+        self._do(f'sleep "{name}"', sleep(self._scope, name, None, check_moment(moment)))
+
+    def join(self, name: str, branches: Mapping[str, Callable[[Context], Any]]) -> dict[str, Any]:
+        """Run all branches concurrently until all have settled; their outputs. Raises JoinError."""
+        outputs: dict[str, Any] = self._do(f'join "{name}"', join_branches(self._scope, name, branches))
+        return outputs
+
+    def race(self, name: str, branches: Mapping[str, Callable[[Context], Any]]) -> RaceResult[Any]:
+        """Run the branches concurrently until one has finished; the others are cancelled. Raises RaceError."""
+        result: RaceResult[Any] = self._do(f'race "{name}"', race_branches(self._scope, name, branches))
+        return result
+
+    def rollback_checkpoint(self, name: str) -> None:
+        """From here on steps may have rollback handlers."""
+        self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
+
+    def removed(self, name: str, kind: str) -> None:
+        """Stand for an entry that the code no longer makes."""
+        self._do(f'removed "{name}"', removed(self._scope, name, kind))
+
+    def get_version(self, name: str, latest: int) -> int:
+        """The version that this run is pinned to here."""
+        version: int = self._do(f'version "{name}"', get_version(self._scope, name, latest))
+        return version
+
+
+class _SharedQueue(Generic[D]):
+    """What both queues have."""
+
+    def __init__(self, scope: Scope, driver: D) -> None:
+        self._scope = scope
+        self._driver = driver
+
+    def _next(self, wait: Wait) -> Any:
+        return self._driver.operate(
+            self._scope, f'wait "{wait.name}"', mapped(receive_one(self._scope, wait), partial(self._message, wait))
+        )
+
+    def _next_batch(self, wait: Wait) -> Any:
+        return self._driver.operate(
+            self._scope, f'wait "{wait.name}"', mapped(receive(self._scope, wait), partial(self._messages, wait))
+        )
+
+    def _send(self, queue: str, body: Any, to: Any) -> Any:
+        return self._driver.operate(self._scope, f'send to "{queue}"', send(self._scope, queue, body, _run_id(to)))
+
+    def _messages(self, wait: Wait, received: list[Received]) -> list[QueueMessage]:
+        return [self._message(wait, each) for each in received]
+
+    def _message(self, wait: Wait, received: Received) -> QueueMessage:
+        def answer(message_id: str, response: Any) -> Any:
+            operation = complete(self._scope, received.entry, message_id, response)
+            return self._driver.operate(self._scope, "message.complete()", operation)
+
+        record = received.record
+        return QueueMessage(
+            id=record["id"],
+            name=record["name"],
+            body=self._scope.environment.decode(record["body"]),
+            sent_at=datetime.fromisoformat(record["sent_at"]),
+            _complete=answer if wait.is_completable else None,
+        )
+
+
+class Queue(_SharedQueue[SyncDriver]):
+    """The messages of a synchronous workflow."""
+
+    def next(
+        self, name: str, names: Sequence[str] = (), timeout: Duration | None = None, completable: bool = False
+    ) -> QueueMessage:
+        """Wait for one message of the queues `names`, of any if empty. Raises MessageTimeoutError past `timeout`."""
+        message: QueueMessage = self._next(_wait(name, names, 1, timeout, completable))
+        return message
+
+    def next_batch(
+        self,
+        name: str,
+        names: Sequence[str] = (),
+        count: int = 1,
+        timeout: Duration | None = None,
+        completable: bool = False,
+    ) -> list[QueueMessage]:
+        """Up to `count` messages, as soon as there is one; `[]` past `timeout`; 0 takes what is there."""
+        messages: list[QueueMessage] = self._next_batch(_wait(name, names, count, timeout, completable))
+        return messages
+
+    def send(self, queue: str, body: Any, to: Any = None) -> None:
+        """Send a message to this run, or to the run `to` (an id or a handle), once."""
+        self._send(queue, body, to)
+
+
+class AsyncContext(_Shared[AsyncDriver]):
+    """The context of an async workflow: the same operations, awaited; bodies are coroutine functions."""
+
+    @property
+    def queue(self) -> AsyncQueue:
+        """Messages: `next`, `next_batch` and `send`, awaited."""
+        return AsyncQueue(self._scope, self._driver)
+
+    def _do(self, label: str, operation: Operation) -> Coroutine[Any, Any, Any]:
+        return self._driver.operate(self._scope, label, operation)
+
+    def step(self, name: Any, *args: Any, **options: Any) -> Coroutine[Any, Any, Any]:
+        """See `Context.step`."""
+        name, function, args, chosen = _step_call(name, args, options)
+        return self._do(f'step "{name}"', step(self._scope, name, function, args, chosen))
+
+    def try_step(
+        self, name: Any, *args: Any, catch: Collection[str] = STEP_CATCHES_DEFAULT, **options: Any
+    ) -> Coroutine[Any, Any, StepResult[Any]]:
+        """See `Context.try_step`."""
+        name, function, args, chosen = _step_call(name, args, options)
+        caught = check_catch(catch, STEP_CATCHES)
+        return self._do(f'step "{name}"', try_step(self._scope, name, function, args, chosen, caught))
+
+    def try_block(
+        self,
+        name: str,
+        body: Callable[[AsyncContext], Coroutine[Any, Any, R]],
+        catch: Collection[str] = BLOCK_CATCHES_DEFAULT,
+    ) -> Coroutine[Any, Any, BlockResult[R]]:
+        """See `Context.try_block`."""
+        caught = check_catch(catch, BLOCK_CATCHES)
+        return self._do(f'try block "{name}"', try_block(self._scope, name, body, caught))
+
+    def loop(
+        self,
+        name: str,
+        body: Callable[..., Coroutine[Any, Any, Continue | Break | None]],
+        state: Any = None,
+        history_prune_interval: int = 20,
+        history_size: int | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """See `Context.loop`."""
+        operation = loop(self._scope, name, body, state, history_prune_interval, history_size)
+        return self._do(f'loop "{name}"', operation)
+
+    def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
+        """See `Context.sleep`."""
+        return self._do(f'sleep "{name}"', sleep(self._scope, name, parse_duration(duration), None))
+
+    def sleep_until(self, name: str, moment: datetime) -> Coroutine[Any, Any, None]:
+        """See `Context.sleep_until`."""
+        return self._do(f'sleep "{name}"', sleep(self._scope, name, None, check_moment(moment)))
+
+    def join(
+        self, name: str, branches: Mapping[str, Callable[[AsyncContext], Any]]
+    ) -> Coroutine[Any, Any, dict[str, Any]]:
+        """See `Context.join`."""
+        return self._do(f'join "{name}"', join_branches(self._scope, name, branches))
+
+    def race(
+        self, name: str, branches: Mapping[str, Callable[[AsyncContext], Any]]
+    ) -> Coroutine[Any, Any, RaceResult[Any]]:
+        """See `Context.race`."""
+        return self._do(f'race "{name}"', race_branches(self._scope, name, branches))
+
+    def rollback_checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
+        """See `Context.rollback_checkpoint`."""
+        return self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
+
+    def removed(self, name: str, kind: str) -> Coroutine[Any, Any, None]:
+        """See `Context.removed`."""
+        return self._do(f'removed "{name}"', removed(self._scope, name, kind))
+
+    def get_version(self, name: str, latest: int) -> Coroutine[Any, Any, int]:
+        """See `Context.get_version`."""
+        return self._do(f'version "{name}"', get_version(self._scope, name, latest))
+
+
+class AsyncQueue(_SharedQueue[AsyncDriver]):
+    """The messages of an async workflow."""
+
+    def next(
+        self, name: str, names: Sequence[str] = (), timeout: Duration | None = None, completable: bool = False
+    ) -> Coroutine[Any, Any, QueueMessage]:
+        """See `Queue.next`."""
+        message: Coroutine[Any, Any, QueueMessage] = self._next(_wait(name, names, 1, timeout, completable))
+        return message
+
+    def next_batch(
+        self,
+        name: str,
+        names: Sequence[str] = (),
+        count: int = 1,
+        timeout: Duration | None = None,
+        completable: bool = False,
+    ) -> Coroutine[Any, Any, list[QueueMessage]]:
+        """See `Queue.next_batch`."""
+        wait = _wait(name, names, count, timeout, completable)
+        messages: Coroutine[Any, Any, list[QueueMessage]] = self._next_batch(wait)
+        return messages
+
+    def send(self, queue: str, body: Any, to: Any = None) -> Coroutine[Any, Any, None]:
+        """See `Queue.send`."""
+        sent: Coroutine[Any, Any, None] = self._send(queue, body, to)
+        return sent
+
+
+# -- what calls are made of
+
+
+def step_definition(function: Callable[..., Any]) -> tuple[str, dict[str, Any]] | None:
+    """The name and options that `@step` gave the function, if it did."""
+    return getattr(function, "_durable_step", None)
+
+
+def _step_call(
+    name: Any, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[str, Callable[..., Any], tuple[Any, ...], StepOptions]:
+    """Both forms of a step call as one: name, function, the function's arguments, options."""
+    if callable(name):
+        definition = step_definition(name)
+        if definition is None:
+            raise TypeError(
+                f"{name!r} is not decorated with @step, so the step has no name: write ctx.step(name, fn, *args), or "
+                "decorate the function"
+            )
+        return definition[0], name, args, options_of({**definition[1], **options})
+    if not args or not callable(args[0]):
+        found = f"found {args[0]!r}" if args else "found none"
+        raise TypeError(f'step "{name}" needs a function after its name, {found}: write ctx.step(name, fn, *args)')
+    function = args[0]
+    definition = step_definition(function)
+    if definition is not None:
+        options = {**definition[1], **options}
+    return name, function, args[1:], options_of(options)
+
+
+def _wait(name: str, names: Sequence[str], count: int, timeout: Duration | None, completable: bool) -> Wait:
+    limit = None if timeout is None else parse_duration(timeout, "a timeout")
+    return Wait(name=name, names=names, count=count, timeout=limit, is_completable=completable)
+
+
+def _run_id(to: Any) -> str | None:
+    run_id = getattr(to, "id", to)
+    if run_id is not None and not isinstance(run_id, str):
+        raise TypeError(f"to is a run's id or handle, not {to!r}")
+    return run_id

@@ -1,0 +1,50 @@
+"""The try block: a scope whose terminal failures can be caught, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from durable.core.effects import Body, Operation
+from durable.core.errors import CONTRACT_ERRORS, ErrorInfo, RollbackError
+from durable.core.results import BlockFailure, BlockResult, failure_of
+from durable.core.scope import Scope
+
+__all__ = ["BLOCK_CATCHES", "BLOCK_CATCHES_DEFAULT", "try_block"]
+
+BLOCK_CATCHES = ("step", "join", "race", "rollback")
+BLOCK_CATCHES_DEFAULT = ("step", "join", "race")
+
+
+def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collection[str]) -> Operation:
+    """The body's value, or the terminal failure that left it, if it is of a kind that is caught."""
+    block = Scope(scope.journal, scope.meet_block(name), scope)
+    try:
+        value = yield Body(block, body)
+        block.finish()
+    except CONTRACT_ERRORS:
+        raise
+    except Exception as error:
+        block.check_complete()
+        scope.moment = max(scope.moment, block.moment)
+        failure = _failure(name, error)
+        if failure is None or _catch_kind(failure) not in catch:
+            raise
+        return BlockResult(ok=False, failure=failure)
+    scope.moment = max(scope.moment, block.moment)
+    return BlockResult(ok=True, value=value)
+
+
+def _failure(name: str, error: Exception) -> BlockFailure | None:
+    failure = failure_of(error)
+    if failure is not None:
+        return BlockFailure(failure.source, failure.name, failure.error, failure.step)
+    if isinstance(error, RollbackError):
+        return BlockFailure("block", name, ErrorInfo(type(error).__name__, str(error)))
+    return None
+
+
+def _catch_kind(failure: BlockFailure) -> str:
+    if failure.step is not None:
+        return "rollback" if failure.step.kind == "rollback" else "step"
+    return "rollback" if failure.source == "block" else failure.source

@@ -1,0 +1,255 @@
+"""Join and race: branches that run concurrently, each parking only itself.
+
+A branch that has ended is recorded in the entry of its join or race and is not run again; one that failed is
+recorded with the failures it came from, so that recovery can reset them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from durable.core.effects import Body, Fork, Operation, Save
+from durable.core.entries import Entry, Kind, Status
+from durable.core.errors import (
+    CONTRACT_ERRORS,
+    BranchCancelled,
+    ControlFlow,
+    EntryInProgressError,
+    ErrorInfo,
+    Evicted,
+    HistoryDivergedError,
+    JoinError,
+    LeaseLost,
+    Park,
+    PassAborted,
+    RaceError,
+    RollbackCheckpointError,
+)
+from durable.core.journal import Node
+from durable.core.location import escape, join
+from durable.core.results import Failure, RaceResult, failure_of, with_failure
+from durable.core.scope import Branch, Scope
+
+__all__ = ["join_branches", "race_branches"]
+
+Bodies = Mapping[str, Callable[..., Any]]
+
+_PENDING = "pending"
+_RUNNING = "running"
+_COMPLETED = "completed"
+_FAILED = "failed"
+_CANCELLED = "cancelled"
+
+# Which error of several branches leaves the join or race: what ends the pass first.
+_PRIORITY: tuple[type[BaseException], ...] = (
+    LeaseLost,
+    PassAborted,
+    Evicted,
+    BranchCancelled,
+    HistoryDivergedError,
+    EntryInProgressError,
+    RollbackCheckpointError,
+)
+
+
+def join_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
+    """Run all branches until all have settled; their outputs by name, or JoinError."""
+    fork = _meet(scope, Kind.JOIN, name, bodies)
+    if fork.entry.status != Status.COMPLETED:
+        yield from fork.run(is_decided=lambda: False)
+        fork.raise_what_ends_the_pass()
+        scope.journal.finish(fork.entry)
+        yield Save()
+    scope.see(fork.entry)
+    if errors := fork.errors():
+        failure = Failure("join", name, (fork.entry.location,), ErrorInfo("JoinError", str(JoinError(errors))))
+        raise with_failure(JoinError(errors), failure)
+    return {branch: scope.environment.decode(fork.statuses[branch]["output"]) for branch in fork.statuses}
+
+
+def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
+    """Run the branches until one has finished; its name and value, or RaceError if all have failed."""
+    if not bodies:
+        raise ValueError(f'race "{name}" needs at least one branch')
+    fork = _meet(scope, Kind.RACE, name, bodies)
+    if fork.entry.status != Status.COMPLETED:
+        if not fork.has_winner():
+            yield from fork.run(is_decided=fork.has_winner)
+        fork.raise_what_ends_the_pass()
+        fork.cancel_losers()
+        scope.journal.finish(fork.entry)
+        yield Save()
+    scope.see(fork.entry)
+    winner = fork.entry.data["winner"]
+    if winner is None:
+        errors = fork.errors()
+        failure = Failure("race", name, (fork.entry.location,), ErrorInfo("RaceError", str(RaceError(errors))))
+        raise with_failure(RaceError(errors), failure)
+    return RaceResult(winner, scope.environment.decode(fork.statuses[winner]["output"]))
+
+
+def _meet(scope: Scope, kind: Kind, name: str, bodies: Bodies) -> _Fork:
+    if not isinstance(bodies, Mapping):
+        raise TypeError(f"the branches of a {kind} are a dict of name to function, not {type(bodies).__name__}")
+    segments = {branch: escape(branch) for branch in bodies}
+    node = scope.meet(kind, name)
+    entry = node.entry
+    if entry is None:
+        data: dict[str, Any] = {"branches": {branch: {"status": _PENDING} for branch in bodies}}
+        if kind == Kind.RACE:
+            data["winner"] = None
+        entry = scope.create(node, kind, data=data, status=Status.RUNNING)
+        scope.journal.mark(entry)
+    elif entry.status != Status.COMPLETED and (changed := entry.data["branches"].keys() ^ bodies.keys()):
+        scope.diverged(
+            f'the {kind} "{node.location}" was begun with the branches {sorted(entry.data["branches"])}, the code now '
+            f"has {sorted(bodies)} ({', '.join(sorted(changed))} changed)",
+            *(join(node.location, escape(each)) for each in changed),
+        )
+    return _Fork(scope, node, entry, bodies, segments)
+
+
+class _Fork:
+    """The branches of one join or race during one pass."""
+
+    def __init__(self, scope: Scope, node: Node, entry: Entry, bodies: Bodies, segments: dict[str, str]) -> None:
+        self.scope = scope
+        self.journal = scope.journal
+        self.node = node
+        self.entry = entry
+        self.bodies = bodies
+        self.segments = segments
+        self.running: dict[str, Branch] = {}
+        self.park: Park | None = None
+        self.ending: BaseException | None = None
+
+    @property
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """What the entry says of each branch: its status, and its output or its error and origins."""
+        branches: dict[str, dict[str, Any]] = self.entry.data["branches"]
+        return branches
+
+    def run(self, is_decided: Callable[[], bool]) -> Operation:
+        """Drive the branches that have not ended."""
+        operations: list[Operation] = []
+        for name, body in self.bodies.items():
+            if self.statuses[name]["status"] in (_PENDING, _RUNNING):
+                operations.append(self._branch(name, body))
+        if operations:
+            yield Fork(operations, is_decided)
+
+    def _branch(self, name: str, body: Callable[..., Any]) -> Operation:
+        branch = self.running[name] = Branch(self.scope.branch)
+        scope = Scope(self.journal, self._place(name), self.scope, branch)
+        self._set(name, status=_RUNNING)
+        try:
+            value = yield Body(scope, body)
+            scope.finish()
+            output = self.scope.environment.encode(value, f'the output of branch "{name}" of "{self.node.location}"')
+        except Park as park:
+            with self.journal.lock:
+                self.park = park if self.park is None else self.park.merged(park)
+        except ControlFlow as signal:
+            self._ended(name, branch, signal)
+        except CONTRACT_ERRORS as error:
+            self._ended(name, branch, error)
+        except Exception as error:
+            self._failed(name, scope, branch, error)
+        except BaseException:
+            # An async branch is cancelled through its task. If not by this race, then by something around it.
+            if not branch.is_lost:
+                raise
+        else:
+            self._completed(name, output)
+
+    def _place(self, name: str) -> Node:
+        segment = self.segments[name]
+        node = self.node.child(segment)
+        if node is None:
+            with self.journal.lock:
+                node = self.journal.attach(self.node, segment, Node(join(self.node.location, segment)))
+        return node
+
+    # -- how a branch ends
+
+    def _completed(self, name: str, output: str) -> None:
+        with self.journal.lock:
+            if self.has_winner():
+                return
+            self._set(name, status=_COMPLETED, output=output)
+            if self.entry.kind == Kind.RACE:
+                self.journal.mark(self.entry, data={**self.entry.data, "winner": name})
+                for other, branch in self.running.items():
+                    branch.is_lost = other != name
+
+    def _failed(self, name: str, scope: Scope, branch: Branch, error: Exception) -> None:
+        try:
+            scope.check_complete()
+        except HistoryDivergedError as diverged:
+            self._ended(name, branch, diverged)
+            return
+        failure = failure_of(error)
+        info = ErrorInfo.of(error)
+        with self.journal.lock:
+            if not branch.is_lost:
+                self._set(
+                    name,
+                    status=_FAILED,
+                    error=[info.type, info.message, info.traceback],
+                    origins=list(failure.origins) if failure else [],
+                )
+
+    def _ended(self, name: str, branch: Branch, ending: BaseException) -> None:
+        if branch.is_lost:
+            return
+        with self.journal.lock:
+            if self.ending is None or _rank(ending) < _rank(self.ending):
+                self.ending = ending
+
+    def _set(self, name: str, **status: Any) -> None:
+        with self.journal.lock:
+            if status != self.statuses[name]:
+                self.journal.mark(
+                    self.entry, data={**self.entry.data, "branches": {**self.statuses, name: dict(status)}}
+                )
+
+    # -- how the fork ends
+
+    def has_winner(self) -> bool:
+        """Whether a race is decided."""
+        return self.entry.data.get("winner") is not None
+
+    def raise_what_ends_the_pass(self) -> None:
+        """A signal or contract error of a branch; or, unless all is decided, a park until any of them can go on."""
+        if self.ending is not None:
+            raise self.ending
+        if self.has_winner():
+            return
+        if self.park is not None:
+            raise self.park
+        if self.scope.branch is not None and self.scope.branch.is_cancelled():
+            raise BranchCancelled
+
+    def cancel_losers(self) -> None:
+        """The losers' entries go, except completed steps with a rollback handler."""
+        if not self.has_winner():
+            return
+        winner = self.entry.data["winner"]
+        for name, status in list(self.statuses.items()):
+            if name == winner:
+                continue
+            if status["status"] in (_PENDING, _RUNNING):
+                self._set(name, status=_CANCELLED)
+            self.journal.prune(self.node, self.segments[name])
+
+    def errors(self) -> dict[str, ErrorInfo]:
+        """The errors of the branches that failed."""
+        return {name: ErrorInfo(*each["error"]) for name, each in self.statuses.items() if each["status"] == _FAILED}
+
+
+def _rank(error: BaseException) -> int:
+    for rank, kind in enumerate(_PRIORITY):
+        if isinstance(error, kind):
+            return rank
+    return len(_PRIORITY)

@@ -1,0 +1,52 @@
+"""Where this thread or task is: the run that is being passed, and the step whose function runs."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from durable.core.effects import StepInfo
+
+__all__ = ["current_step", "running_run", "running_step", "running_workflow"]
+
+_step: contextvars.ContextVar[StepInfo | None] = contextvars.ContextVar("durable_step", default=None)
+_run: contextvars.ContextVar[str | None] = contextvars.ContextVar("durable_run", default=None)
+
+
+def current_step() -> StepInfo:
+    """Who the running step is. Raises RuntimeError outside a step's function."""
+    info = _step.get()
+    if info is None:
+        raise RuntimeError("current_step() is there only inside a step's function: call it in what ctx.step is given")
+    return info
+
+
+def running_run() -> str | None:
+    """The id of the run that is being passed here, if any."""
+    return _run.get()
+
+
+@contextmanager
+def running_workflow(run_id: str) -> Iterator[None]:
+    """Makes `run_id` the run that is being passed here."""
+    token = _run.set(run_id)
+    try:
+        yield
+    finally:
+        _run.reset(token)
+
+
+class running_step:  # noqa: N801  # used like a function
+    """Makes `info` the current step, for a `with` block. A class, because it is entered for each step."""
+
+    __slots__ = ("info", "token")
+
+    def __init__(self, info: StepInfo) -> None:
+        self.info = info
+
+    def __enter__(self) -> None:
+        self.token = _step.set(self.info)
+
+    def __exit__(self, *exc: object) -> None:
+        _step.reset(self.token)

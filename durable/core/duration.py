@@ -1,0 +1,97 @@
+"""Durations and moments as users write them: seconds, timedelta, text such as "1 day 2 minutes"."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta
+
+__all__ = ["Duration", "check_moment", "parse_duration", "seconds"]
+
+Duration = int | float | timedelta | str
+
+_UNITS = {
+    "ms": 0.001,
+    "millisecond": 0.001,
+    "s": 1,
+    "sec": 1,
+    "second": 1,
+    "m": 60,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+    "d": 86400,
+    "day": 86400,
+    "w": 604800,
+    "week": 604800,
+}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*(?:,|\band\b)?", re.IGNORECASE)
+
+
+def parse_duration(value: Duration, what: str = "a duration") -> timedelta:
+    """`value` as a timedelta.
+
+    Raises TypeError for another type; ValueError for a negative, infinite or unreadable one.
+    """
+    if isinstance(value, timedelta):
+        duration = value
+    elif isinstance(value, str):
+        duration = _parse_text(value, what)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        duration = _from_seconds(value, what)
+    else:
+        raise TypeError(f'{what} is given in seconds, as a timedelta or as text such as "3 hours", not {value!r}')
+    if duration < timedelta(0):
+        raise ValueError(f"{what} must not be negative: {value!r}")
+    return duration
+
+
+def seconds(value: Duration, what: str = "a duration") -> float:
+    """`value` in seconds; raises as `parse_duration` does."""
+    return parse_duration(value, what).total_seconds()
+
+
+def check_moment(moment: datetime, what: str = "a moment") -> datetime:
+    """`moment`, if it is an aware datetime; else TypeError or ValueError."""
+    if not isinstance(moment, datetime):
+        raise TypeError(f"{what} is an aware datetime, not {moment!r}")
+    if moment.utcoffset() is None:
+        raise ValueError(
+            f"{what} must be an aware datetime, {moment!r} has no time zone: use django.utils.timezone.now() or "
+            "datetime(..., tzinfo=UTC)"
+        )
+    return moment
+
+
+def _from_seconds(value: float, what: str) -> timedelta:
+    if not math.isfinite(value):
+        raise ValueError(f"{what} must be finite: {value!r}")
+    try:
+        return timedelta(seconds=value)
+    except OverflowError:
+        raise ValueError(f"{what} is too long: {value!r} s; at most 999,999,999 days are allowed") from None
+
+
+def _parse_text(text: str, what: str) -> timedelta:
+    total = 0.0
+    position = 0
+    stripped = text.strip()
+    while position < len(stripped):
+        match = _PART.match(stripped, position)
+        unit = match and _unit(match.group(2))
+        if not match or unit is None:
+            break
+        total += float(match.group(1)) * unit
+        position = match.end()
+    if not stripped or position < len(stripped):
+        raise ValueError(
+            f'{what} cannot be read: {text!r}; write numbers with units, such as "3 hours", "1 day 2 minutes" or '
+            '"1.5 s" (ms, seconds, minutes, hours, days, weeks)'
+        )
+    return _from_seconds(total, what)
+
+
+def _unit(word: str) -> float | None:
+    word = word.lower()
+    return _UNITS.get(word) or _UNITS.get(word.removesuffix("s"))

@@ -1,0 +1,105 @@
+"""Effects: what an operation asks its driver to do.
+
+An operation is a generator; it yields one of these, and is sent the outcome or thrown the error. All
+logic stays in the operation; a driver only performs, synchronously or asynchronously.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from durable.core.entries import RunPatch
+
+if TYPE_CHECKING:
+    from durable.core.scope import Scope
+
+__all__ = ["Body", "Call", "Effect", "Fork", "Lookup", "Operation", "Pause", "Receive", "Save", "StepInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """What a step's function may know about itself (`durable.current_step()`).
+
+    `idempotency_key` is the same for all attempts of the step, and another for each step, run and, after a
+    compensation, each recovery.
+    """
+
+    run_id: str
+    location: str
+    attempt: int
+    idempotency_key: str
+    is_evicted: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Commit what the journal holds, and patch the run's row. Answer: None, once it is committed."""
+
+    run: RunPatch | None = None
+    park_signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a user's function with these arguments. Answer: its value. Raises what it raises, or StepTimeoutError.
+
+    With `record`, the call, `record(value)` and a save are one transaction. `timeout` is in seconds, 0 for none.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    name: str
+    timeout: float
+    info: StepInfo
+    record: Callable[[Any], None] | None = None
+    is_rollback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Call a body of workflow code with a context for `scope`, then `args`. Answer: its value."""
+
+    scope: Scope
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Drive the branches concurrently until all have ended; they raise nothing. Answer: None.
+
+    Once `is_decided()` branches that have not begun need not begin, and running async ones are cancelled.
+    """
+
+    branches: Sequence[Operation]
+    is_decided: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Look into the run's inbox: `Store.inbox`. Answer: the messages, which stay there until a save takes them."""
+
+    names: tuple[str, ...]
+    count: int
+    before: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Look at another run. Answer: its state, or None if there is none."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait in memory, for a time too short to park. In seconds."""
+
+    seconds: float
+
+
+Effect = Save | Call | Body | Fork | Receive | Lookup | Pause
+Operation = Generator[Effect, Any, Any]

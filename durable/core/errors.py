@@ -1,0 +1,290 @@
+"""Every error and every control-flow signal of the engine.
+
+Errors derive from `DurableError` and may be caught by users. Signals derive from `ControlFlow`, a
+`BaseException`, so that an `except Exception` in a workflow cannot swallow a sleep or an eviction.
+This module formats messages; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+__all__ = [
+    "CONTRACT_ERRORS",
+    "BranchCancelled",
+    "ControlFlow",
+    "CriticalError",
+    "DurableError",
+    "EntryInProgressError",
+    "ErrorInfo",
+    "Evicted",
+    "HistoryDivergedError",
+    "InvalidTransitionError",
+    "JoinError",
+    "LeaseLost",
+    "MessageNotCompletedError",
+    "MessageTimeoutError",
+    "Park",
+    "PassAborted",
+    "PayloadError",
+    "RaceError",
+    "RollbackCheckpointError",
+    "RollbackError",
+    "RunCancelledError",
+    "RunConflictError",
+    "RunCrashedError",
+    "RunFailedError",
+    "RunNotFoundError",
+    "StepExhaustedError",
+    "StepTimeoutError",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """An error as data: what a failure, a run and a history entry hold.
+
+    `type` is the class's name, `message` its text, `traceback` the formatted frames or "".
+    """
+
+    type: str
+    message: str
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> ErrorInfo:
+        """Describe `error`; one whose text cannot be had is described by that fact."""
+        try:
+            message = str(error)
+        except Exception as broken:  # a user's __str__ may raise anything
+            message = f"<the error's text could not be had: {type(broken).__name__}>"
+        frames = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return cls(type(error).__name__, message, frames)
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+class DurableError(Exception):
+    """The root of what users may catch."""
+
+
+class CriticalError(DurableError):
+    """Raised in a step: do not retry. Raised in a workflow: fail and compensate."""
+
+
+class RollbackError(DurableError):
+    """Raised in a step or a workflow: stop, do not retry, compensate. Not caught by try unless asked."""
+
+
+class StepExhaustedError(DurableError):
+    """A step failed on its last attempt.
+
+    `step` is its name, `last_error` the `ErrorInfo` of the last attempt.
+    """
+
+    def __init__(self, step: str, last_error: ErrorInfo) -> None:
+        self.step = step
+        self.last_error = last_error
+        super().__init__(f'step "{step}" failed on its last attempt: {last_error}')
+
+
+class StepTimeoutError(DurableError):
+    """A step outlasted its timeout. `timeout` is in seconds."""
+
+    def __init__(self, step: str, timeout: float) -> None:
+        self.step = step
+        self.timeout = timeout
+        super().__init__(
+            f'step "{step}" ran longer than its timeout of {timeout:g} s; give it a longer timeout=, '
+            "retry_on_timeout=True, or less to do"
+        )
+
+
+class JoinError(DurableError):
+    """At least one branch of a join failed; all have settled. `errors` maps branch to `ErrorInfo`."""
+
+    def __init__(self, errors: Mapping[str, ErrorInfo]) -> None:
+        self.errors = dict(errors)
+        super().__init__(_branches("join failed", self.errors))
+
+
+class RaceError(DurableError):
+    """Every branch of a race failed. `errors` maps branch to `ErrorInfo`."""
+
+    def __init__(self, errors: Mapping[str, ErrorInfo]) -> None:
+        self.errors = dict(errors)
+        super().__init__(_branches("all branches of the race failed", self.errors))
+
+
+def _branches(what: str, errors: Mapping[str, ErrorInfo]) -> str:
+    return f"{what}: " + "; ".join(f'branch "{name}": {error}' for name, error in errors.items())
+
+
+class MessageTimeoutError(DurableError):
+    """`queue.next` received nothing before its deadline."""
+
+    def __init__(self, wait: str, names: Iterable[str]) -> None:
+        self.wait = wait
+        self.names = tuple(names)
+        queues = ", ".join(self.names) or "any queue"
+        super().__init__(
+            f'wait "{wait}" received no message from {queues} before its deadline; '
+            "use queue.next_batch where a message is optional"
+        )
+
+
+class MessageNotCompletedError(DurableError):
+    """A receive was attempted while a completable message of this scope is still open."""
+
+    def __init__(self, wait: str, message_id: str) -> None:
+        self.wait = wait
+        self.message_id = message_id
+        super().__init__(
+            f'"{wait}" cannot receive: message {message_id} was received with completable=True and is not '
+            "completed; call message.complete(...) first"
+        )
+
+
+class HistoryDivergedError(DurableError):
+    """The code no longer fits the run's recorded history."""
+
+
+class EntryInProgressError(DurableError):
+    """An operation was started while another one of the same scope runs."""
+
+
+class RollbackCheckpointError(DurableError):
+    """A step has a rollback handler, but no `ctx.rollback_checkpoint()` comes before it."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        super().__init__(
+            f'step "{location}" has a rollback handler, but no rollback checkpoint comes before it in its scope '
+            "or an enclosing one; call ctx.rollback_checkpoint(name) first"
+        )
+
+
+class PayloadError(DurableError):
+    """A value the codec refuses, or one over the size limit.
+
+    `what` says which value (a step's output, a message's body), `path` where in it, `problem` what is
+    wrong and `advice` what to pass instead.
+    """
+
+    def __init__(self, what: str, path: str, problem: str, advice: str) -> None:
+        self.what = what
+        self.path = path
+        self.problem = problem
+        self.advice = advice
+        super().__init__(f"cannot record {what} at {path}: {problem}; {advice}")
+
+
+class RunNotFoundError(DurableError):
+    """No run has this id."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f'there is no run "{run_id}"; check the id, and that the run was started and not pruned')
+
+
+class RunConflictError(DurableError):
+    """The id is taken by a run of another workflow or input, or `on_conflict="error"` was asked for."""
+
+    def __init__(self, run_id: str, problem: str) -> None:
+        self.run_id = run_id
+        self.problem = problem
+        super().__init__(f'run "{run_id}" exists already {problem}; choose another id')
+
+
+class InvalidTransitionError(DurableError):
+    """The verb is not allowed in the run's state. `allowed` lists the states in which it is."""
+
+    def __init__(self, state: str, allowed: Iterable[str], action: str = "this") -> None:
+        self.state = str(state)
+        self.allowed = tuple(str(each) for each in allowed)
+        self.action = action
+        super().__init__(f"cannot {action} a run that is {self.state}; allowed when it is {', '.join(self.allowed)}")
+
+
+class RunFailedError(DurableError):
+    """The run whose result was asked for has failed. `error` is its `ErrorInfo`."""
+
+    def __init__(self, run_id: str, error: ErrorInfo) -> None:
+        self.run_id = run_id
+        self.error = error
+        super().__init__(f'run "{run_id}" failed: {error}')
+
+
+class RunCancelledError(DurableError):
+    """The run whose result was asked for was cancelled."""
+
+    def __init__(self, run_id: str, reason: str = "") -> None:
+        self.run_id = run_id
+        self.reason = reason
+        super().__init__(f'run "{run_id}" was cancelled' + (f": {reason}" if reason else ""))
+
+
+class RunCrashedError(DurableError):
+    """The run killed its worker `MAX_CRASHES` times in a row without progress."""
+
+    def __init__(self, crashes: int) -> None:
+        self.crashes = crashes
+        super().__init__(
+            f"the worker died {crashes} times in a row while passing this run, without progress and outside a step; "
+            "look for what exhausts memory or exits in the workflow's own code, mend it and recover the run"
+        )
+
+
+#: Errors of the program's contract with the engine: a run stopped by one is not compensated.
+CONTRACT_ERRORS = (HistoryDivergedError, EntryInProgressError, RollbackCheckpointError, PayloadError)
+
+
+class ControlFlow(BaseException):
+    """The root of the signals that end a pass or a branch without ending the run."""
+
+
+class Park(ControlFlow):
+    """Nothing more can be done now: wait for `deadline`, for a message, or for either.
+
+    `names` is None (no message wanted), empty (a message of any queue) or the queues' names.
+    """
+
+    def __init__(self, deadline: datetime | None, names: frozenset[str] | None = None) -> None:
+        self.deadline = deadline
+        self.names = names
+        super().__init__()
+
+    def merged(self, other: Park) -> Park:
+        """The wait of two branches together: the earlier deadline, the messages of either."""
+        deadlines = [each for each in (self.deadline, other.deadline) if each is not None]
+        return Park(min(deadlines, default=None), _merged_names(self.names, other.names))
+
+
+def _merged_names(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one | other if one and other else frozenset()
+
+
+class Evicted(ControlFlow):
+    """The pass has to end: the worker stops, or an operator asked for a pause or a cancel (`request`)."""
+
+    def __init__(self, request: str = "") -> None:
+        self.request = request
+        super().__init__(request)
+
+
+class BranchCancelled(ControlFlow):
+    """This branch lost its race."""
+
+
+class LeaseLost(ControlFlow):
+    """The fence has moved on: another worker owns the run. Nothing was written."""
+
+
+class PassAborted(ControlFlow):
+    """The store could not say whether a commit happened; the next pass reads the truth."""

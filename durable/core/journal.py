@@ -1,0 +1,290 @@
+"""The journal of one pass: the run's history as a tree, and what is not committed yet.
+
+Owns every entry while a pass runs. Branches share it across threads: whoever changes an entry does so and marks it
+under `lock`; `take` copies and clears what is marked in one go, and `restore` marks it again if the commit failed.
+An entry's `data` is replaced, never changed in place, so that a shallow copy is a snapshot.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from durable.core.entries import (
+    AttemptRecord,
+    Batch,
+    Entry,
+    Kind,
+    Message,
+    OutgoingMessage,
+    RunPatch,
+    RunRecord,
+    Status,
+)
+from durable.core.errors import DurableError
+
+__all__ = ["Environment", "Event", "Journal", "Node"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something to tell the outside, after it was committed: `name` is a signal's, `details` its arguments."""
+
+    name: str
+    details: dict[str, Any]
+
+
+class Environment(Protocol):
+    """What a pass is given from outside."""
+
+    worker: str
+    short_sleep: float
+
+    def now(self) -> datetime:
+        """The moment, aware."""
+
+    def encode(self, value: Any, what: str) -> str:
+        """`value` as codec text. Raises PayloadError."""
+
+    def decode(self, text: str | None) -> Any:
+        """The value of codec text; None stands for None."""
+
+    def is_evicted(self) -> bool:
+        """Whether the pass has to end: the worker stops or the lease is lost."""
+
+    def new_id(self) -> str:
+        """A fresh id for a message."""
+
+    def emit(self, event: Event) -> None:
+        """Tell the outside."""
+
+
+class Node:
+    """A place in the history: an entry, a scope, or both (a branch or an iteration has no entry of its own)."""
+
+    __slots__ = ("children", "entry", "location", "unvisited")
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.entry: Entry | None = None
+        self.children: dict[str, Node] | None = None
+        self.unvisited = 0  # recorded children that this pass has not come to
+
+    def child(self, segment: str) -> Node | None:
+        """The recorded place `segment` within this one."""
+        return self.children.get(segment) if self.children else None
+
+    def walk(self) -> Iterator[Node]:
+        """The places below this one."""
+        for node in (self.children or {}).values():
+            yield node
+            yield from node.walk()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What the next commit writes."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    deleted: dict[str, None] = field(default_factory=dict)
+    attempts: list[AttemptRecord] = field(default_factory=list)
+    received: list[tuple[str, str]] = field(default_factory=list)
+    completed: list[tuple[str, str | None]] = field(default_factory=list)
+    sends: list[OutgoingMessage] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.deleted or self.attempts or self.received or self.completed or self.sends)
+
+
+class Journal:
+    """The history of `run` during one pass, and the changes to it."""
+
+    def __init__(self, run: RunRecord, entries: Iterable[Entry], environment: Environment) -> None:
+        self.run = run
+        self.environment = environment
+        self.lock = threading.RLock()
+        self.root = Node("")
+        self.poison: DurableError | None = None
+        self.request = run.request
+        #: After a crash, an attempt is committed before it runs, until one has gone well.
+        self.is_wary = run.crashes > 0
+        self._claimed_messages: set[str] = set()
+        self._crashes = run.crashes
+        self._pending = _Pending()
+        newest = -1
+        for entry in entries:
+            self._place(entry.location).entry = entry
+            newest = max(newest, entry.ordinal, entry.finished_ordinal or 0)
+        self._counter = itertools.count(newest + 1)
+
+    def _place(self, location: str) -> Node:
+        node = self.root
+        for segment in location.split("/"):
+            children = node.children
+            if children is None:
+                children = node.children = {}
+            child = children.get(segment)
+            if child is None:
+                child = children[segment] = Node(f"{node.location}/{segment}" if node.location else segment)
+                node.unvisited += 1
+            node = child
+        return node
+
+    # -- entries
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries of the history."""
+        return (node.entry for node in self.root.walk() if node.entry is not None)
+
+    def next_ordinal(self) -> int:
+        """The next number of the run's one counter."""
+        return next(self._counter)
+
+    def create(self, scope: Node, segment: str, node: Node, kind: Kind, **columns: Any) -> Entry:
+        """A new entry at `node`, the place `segment` of `scope`; it is not marked."""
+        with self.lock:
+            entry = Entry(
+                location=node.location,
+                kind=kind,
+                ordinal=self.next_ordinal(),
+                created_at=self.environment.now(),
+                **columns,
+            )
+            node.entry = entry
+            self.attach(scope, segment, node)
+            return entry
+
+    def attach(self, scope: Node, segment: str, node: Node) -> Node:
+        """Put a place that is new in this pass below `scope`."""
+        if scope.children is None:
+            scope.children = {}
+        return scope.children.setdefault(segment, node)
+
+    def mark(self, entry: Entry, **columns: Any) -> None:
+        """Change `entry` and have the next commit write it."""
+        with self.lock:
+            for name, value in columns.items():
+                setattr(entry, name, value)
+            self._pending.entries[entry.location] = entry
+            self._pending.deleted.pop(entry.location, None)
+
+    def finish(self, entry: Entry, **columns: Any) -> None:
+        """Mark `entry` as completed now."""
+        with self.lock:
+            if entry.finished_ordinal is None:
+                entry.finished_ordinal = self.next_ordinal()
+            entry.completed_at = self.environment.now()
+            self.mark(entry, status=Status.COMPLETED, error=None, next_attempt_at=None, **columns)
+
+    def prune(self, parent: Node, segment: str) -> None:
+        """Delete all below the place `segment` of `parent`, except completed steps with a rollback handler."""
+        node = parent.child(segment)
+        if node is None or parent.children is None:
+            return
+        with self.lock:
+            for each in list(node.walk()):
+                entry = each.entry
+                if entry is None or _is_compensable(entry):
+                    continue
+                each.entry = None
+                self._pending.entries.pop(entry.location, None)
+                self._pending.deleted[entry.location] = None
+            if not any(each.entry is not None for each in node.walk()):
+                del parent.children[segment]
+
+    # -- what else a commit carries
+
+    def add_attempt(self, attempt: AttemptRecord) -> None:
+        """Have the next commit record a failed attempt."""
+        with self.lock:
+            self._pending.attempts.append(attempt)
+
+    def claimed_count(self) -> int:
+        """How many messages of the inbox this pass has claimed and perhaps not committed yet."""
+        return len(self._claimed_messages)
+
+    def claim_messages(self, found: Iterable[Message], count: int) -> list[Message]:
+        """Up to `count` of the messages, for one wait: branches of one pass must not take the same one."""
+        with self.lock:
+            free = [each for each in found if each.id not in self._claimed_messages][:count]
+            self._claimed_messages.update(each.id for each in free)
+            return free
+
+    def receive(self, message_ids: Iterable[str], location: str) -> None:
+        """Have the next commit take these messages out of the inbox, for the wait at `location`."""
+        with self.lock:
+            self._pending.received.extend((each, location) for each in message_ids)
+
+    def complete_message(self, message_id: str, response: str | None) -> None:
+        """Have the next commit complete a message."""
+        with self.lock:
+            self._pending.completed.append((message_id, response))
+
+    def send(self, message: OutgoingMessage) -> None:
+        """Have the next commit send a message."""
+        with self.lock:
+            self._pending.sends.append(message)
+
+    # -- commits
+
+    def take(self, run: RunPatch | None, park_signal: int | None) -> Batch | None:
+        """What is to be committed, marked no longer; None if there is nothing."""
+        with self.lock:
+            pending = self._pending
+            if not pending and run is None:
+                return None
+            self._pending = _Pending()
+            if self._crashes:  # this commit is the progress that ends a series of crashes
+                run = {"crashes": 0, **(run or {})}
+                self._crashes = 0
+            return Batch(
+                run_id=self.run.id,
+                fence=self.run.fence,
+                now=self.environment.now(),
+                entries=[copy(entry) for entry in pending.entries.values()],
+                deleted=list(pending.deleted),
+                attempts=pending.attempts,
+                received=pending.received,
+                completed=pending.completed,
+                sends=pending.sends,
+                run=run,
+                park_signal=park_signal,
+            )
+
+    def settle(self, batch: Batch) -> None:
+        """What `take` gave is committed."""
+        if batch.received:
+            with self.lock:
+                self._claimed_messages.difference_update(message_id for message_id, _ in batch.received)
+
+    def restore(self, batch: Batch) -> None:
+        """Mark again what `take` gave for a commit that certainly did not happen."""
+        with self.lock:
+            later, self._pending = self._pending, _Pending()
+            for taken in batch.entries:
+                node = self._find(taken.location)
+                if node is not None and node.entry is not None:
+                    self._pending.entries[taken.location] = node.entry
+            self._pending.entries.update(later.entries)
+            self._pending.deleted = dict.fromkeys([*batch.deleted, *later.deleted])
+            for location in self._pending.entries:
+                self._pending.deleted.pop(location, None)
+            self._pending.attempts = [*batch.attempts, *later.attempts]
+            self._pending.received = [*batch.received, *later.received]
+            self._pending.completed = [*batch.completed, *later.completed]
+            self._pending.sends = [*batch.sends, *later.sends]
+
+    def _find(self, location: str) -> Node | None:
+        node: Node | None = self.root
+        for segment in location.split("/"):
+            node = node.child(segment) if node is not None else None
+        return node
+
+
+def _is_compensable(entry: Entry) -> bool:
+    return entry.kind == Kind.STEP and entry.status == Status.COMPLETED and "rollback" in entry.data

@@ -1,0 +1,100 @@
+"""Locations: where in a workflow an entry stands, as text such as `ship/~3/label`.
+
+A location is the path of names from the root to the operation, joined by "/". A loop's iteration n is the
+segment `~n`, the n-th send of a scope is `send~n`. Names are escaped, so that no name can look like a
+path or one of these segments.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "ANY_QUEUE",
+    "MAX_LOCATION",
+    "MAX_NAME",
+    "escape",
+    "is_awaited",
+    "iteration_segment",
+    "join",
+    "parent",
+    "send_segment",
+    "unescape",
+    "waiting_text",
+]
+
+ANY_QUEUE = "*"
+
+MAX_NAME = 128  # characters of one name, before escaping
+MAX_LOCATION = 1024  # characters of a whole location
+
+# "/" and "~" separate, "%" escapes; control characters and lone surrogates cannot be stored as text everywhere
+_UNSAFE = re.compile("[/~%\x00-\x1f\x7f\ud800-\udfff]")
+_ESCAPED = re.compile("%(?:u([0-9A-F]{4})|([0-9A-F]{2}))")
+
+
+def escape(name: str) -> str:
+    """`name` as one segment of a location.
+
+    Raises TypeError for anything but text, ValueError for an empty name and one over 128 characters.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a name must be text, not {type(name).__name__}: pass the operation's name first")
+    if not name:
+        raise ValueError("a name must not be empty: give each operation a name that is unique within its scope")
+    if len(name) > MAX_NAME:
+        raise ValueError(f'the name "{name[:32]}..." has {len(name)} characters; at most {MAX_NAME} are allowed')
+    if name.isalnum():  # the common case, and the fast one
+        return name
+    return _UNSAFE.sub(_escaped, name)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    return f"%{code:02X}" if code < 256 else f"%u{code:04X}"
+
+
+def unescape(segment: str) -> str:
+    """The name that `escape` made `segment` of."""
+    return _ESCAPED.sub(lambda match: chr(int(match.group(1) or match.group(2), 16)), segment)
+
+
+def join(scope: str, segment: str) -> str:
+    """The location of `segment` in `scope` ("" is the root). Raises ValueError past 1,024 characters."""
+    location = f"{scope}/{segment}" if scope else segment
+    if len(location) > MAX_LOCATION:
+        raise ValueError(
+            f'the location "{location[:64]}..." has {len(location)} characters; at most {MAX_LOCATION} are allowed: '
+            "shorten the names or nest less deeply"
+        )
+    return location
+
+
+def parent(location: str) -> str:
+    """The location that `location` stands in; "" for the root's own entries."""
+    return location.rpartition("/")[0]
+
+
+def iteration_segment(number: int) -> str:
+    """The segment of a loop's iteration."""
+    return f"~{number}"
+
+
+def send_segment(number: int) -> str:
+    """The segment of a scope's send; sends have no name, they are numbered from 0."""
+    return f"send~{number}"
+
+
+def waiting_text(names: frozenset[str] | None) -> str:
+    """The `waiting_for` of a run: None waits for no message, an empty set for any, else for these queues.
+
+    Names come escaped, so that "/" can separate them.
+    """
+    if names is None:
+        return ""
+    return f"/{'/'.join(sorted(names))}/" if names else ANY_QUEUE
+
+
+def is_awaited(waiting_for: str, escaped_queue: str) -> bool:
+    """Whether a run with this `waiting_for` waits for this queue."""
+    return waiting_for == ANY_QUEUE or f"/{escaped_queue}/" in waiting_for

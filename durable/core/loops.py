@@ -1,0 +1,126 @@
+"""The loop: iterations with a scope each, a recorded state, and a history that is pruned as it grows.
+
+State and number of the iteration are part of each commit made inside it. The cost of an iteration does not
+depend on how many came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from durable.core.effects import Body, Operation, Save
+from durable.core.entries import Entry, Kind, Status
+from durable.core.errors import CONTRACT_ERRORS
+from durable.core.journal import Node
+from durable.core.location import iteration_segment, join
+from durable.core.results import Break, Continue
+from durable.core.scope import Scope
+
+__all__ = ["loop"]
+
+
+def loop(
+    scope: Scope, name: str, body: Callable[..., Any], state: Any, prune_interval: int, history_size: int | None
+) -> Operation:
+    """Run iterations until one breaks; the value of the break."""
+    _check_size("history_prune_interval", prune_interval)
+    size = prune_interval if history_size is None else _check_size("history_size", history_size, least=0)
+    node = scope.meet(Kind.LOOP, name)
+    entry = node.entry
+    if entry is None:
+        initial = scope.environment.encode(state, f'the state of loop "{name}"')
+        entry = scope.create(
+            node, Kind.LOOP, data={"iteration": 0, "state": initial, "pruned": 0}, status=Status.RUNNING
+        )
+        scope.journal.mark(entry)
+    if entry.status != Status.COMPLETED:
+        yield from _Loop(scope, node, entry, name, prune_interval, size).run(body)
+    scope.see(entry)
+    return scope.environment.decode(entry.output)
+
+
+def _check_size(name: str, value: int, least: int = 1) -> int:
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+class _Loop:
+    def __init__(self, scope: Scope, node: Node, entry: Entry, name: str, interval: int, size: int) -> None:
+        self.scope = scope
+        self.journal = scope.journal
+        self.node = node
+        self.entry = entry
+        self.name = name
+        self.interval = interval
+        self.size = size
+        seen = entry.data.get("moment")
+        self.moment = datetime.fromisoformat(seen) if seen else scope.moment
+
+    def run(self, body: Callable[..., Any]) -> Operation:
+        while True:
+            number = self.entry.data["iteration"]
+            state = self.scope.environment.decode(self.entry.data["state"])
+            outcome = yield from self._iterate(number, state, body)
+            if isinstance(outcome, Break):
+                output = self.scope.environment.encode(outcome.value, f'the value of loop "{self.name}"')
+                self._prune(number + 1)
+                self.journal.finish(self.entry, output=output)
+                return
+            self._advance(number + 1, outcome)
+            if (number + 1) % self.interval == 0:
+                self._prune(number + 1)
+                yield Save()
+
+    def _iterate(self, number: int, state: Any, body: Callable[..., Any]) -> Operation:
+        segment = iteration_segment(number)
+        place = self.node.child(segment)
+        if place is None:
+            place = self.journal.attach(self.node, segment, Node(join(self.node.location, segment)))
+        iteration = Scope(self.journal, place, self.scope)
+        iteration.moment = max(iteration.moment, self.moment)
+        iteration.check_may_go_on()
+        try:
+            outcome = yield Body(iteration, body, () if state is None else (state,))
+        except CONTRACT_ERRORS:
+            raise
+        except Exception:
+            iteration.check_complete()
+            raise
+        iteration.finish()
+        self.moment = iteration.moment
+        if outcome is None and state is None:
+            return Continue()
+        if not isinstance(outcome, Continue | Break):
+            problem = "nothing" if outcome is None else repr(outcome)
+            raise TypeError(
+                f'iteration {number} of loop "{self.name}" returned {problem}; return Continue(state) to go on or '
+                "Break(value) to end the loop"
+            )
+        if not place.children:  # nothing was recorded in it
+            assert self.node.children is not None
+            self.node.children.pop(segment, None)
+        return outcome
+
+    def _advance(self, number: int, outcome: Continue) -> None:
+        state = self.scope.environment.encode(outcome.state, f'the state of loop "{self.name}"')
+        self.journal.mark(
+            self.entry,
+            data={
+                **self.entry.data,
+                "iteration": number,
+                "state": state,
+                "moment": self.moment.isoformat(),
+            },
+        )
+
+    def _prune(self, reached: int) -> None:
+        """Iterations before the last `size` go."""
+        first, keep_from = self.entry.data["pruned"], reached - self.size
+        if keep_from <= first:
+            return
+        for number in range(first, keep_from):
+            self.journal.prune(self.node, iteration_segment(number))
+        self.journal.mark(self.entry, data={**self.entry.data, "pruned": keep_from})

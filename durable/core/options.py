@@ -1,0 +1,125 @@
+"""A step's options, and the arithmetic of its retries.
+
+Options are validated once, when they are written; the delay after an attempt is a pure function of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Literal
+
+from durable.core.duration import Duration, seconds
+
+__all__ = ["DEFAULTS", "StepOptions", "handler_name", "options_of", "resolve_handler", "retry_delay"]
+
+Backoff = Literal["exponential", "linear", "constant"]
+_BACKOFFS = ("exponential", "linear", "constant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """How a step is tried. Durations are in seconds; a timeout of 0 is none."""
+
+    max_retries: int = 3
+    retry_backoff_base: Duration = 0.1
+    retry_backoff_max: Duration = 30.0
+    backoff: Backoff = "exponential"
+    retry_if: Callable[[Exception], bool] | None = None
+    timeout: Duration = 30.0
+    retry_on_timeout: bool = False
+    ephemeral: bool = False
+    atomic: bool = False
+    rollback: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_retries, int) or isinstance(self.max_retries, bool) or self.max_retries < 0:
+            raise ValueError(f"max_retries must be a whole number of at least 0, not {self.max_retries!r}")
+        for name in ("retry_backoff_base", "retry_backoff_max", "timeout"):
+            value = getattr(self, name)
+            if type(value) is not float or not 0 <= value < math.inf:
+                object.__setattr__(self, name, seconds(0 if value is None else value, name))
+        if self.backoff not in _BACKOFFS:
+            raise ValueError(f"backoff must be one of {', '.join(_BACKOFFS)}, not {self.backoff!r}")
+        if self.retry_if is not None and not callable(self.retry_if):
+            raise TypeError(f"retry_if must be a function of the exception, not {self.retry_if!r}")
+        if self.rollback is not None:
+            handler_name(self.rollback)
+
+    @property
+    def timeout_seconds(self) -> float:
+        """The timeout as a number."""
+        return float(self.timeout)  # type: ignore[arg-type]  # normalised in __post_init__
+
+
+DEFAULTS = StepOptions()
+_NAMES = frozenset(each.name for each in fields(StepOptions))
+
+
+def options_of(given: dict[str, Any]) -> StepOptions:
+    """The options that keywords give. Raises TypeError for an unknown one, and names the nearest."""
+    if not given:
+        return DEFAULTS
+    if unknown := given.keys() - _NAMES:
+        import difflib
+
+        name = min(unknown)
+        nearest = difflib.get_close_matches(name, _NAMES, n=1)
+        hint = f'; did you mean "{nearest[0]}"?' if nearest else f"; there are {', '.join(sorted(_NAMES))}"
+        raise TypeError(f'a step has no option "{name}"{hint} (arguments of the function are passed by position)')
+    try:
+        return _cached(tuple(given.items()))
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return StepOptions(**given)
+
+
+@lru_cache(maxsize=1024)
+def _cached(items: tuple[tuple[str, Any], ...]) -> StepOptions:
+    return StepOptions(**dict(items))
+
+
+def retry_delay(options: StepOptions, attempt: int) -> float:
+    """Seconds to wait after the `attempt`-th attempt (from 1) failed; no jitter, so that replays agree."""
+    base, limit = float(options.retry_backoff_base), float(options.retry_backoff_max)  # type: ignore[arg-type]
+    if options.backoff == "constant":
+        return min(limit, base)
+    if options.backoff == "linear":
+        return min(limit, base * attempt)
+    return min(limit, base * 2.0 ** min(attempt, 1000))
+
+
+@lru_cache(maxsize=1024)
+def handler_name(handler: Callable[..., Any]) -> str:
+    """The importable name, "module:qualname", under which a rollback handler is recorded.
+
+    Raises TypeError for what no other process could import: a lambda, a closure, a bound method.
+    """
+    module = getattr(handler, "__module__", None)
+    qualname = getattr(handler, "__qualname__", "")
+    name = f"{module}:{qualname}"
+    try:
+        importable = bool(module) and "<" not in qualname and resolve_handler(name) is handler
+    except (ImportError, AttributeError):
+        importable = False
+    if not importable:
+        raise TypeError(
+            f"a rollback handler must be a function at the top level of a module, {handler!r} is not: it is recorded "
+            "by name, so that another process can compensate. Name it with def, and let the step return what it needs"
+        )
+    return name
+
+
+def resolve_handler(name: str) -> Callable[..., Any]:
+    """The handler that `handler_name` named. Raises ImportError or AttributeError if it is gone."""
+    module, _, qualname = name.partition(":")
+    found: Any = import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise AttributeError(f"{name} is not callable")
+    return found  # type: ignore[no-any-return]  # found by name, so of any type

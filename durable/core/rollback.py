@@ -1,0 +1,126 @@
+"""Compensation: the recorded handlers of completed steps, the newest first.
+
+It needs neither the workflow's code nor the process that made the steps: a handler is found by its recorded
+name, and is given the recorded arguments and output. Each handler's success is a commit of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from durable.core.effects import Call, Operation, Save, StepInfo
+from durable.core.entries import Entry, Kind, Request, Status
+from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, Park
+from durable.core.journal import Event, Journal
+from durable.core.options import StepOptions, resolve_handler, retry_delay
+
+__all__ = ["RollbackContext", "RollbackFailed", "has_compensation", "is_compensable", "roll_back"]
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackContext:
+    """What a rollback handler is given besides the step's output. `args` are the step's arguments."""
+
+    run_id: str
+    location: str
+    args: tuple[Any, ...]
+    is_evicted: Callable[[], bool]
+
+
+class RollbackFailed(Exception):  # not an error of the user's: the pass turns it into a state
+    """A handler failed on its last attempt."""
+
+    def __init__(self, location: str, error: ErrorInfo) -> None:
+        self.location = location
+        self.error = error
+        super().__init__(location)
+
+
+def is_compensable(entry: Entry) -> bool:
+    """Whether the entry is a completed step with a handler that has not run."""
+    return (
+        entry.kind == Kind.STEP
+        and entry.status == Status.COMPLETED
+        and "rollback" in entry.data
+        and entry.rollback_completed_at is None
+    )
+
+
+def has_compensation(journal: Journal) -> bool:
+    """Whether any handler is left to run."""
+    return any(is_compensable(entry) for entry in journal.entries())
+
+
+def roll_back(journal: Journal) -> Operation:
+    """Run the handlers that are left in reverse order of their steps' completion. Raises RollbackFailed, Park, Evicted."""
+    left = [entry for entry in journal.entries() if is_compensable(entry)]
+    left.sort(key=lambda entry: entry.finished_ordinal or 0, reverse=True)
+    for entry in left:
+        if journal.environment.is_evicted():
+            raise Evicted
+        if journal.request == Request.PAUSE:  # a cancel comes too late
+            raise Evicted(journal.request)
+        yield from _compensate(journal, entry)
+
+
+def _compensate(journal: Journal, entry: Entry) -> Operation:
+    policy = entry.data["rollback"]
+    retry_at = policy.get("retry_at")
+    if retry_at and (due := datetime.fromisoformat(retry_at)) > journal.environment.now():
+        raise Park(due)
+    try:
+        yield _handler_call(journal, entry)
+    except ControlFlow:
+        raise
+    except Exception as error:
+        yield from _failed(journal, entry, error)
+        return
+    journal.mark(entry, rollback_completed_at=journal.environment.now(), rollback_error=None)
+    yield Save()
+
+
+def _handler_call(journal: Journal, entry: Entry) -> Call:
+    environment, policy = journal.environment, entry.data["rollback"]
+
+    def handle() -> Any:
+        handler = resolve_handler(policy["handler"])
+        args = environment.decode(entry.arguments) or ()
+        context = RollbackContext(journal.run.id, entry.location, tuple(args), environment.is_evicted)
+        return handler(context, environment.decode(entry.output))
+
+    name = f"rollback of {entry.location}"
+    info = StepInfo(journal.run.id, entry.location, policy.get("attempts", 0) + 1, name, environment.is_evicted)
+    return Call(handle, (), name, policy["timeout"], info, is_rollback=True)
+
+
+def _failed(journal: Journal, entry: Entry, error: Exception) -> Operation:
+    info = ErrorInfo.of(error)
+    policy = entry.data["rollback"]
+    attempts = policy.get("attempts", 0) + 1
+    will_retry = attempts <= policy["max_retries"] and not isinstance(error, CriticalError)
+    retry_at = None
+    if will_retry:
+        options = StepOptions(
+            max_retries=policy["max_retries"],
+            retry_backoff_base=policy["base"],
+            retry_backoff_max=policy["max"],
+            backoff=policy["backoff"],
+        )
+        retry_at = journal.environment.now() + timedelta(seconds=retry_delay(options, attempts))
+    recorded = {**policy, "attempts": attempts, "retry_at": retry_at.isoformat() if retry_at else None}
+    journal.mark(entry, data={**entry.data, "rollback": recorded}, rollback_error=info)
+    yield Save()
+    details = {
+        "location": entry.location,
+        "attempt": attempts,
+        "will_retry": will_retry,
+        "retry_at": retry_at,
+        "error": info,
+    }
+    journal.environment.emit(Event("rollback_failed", details))
+    if retry_at is None:
+        raise RollbackFailed(entry.location, info)
+    raise Park(retry_at)

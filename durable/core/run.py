@@ -1,0 +1,293 @@
+"""A pass: what happens between the claim of a run and the commit that parks or ends it.
+
+`run_pass` is an operation like any other, and its effects are performed by the same drivers. Each way out of the
+workflow's code ends in exactly one commit, which patches the run's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from durable.core.effects import Body, Operation, Save
+from durable.core.entries import Request, RunPatch, RunState
+from durable.core.errors import (
+    CONTRACT_ERRORS,
+    ErrorInfo,
+    Evicted,
+    HistoryDivergedError,
+    LeaseLost,
+    Park,
+    PassAborted,
+    RunCrashedError,
+)
+from durable.core.journal import Event, Journal
+from durable.core.location import unescape, waiting_text
+from durable.core.results import failure_of
+from durable.core.rollback import RollbackFailed, has_compensation, roll_back
+from durable.core.scope import Scope
+
+__all__ = ["PassOutcome", "PassPolicy", "run_pass"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassPolicy:
+    """The limits of a pass. `divergence_grace` is in seconds: so long, code that does not fit is waited for."""
+
+    max_crashes: int = 5
+    divergence_grace: float = 0.0
+    divergence_retry: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOutcome:
+    """How a pass ended. `due_now`: the run can go on at once. `ring`: queues of workers that have work now."""
+
+    state: str
+    output: Any = None
+    error: ErrorInfo | None = None
+    wake_at: datetime | None = None
+    waiting_for: frozenset[str] | None = None
+    due_now: bool = False
+    ring: frozenset[str] = field(default_factory=frozenset)
+
+
+def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: PassPolicy) -> Operation:
+    """Pass the run once: go on with its rollback, or call `workflow(context)`. Returns a PassOutcome.
+
+    `workflow` is None where this process does not know it: then the run waits for one that does.
+    """
+    if journal.run.state == RunState.ROLLING_BACK:
+        return (yield from _compensate(journal))
+    if journal.request != Request.NONE:
+        return (yield from _honour(journal, journal.request))
+    if journal.run.crashes > policy.max_crashes:
+        return (yield from _fail(journal, RunCrashedError(journal.run.crashes), may_compensate=False))
+    if workflow is None:
+        return (yield from _wait_for_code(journal))
+    scope = Scope(journal, journal.root)
+    try:
+        value = yield Body(scope, workflow)
+        scope.finish()
+        output = journal.environment.encode(value, "the output of the workflow")
+    except Park as park:
+        return (yield from _park(journal, park))
+    except Evicted as eviction:
+        if eviction.request != Request.NONE:
+            return (yield from _honour(journal, eviction.request))
+        return (yield from _hand_over(journal))
+    except (LeaseLost, PassAborted):
+        raise
+    except HistoryDivergedError as error:
+        return (yield from _diverged(journal, error, policy))
+    except CONTRACT_ERRORS as error:
+        return (yield from _fail(journal, error, may_compensate=False))
+    except Exception as error:
+        try:
+            scope.finish()
+        except Park as park:  # the code replaced a signal by an error of its own
+            return (yield from _park(journal, park))
+        except Evicted:
+            return (yield from _hand_over(journal))
+        except HistoryDivergedError as diverged:
+            return (yield from _diverged(journal, diverged, policy))
+        except CONTRACT_ERRORS as broken:
+            return (yield from _fail(journal, broken, may_compensate=False))
+        return (yield from _fail(journal, error, may_compensate=True))
+    return (yield from _complete(journal, output))
+
+
+# -- the ways out
+
+
+def _released(state: str, **columns: Any) -> RunPatch:
+    patch: RunPatch = {"state": state, "worker": "", "lease_expires_at": None, "waiting_for": "", "summary": ""}
+    patch.update(columns)  # type: ignore[typeddict-item]  # keyword arguments are columns
+    return patch
+
+
+def _complete(journal: Journal, output: str) -> Operation:
+    now = journal.environment.now()
+    yield Save(
+        _released(
+            RunState.COMPLETED,
+            output=output,
+            error=None,
+            origins=[],
+            wake_at=None,
+            finished_at=now,
+            request="",
+            diverged_at=None,
+        )
+    )
+    value = journal.environment.decode(output)
+    _tell(journal, RunState.COMPLETED, "run_completed", output=value)
+    return PassOutcome(state=RunState.COMPLETED, output=value)
+
+
+def _park(journal: Journal, park: Park, state: str = RunState.SLEEPING, summary: str = "") -> Operation:
+    yield Save(
+        _released(
+            state,
+            wake_at=park.deadline,
+            waiting_for=waiting_text(park.names),
+            summary=summary or _waits_for(park),
+            diverged_at=None,
+        ),
+        park_signal=journal.run.signal,
+    )
+    _tell(journal, state)
+    return PassOutcome(state=state, wake_at=park.deadline, waiting_for=park.names)
+
+
+def _hand_over(journal: Journal) -> Operation:
+    """The pass was evicted: the run is due again, for another worker."""
+    now = journal.environment.now()
+    yield Save(_released(RunState.PENDING, wake_at=now, summary="handed over by a worker that stops"))
+    _tell(journal, RunState.PENDING)
+    return PassOutcome(state=RunState.PENDING, wake_at=now, due_now=True)
+
+
+def _honour(journal: Journal, request: str) -> Operation:
+    """Do what an operator asked for while the run was being passed."""
+    now = journal.environment.now()
+    if request == Request.PAUSE:
+        yield Save(_released(RunState.PAUSED, wake_at=None, request="", summary="paused"))
+        _tell(journal, RunState.PAUSED)
+        return PassOutcome(state=RunState.PAUSED)
+    if request == Request.CANCEL_ROLLBACK and has_compensation(journal):
+        yield Save(
+            {"state": RunState.ROLLING_BACK, "outcome": RunState.CANCELLED, "request": "", "summary": "compensating"}
+        )
+        journal.request = Request.NONE
+        journal.run.outcome = RunState.CANCELLED
+        return (yield from _compensate(journal))
+    yield Save(_released(RunState.CANCELLED, wake_at=None, request="", finished_at=now))
+    _tell(journal, RunState.CANCELLED)
+    return PassOutcome(state=RunState.CANCELLED)
+
+
+def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy) -> Operation:
+    """In a rolling deploy another worker's code may still fit: try again for a while before the run stops."""
+    now = journal.environment.now()
+    since = journal.run.diverged_at or now
+    waited = (now - since).total_seconds()
+    if waited >= policy.divergence_grace:
+        return (yield from _fail(journal, error, may_compensate=False))
+    delay = min(max(policy.divergence_retry, waited / 4), policy.divergence_grace - waited + 1)
+    wake_at = now + timedelta(seconds=delay)
+    summary = f"the code of this worker does not fit the history, trying again until the grace period ends: {error}"
+    patch = _released(RunState.SLEEPING, wake_at=wake_at, summary=summary, diverged_at=since)
+    yield Save(patch, park_signal=journal.run.signal)
+    _tell(journal, RunState.SLEEPING)
+    return PassOutcome(state=RunState.SLEEPING, wake_at=wake_at)
+
+
+def _wait_for_code(journal: Journal) -> Operation:
+    """This process has no such workflow: the run is kept, and tried again after the next deploy."""
+    now = journal.environment.now()
+    since = journal.run.diverged_at or now
+    wake_at = now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4))
+    summary = f'waiting for a worker that knows the workflow "{journal.run.workflow}"'
+    patch = _released(RunState.SLEEPING, wake_at=wake_at, summary=summary, diverged_at=since)
+    yield Save(patch, park_signal=journal.run.signal)
+    _tell(journal, RunState.SLEEPING)
+    return PassOutcome(state=RunState.SLEEPING, wake_at=wake_at)
+
+
+def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operation:
+    info = ErrorInfo.of(error)
+    origins = sorted(_origins(error))
+    if may_compensate and has_compensation(journal):
+        yield Save(
+            {
+                "state": RunState.ROLLING_BACK,
+                "outcome": RunState.FAILED,
+                "error": info,
+                "origins": origins,
+                "summary": "compensating",
+            }
+        )
+        journal.run.outcome = RunState.FAILED
+        journal.run.error = info
+        return (yield from _compensate(journal))
+    now = journal.environment.now()
+    yield Save(
+        _released(
+            RunState.FAILED, error=info, origins=origins, wake_at=None, finished_at=now, request="", diverged_at=None
+        )
+    )
+    _tell(journal, RunState.FAILED, "run_failed", error=info)
+    return PassOutcome(state=RunState.FAILED, error=info)
+
+
+def _compensate(journal: Journal) -> Operation:
+    """Run the handlers that are left, then end the run as it was to end."""
+    run = journal.run
+    try:
+        yield from roll_back(journal)
+    except Park as park:
+        return (
+            yield from _park(
+                journal, park, RunState.ROLLING_BACK, "compensating: a rollback handler waits for its next try"
+            )
+        )
+    except Evicted as eviction:
+        if eviction.request == Request.PAUSE:
+            return (yield from _honour(journal, eviction.request))
+        now = journal.environment.now()
+        yield Save(_released(RunState.ROLLING_BACK, wake_at=now))
+        return PassOutcome(state=RunState.ROLLING_BACK, wake_at=now, due_now=True)
+    except RollbackFailed as failed:
+        return (yield from _stop_compensating(journal, failed))
+    now = journal.environment.now()
+    ended = run.outcome or RunState.FAILED
+    yield Save(_released(ended, wake_at=None, finished_at=now, outcome="", request=""))
+    if ended == RunState.FAILED:
+        _tell(journal, ended, "run_failed", error=run.error)
+    else:
+        _tell(journal, ended)
+    return PassOutcome(state=ended, error=run.error)
+
+
+def _stop_compensating(journal: Journal, failed: RollbackFailed) -> Operation:
+    """A handler failed for good: the run stops, with its outcome kept, so that recover can go on with the handler."""
+    now = journal.environment.now()
+    info = journal.run.error or failed.error
+    summary = f'the rollback handler of "{failed.location}" failed: {failed.error}; recover() goes on with it'
+    yield Save(_released(RunState.FAILED, error=info, wake_at=None, finished_at=now, summary=summary, request=""))
+    _tell(journal, RunState.FAILED, "run_failed", error=info)
+    return PassOutcome(state=RunState.FAILED, error=info)
+
+
+# -- details
+
+
+def _tell(journal: Journal, state: str, name: str | None = None, **details: Any) -> None:
+    journal.environment.emit(Event("run_changed", {"state": str(state)}))
+    if name is not None:
+        journal.environment.emit(Event(name, details))
+
+
+def _origins(error: BaseException) -> set[str]:
+    """The entries whose failure this is, those of its explicit causes included."""
+    found: set[str] = set()
+    cause: BaseException | None = error
+    while cause is not None:
+        failure = failure_of(cause)
+        if failure is not None:
+            found.update(failure.origins)
+        cause = cause.__cause__
+    return found
+
+
+def _waits_for(park: Park) -> str:
+    parts = []
+    if park.names is not None:
+        queues = ", ".join(unescape(each) for each in sorted(park.names)) or "any queue"
+        parts.append(f"a message in {queues}")
+    if park.deadline is not None:
+        parts.append(f"{park.deadline:%Y-%m-%d %H:%M:%S} UTC")
+    return "waiting for " + " or ".join(parts)

@@ -1,0 +1,287 @@
+"""Scopes: where names are unique, operations are sequential, and code is held against history.
+
+A scope is the root, a loop's iteration, a branch or a try block. It decides whether an operation may begin
+here and now, which recorded entry it meets, and, at the scope's end, whether every recorded entry was met.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from durable.core.entries import Entry, Kind, Request
+from durable.core.errors import (
+    BranchCancelled,
+    ControlFlow,
+    EntryInProgressError,
+    Evicted,
+    HistoryDivergedError,
+    MessageNotCompletedError,
+)
+from durable.core.journal import Environment, Journal, Node
+from durable.core.location import escape, join, send_segment
+
+__all__ = ["Branch", "Scope"]
+
+# These two exist to stand before entries that older code recorded.
+_MAY_PRECEDE = frozenset({Kind.REMOVED, Kind.VERSION_CHECK})
+
+
+class Branch:
+    """A branch of a race or join: cancelled by itself or with the branch it stands in."""
+
+    __slots__ = ("is_lost", "parent")
+
+    def __init__(self, parent: Branch | None) -> None:
+        self.parent = parent
+        self.is_lost = False
+
+    def is_cancelled(self) -> bool:
+        """Whether this branch, or one around it, lost its race."""
+        branch: Branch | None = self
+        while branch is not None:
+            if branch.is_lost:
+                return True
+            branch = branch.parent
+        return False
+
+
+class Scope:
+    """One scope during one pass."""
+
+    __slots__ = (
+        "_random",
+        "_sends",
+        "_used",
+        "answered",
+        "branch",
+        "busy",
+        "environment",
+        "has_checkpoint",
+        "is_concurrent",
+        "journal",
+        "moment",
+        "node",
+        "open_messages",
+        "parent",
+        "signal",
+        "unawaited",
+    )
+
+    def __init__(self, journal: Journal, node: Node, parent: Scope | None = None, branch: Branch | None = None) -> None:
+        self.journal = journal
+        self.environment: Environment = journal.environment
+        self.node = node
+        self.parent = parent
+        self.branch = branch or (parent.branch if parent else None)
+        self.is_concurrent = branch is not None or (parent is not None and parent.is_concurrent)
+        self.has_checkpoint = parent is not None and parent.has_checkpoint
+        #: The moment of the newest record that this scope's code has seen.
+        self.moment: datetime = parent.moment if parent else journal.run.created_at
+        #: The operation that runs now, for messages.
+        self.busy: str | None = None
+        #: The control flow that ended this scope; whatever the code does with it, it stands.
+        self.signal: ControlFlow | None = None
+        #: Operations of an async scope that were called and not awaited yet.
+        self.unawaited: dict[int, str] = {}
+        #: Messages received as completable and not completed yet, with the wait's name; and those completed.
+        self.open_messages: dict[str, str] = {}
+        self.answered: set[str] = set()
+        self._used: set[str] = set()
+        self._sends = 0
+        self._random: random.Random | None = None
+
+    @property
+    def location(self) -> str:
+        """Where the scope stands; "" is the root."""
+        return self.node.location
+
+    # -- beginning an operation
+
+    def begin(self, label: str) -> None:
+        """Take the scope for one operation. Raises EntryInProgressError while another one runs, and pending signals."""
+        if self.busy is not None:
+            self._poison(self._in_progress(self.busy, label))
+        if self.unawaited:
+            self._poison(self._in_progress(next(iter(self.unawaited.values())), label))
+        if self.signal is not None:
+            raise self.signal
+        self.check_may_go_on()
+        self.busy = label
+
+    def check_may_go_on(self) -> None:
+        """Raise what has come from outside: a fault of the code elsewhere, a lost race, an eviction, a request."""
+        if self.journal.poison is not None:
+            raise self.journal.poison
+        if self.branch is not None and self.branch.is_cancelled():
+            raise BranchCancelled
+        if self.environment.is_evicted():
+            raise Evicted
+        if self.journal.request != Request.NONE:
+            raise Evicted(self.journal.request)
+
+    def meet(self, kind: Kind, name: str) -> Node:
+        """The place of the operation `name`: recorded with its entry, or new and without one.
+
+        Raises HistoryDivergedError where the code does not fit the history.
+        """
+        return self._meet(kind, escape(name))
+
+    def meet_send(self) -> Node:
+        """The place of this scope's next send."""
+        self._sends += 1
+        return self._meet(Kind.SEND, send_segment(self._sends - 1))
+
+    def meet_block(self, name: str) -> Node:
+        """The place of a try block. It has no entry of its own, so one that recorded nothing is new each time."""
+        segment = escape(name)
+        self._use(segment)
+        node = self.node.child(segment)
+        if node is None:
+            return self.journal.attach(self.node, segment, Node(join(self.location, segment)))
+        if node.entry is not None:
+            self.diverged(f'expected a try block at "{node.location}", found a {node.entry.kind}', node.location)
+        self.node.unvisited -= 1
+        return node
+
+    def create(self, node: Node, kind: Kind, **columns: Any) -> Entry:
+        """A new entry of this scope at `node`, not marked yet."""
+        segment = node.location.rpartition("/")[2]
+        return self.journal.create(self.node, segment, node, kind, **columns)
+
+    def _meet(self, kind: Kind, segment: str) -> Node:
+        self._use(segment)
+        node = self.node.child(segment)
+        if node is None:
+            if kind not in _MAY_PRECEDE and (left := self.unmet()):
+                self.diverged(
+                    f'the code comes to the {kind} "{join(self.location, segment)}", which is not in the history, '
+                    f"but the history goes on with {_listed(left)}",
+                    *left,
+                )
+            return Node(join(self.location, segment))
+        entry = node.entry
+        if entry is None and kind != Kind.REMOVED:
+            self.diverged(f'expected a {kind} at "{node.location}", found a try block', node.location)
+        if entry is not None and entry.kind != kind and kind != Kind.REMOVED:
+            self.diverged(f'expected a {kind} at "{node.location}", found a {entry.kind}', node.location)
+        self.node.unvisited -= 1
+        return node
+
+    def _use(self, segment: str) -> None:
+        if segment in self._used:
+            where = join(self.location, segment)
+            self.diverged(f'"{where}" is used twice; a name is unique within its scope', where)
+        self._used.add(segment)
+
+    # -- code against history
+
+    def unmet(self) -> list[str]:
+        """Recorded entries that code has not come to, of this scope or, for a new place within it, one around it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if scope.node.unvisited:
+                return scope.left_over()
+            scope = scope.parent
+        return []
+
+    def left_over(self) -> list[str]:
+        """The locations of this scope's own recorded entries that its code has not come to."""
+        children = self.node.children or {}
+        return [node.location for segment, node in children.items() if segment not in self._used]
+
+    def finish(self) -> None:
+        """The scope's code has ended: with a pending signal, an operation under way or an entry not met, raise."""
+        if self.signal is not None:
+            raise self.signal
+        if self.journal.poison is not None:
+            raise self.journal.poison
+        if self.busy is not None or self.unawaited:
+            running = self.busy or next(iter(self.unawaited.values()))
+            self._poison(self._in_progress(running, "the end of the code"))
+        self.check_complete()
+
+    def check_complete(self) -> None:
+        """Raises HistoryDivergedError if the scope has recorded entries that its code, now ended, did not come to."""
+        if self.node.unvisited:
+            left = self.left_over()
+            self.diverged(f"the code ended, but the history goes on with {_listed(left)}", *left)
+
+    def diverged(self, problem: str, *locations: str) -> None:
+        """Stop the run: its code does not fit its history."""
+        where = self.location or "the root"
+        error = HistoryDivergedError(
+            f"in {where}: {problem}. The code has changed since this history was recorded: bring the operation back, "
+            "stand for it with ctx.removed(name, kind), or branch on ctx.get_version(name, latest)"
+        )
+        error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
+        self._poison(error)
+
+    def _in_progress(self, running: str, started: str) -> EntryInProgressError:
+        return EntryInProgressError(
+            f'{running} of scope "{self.location or "the root"}" has not ended, but the code came to {started}: await '
+            "each operation, use the context that a body receives (not the outer one), and use ctx.join for concurrency"
+        )
+
+    def _poison(self, error: HistoryDivergedError | EntryInProgressError) -> None:
+        # Code that catches this error must not go on as if nothing had happened.
+        if self.journal.poison is None:
+            self.journal.poison = error
+        raise error
+
+    # -- messages
+
+    def check_no_open_message(self, wait: str) -> None:
+        """Raises MessageNotCompletedError while a completable message of this scope or one around it is open."""
+        scope: Scope | None = self
+        while scope is not None:
+            for message_id in scope.open_messages:
+                raise MessageNotCompletedError(wait, message_id)
+            scope = scope.parent
+
+    # -- determinism
+
+    def see(self, entry: Entry) -> None:
+        """The code has seen this record: time, for it, is not before it."""
+        moment = entry.completed_at or entry.created_at
+        self.moment = max(self.moment, moment)
+
+    @property
+    def random(self) -> random.Random:
+        """A generator seeded by run and location: the same draws in each pass."""
+        if self._random is None:
+            self._random = random.Random(f"{self.journal.run.id}/{self.location}")  # noqa: S311  # not for secrets
+        return self._random
+
+    def uuid4(self) -> uuid.UUID:
+        """A UUID drawn from `random`."""
+        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+    def logger(self, base: logging.Logger) -> logging.LoggerAdapter[logging.Logger]:
+        """`base`, carrying run, workflow and location, and silent while the code repeats what it has done before."""
+        return _ReplayAwareLogger(base, self._is_replaying, self._log_extra())
+
+    def _is_replaying(self) -> bool:
+        return bool(self.unmet())
+
+    def _log_extra(self) -> dict[str, object]:
+        run = self.journal.run
+        return {"run_id": run.id, "workflow": run.workflow, "location": self.location}
+
+
+class _ReplayAwareLogger(logging.LoggerAdapter[logging.Logger]):
+    def __init__(self, logger: logging.Logger, is_replaying: Callable[[], bool], extra: dict[str, object]) -> None:
+        super().__init__(logger, extra)
+        self._is_replaying = is_replaying
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802  # logging's name
+        return not self._is_replaying() and super().isEnabledFor(level)
+
+
+def _listed(locations: list[str]) -> str:
+    shown = ", ".join(f'"{each}"' for each in locations[:5])
+    return shown + (f" and {len(locations) - 5} more" if len(locations) > 5 else "")

@@ -1,0 +1,325 @@
+"""The step: attempts, retries, the record of a result and of a failure for good.
+
+What a step returns or raises for good is built from its record, the first time as on every replay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from importlib import import_module
+from typing import Any
+
+from durable.core.effects import Call, Operation, Save, StepInfo
+from durable.core.entries import AttemptRecord, Entry, Kind, Status
+from durable.core.errors import (
+    CONTRACT_ERRORS,
+    ControlFlow,
+    CriticalError,
+    ErrorInfo,
+    Park,
+    PayloadError,
+    RollbackCheckpointError,
+    RollbackError,
+    StepExhaustedError,
+    StepTimeoutError,
+)
+from durable.core.journal import Event
+from durable.core.options import StepOptions, handler_name, retry_delay
+from durable.core.results import Failure, StepFailure, StepResult, failure_of, with_failure
+from durable.core.scope import Scope
+
+__all__ = ["check_catch", "step", "try_step"]
+
+STEP_CATCHES = ("critical", "timeout", "exhausted", "rollback")
+STEP_CATCHES_DEFAULT = ("critical", "timeout", "exhausted")
+_REPR_LIMIT = 200  # characters of an argument that the codec refuses, shown to operators
+
+
+def step(
+    scope: Scope, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions
+) -> Operation:
+    """Return the recorded result, raise the recorded failure, or make the next attempt."""
+    node = scope.meet(Kind.STEP, name)
+    entry = node.entry
+    if entry is not None and entry.status == Status.COMPLETED:
+        if options.rollback is not None:
+            _check_checkpoint(scope, node.location)
+        scope.see(entry)
+        return scope.environment.decode(entry.output)
+    if options.rollback is not None:
+        _check_checkpoint(scope, node.location)
+    if entry is None:
+        entry = scope.create(node, Kind.STEP)
+    attempt = _Attempt(scope, entry, name, args, options)
+    return (yield from attempt.make(function))
+
+
+def try_step(
+    scope: Scope,
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    options: StepOptions,
+    catch: Collection[str],
+) -> Operation:
+    """The step's result, or the failure of a kind that is caught, as a `StepResult`."""
+    try:
+        value = yield from step(scope, name, function, args, options)
+    except CONTRACT_ERRORS:
+        raise
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is None or failure.step is None or failure.step.kind not in catch:
+            raise
+        return StepResult(ok=False, failure=failure.step)
+    return StepResult(ok=True, value=value)
+
+
+def check_catch(catch: Collection[str], known: tuple[str, ...]) -> Collection[str]:
+    """`catch`, if each of its kinds is known; else ValueError."""
+    kinds = (catch,) if isinstance(catch, str) else catch
+    for kind in kinds:
+        if kind not in known:
+            raise ValueError(f"catch knows the kinds {', '.join(known)}, not {kind!r}")
+    return kinds
+
+
+def _check_checkpoint(scope: Scope, location: str) -> None:
+    if not scope.has_checkpoint:
+        raise RollbackCheckpointError(location)
+
+
+class _Attempt:
+    """The next attempt of one step, told as stages."""
+
+    __slots__ = ("args", "entry", "environment", "journal", "name", "options", "scope")
+
+    def __init__(self, scope: Scope, entry: Entry, name: str, args: tuple[Any, ...], options: StepOptions) -> None:
+        self.scope = scope
+        self.journal = scope.journal
+        self.environment = scope.environment
+        self.entry = entry
+        self.name = name
+        self.args = args
+        self.options = options
+
+    def make(self, function: Callable[..., Any]) -> Operation:
+        if self.entry.status == Status.RUNNING:
+            yield from self._settle_lost()
+        if self.entry.status == Status.EXHAUSTED:
+            raise self._failure_error()
+        self._wait_for_backoff()
+        self._start()
+        if self.journal.is_wary:
+            self.journal.mark(self.entry)
+            yield Save()
+        try:
+            value = yield from self._call(function)
+        except ControlFlow:
+            raise
+        except Exception as error:
+            yield from self._record_failure(ErrorInfo.of(error), _verdict(error, self.options), error)
+            raise self._outcome() from None
+        if self.journal.is_wary and not self.scope.is_concurrent:
+            self.journal.is_wary = False
+        self.scope.see(self.entry)
+        return value
+
+    # -- before the attempt
+
+    def _settle_lost(self) -> Operation:
+        """An attempt was committed as begun, and its worker died: it counts as failed."""
+        error = ErrorInfo(
+            "WorkerDied",
+            f'the worker died during attempt {self.entry.attempts} of step "{self.name}"',
+        )
+        yield from self._record_failure(error, _RETRY)
+
+    def _wait_for_backoff(self) -> None:
+        if self.entry.status != Status.FAILED:
+            return
+        due = self.entry.next_attempt_at
+        if due is not None and due > self.environment.now():
+            raise Park(due)
+
+    def _start(self) -> None:
+        entry, options = self.entry, self.options
+        with self.journal.lock:
+            if entry.arguments is None:
+                entry.arguments = self._arguments()
+            if options.rollback is not None:
+                entry.data = {**entry.data, "rollback": self._compensation(options)}
+            entry.status = Status.RUNNING
+            entry.attempts += 1
+            entry.last_attempt_at = self.environment.now()
+            entry.next_attempt_at = None
+
+    def _arguments(self) -> str | None:
+        """The arguments, for operators; where there is a handler, for it too, and then they have to encode."""
+        if not self.args:
+            return None
+        try:
+            return self.environment.encode(self.args, f'the arguments of step "{self.name}"')
+        except PayloadError:
+            if self.options.rollback is not None:
+                raise
+            shown = [_shortened(each) for each in self.args]
+            return self.environment.encode(tuple(shown), "arguments shown as text")
+
+    def _compensation(self, options: StepOptions) -> dict[str, Any]:
+        assert options.rollback is not None
+        return {
+            "handler": handler_name(options.rollback),
+            "timeout": options.timeout_seconds,
+            "max_retries": options.max_retries,
+            "base": options.retry_backoff_base,
+            "max": options.retry_backoff_max,
+            "backoff": options.backoff,
+        }
+
+    # -- the attempt
+
+    def _call(self, function: Callable[..., Any]) -> Operation:
+        record = self._record if self.options.atomic else None
+        info = StepInfo(
+            run_id=self.journal.run.id,
+            location=self.entry.location,
+            attempt=self.entry.attempts,
+            idempotency_key=_idempotency_key(self.journal.run.id, self.entry.location, self._generation()),
+            is_evicted=self.environment.is_evicted,
+        )
+        value = yield Call(function, self.args, self.name, self.options.timeout_seconds, info, record)
+        if record is None:
+            self._record(value)
+            if not self.options.ephemeral:
+                yield Save()
+        return self.environment.decode(self.entry.output)
+
+    def _generation(self) -> int:
+        return self.journal.run.generations.get(self.entry.location, 0)
+
+    def _record(self, value: Any) -> None:
+        output = self.environment.encode(value, f'the output of step "{self.name}"')
+        self.journal.finish(self.entry, output=output)
+
+    # -- after a failure
+
+    def _outcome(self) -> BaseException:
+        if self.entry.status == Status.EXHAUSTED:
+            return self._failure_error()
+        return Park(self.entry.next_attempt_at)
+
+    def _record_failure(self, error: ErrorInfo, verdict: str, cause: Exception | None = None) -> Operation:
+        entry, options = self.entry, self.options
+        now = self.environment.now()
+        last_attempt_at = entry.last_attempt_at or now
+        will_retry = verdict == _RETRY and entry.attempts <= options.max_retries
+        retry_at = _later(last_attempt_at, retry_delay(options, entry.attempts)) if will_retry else None
+        data = entry.data if will_retry else {**entry.data, "failure": self._failure_data(verdict, error, cause)}
+        with self.journal.lock:
+            self.journal.add_attempt(
+                AttemptRecord(entry.location, entry.attempts, self.environment.worker, last_attempt_at, now, error)
+            )
+            self.journal.mark(
+                entry,
+                status=Status.FAILED if will_retry else Status.EXHAUSTED,
+                error=error,
+                data=data,
+                output=None,
+                completed_at=None,
+                finished_ordinal=None,
+                next_attempt_at=retry_at,
+            )
+        yield Save()
+        self._tell(error, will_retry, retry_at)
+
+    def _failure_data(self, verdict: str, error: ErrorInfo, cause: Exception | None) -> dict[str, Any]:
+        if verdict == _RETRY:  # out of attempts
+            return {"kind": "timeout" if isinstance(cause, StepTimeoutError) else "exhausted", "raises": "exhausted"}
+        data: dict[str, Any] = {"kind": verdict, "raises": verdict}
+        if isinstance(cause, PayloadError):
+            data["payload"] = [cause.what, cause.path, cause.problem, cause.advice]
+        elif isinstance(cause, CriticalError | RollbackError):
+            data["class"] = f"{type(cause).__module__}:{type(cause).__qualname__}"
+        return data
+
+    def _tell(self, error: ErrorInfo, will_retry: bool, retry_at: datetime | None) -> None:
+        entry = self.entry
+        details = {
+            "location": entry.location,
+            "attempt": entry.attempts,
+            "retries_left": max(0, self.options.max_retries - (entry.attempts - 1)) if will_retry else 0,
+            "will_retry": will_retry,
+            "retry_at": retry_at,
+            "error": error,
+        }
+        self.environment.emit(Event("step_failed", details))
+
+    def _failure_error(self) -> Exception:
+        entry = self.entry
+        recorded = entry.data.get("failure", {})
+        info = entry.error or ErrorInfo("Exception", "unknown")
+        if "payload" in recorded:
+            error: Exception = PayloadError(*recorded["payload"])
+        elif recorded.get("raises") == "exhausted":
+            error = StepExhaustedError(self.name, info)
+        elif recorded.get("kind") == "rollback":
+            error = _rebuilt(recorded.get("class"), RollbackError, info.message)
+        else:
+            error = _rebuilt(recorded.get("class"), CriticalError, info.message)
+        step_failure = StepFailure(recorded.get("kind", "exhausted"), self.name, entry.attempts, info)
+        return with_failure(error, Failure("step", self.name, (entry.location,), info, step_failure))
+
+
+_RETRY = "retry"
+
+
+def _verdict(error: Exception, options: StepOptions) -> str:
+    """What to do after this error: retry, or the kind of failure that it is at once."""
+    if isinstance(error, PayloadError):
+        return "payload"
+    if isinstance(error, RollbackError):
+        return "rollback"
+    if isinstance(error, CriticalError):
+        return "critical"
+    if isinstance(error, StepTimeoutError) and not options.retry_on_timeout:
+        return "timeout"
+    if options.retry_if is not None and not options.retry_if(error):
+        return "critical"
+    return _RETRY
+
+
+def _rebuilt(name: str | None, base: type[Exception], message: str) -> Exception:
+    """The user's subclass of `base`, so that code may catch it on replay too; `base` where it cannot be had."""
+    if name:
+        module, _, qualname = name.partition(":")
+        try:
+            found: Any = import_module(module)
+            for part in qualname.split("."):
+                found = getattr(found, part)
+            if isinstance(found, type) and issubclass(found, base):
+                return found(message)
+        except Exception:  # gone, local, or with a constructor of its own: the base class says enough
+            return base(message)
+    return base(message)
+
+
+def _idempotency_key(run_id: str, location: str, generation: int) -> str:
+    return hashlib.sha256(f"{run_id}\0{location}\0{generation}".encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _later(moment: datetime, delay: float) -> datetime:
+    try:
+        return moment + timedelta(seconds=delay)
+    except OverflowError:
+        return moment + timedelta(days=365)
+
+
+def _shortened(value: object) -> str:
+    try:
+        shown = repr(value)
+    except Exception:  # a user's __repr__ may raise anything
+        shown = f"<{type(value).__name__}>"
+    return shown if len(shown) <= _REPR_LIMIT else f"{shown[:_REPR_LIMIT]}..."

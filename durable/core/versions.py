@@ -1,0 +1,97 @@
+"""What code does about its own history: checkpoints, stand-ins for removed operations, version pins, sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable.core.effects import Lookup, Operation, Save
+from durable.core.entries import ENDED, Kind, OutgoingMessage, RunState
+from durable.core.errors import InvalidTransitionError, RunNotFoundError
+from durable.core.location import escape
+from durable.core.scope import Scope
+
+__all__ = ["get_version", "removed", "rollback_checkpoint", "send"]
+
+
+def rollback_checkpoint(scope: Scope, name: str) -> Operation:
+    """From here on, steps of this scope and those within it may have rollback handlers."""
+    node = scope.meet(Kind.ROLLBACK_CHECKPOINT, name)
+    if node.entry is None:
+        scope.journal.finish(scope.create(node, Kind.ROLLBACK_CHECKPOINT))
+    scope.has_checkpoint = True
+    yield from ()  # an operation is a generator, also one that asks nothing of its driver
+
+
+def removed(scope: Scope, name: str, kind: str) -> Operation:
+    """Stand for the entry `name` of this kind, which the code no longer makes."""
+    if kind not in set(Kind):
+        raise ValueError(f"removed knows the kinds {', '.join(Kind)}, not {kind!r}")
+    node = scope.meet(Kind.REMOVED, name)
+    entry = node.entry
+    if entry is not None and entry.kind not in (Kind.REMOVED, kind):
+        scope.diverged(f'expected a {kind} or its removal at "{node.location}", found a {entry.kind}', node.location)
+    if entry is None and not node.children:
+        scope.journal.finish(scope.create(node, Kind.REMOVED, data={"original": str(kind)}))
+    yield from ()
+
+
+def get_version(scope: Scope, name: str, latest: int) -> Operation:
+    """The version this run is pinned to here: `latest` when it comes here first, 1 when older code ran past here."""
+    if not isinstance(latest, int) or isinstance(latest, bool) or latest < 1:
+        raise ValueError(f"latest must be a whole number of at least 1, not {latest!r}")
+    node = scope.meet(Kind.VERSION_CHECK, name)
+    entry = node.entry
+    if entry is None:
+        resolved = 1 if scope.unmet() else latest
+        entry = scope.create(node, Kind.VERSION_CHECK, data={"resolved": resolved, "latest": latest})
+        scope.journal.finish(entry)
+    scope.see(entry)
+    yield from ()
+    return entry.data["resolved"]
+
+
+def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
+    """Send a message to this run or another, once. Raises RunNotFoundError, and InvalidTransitionError for an ended one."""
+    escape(queue)
+    target = to if to is not None else scope.journal.run.id
+    node = scope.meet_send()
+    entry = node.entry
+    if entry is None:
+        text = scope.environment.encode(body, f'the body of a message to "{queue}"')
+        state = RunState.RUNNING if target == scope.journal.run.id else (yield Lookup(target))
+        refusal = _refusal(target, state)
+        message_id = scope.environment.new_id()
+        entry = scope.create(
+            node,
+            Kind.SEND,
+            arguments=text,
+            data={"queue": queue, "to": target, "message_id": message_id, "refused": refusal},
+        )
+        if refusal is None:
+            scope.journal.send(
+                OutgoingMessage(id=message_id, to=target, queue=queue, body=text, sent_at=scope.environment.now())
+            )
+        scope.journal.finish(entry)
+        yield Save()
+    elif (entry.data["queue"], entry.data["to"]) != (queue, target):
+        scope.diverged(
+            f'"{node.location}" sent to {entry.data["queue"]} of {entry.data["to"]}, the code now sends to {queue} of '
+            f"{target}",
+            node.location,
+        )
+    scope.see(entry)
+    _raise_refusal(target, entry.data["refused"])
+
+
+def _refusal(target: str, state: str | None) -> str | None:
+    """What stands in the way of a send, as it is recorded; None if nothing does."""
+    if state is None:
+        return "missing"
+    return str(state) if state in ENDED else None
+
+
+def _raise_refusal(target: str, refusal: str | None) -> None:
+    if refusal == "missing":
+        raise RunNotFoundError(target)
+    if refusal is not None:
+        raise InvalidTransitionError(refusal, [each for each in RunState if each not in ENDED], "send to")

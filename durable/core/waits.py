@@ -1,0 +1,194 @@
+"""Sleeps, and waits for messages.
+
+A wait is one entry, which exists from the moment it starts and holds its deadline; a message and the record of
+its receipt are one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from durable.core.effects import Operation, Pause, Receive, Save
+from durable.core.entries import Entry, Kind, Message, Status
+from durable.core.errors import MessageTimeoutError, Park
+from durable.core.location import escape
+from durable.core.scope import Scope
+
+__all__ = ["Received", "Wait", "complete", "mapped", "receive", "receive_one", "sleep"]
+
+
+# -- sleeps
+
+
+def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime | None) -> Operation:
+    """Let `duration` pass, or wait for `moment`."""
+    node = scope.meet(Kind.SLEEP, name)
+    entry = node.entry
+    if entry is None:
+        deadline = moment if moment is not None else _after(scope.environment.now(), duration or timedelta())
+        entry = scope.create(node, Kind.SLEEP, data={"state": "pending", "deadline": deadline.isoformat()})
+        scope.journal.mark(entry)
+        is_new = True
+    elif entry.data["state"] != "pending":
+        scope.see(entry)
+        return
+    else:
+        deadline = datetime.fromisoformat(entry.data["deadline"])
+        is_new = False
+    yield from _rest_until(scope, deadline, is_new)
+    scope.journal.finish(entry, data={**entry.data, "state": "completed"})
+    scope.see(entry)
+
+
+def _rest_until(scope: Scope, deadline: datetime, is_new: bool) -> Operation:
+    remaining = (deadline - scope.environment.now()).total_seconds()
+    if remaining <= 0:
+        return
+    if remaining < scope.environment.short_sleep:
+        yield Pause(remaining)
+        return
+    if is_new and scope.is_concurrent:
+        yield Save()  # another branch may run for long before this pass parks and commits
+    raise Park(deadline)
+
+
+def _after(now: datetime, duration: timedelta) -> datetime:
+    try:
+        return now + duration
+    except OverflowError:
+        raise ValueError(f"a wait of {duration} ends after the year 9999: choose a shorter one") from None
+
+
+# -- messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a receive asks for: messages of these queues (any, if empty), at most `count`, within `timeout`."""
+
+    name: str
+    names: Sequence[str] = ()
+    count: int = 1
+    timeout: timedelta | None = None
+    is_completable: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str):
+            raise TypeError(f"names is a list of queues, not text: write names=[{self.names!r}]")
+        object.__setattr__(self, "names", tuple(dict.fromkeys(self.names)))
+        for each in self.names:
+            escape(each)
+        if not isinstance(self.count, int) or self.count < 1:
+            raise ValueError(f"count must be a whole number of at least 1, not {self.count!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as the wait's entry records it: "id", "name" (the queue), "body" (codec text), "sent_at", "completed"."""
+
+    entry: Entry
+    record: dict[str, Any]
+
+
+def mapped(operation: Operation, function: Callable[[Any], Any]) -> Operation:
+    """The operation, with `function` applied to its value."""
+    return function((yield from operation))
+
+
+def receive_one(scope: Scope, wait: Wait) -> Operation:
+    """The next message's record. Raises MessageTimeoutError past the deadline."""
+    received = yield from receive(scope, wait)
+    if not received:
+        raise MessageTimeoutError(wait.name, wait.names)
+    return received[0]
+
+
+def receive(scope: Scope, wait: Wait) -> Operation:
+    """Up to `count` messages' records, as soon as there is one; none past the deadline."""
+    scope.check_no_open_message(wait.name)
+    node = scope.meet(Kind.MESSAGE, wait.name)
+    entry = node.entry
+    if entry is not None and entry.status == Status.COMPLETED:
+        scope.see(entry)
+        return _opened(scope, wait, entry)
+    is_new = entry is None
+    if entry is None:
+        entry = _begin(scope, wait, scope.create(node, Kind.MESSAGE))
+    deadline = _deadline(entry)
+    is_past = deadline is not None and deadline <= scope.environment.now()
+    # What came in time counts, however late this worker is; what a fresh wait finds there, it takes.
+    messages = yield from _take(scope, wait, None if is_new or not is_past else deadline)
+    if not messages and not is_past:
+        if is_new and scope.is_concurrent:
+            yield Save()
+        raise Park(deadline, frozenset(escape(each) for each in wait.names))
+    scope.journal.finish(entry, data={**entry.data, "received": [_record(each) for each in messages]})
+    scope.journal.receive((each.id for each in messages), entry.location)
+    yield Save()
+    scope.see(entry)
+    return _opened(scope, wait, entry)
+
+
+def complete(scope: Scope, entry: Entry, message_id: str, response: Any) -> Operation:
+    """Complete a message that the wait received, with a response. Nothing, where history has it completed."""
+    received = entry.data["received"]
+    if message_id in scope.answered:
+        raise ValueError(f"message {message_id} has been completed already; complete each message once")
+    scope.answered.add(message_id)
+    if message_id not in scope.open_messages:
+        return
+    text = scope.environment.encode(response, f'the response to a message of "{entry.location}"')
+    with scope.journal.lock:
+        records = [{**each, "completed": True} if each["id"] == message_id else each for each in received]
+        scope.journal.mark(entry, data={**entry.data, "received": records})
+        scope.journal.complete_message(message_id, text)
+    del scope.open_messages[message_id]
+    yield Save()
+
+
+def _begin(scope: Scope, wait: Wait, entry: Entry) -> Entry:
+    deadline = None
+    if wait.timeout is not None:
+        deadline = _after(entry.created_at, wait.timeout).isoformat()
+    scope.journal.mark(
+        entry,
+        data={
+            "names": list(wait.names),
+            "count": wait.count,
+            "deadline": deadline,
+            "completable": wait.is_completable,
+        },
+    )
+    return entry
+
+
+def _deadline(entry: Entry) -> datetime | None:
+    text = entry.data.get("deadline")
+    return datetime.fromisoformat(text) if text else None
+
+
+def _take(scope: Scope, wait: Wait, before: datetime | None) -> Operation:
+    """Claim messages for this wait: branches of one pass must not take the same one."""
+    journal = scope.journal
+    found: list[Message] = yield Receive(tuple(wait.names), wait.count + journal.claimed_count(), before)
+    return journal.claim_messages(found, wait.count)
+
+
+def _record(message: Message) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "name": message.queue,
+        "body": message.body,
+        "sent_at": message.sent_at.isoformat(),
+        "completed": False,
+    }
+
+
+def _opened(scope: Scope, wait: Wait, entry: Entry) -> list[Received]:
+    received: Iterable[dict[str, Any]] = entry.data["received"]
+    if wait.is_completable:
+        scope.open_messages.update({each["id"]: wait.name for each in received if not each["completed"]})
+    return [Received(entry, each) for each in received]

@@ -1,0 +1,1 @@
+"""Drivers perform the effects of operations: one synchronously, one with asyncio. They decide nothing."""

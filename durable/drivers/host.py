@@ -1,0 +1,74 @@
+"""What a driver needs from around it: the commits, the context that bodies get, and where code may run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from durable.core.effects import Call, Lookup, Receive, Save
+from durable.core.entries import Message
+from durable.core.scope import Scope
+
+__all__ = ["Host", "refuse_lazy_body"]
+
+
+class Host(Protocol):
+    """The surroundings of one pass."""
+
+    #: Branches run one after the other, in the caller's thread.
+    runs_in_turn: bool
+    #: Threads for branches, besides the pass's own.
+    max_threads: int
+
+    def save(self, effect: Save) -> None:
+        """Commit what the journal holds; return when it is committed."""
+
+    def save_atomically(self, call: Callable[[], None]) -> None:
+        """Run `call` and a commit in one transaction of the store's database."""
+
+    def receive(self, effect: Receive) -> list[Message]:
+        """Look into the run's inbox."""
+
+    def lookup(self, effect: Lookup) -> str | None:
+        """The state of another run, or None."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait in memory; less if the pass is evicted meanwhile."""
+
+    async def async_wait(self, seconds: float) -> None:
+        """Wait in memory without holding up the event loop."""
+
+    def begins(self, call: Call) -> None:
+        """A user's function is about to be called."""
+
+    def is_evicted(self) -> bool:
+        """Whether the pass has to end."""
+
+    def sync_context(self, scope: Scope, driver: Any) -> Any:
+        """The context that a synchronous body gets."""
+
+    def async_context(self, scope: Scope, driver: Any) -> Any:
+        """The context that an asynchronous body gets."""
+
+    def branch_thread(self) -> AbstractContextManager[None]:
+        """Around a branch's thread: what has to be opened and closed there, such as database connections."""
+
+    def interrupted(self) -> None:
+        """A step was interrupted at its timeout, wherever it was: leave nothing half-used, such as a connection."""
+
+
+def refuse_lazy_body(value: Any, function: Callable[..., Any]) -> None:
+    """A synchronous body must have run when it returns. Raises TypeError for a generator or coroutine."""
+    if not (inspect.isgenerator(value) or inspect.iscoroutine(value) or inspect.isasyncgen(value)):
+        return
+    kind = "a generator" if inspect.isgenerator(value) else "a coroutine"
+    if not inspect.isasyncgen(value):
+        value.close()
+    name = getattr(function, "__qualname__", repr(function))
+    raise TypeError(
+        f"the body {name} returned {kind}, so none of its code has run: in a synchronous workflow a body is a plain "
+        "function; write `async def` for the workflow itself to have asynchronous bodies, and loop with ctx.loop "
+        "instead of yielding"
+    )

@@ -1,0 +1,107 @@
+"""Timeouts for synchronous code: interrupt it where it stands.
+
+In the main thread a timer signal breaks into whatever blocks: a sleep, a socket, a query. Elsewhere the exception is
+set asynchronously, and raised at the thread's next bytecode. The interruption derives from KeyboardInterrupt, because
+that is what database drivers and others know to clean up after.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar
+
+__all__ = ["TimedOut", "call_with_timeout"]
+
+T = TypeVar("T")
+
+
+class TimedOut(Exception):  # a fact for the driver, which knows the step's name
+    """The call was interrupted at its timeout."""
+
+
+class _Interruption(KeyboardInterrupt):
+    """Raised inside the user's code."""
+
+
+def call_with_timeout(call: Callable[[], T], timeout: float) -> T:
+    """`call()`, interrupted after `timeout` seconds (0 for none). Raises TimedOut."""
+    if timeout <= 0:
+        return call()
+    if threading.current_thread() is threading.main_thread():
+        return _call_with_signal(call, timeout)
+    return _call_with_watchdog(call, timeout)
+
+
+def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
+    is_running = True
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if is_running:
+            raise _Interruption
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    began = time.monotonic()
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, timeout)
+    try:
+        try:
+            return call()
+        finally:
+            is_running = False
+    except _Interruption:
+        raise TimedOut from None
+    finally:
+        is_running = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if outer:  # somebody else's timer goes on, with what is left of it
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (time.monotonic() - began)))
+
+
+def _call_with_watchdog(call: Callable[[], T], timeout: float) -> T:
+    watch = _Watch(threading.get_ident())
+    timer = threading.Timer(timeout, watch.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        try:
+            return call()
+        finally:
+            watch.end()
+    except _Interruption:
+        raise TimedOut from None
+    finally:
+        timer.cancel()
+
+
+class _Watch:
+    """Interrupts a thread, unless its call has ended."""
+
+    def __init__(self, thread_id: int) -> None:
+        self._thread_id = thread_id
+        self._lock = threading.Lock()
+        self._is_running = True
+        self._has_fired = False
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if self._is_running:
+                self._has_fired = True
+                _raise_in(self._thread_id, _Interruption)
+
+    def end(self) -> None:
+        with self._lock:
+            self._is_running = False
+        if self._has_fired:
+            # The exception is set and may still be under way: it must not break out later, in the engine.
+            for _ in range(1000):
+                time.sleep(0)
+
+
+def _raise_in(thread_id: int, error: type[BaseException]) -> None:
+    set_async_exc: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    set_async_exc(ctypes.c_ulong(thread_id), ctypes.py_object(error))

@@ -1,0 +1,181 @@
+"""The synchronous driver: branches are threads, a step's timeout interrupts it where it stands."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from durable.core.current import running_step
+from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
+from durable.core.errors import ControlFlow, Evicted, StepTimeoutError
+from durable.core.scope import Scope
+from durable.drivers.host import Host, refuse_lazy_body
+from durable.drivers.interrupt import TimedOut, call_with_timeout
+
+__all__ = ["SyncDriver", "call_step"]
+
+
+class SyncDriver:
+    """Performs effects in the calling thread, and branches in a few more."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._spare_threads = threading.Semaphore(max(0, host.max_threads - 1))
+
+    # -- operations
+
+    def operate(self, scope: Scope, label: str, operation: Operation) -> Any:
+        """Run one operation of a scope to its end."""
+        scope.begin(label)
+        try:
+            return self.drive(operation)
+        except ControlFlow as signal:
+            scope.signal = signal
+            raise
+        finally:
+            scope.busy = None
+
+    def drive(self, operation: Operation) -> Any:
+        """Perform the operation's effects until it returns."""
+        try:
+            effect = next(operation)
+            while True:
+                try:
+                    outcome = self._perform(effect)
+                except BaseException as error:
+                    effect = operation.throw(error)
+                else:
+                    effect = operation.send(outcome)
+        except StopIteration as stop:
+            return stop.value
+
+    def _perform(self, effect: Effect) -> Any:
+        return _PERFORMERS[type(effect)](self, effect)
+
+    # -- effects
+
+    def _save(self, effect: Save) -> None:
+        self.host.save(effect)
+
+    def _call(self, effect: Call) -> Any:
+        if effect.record is None:
+            return call_step(effect, self.host)
+        return call_atomically(effect, self.host)
+
+    def _body(self, effect: Body) -> Any:
+        context = self.host.sync_context(effect.scope, self)
+        value = effect.function(context, *effect.args)
+        refuse_lazy_body(value, effect.function)
+        return value
+
+    def _receive(self, effect: Receive) -> Any:
+        return self.host.receive(effect)
+
+    def _lookup(self, effect: Lookup) -> Any:
+        return self.host.lookup(effect)
+
+    def _pause(self, effect: Pause) -> None:
+        self.host.wait(effect.seconds)
+        if self.host.is_evicted():
+            raise Evicted
+
+    # -- branches
+
+    def _fork(self, effect: Fork) -> None:
+        """The calling thread works on the branches too, so that a fork within a branch needs no thread to spare."""
+        waiting = deque(effect.branches)
+        errors: list[BaseException] = []
+        helpers = [] if self.host.runs_in_turn else list(self._helpers(len(waiting) - 1, effect, waiting, errors))
+        self._work(effect, waiting, errors)
+        for helper in helpers:
+            helper.join()
+        if errors:
+            raise errors[0]
+
+    def _helpers(
+        self, count: int, effect: Fork, waiting: deque[Operation], errors: list[BaseException]
+    ) -> Iterable[threading.Thread]:
+        for _ in range(count):
+            if not self._spare_threads.acquire(blocking=False):
+                return
+            context = contextvars.copy_context()
+            helper = threading.Thread(
+                target=context.run, args=(self._help, effect, waiting, errors), name="durable-branch", daemon=True
+            )
+            helper.start()
+            yield helper
+
+    def _help(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
+        try:
+            with self.host.branch_thread():
+                self._work(effect, waiting, errors)
+        finally:
+            self._spare_threads.release()
+
+    def _work(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
+        while not effect.is_decided():
+            try:
+                branch = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                self.drive(branch)
+            except BaseException as error:  # handed to the thread that forked
+                errors.append(error)
+                return
+
+
+def call_step(effect: Call, host: Host, *, awaits: bool = True) -> Any:
+    """Call a step's function in this thread; with `awaits`, an async one with an event loop of its own."""
+    host.begins(effect)
+    try:
+        return call_with_timeout(lambda: _value_of(effect, awaits), effect.timeout)
+    except TimedOut:
+        host.interrupted()
+        raise StepTimeoutError(effect.name, effect.timeout) from None
+    except SystemExit as error:
+        # Code that exits inside a step is a failed attempt; it must not take the worker along.
+        raise RuntimeError(f'step "{effect.name}" called sys.exit({error.code!r})') from error
+
+
+def call_atomically(effect: Call, host: Host) -> Any:
+    """The call, its record and the commit as one transaction."""
+    value: Any = None
+
+    def call() -> None:
+        nonlocal value
+        value = call_step(effect, host)
+        assert effect.record is not None
+        effect.record(value)
+
+    host.save_atomically(call)
+    return value
+
+
+def _value_of(effect: Call, awaits: bool) -> Any:
+    with running_step(effect.info):
+        value = effect.function(*effect.args)
+        if awaits and inspect.isawaitable(value):
+            value = async_to_sync(_awaited)(value)
+        return value
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+_PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
+    Save: SyncDriver._save,
+    Call: SyncDriver._call,
+    Body: SyncDriver._body,
+    Receive: SyncDriver._receive,
+    Lookup: SyncDriver._lookup,
+    Pause: SyncDriver._pause,
+    Fork: SyncDriver._fork,
+}

@@ -1,0 +1,173 @@
+"""The handle: a run's id, with the verbs and the state of the run behind it.
+
+A handle holds no copy of the run: what it shows is read when it is asked for. Every blocking method has a twin
+for async code, with an `a` before its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+
+from durable import operations
+from durable.core.errors import ErrorInfo
+from durable.history import HistoryEntry
+
+__all__ = ["Handle", "aget_run", "get_run"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A run, by its id. Every access and every verb raises RunNotFoundError if there is no such run."""
+
+    id: str
+
+    # -- what it is
+
+    @property
+    def state(self) -> str:
+        """pending, running, sleeping, paused, rolling_back, completed, failed or cancelled."""
+        return str(operations.record(self.id).state)
+
+    @property
+    def output(self) -> Any:
+        """What the workflow returned; None before."""
+        return operations.output(self.id)
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """Why the run failed, or is being rolled back; None otherwise."""
+        return operations.record(self.id).error
+
+    @property
+    def wake_at(self) -> datetime | None:
+        """When the run goes on by itself; None if it does not."""
+        return operations.record(self.id).wake_at
+
+    @property
+    def waiting_for(self) -> list[str] | None:
+        """The queues of which it waits for a message, [] for any; None if it waits for none."""
+        return operations.waiting_for(self.id)
+
+    @property
+    def workflow(self) -> str:
+        """The workflow's name."""
+        return operations.record(self.id).workflow
+
+    @property
+    def summary(self) -> str:
+        """What the run does or waits for, in a line."""
+        return operations.record(self.id).summary
+
+    def history(self) -> list[HistoryEntry]:
+        """The records of its operations, in the order in which they began."""
+        return operations.history(self.id)
+
+    # -- what one can do
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait until the run has ended; its output.
+
+        Raises RunFailedError, RunCancelledError, and TimeoutError after `timeout` seconds.
+        """
+        return operations.result(self.id, timeout)
+
+    def send(self, queue: str, body: Any = None, *, id: str | None = None) -> str:
+        """Send a message; its id. With an `id` that the run has seen, nothing is sent again.
+
+        Raises InvalidTransitionError if the run has ended, PayloadError for a body the codec refuses.
+        """
+        return operations.send(self.id, queue, body, idempotency_id=id)
+
+    def ask(self, queue: str, body: Any = None, *, timeout: float | None = None, id: str | None = None) -> Any:
+        """Send a message and wait for the response of `message.complete(response)`. Raises TimeoutError."""
+        return operations.ask(self.id, queue, body, timeout=timeout, idempotency_id=id)
+
+    def wake(self, end_sleeps: bool = False) -> None:
+        """Give the run a pass now and try steps in backoff at once; with `end_sleeps`, end its sleeps too."""
+        operations.wake(self.id, end_sleeps=end_sleeps)
+
+    def pause(self) -> None:
+        """Stop the run until `resume()`: a parked one at once, a running one at its next operation."""
+        operations.pause(self.id)
+
+    def resume(self) -> None:
+        """Let a paused run go on."""
+        operations.resume(self.id)
+
+    def cancel(self, reason: str = "", rollback: bool = False) -> None:
+        """End the run for good; with `rollback`, compensate first."""
+        operations.cancel(self.id, reason=reason, rollback=rollback)
+
+    def recover(self) -> None:
+        """Let a failed run go on: what made it fail is tried again."""
+        operations.recover(self.id)
+
+    def restart(self) -> Handle:
+        """Start a new run of the same workflow with the same input."""
+        return Handle(operations.restart(self.id))
+
+    # -- the same, from async code
+
+    async def aresult(self, timeout: float | None = None) -> Any:
+        """`result`, from async code."""
+        return await _in_thread(self.result, timeout)
+
+    async def asend(self, queue: str, body: Any = None, *, id: str | None = None) -> str:
+        """`send`, from async code."""
+        return await sync_to_async(self.send)(queue, body, id=id)
+
+    async def aask(self, queue: str, body: Any = None, *, timeout: float | None = None, id: str | None = None) -> Any:
+        """`ask`, from async code."""
+        return await _in_thread(lambda: self.ask(queue, body, timeout=timeout, id=id))
+
+    async def ahistory(self) -> list[HistoryEntry]:
+        """`history`, from async code."""
+        return await sync_to_async(self.history)()
+
+    async def awake(self, end_sleeps: bool = False) -> None:
+        """`wake`, from async code."""
+        await sync_to_async(self.wake)(end_sleeps)
+
+    async def apause(self) -> None:
+        """`pause`, from async code."""
+        await sync_to_async(self.pause)()
+
+    async def aresume(self) -> None:
+        """`resume`, from async code."""
+        await sync_to_async(self.resume)()
+
+    async def acancel(self, reason: str = "", rollback: bool = False) -> None:
+        """`cancel`, from async code."""
+        await sync_to_async(self.cancel)(reason, rollback)
+
+    async def arecover(self) -> None:
+        """`recover`, from async code."""
+        await sync_to_async(self.recover)()
+
+    async def arestart(self) -> Handle:
+        """`restart`, from async code."""
+        return await sync_to_async(self.restart)()
+
+
+def get_run(run_id: str) -> Handle:
+    """The handle of a run. Raises RunNotFoundError."""
+    operations.record(run_id)
+    return Handle(run_id)
+
+
+async def aget_run(run_id: str) -> Handle:
+    """`get_run`, from async code."""
+    return await sync_to_async(get_run)(run_id)
+
+
+async def _in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """In a thread of its own: what waits for long must not hold up the thread that all synchronous code shares."""
+    return await sync_to_async(function, thread_sensitive=False)(*args, **kwargs)

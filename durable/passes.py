@@ -1,0 +1,273 @@
+"""One pass of a run: what surrounds the engine while it goes through a workflow once.
+
+Owns the commits of a pass, the threads' connections, and the way from the engine's events to signals. A pass
+that cannot reach the store, or has lost its lease, ends without a further word: the database is the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import InterfaceError, OperationalError, connections
+
+from durable import backend, registry, signals
+from durable.backend import Backend
+from durable.conf import conf
+from durable.context import AsyncContext, Context
+from durable.core.current import running_workflow
+from durable.core.effects import Call, Lookup, Receive, Save
+from durable.core.entries import Batch, Committed, Message, RunRecord, RunState
+from durable.core.errors import ControlFlow, LeaseLost, PassAborted
+from durable.core.journal import Event, Journal
+from durable.core.run import PassOutcome, PassPolicy, run_pass
+from durable.core.scope import Scope
+from durable.drivers.aio import AsyncDriver
+from durable.drivers.sync import SyncDriver
+from durable.operations import new_id
+from durable.registry import WorkflowDefinition
+from durable.store import Store
+
+__all__ = ["Eviction", "PassOutcome", "execute_pass"]
+
+logger = logging.getLogger("durable.pass")
+
+_UNKNOWN_OUTCOME = (OperationalError, InterfaceError)
+
+
+class Eviction:
+    """Tells a pass, from any thread, that it has to end."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.reason = ""
+
+    @property
+    def requested(self) -> bool:
+        """Whether the pass has to end."""
+        return self._event.is_set()
+
+    def request(self, reason: str) -> None:
+        """End the pass at its next operation. `reason` is for the log."""
+        self.reason = self.reason or reason
+        self._event.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, but no longer than until the pass has to end."""
+        self._event.wait(seconds)
+
+
+def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Backend | None = None) -> PassOutcome:
+    """Pass a claimed run once. Raises LeaseLost or PassAborted where nothing more may or can be written."""
+    at = at or backend.current()
+    surroundings = _Pass(record, store, eviction, at)
+    definition = _definition(record, at)
+    policy = PassPolicy(
+        max_crashes=conf.MAX_CRASHES,
+        divergence_grace=conf.DIVERGENCE_GRACE if at.divergence_grace is None else at.divergence_grace,
+    )
+    operation = run_pass(surroundings.journal, surroundings.call_of(definition), policy)
+    with running_workflow(record.id):
+        if definition is not None and definition.is_async:
+            outcome: PassOutcome = async_to_sync(AsyncDriver(surroundings).drive)(operation)
+        else:
+            outcome = SyncDriver(surroundings).drive(operation)
+    return surroundings.finished(outcome)
+
+
+def _definition(record: RunRecord, at: Backend) -> WorkflowDefinition | None:
+    try:
+        return registry.get(record.workflow)
+    except registry.UnknownWorkflowError as error:
+        if at.find is not None and (found := at.find(record.workflow)) is not None:
+            return found
+        if record.state != RunState.ROLLING_BACK:
+            logger.error("run %s waits for a worker that knows its workflow: %s", record.id, error)
+        return None
+
+
+class _Pass:
+    """The host of the drivers and the environment of the engine, for one pass."""
+
+    def __init__(self, record: RunRecord, store: Store, eviction: Eviction, at: Backend) -> None:
+        self.run = record
+        self.store = store
+        self.eviction = eviction
+        self.codec = at.codec
+        self.now: Callable[[], datetime] = at.now
+        self.ring = at.ring
+        self.rest = at.rest or eviction.wait
+        self.observe = at.observe
+        self.worker = record.worker
+        self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
+        self.runs_in_turn = at.runs_in_turn
+        self.max_threads = conf.MAX_BRANCH_THREADS
+        self._commit_lock = threading.Lock()
+        self._state = str(record.state)
+        with self._reaching_the_store():
+            entries = store.load(record.id)
+        self.journal = Journal(record, entries, self)
+
+    def call_of(self, definition: WorkflowDefinition | None) -> Callable[[Any], Any] | None:
+        """The workflow's function with a fresh copy of its input."""
+        if definition is None:
+            return None
+
+        def call(context: Any) -> Any:
+            given = self.codec.decode(self.run.input, what=f"the input of {self.run.workflow}")
+            return definition.function(context, *given["args"], **given["kwargs"])
+
+        call.__qualname__ = getattr(definition.function, "__qualname__", definition.name)
+        return call
+
+    def finished(self, outcome: PassOutcome) -> PassOutcome:
+        """The outcome, with the run that it is about told to be due if it is."""
+        if outcome.due_now:
+            self.ring({self.run.queue})
+        return outcome
+
+    # -- the engine's environment
+
+    def encode(self, value: Any, what: str) -> str:
+        return self.codec.encode(value, what=what)
+
+    def decode(self, text: str | None) -> Any:
+        return None if text is None else self.codec.decode(text)
+
+    def is_evicted(self) -> bool:
+        return self.eviction.requested
+
+    def new_id(self) -> str:
+        return new_id()
+
+    def emit(self, event: Event) -> None:
+        details: dict[str, Any] = {"run": self.run.id, "workflow": self.run.workflow, **event.details}
+        if event.name == "run_changed":
+            previous, self._state = self._state, details["state"]
+            details["previous"] = previous
+        signals.send(getattr(signals, event.name), **details)
+
+    # -- the drivers' host
+
+    def save(self, effect: Save) -> None:
+        with self._commit_lock:
+            committed = self._commit(effect)
+        self._after(committed)
+
+    def save_atomically(self, call: Callable[[], None]) -> None:
+        # The lock is held until the transaction has ended: another branch's save must not report as committed
+        # what this transaction took along and could still lose.
+        committed: Committed | None = None
+        batch: Batch | None = None
+        with ExitStack() as until_committed:
+            try:
+                with self.store.transaction():
+                    call()
+                    until_committed.enter_context(self._commit_lock)
+                    batch = self.journal.take(None, None)
+                    assert batch is not None, "a call that records leaves something to commit"
+                    committed = self._write(batch)
+            except (ControlFlow, PassAborted):
+                raise
+            except Exception as error:
+                if batch is None:  # the function failed: its transaction is rolled back, nothing was taken
+                    raise
+                self._refused(batch, error)
+                raise
+        if batch is not None:
+            self.journal.settle(batch)
+        self._after(committed)
+
+    def _refused(self, batch: Batch, error: Exception) -> None:
+        """The transaction did not commit: a failure of the step, unless nobody knows whether it did."""
+        if isinstance(error, _UNKNOWN_OUTCOME):
+            raise PassAborted(f"the commit was not answered: {error}") from error
+        self.journal.restore(batch)
+
+    def receive(self, effect: Receive) -> list[Message]:
+        with self._reaching_the_store():
+            return self.store.inbox(self.run.id, effect.names, effect.count, effect.before)
+
+    def lookup(self, effect: Lookup) -> str | None:
+        with self._reaching_the_store():
+            found = self.store.get(effect.run_id)
+        return None if found is None else str(found.state)
+
+    def wait(self, seconds: float) -> None:
+        self.rest(seconds)
+
+    async def async_wait(self, seconds: float) -> None:
+        if self.rest == self.eviction.wait:
+            await asyncio.sleep(seconds)
+        else:
+            self.rest(seconds)
+
+    def begins(self, call: Call) -> None:
+        if self.observe is not None:
+            self.observe(call)
+
+    def sync_context(self, scope: Scope, driver: Any) -> Context:
+        return Context(scope, driver)
+
+    def async_context(self, scope: Scope, driver: Any) -> AsyncContext:
+        return AsyncContext(scope, driver)
+
+    @contextmanager
+    def branch_thread(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            connections.close_all()  # a connection belongs to its thread
+
+    def interrupted(self) -> None:
+        for connection in connections.all(initialized_only=True):
+            if connection.connection is None or connection.in_atomic_block:
+                continue
+            if not connection.is_usable():
+                connection.close()
+
+    # -- commits
+
+    def _commit(self, effect: Save) -> Committed | None:
+        batch = self.journal.take(effect.run, effect.park_signal)
+        if batch is None:
+            return None
+        committed = self._write(batch)
+        self.journal.settle(batch)
+        return committed
+
+    def _write(self, batch: Batch) -> Committed:
+        try:
+            with self._reaching_the_store():
+                return self.store.commit(batch)
+        except LeaseLost:
+            self.eviction.request("lease lost")
+            logger.warning(
+                "run %s was taken over by another worker (fence %d is no longer the newest): nothing was written",
+                self.run.id,
+                self.run.fence,
+            )
+            raise
+
+    def _after(self, committed: Committed | None) -> None:
+        if committed is None:
+            return
+        self.journal.request = committed.request
+        if committed.ring:
+            self.ring(committed.ring)
+
+    @contextmanager
+    def _reaching_the_store(self) -> Iterator[None]:
+        """What the store cannot say ends the pass: the next one reads what was really committed."""
+        try:
+            yield
+        except Exception as error:
+            with suppress(Exception):
+                logger.warning("run %s: the store did not answer: %s", self.run.id, error)
+            raise PassAborted(f"the store did not answer: {error}") from error
