@@ -37,7 +37,7 @@ class _Shared(Generic[D]):
 
     def __init__(self, scope: Scope, driver: D) -> None:
         self._scope = scope
-        self._driver = driver
+        self._driver: D = driver
         self.logger = scope.logger(logger)
 
     @property
@@ -154,7 +154,7 @@ class _SharedQueue(Generic[D]):
 
     def __init__(self, scope: Scope, driver: D) -> None:
         self._scope = scope
-        self._driver = driver
+        self._driver: D = driver
 
     def _next(self, wait: Wait) -> Any:
         return self._driver.operate(

@@ -116,7 +116,7 @@ class Handle:
 
     # -- the same, from async code
 
-    async def aresult(self, timeout: float | None = None) -> Any:
+    async def aresult(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # the twin of result()
         """`result`, from async code."""
         return await _in_thread(self.result, timeout)
 
@@ -124,7 +124,14 @@ class Handle:
         """`send`, from async code."""
         return await sync_to_async(self.send)(queue, body, id=id)
 
-    async def aask(self, queue: str, body: Any = None, *, timeout: float | None = None, id: str | None = None) -> Any:
+    async def aask(
+        self,
+        queue: str,
+        body: Any = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # the twin of ask()
+        id: str | None = None,
+    ) -> Any:
         """`ask`, from async code."""
         return await _in_thread(lambda: self.ask(queue, body, timeout=timeout, id=id))
 

@@ -57,7 +57,7 @@ def readable(entry: Entry, decode: Decode) -> HistoryEntry:
     )
 
 
-def _plain(entry: Entry, decode: Decode) -> dict[str, Any]:
+def _plain(entry: Entry, _decode: Decode) -> dict[str, Any]:
     return dict(entry.data)
 
 

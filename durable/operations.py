@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -42,6 +41,7 @@ from durable.core.location import ANY_QUEUE, escape, unescape
 from durable.core.recovery import recover as recovery_of
 from durable.core.rollback import is_compensable
 from durable.history import HistoryEntry, readable
+from durable.ids import MAX_ID, check_id, new_id
 
 __all__ = [
     "StartRequest",
@@ -61,7 +61,6 @@ __all__ = [
     "wake",
 ]
 
-MAX_ID = 200  # characters
 _LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first, the longest
 _UNENDED = tuple(each for each in RunState if each not in ENDED)
 
@@ -122,25 +121,6 @@ def _new_run(at: Backend, request: StartRequest, call: Call, signature: inspect.
         wake_at=now + timedelta(seconds=request.delay),
         parent_id=running_run(),
     )
-
-
-def check_id(run_id: str) -> str:
-    """`run_id`, if it can be one: 1 to 200 printable characters without "/"; else TypeError or ValueError."""
-    if not isinstance(run_id, str):
-        raise TypeError(f"a run's id is text, not {run_id!r}: write id=str(...)")
-    if not 1 <= len(run_id) <= MAX_ID:
-        raise ValueError(f"a run's id has 1 to {MAX_ID} characters, this one has {len(run_id)}")
-    if "/" in run_id or not run_id.isprintable():
-        raise ValueError(f'a run\'s id is made of printable characters without "/": {run_id!r}')
-    return run_id
-
-
-def new_id() -> str:
-    """An id that sorts by time: a UUID of version 7 (RFC 9562)."""
-    milliseconds = time.time_ns() // 1_000_000
-    random = uuid.uuid4().int
-    value = (milliseconds & (1 << 48) - 1) << 80 | 0x7 << 76 | (random >> 64 & 0xFFF) << 64 | 0b10 << 62
-    return str(uuid.UUID(int=value | random & (1 << 62) - 1))
 
 
 def _check_same(at: Backend, request: StartRequest, wanted: RunRecord, found: RunRecord) -> None:
@@ -289,11 +269,12 @@ def pause(run_id: str) -> None:
     """Stop the run until it is resumed: a parked one at once, a running one at its next operation."""
     allowed = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK)
 
-    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+    def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
         _check_state(run, "pause", allowed)
         if _is_held(at, run):
             return RunChange(run={"request": Request.PAUSE, "signal": run.signal + 1})
-        patch: RunPatch = {**_unheld(RunState.PAUSED), "wake_at": None, "summary": "paused"}
+        patch = _unheld(RunState.PAUSED)
+        patch |= {"wake_at": None, "summary": "paused"}
         return RunChange(run=patch, raise_fence=True)
 
     at = backend.current()
@@ -303,7 +284,7 @@ def pause(run_id: str) -> None:
 def resume(run_id: str) -> None:
     """Let a paused run go on, or take back a pause that a running one has not come to."""
 
-    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+    def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
         if run.request == Request.PAUSE:
             return RunChange(run={"request": Request.NONE})
         _check_state(run, "resume", (RunState.PAUSED,))
@@ -326,7 +307,8 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
         if _is_held(at, run):
             request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
             return RunChange(run={"request": request, "request_reason": reason, "signal": run.signal + 1})
-        patch: RunPatch = {**_unheld(RunState.CANCELLED), "request_reason": reason}
+        patch = _unheld(RunState.CANCELLED)
+        patch["request_reason"] = reason
         if rollback and any(is_compensable(entry) for entry in entries()):
             patch |= {"state": RunState.ROLLING_BACK, "outcome": RunState.CANCELLED, "wake_at": now}
             patch |= {"summary": "compensating", "signal": run.signal + 1}

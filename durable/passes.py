@@ -30,7 +30,7 @@ from durable.core.run import PassOutcome, PassPolicy, run_pass
 from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
-from durable.operations import new_id
+from durable.ids import new_id
 from durable.registry import WorkflowDefinition
 from durable.store import Store
 

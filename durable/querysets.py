@@ -60,7 +60,11 @@ class RunQuerySet(models.QuerySet["Run"]):
             lease_expires_at=lease_until,
             worker=worker,
             started_at=Coalesce(F("started_at"), Value(now, output_field=models.DateTimeField())),
-            state=Case(When(state=RunState.ROLLING_BACK.value, then=F("state")), default=Value(RunState.RUNNING.value)),
+            state=Case(
+                When(state=RunState.ROLLING_BACK.value, then=F("state")),
+                default=Value(RunState.RUNNING.value),
+                output_field=models.CharField(),
+            ),
             wake_at=Case(
                 When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
             ),
@@ -75,7 +79,11 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(lease_expires_at__isnull=False).update(
             lease_expires_at=None,
             worker="",
-            state=Case(When(state=RunState.RUNNING.value, then=Value(RunState.PENDING.value)), default=F("state")),
+            state=Case(
+                When(state=RunState.RUNNING.value, then=Value(RunState.PENDING.value)),
+                default=F("state"),
+                output_field=models.CharField(),
+            ),
             wake_at=Case(
                 When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
             ),

@@ -73,7 +73,7 @@ class Harness:
             store=self._store,
             codec=codec or backend.production().codec,
             now=lambda: self._now,
-            ring=lambda queues: None,
+            ring=lambda _queues: None,
             pause=self._pause,
             short_sleep=None if short_sleep is None else parse_duration(short_sleep).total_seconds(),
             divergence_grace=parse_duration(divergence_grace).total_seconds(),
@@ -187,7 +187,7 @@ class Harness:
             self._store.expire_lease(claimed.id, self._now)
             raise
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, _seconds: float) -> None:
         """Somebody waits for a result or a response: what is due happens meanwhile."""
         before = self._store.commits
         self.settle()

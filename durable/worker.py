@@ -86,6 +86,7 @@ class Shift:
         self.execute = execute
         self.stop = stop
         self._ends_at = time.monotonic() + seconds
+        self._abandoned: set[str] = set()
         self._supervisor = Supervisor(queue, store=store, stop=stop, rq_worker=_rq_worker())
 
     def run(self) -> None:
@@ -144,7 +145,8 @@ class Shift:
             logger.info("run %s was taken over by another worker", record.id)
         except (PassAborted, *DATABASE_TROUBLE) as error:
             logger.warning("the pass of run %s was cut short: %s: %s", record.id, type(error).__name__, error)
-            self._abandon(record)
+            if any(isinstance(each, DATABASE_TROUBLE) for each in (error, error.__cause__)):
+                self._abandon(record)
         except Exception:  # a fault of the engine: it must not take the worker along, nor spin
             logger.exception("the pass of run %s failed; it is tried again when its lease runs out", record.id)
         else:
@@ -160,8 +162,14 @@ class Shift:
             bell.alarm(record.queue, outcome.wake_at)
 
     def _abandon(self, record: RunRecord) -> None:
-        """Make a run due again whose pass the database cut short, once it answers; else its lease has to run out."""
+        """Make a run due again whose pass the database cut short, once it answers.
+
+        Once per shift: a run that the database refuses again waits for its lease to run out, instead of spinning.
+        """
         close_connections()
+        if record.id in self._abandoned:
+            return
+        self._abandoned.add(record.id)
         held = [(record.id, record.fence)]
         self._persistently("hand back a run", lambda: self.store.release(held, timezone.now()))
 

@@ -25,7 +25,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "core": (("core",), ()),
     "drivers": (("drivers",), ("core",)),
     "context": (("context",), ("drivers", "core", "foundation")),
-    "foundation": (("conf", "registry", "signals", "codec", "crypto"), ("core",)),
+    "foundation": (("conf", "registry", "signals", "ids", "codec", "crypto"), ("core",)),
     "models": (("models", "querysets", "migrations"), ("core", "foundation")),
     "store": (("store",), ("models", "core", "foundation")),
     "bell": (("bell", "redis_client"), ("models", "core", "foundation")),

@@ -151,9 +151,9 @@ class _Fork:
             with self.journal.lock:
                 self.park = park if self.park is None else self.park.merged(park)
         except ControlFlow as signal:
-            self._ended(name, branch, signal)
+            self._ended(branch, signal)
         except CONTRACT_ERRORS as error:
-            self._ended(name, branch, error)
+            self._ended(branch, error)
         except Exception as error:
             self._failed(name, scope, branch, error)
         except BaseException:
@@ -187,7 +187,7 @@ class _Fork:
         try:
             scope.check_complete()
         except HistoryDivergedError as diverged:
-            self._ended(name, branch, diverged)
+            self._ended(branch, diverged)
             return
         failure = failure_of(error)
         info = ErrorInfo.of(error)
@@ -200,7 +200,7 @@ class _Fork:
                     origins=list(failure.origins) if failure else [],
                 )
 
-    def _ended(self, name: str, branch: Branch, ending: BaseException) -> None:
+    def _ended(self, branch: Branch, ending: BaseException) -> None:
         if branch.is_lost:
             return
         with self.journal.lock:

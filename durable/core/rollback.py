@@ -15,6 +15,7 @@ from durable.core.effects import Call, Operation, Save, StepInfo
 from durable.core.entries import Entry, Kind, Request, Status
 from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, Park
 from durable.core.journal import Event, Journal
+from durable.core.keys import idempotency_key
 from durable.core.options import StepOptions, resolve_handler, retry_delay
 
 __all__ = ["RollbackContext", "RollbackFailed", "has_compensation", "is_compensable", "roll_back"]
@@ -92,7 +93,13 @@ def _handler_call(journal: Journal, entry: Entry) -> Call:
         return handler(context, environment.decode(entry.output))
 
     name = f"rollback of {entry.location}"
-    info = StepInfo(journal.run.id, entry.location, policy.get("attempts", 0) + 1, name, environment.is_evicted)
+    info = StepInfo(
+        run_id=journal.run.id,
+        location=entry.location,
+        attempt=policy.get("attempts", 0) + 1,
+        idempotency_key=idempotency_key(journal.run, entry.location, "rollback"),
+        is_evicted=environment.is_evicted,
+    )
     return Call(handle, (), name, policy["timeout"], info, is_rollback=True)
 
 

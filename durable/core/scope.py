@@ -76,10 +76,10 @@ class Scope:
         self.journal = journal
         self.environment: Environment = journal.environment
         self.node = node
-        self.parent = parent
-        self.branch = branch or (parent.branch if parent else None)
-        self.is_concurrent = branch is not None or (parent is not None and parent.is_concurrent)
-        self.has_checkpoint = parent is not None and parent.has_checkpoint
+        self.parent: Scope | None = parent
+        self.branch: Branch | None = branch or (parent.branch if parent else None)
+        self.is_concurrent: bool = branch is not None or (parent is not None and parent.is_concurrent)
+        self.has_checkpoint: bool = parent is not None and parent.has_checkpoint
         #: The moment of the newest record that this scope's code has seen.
         self.moment: datetime = parent.moment if parent else journal.run.created_at
         #: The operation that runs now, for messages.

@@ -5,7 +5,6 @@ What a step returns or raises for good is built from its record, the first time 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from importlib import import_module
@@ -26,6 +25,7 @@ from durable.core.errors import (
     StepTimeoutError,
 )
 from durable.core.journal import Event
+from durable.core.keys import idempotency_key
 from durable.core.options import StepOptions, handler_name, retry_delay
 from durable.core.results import Failure, StepFailure, StepResult, failure_of, with_failure
 from durable.core.scope import Scope
@@ -187,7 +187,7 @@ class _Attempt:
             run_id=self.journal.run.id,
             location=self.entry.location,
             attempt=self.entry.attempts,
-            idempotency_key=_idempotency_key(self.journal.run.id, self.entry.location, self._generation()),
+            idempotency_key=idempotency_key(self.journal.run, self.entry.location),
             is_evicted=self.environment.is_evicted,
         )
         value = yield Call(function, self.args, self.name, self.options.timeout_seconds, info, record)
@@ -196,9 +196,6 @@ class _Attempt:
             if not self.options.ephemeral:
                 yield Save()
         return self.environment.decode(self.entry.output)
-
-    def _generation(self) -> int:
-        return self.journal.run.generations.get(self.entry.location, 0)
 
     def _record(self, value: Any) -> None:
         output = self.environment.encode(value, f'the output of step "{self.name}"')
@@ -217,7 +214,7 @@ class _Attempt:
         last_attempt_at = entry.last_attempt_at or now
         will_retry = verdict == _RETRY and entry.attempts <= options.max_retries
         retry_at = _later(last_attempt_at, retry_delay(options, entry.attempts)) if will_retry else None
-        data = entry.data if will_retry else {**entry.data, "failure": self._failure_data(verdict, error, cause)}
+        data = entry.data if will_retry else {**entry.data, "failure": self._failure_data(verdict, cause)}
         with self.journal.lock:
             self.journal.add_attempt(
                 AttemptRecord(entry.location, entry.attempts, self.environment.worker, last_attempt_at, now, error)
@@ -235,7 +232,7 @@ class _Attempt:
         yield Save()
         self._tell(error, will_retry, retry_at)
 
-    def _failure_data(self, verdict: str, error: ErrorInfo, cause: Exception | None) -> dict[str, Any]:
+    def _failure_data(self, verdict: str, cause: Exception | None) -> dict[str, Any]:
         if verdict == _RETRY:  # out of attempts
             return {"kind": "timeout" if isinstance(cause, StepTimeoutError) else "exhausted", "raises": "exhausted"}
         data: dict[str, Any] = {"kind": verdict, "raises": verdict}
@@ -304,10 +301,6 @@ def _rebuilt(name: str | None, base: type[Exception], message: str) -> Exception
         except Exception:  # gone, local, or with a constructor of its own: the base class says enough
             return base(message)
     return base(message)
-
-
-def _idempotency_key(run_id: str, location: str, generation: int) -> str:
-    return hashlib.sha256(f"{run_id}\0{location}\0{generation}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def _later(moment: datetime, delay: float) -> datetime:

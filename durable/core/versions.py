@@ -59,7 +59,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
     if entry is None:
         text = scope.environment.encode(body, f'the body of a message to "{queue}"')
         state = RunState.RUNNING if target == scope.journal.run.id else (yield Lookup(target))
-        refusal = _refusal(target, state)
+        refusal = _refusal(state)
         message_id = scope.environment.new_id()
         entry = scope.create(
             node,
@@ -83,7 +83,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
     _raise_refusal(target, entry.data["refused"])
 
 
-def _refusal(target: str, state: str | None) -> str | None:
+def _refusal(state: str | None) -> str | None:
     """What stands in the way of a send, as it is recorded; None if nothing does."""
     if state is None:
         return "missing"

@@ -132,7 +132,7 @@ class AsyncDriver:
                     return
                 await self.drive(branch)
             return
-        tasks = {asyncio.ensure_future(self.drive(branch)) for branch in effect.branches}
+        tasks: set[asyncio.Future[Any]] = {asyncio.ensure_future(self.drive(each)) for each in effect.branches}
         try:
             await _until_decided(tasks, effect.is_decided)
         finally:
@@ -176,7 +176,7 @@ def _call_unawaited(effect: Call, host: Host) -> Any:
 
 
 async def _until_decided(tasks: set[asyncio.Future[Any]], is_decided: Callable[[], bool]) -> None:
-    pending = tasks
+    pending = set(tasks)
     while pending and not is_decided():
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

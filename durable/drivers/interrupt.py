@@ -40,7 +40,7 @@ def call_with_timeout(call: Callable[[], T], timeout: float) -> T:
 def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
     is_running = True
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
         if is_running:
             raise _Interruption
 
