@@ -1,0 +1,234 @@
+"""The timer and the sweep on real databases and a real Redis."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import pytest
+import redis
+from django.db import OperationalError, transaction
+from django.test import override_settings
+from django.utils import timezone
+
+from durable import bell, redis_client, timer
+from durable.store import Store, store_for
+from durable.timer import Alarms, Sweep, Timer
+from project.servers import EmbeddedRedis
+from tests.app.runs import new_runs
+from tests.app.test_bell import jobs, take_job
+from tests.app.test_worker import eventually
+
+pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection")]
+QUEUE = "default"
+SELDOM = {"SWEEP_INTERVAL": 3600}
+
+
+@pytest.fixture
+def store() -> Store:
+    return store_for("default")
+
+
+@pytest.fixture(autouse=True)
+def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer._log_this, "_said", {})
+    monkeypatch.setattr(bell._log_this, "_said", {})
+    monkeypatch.setattr(bell, "_quiet_until", {})
+
+
+class Rings:
+    """What rings, and when; `wait` blocks for the next."""
+
+    def __init__(self) -> None:
+        self.rung: list[tuple[str, bool, datetime]] = []
+        self._condition = threading.Condition()
+
+    def __call__(self, queue: str, *, insist: bool = False) -> None:
+        with self._condition:
+            self.rung.append((queue, insist, timezone.now()))
+            self._condition.notify_all()
+
+    def wait(self, count: int = 1) -> tuple[str, bool, datetime]:
+        with self._condition:
+            assert self._condition.wait_for(lambda: len(self.rung) >= count, timeout=20), self.rung
+            return self.rung[count - 1]
+
+
+@pytest.fixture
+def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
+    found = Rings()
+    monkeypatch.setattr(bell, "ring", found)
+    return found
+
+
+@contextmanager
+def listening_timer(store: Store) -> Iterator[Timer]:
+    with Timer(store) as found, Alarms(found) as alarms:
+        assert alarms.listening.wait(10)
+        yield found
+
+
+class TestTimer:
+    @override_settings(DURABLE=SELDOM)
+    def test_it_rings_at_the_deadline(self, store: Store, rings: Rings) -> None:
+        deadline = timezone.now() + timedelta(seconds=0.5)
+        new_runs(store, queue="high", wake_at=deadline)
+        new_runs(store, queue="high", wake_at=deadline + timedelta(hours=1))
+        with Timer(store):
+            queue, insist, moment = rings.wait()
+        assert (queue, insist) == ("high", False)
+        assert moment >= deadline
+        assert len(rings.rung) == 1
+
+    @override_settings(DURABLE=SELDOM)
+    def test_it_is_late_by_less_than_fifty_milliseconds(self, store: Store, rings: Rings) -> None:
+        late: list[float] = []
+        with Timer(store) as found:
+            for number in range(1, 8):
+                deadline = timezone.now() + timedelta(seconds=0.15)
+                (run_id,) = new_runs(store, wake_at=deadline)
+                found.bring_forward(timezone.now())
+                moment = rings.wait(number)[2]
+                late.append((moment - deadline).total_seconds())
+                claimed = store.claim_run(run_id, now=moment, lease_until=moment + timedelta(hours=1), worker="test")
+                assert claimed is not None
+        assert sorted(late)[len(late) // 2] < 0.05
+        assert min(late) >= 0
+
+    @override_settings(DURABLE={"SWEEP_INTERVAL": 30})
+    def test_an_alarm_brings_it_forward(self, store: Store, rings: Rings) -> None:
+        with listening_timer(store):
+            deadline = timezone.now() + timedelta(seconds=0.3)
+            with transaction.atomic():
+                new_runs(store, wake_at=deadline)
+                bell.alarm_on_commit(QUEUE, deadline)
+            queue, _, moment = rings.wait()
+        assert queue == QUEUE
+        assert timedelta(0) <= moment - deadline < timedelta(seconds=5)
+
+    @override_settings(DURABLE={"SWEEP_INTERVAL": 0.1})
+    def test_without_an_alarm_it_finds_out_by_asking_again(self, store: Store, rings: Rings) -> None:
+        with Timer(store):
+            new_runs(store, wake_at=timezone.now() + timedelta(seconds=0.3))
+            assert rings.wait()[0] == QUEUE
+
+    @override_settings(DURABLE=SELDOM)
+    def test_an_alarm_of_another_shape_is_ignored(
+        self, store: Store, rings: Rings, redis_connection: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with listening_timer(store) as found:
+            for data in ("nonsense", "{}", "[]", json.dumps({"at": 5})):
+                redis_connection.publish(bell.ALARMS, data)
+            eventually(lambda: len([each for each in caplog.records if "another shape" in each.message]) == 4)
+            new_runs(store)
+            found.bring_forward(timezone.now())
+            assert rings.wait()[0] == QUEUE
+
+    @override_settings(DURABLE=SELDOM)
+    def test_it_stops_at_once(self, store: Store) -> None:
+        new_runs(store, wake_at=timezone.now() + timedelta(hours=1))
+        started = time.monotonic()
+        with listening_timer(store), Sweep(store):
+            pass
+        assert time.monotonic() - started < 5
+        assert not [each for each in threading.enumerate() if each.name.startswith("durable-")]
+
+    @override_settings(DURABLE=SELDOM)
+    def test_several_at_once_ring_for_the_same_and_do_no_harm(self, store: Store) -> None:
+        new_runs(store, wake_at=timezone.now() + timedelta(seconds=0.2))
+        with Timer(store), Timer(store), Timer(store), Sweep(store), Sweep(store):
+            eventually(lambda: len(jobs()) == 1)
+        assert len(jobs()) == 1
+
+
+class TestSweep:
+    @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
+    def test_it_rings_again_and_again_and_insists(self, store: Store, rings: Rings) -> None:
+        new_runs(store)
+        new_runs(store, queue="high")
+        with Sweep(store):
+            rings.wait(6)
+        assert {each[:2] for each in rings.rung} == {("default", True), ("high", True)}
+
+    @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
+    def test_a_run_whose_worker_died_is_found_when_its_lease_ran_out(self, store: Store, rings: Rings) -> None:
+        (run_id,) = new_runs(store)
+        lease_until = timezone.now() + timedelta(seconds=0.4)
+        assert store.claim_run(run_id, now=timezone.now(), lease_until=lease_until, worker="killed") is not None
+        with Sweep(store):
+            assert rings.wait()[2] >= lease_until
+
+    @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
+    def test_a_lost_job_is_replaced(self, store: Store) -> None:
+        new_runs(store)
+        bell.ring(QUEUE)
+        take_job()  # by a worker that is killed before it looks
+        with Sweep(store):
+            eventually(lambda: len(jobs()) == 1)
+
+    @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
+    def test_nothing_due_rings_nothing(self, store: Store, rings: Rings) -> None:
+        looks = threading.Semaphore(0)
+
+        class Watched(Sweep):
+            def look(self, now: datetime) -> datetime:
+                moment = super().look(now)
+                looks.release()
+                return moment
+
+        with Watched(store):
+            for _ in range(3):
+                assert looks.acquire(timeout=10)
+        assert rings.rung == []
+
+
+class TestOutage:
+    @pytest.mark.parametrize("thread", [Timer, Sweep])
+    @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
+    def test_a_database_that_was_away(
+        self,
+        store: Store,
+        rings: Rings,
+        thread: Callable[[Store], Timer | Sweep],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        monkeypatch.setattr(timer, "RETRY", 0.02)
+        caplog.set_level(logging.WARNING, "durable.timer")
+        new_runs(store)
+        failures: list[Exception] = [OperationalError("gone"), OperationalError("gone"), RuntimeError("a fault")]
+
+        class Flaky:
+            def due_queues(self, now: datetime) -> list[str]:
+                if failures:
+                    raise failures.pop(0)
+                return store.due_queues(now)
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(store, name)
+
+        with thread(Flaky()):  # type: ignore[arg-type]  # it has what the threads use
+            rings.wait()
+        assert "cannot read deadlines" in caplog.text
+        assert "goes on" in caplog.text
+
+    @override_settings(DURABLE={"SWEEP_INTERVAL": 0.1})
+    def test_a_redis_that_was_away(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(timer, "RETRY", 0.05)
+        with EmbeddedRedis() as own:
+            queues = {QUEUE: {"URL": own.url, "SERIALIZER": "json"}}
+            with override_settings(RQ_QUEUES=queues), listening_timer(store) as found, Sweep(store):
+                own.stop("kill")
+                new_runs(store)
+                bell.ring(QUEUE)  # lost
+                own.start()
+                eventually(lambda: len(jobs()) == 1)  # by the sweep
+                # the alarms are heard again, too
+                eventually(lambda: redis_client.client(QUEUE).pubsub_numsub(bell.ALARMS)[0][1] == 1)
+                heard = threading.Event()
+                monkeypatch.setattr(found, "bring_forward", lambda moment: heard.set())
+                bell.alarm(QUEUE, timezone.now() + timedelta(seconds=0.9))
+                assert heard.wait(10)
