@@ -1,0 +1,171 @@
+"""Rows of the database as the engine's records, and back.
+
+The column names, their types and the conversions come from the models, so that a column is declared once. For
+statements that bypass the ORM; the ORM converts by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import models
+
+from durable.core.entries import AttemptRecord, Entry, Message, OutgoingMessage, RunRecord
+from durable.core.location import escape, unescape
+from durable.models import Attempt, EntryMetadata, QueueMessage, Run
+from durable.models import Entry as EntryModel
+from durable.models.fields import (
+    ErrorField,
+    JSONTextField,
+    NameField,
+    QueueField,
+    SafeTextField,
+    dump_error,
+    dump_json,
+    load_error,
+    load_json,
+    pack,
+    unpack,
+)
+
+__all__ = [
+    "ATTEMPT",
+    "ENTRY",
+    "MESSAGE",
+    "METADATA",
+    "RUN",
+    "Columns",
+    "json_rows",
+    "outgoing_row",
+    "to_attempt",
+    "to_entries",
+    "to_message",
+    "to_run",
+]
+
+type_of: Final = {
+    models.DateTimeField: "timestamptz",
+    models.IntegerField: "integer",
+    models.BigIntegerField: "bigint",
+}
+
+
+class Columns:
+    """Some columns of one table: how they are called, typed and converted.
+
+    `names` are those of the record's attributes and of the database's columns alike.
+    """
+
+    def __init__(self, model: type[models.Model], record: type, without: Iterable[str] = ()) -> None:
+        self.table = model._meta.db_table
+        attributes = {field.name for field in fields(record)} - set(without)
+        found = [field for field in model._meta.concrete_fields if field.attname in attributes]
+        self.names = [field.attname for field in found]
+        self.types = {field.attname: type_of.get(type(field), "text") for field in found}
+        self.dumps = {field.attname: _dump(field) for field in found}
+        self.loads = [_load(field) for field in found]
+
+    def sql(self, prefix: str = "") -> str:
+        """The names, to be selected or inserted: `prefix` is a table's alias and a dot."""
+        return ", ".join(f'{prefix}"{name}"' for name in self.names)
+
+    def typed(self) -> str:
+        """The names with their types, as a set of records declares them."""
+        return ", ".join(f'"{name}" {self.types[name]}' for name in self.names)
+
+    def excluded(self) -> str:
+        """The assignments of an upsert."""
+        return ", ".join(f'"{name}" = EXCLUDED."{name}"' for name in self.names)
+
+    def dumped(self, record: Any) -> dict[str, Any]:
+        """What a record is in the database, by column."""
+        return {name: dump(getattr(record, name)) for name, dump in self.dumps.items()}
+
+    def loaded(self, row: Sequence[Any]) -> dict[str, Any]:
+        """The record's attributes from a row of these columns in this order."""
+        return {
+            name: value if value is None else load(value)
+            for name, load, value in zip(self.names, self.loads, row, strict=True)
+        }
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _dump(field: models.Field[Any, Any]) -> Callable[[Any], Any]:
+    kinds: list[tuple[type, Callable[[Any], Any]]] = [
+        (QueueField, escape),
+        (NameField, pack),
+        (SafeTextField, pack),
+        (JSONTextField, dump_json),
+        (ErrorField, dump_error),
+    ]
+    dump = next((dump for kind, dump in kinds if isinstance(field, kind)), _same)
+    if isinstance(field, models.ForeignKey):
+        dump = pack
+    if not field.null or dump is _same:
+        return dump
+    return lambda value: None if value is None else dump(value)
+
+
+def _load(field: models.Field[Any, Any]) -> Callable[[Any], Any]:
+    kinds: list[tuple[type, Callable[[Any], Any]]] = [
+        (QueueField, unescape),
+        (NameField, unpack),
+        (SafeTextField, unpack),
+        (models.ForeignKey, unpack),
+        (JSONTextField, load_json),
+        (ErrorField, load_error),
+    ]
+    return next((load for kind, load in kinds if isinstance(field, kind)), _same)
+
+
+RUN: Final = Columns(Run, RunRecord)
+ENTRY: Final = Columns(EntryModel, Entry)
+METADATA: Final = Columns(EntryMetadata, Entry)
+ATTEMPT: Final = Columns(Attempt, AttemptRecord)
+MESSAGE: Final = Columns(QueueMessage, Message)
+
+
+def json_rows(rows: Iterable[dict[str, Any]]) -> str:
+    """Dumped records as one JSON text for json_to_recordset."""
+    return json.dumps(list(rows), default=datetime.isoformat, separators=(",", ":"))
+
+
+def outgoing_row(message: OutgoingMessage, number: int) -> dict[str, Any]:
+    """A message as it is put into an inbox, but for what the store decides. `number` is its place among its like."""
+    return {
+        "number": number,
+        "id": pack(message.id),
+        "run_id": pack(message.to),
+        "queue": escape(message.queue),
+        "body": pack(message.body),
+        "sent_at": message.sent_at,
+        "idempotency_id": None if message.idempotency_id is None else pack(message.idempotency_id),
+    }
+
+
+def to_run(row: Sequence[Any]) -> RunRecord:
+    """A run from a row of `RUN`."""
+    return RunRecord(**RUN.loaded(row))
+
+
+def to_message(row: Sequence[Any]) -> Message:
+    """A message from a row of `MESSAGE`."""
+    return Message(**MESSAGE.loaded(row))
+
+
+def to_attempt(row: Sequence[Any]) -> AttemptRecord:
+    """A failed attempt from a row of `ATTEMPT`."""
+    return AttemptRecord(**ATTEMPT.loaded(row))
+
+
+def to_entries(rows: Iterable[Sequence[Any]]) -> list[Entry]:
+    """Entries from rows of `ENTRY` and `METADATA` side by side."""
+    width = len(ENTRY.names)
+    return [Entry(**ENTRY.loaded(row[:width]), **METADATA.loaded(row[width:])) for row in rows]

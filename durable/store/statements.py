@@ -1,0 +1,118 @@
+"""The PostgreSQL store's simple statements: reading, creating, claiming, and what the timer asks.
+
+Only texts are made here, nothing is executed. See `durable.store.commits` for the others.
+"""
+
+# ruff: noqa: S608 - texts are made of the names of tables and columns alone; values are parameters
+
+from __future__ import annotations
+
+from typing import Final
+
+from durable.core.entries import ENDED, MessageState, RunState
+from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
+
+__all__ = [
+    "CLAIM",
+    "CLAIM_RUN",
+    "CREATE",
+    "DUE_QUEUES",
+    "ENDED_STATES",
+    "GET_MESSAGE",
+    "GET_RUNS",
+    "LIST_ATTEMPTS",
+    "LIST_MESSAGES",
+    "LOAD",
+    "LOCK_RUN",
+    "NEXT_DEADLINE",
+    "NOT_CLAIMABLE",
+    "RELEASE",
+    "RENEW",
+    "inbox",
+]
+
+#: SQL lists of states.
+ENDED_STATES: Final = "(" + ", ".join(f"'{state.value}'" for state in sorted(ENDED)) + ")"
+NOT_CLAIMABLE: Final = f"('{RunState.PAUSED.value}', " + ENDED_STATES[1:]
+
+# -- claims and leases
+
+_TAKEN = f"""fence = r.fence + 1,
+  crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
+  lease_expires_at = %(lease_until)s, worker = %(worker)s, started_at = COALESCE(r.started_at, %(now)s),
+  state = CASE r.state WHEN '{RunState.ROLLING_BACK.value}' THEN r.state ELSE '{RunState.RUNNING.value}' END,
+  wake_at = LEAST(r.wake_at, %(now)s)"""
+
+_FREE = "(lease_expires_at IS NULL OR lease_expires_at <= %(now)s)"
+
+#: Parameters: queues, now, lease_until, worker, limit. Rows of RUN.
+CLAIM: Final = f"""WITH due AS MATERIALIZED (
+  SELECT id FROM {RUN.table}
+  WHERE queue = ANY(%(queues)s::text[]) AND wake_at IS NOT NULL AND wake_at <= %(now)s AND {_FREE}
+  AND state <> '{RunState.PAUSED.value}'
+  ORDER BY wake_at, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING {RUN.sql("r.")}"""
+
+#: Parameters: run, now, lease_until, worker. Rows of RUN.
+CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}
+WHERE id = %(run)s AND {_FREE} AND state NOT IN {NOT_CLAIMABLE} RETURNING {RUN.sql("r.")}"""
+
+_LEASED = f"""leased AS MATERIALIZED (
+  SELECT r.id FROM {RUN.table} AS r JOIN unnest(%(runs)s::text[], %(fences)s::bigint[]) AS h(id, fence)
+  ON r.id = h.id AND r.fence = h.fence WHERE r.lease_expires_at IS NOT NULL ORDER BY r.id FOR NO KEY UPDATE OF r)"""
+
+#: Parameters: runs, fences, lease_until. Rows of id and request.
+RENEW: Final = f"""WITH {_LEASED}
+UPDATE {RUN.table} AS r SET lease_expires_at = %(lease_until)s FROM leased WHERE r.id = leased.id
+RETURNING r.id, r.request"""
+
+#: Parameters: runs, fences, now.
+RELEASE: Final = f"""WITH {_LEASED}
+UPDATE {RUN.table} AS r SET lease_expires_at = NULL, worker = '', wake_at = LEAST(r.wake_at, %(now)s),
+  state = CASE r.state WHEN '{RunState.RUNNING.value}' THEN '{RunState.PENDING.value}' ELSE r.state END
+FROM leased WHERE r.id = leased.id"""
+
+#: Parameters: runs (JSON). The ids of those that were free.
+CREATE: Final = f"""INSERT INTO {RUN.table} ({RUN.sql()}) SELECT {RUN.sql()}
+FROM json_to_recordset(%(runs)s::json) AS x({RUN.typed()}) ON CONFLICT (id) DO NOTHING RETURNING id"""
+
+# -- reading
+
+#: Parameters: runs. Rows of RUN.
+GET_RUNS: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = ANY(%(runs)s::text[])"
+
+#: Parameters: run. A row of RUN, locked.
+LOCK_RUN: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = %(run)s FOR NO KEY UPDATE"
+
+#: Parameters: run. Rows of ENTRY and METADATA.
+LOAD: Final = f"""SELECT {ENTRY.sql("e.")}, {METADATA.sql("m.")}
+FROM {ENTRY.table} AS e JOIN {METADATA.table} AS m ON m.entry_id = e.id WHERE e.run_id = %(run)s"""
+
+#: Parameters: run. Rows of ATTEMPT.
+LIST_ATTEMPTS: Final = f"SELECT {ATTEMPT.sql()} FROM {ATTEMPT.table} WHERE run_id = %(run)s ORDER BY id"
+
+#: Parameters: run. Rows of MESSAGE.
+LIST_MESSAGES: Final = f'SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE run_id = %(run)s ORDER BY "order"'
+
+#: Parameters: message. A row of MESSAGE.
+GET_MESSAGE: Final = f"SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE id = %(message)s"
+
+
+def inbox(*, named: bool, before: bool) -> str:
+    """Parameters: run, limit, and as wanted names, before. Rows of MESSAGE."""
+    queue = " AND queue = ANY(%(names)s::text[])" if named else ""
+    sent_at = " AND sent_at < %(before)s" if before else ""
+    return f"""SELECT {MESSAGE.sql()} FROM {MESSAGE.table}
+WHERE run_id = %(run)s AND state = '{MessageState.PENDING.value}'{queue}{sent_at} ORDER BY "order" LIMIT %(limit)s"""
+
+
+# -- timer and sweep
+
+#: Parameters: queues, after. One row: the deadline or NULL. One look into the index of due runs for each queue.
+NEXT_DEADLINE: Final = f"""SELECT min(next.wake_at) FROM unnest(%(queues)s::text[]) AS q(name), LATERAL (
+  SELECT wake_at FROM {RUN.table} WHERE queue = q.name AND wake_at IS NOT NULL AND wake_at > %(after)s
+  AND state <> '{RunState.PAUSED.value}' ORDER BY wake_at LIMIT 1) AS next"""
+
+#: Parameters: now. Rows of queue.
+DUE_QUEUES: Final = f"""SELECT DISTINCT queue FROM {RUN.table}
+WHERE wake_at IS NOT NULL AND wake_at <= %(now)s AND {_FREE} AND state <> '{RunState.PAUSED.value}'"""

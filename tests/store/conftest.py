@@ -1,0 +1,107 @@
+"""The stores under test: each test of this directory runs once for each of them.
+
+The databases are the tests' own, beside the default one: a SQLite file and a database on the session's PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connections
+from pytest_django.plugin import DjangoDbBlocker
+
+from durable.models import Attempt, Entry, EntryMetadata, QueueMessage, Run
+from durable.store import Store
+from durable.store.memory import MemoryStore
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from project.servers import EmbeddedPostgres
+from project.settings import database_from
+
+SQLITE = "store_sqlite"
+POSTGRES = "store_postgres"
+
+_TABLES = [model._meta.db_table for model in (Attempt, QueueMessage, EntryMetadata, Entry, Run)]
+
+
+def _migrated(alias: str, config: dict[str, Any]) -> Iterator[str]:
+    connections.databases[alias] = connections.configure_settings({"default": {}, alias: config})[alias]
+    for app in ("auth", "durable"):
+        call_command("migrate", app, database=alias, verbosity=0)
+    yield alias
+    connections[alias].close()
+    del connections.databases[alias]
+    del connections[alias]
+
+
+@pytest.fixture(scope="session")
+def sqlite_alias(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    file: Path = tmp_path_factory.mktemp("store") / "store.sqlite3"
+    with django_db_blocker.unblock():
+        # Django's own defaults, not the project's: a store must not depend on a transaction mode
+        yield from _migrated(
+            SQLITE, {"ENGINE": "django.db.backends.sqlite3", "NAME": str(file), "OPTIONS": {"timeout": 60}}
+        )
+
+
+@pytest.fixture(scope="session")
+def postgres_alias(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, postgres_server: EmbeddedPostgres
+) -> Iterator[str]:
+    config = database_from(postgres_server.create_database("stores"))
+    with django_db_blocker.unblock():
+        yield from _migrated(POSTGRES, {**config, "CONN_HEALTH_CHECKS": False})
+
+
+@pytest.fixture
+def sqlite_store(sqlite_alias: str, django_db_blocker: DjangoDbBlocker) -> Iterator[OrmStore]:
+    with django_db_blocker.unblock():
+        _empty(sqlite_alias)
+        yield OrmStore(sqlite_alias)
+
+
+@pytest.fixture
+def portable_store(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> Iterator[OrmStore]:
+    with django_db_blocker.unblock():
+        _empty(postgres_alias)
+        yield OrmStore(postgres_alias)
+
+
+@pytest.fixture
+def postgres_store(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> Iterator[PostgresStore]:
+    with django_db_blocker.unblock():
+        _empty(postgres_alias)
+        yield PostgresStore(postgres_alias)
+
+
+@pytest.fixture(params=["memory", "sqlite_store", "portable_store", "postgres_store"])
+def store(request: pytest.FixtureRequest) -> Store:
+    """Every store in turn."""
+    found: Store = MemoryStore() if request.param == "memory" else request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["sqlite_store", "portable_store", "postgres_store"])
+def database_store(request: pytest.FixtureRequest) -> OrmStore | PostgresStore:
+    """Every store on a database in turn."""
+    found: OrmStore | PostgresStore = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["portable_store", "postgres_store"])
+def locking_store(request: pytest.FixtureRequest) -> OrmStore | PostgresStore:
+    """Every store with row locks in turn."""
+    found: OrmStore | PostgresStore = request.getfixturevalue(request.param)
+    return found
+
+
+def _empty(alias: str) -> None:
+    with connections[alias].cursor() as cursor:
+        for table in _TABLES:
+            cursor.execute(f"DELETE FROM {table}")

@@ -1,0 +1,135 @@
+"""Records for the tests of stores, with the parts that a test does not care about filled in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from durable.core.entries import (
+    AttemptRecord,
+    Batch,
+    Committed,
+    Entry,
+    Kind,
+    Message,
+    OutgoingMessage,
+    RunPatch,
+    RunRecord,
+    RunState,
+    Status,
+)
+from durable.core.errors import ErrorInfo
+from durable.store import Store
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+LEASE = timedelta(seconds=30)
+HOSTILE = [
+    "a/b",
+    "*",
+    "%",
+    "~1",
+    "%2F",
+    "\x00",
+    "\ud800",
+    "x\udfff\x00y",
+    "\x1a",
+    "\x1a0000",
+    "🎉",
+    "ß\u0301",
+    "'; --",
+    '"\\',
+]
+
+_ids = count(1)
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def a_run(run_id: str = "run", **values: Any) -> RunRecord:
+    return RunRecord(
+        **{"id": run_id, "workflow": "w", "queue": "q", "input": "[]", "created_at": NOW, "wake_at": NOW, **values}
+    )
+
+
+def an_entry(location: str = "a", **values: Any) -> Entry:
+    return Entry(**{"location": location, "kind": Kind.STEP, "ordinal": next(_ids), "created_at": NOW, **values})
+
+
+def a_full_entry(location: str, text: str) -> Entry:
+    """An entry with something in every column, and `text` wherever a user could put it."""
+    return an_entry(
+        location,
+        status=Status.EXHAUSTED,
+        attempts=4,
+        output=text,
+        arguments=text,
+        data={text: [text, {"n": 1.5}], "none": None},
+        error=ErrorInfo(text, text, text),
+        last_attempt_at=at(1),
+        next_attempt_at=at(2),
+        completed_at=at(3.000001),
+        finished_ordinal=7,
+        rollback_completed_at=at(4),
+        rollback_error=ErrorInfo(text, "", text),
+    )
+
+
+def an_attempt(location: str = "a", number: int = 1, text: str = "boom") -> AttemptRecord:
+    return AttemptRecord(location, number, text, at(1), at(2), ErrorInfo("ValueError", text, text))
+
+
+def a_message(to: str = "run", queue: str = "mail", **values: Any) -> OutgoingMessage:
+    return OutgoingMessage(
+        **{"id": f"message-{next(_ids)}", "to": to, "queue": queue, "body": '"hi"', "sent_at": NOW, **values}
+    )
+
+
+def started(store: Store, run_id: str = "run", now: datetime = NOW, **values: Any) -> RunRecord:
+    """A new run in the hands of a worker."""
+    store.create([a_run(run_id, **values)])
+    held = store.claim_run(run_id, now=now, lease_until=now + LEASE, worker="worker")
+    assert held is not None
+    return held
+
+
+def parked(store: Store, run_id: str = "run", **patch: Any) -> RunRecord:
+    """A run that sleeps."""
+    held = started(store, run_id)
+    park(store, held, **patch)
+    return the(store, run_id)
+
+
+def park(
+    store: Store, held: RunRecord, *, signal: int | None = None, batch: dict[str, Any] | None = None, **patch: Any
+) -> Committed:
+    """Commit the end of a pass that waits."""
+    whole: RunPatch = {"state": RunState.SLEEPING, "wake_at": None, "lease_expires_at": None, "worker": "", **patch}  # type: ignore[typeddict-item]  # the tests' own keywords
+    park_signal = held.signal if signal is None else signal
+    return store.commit(
+        Batch(run_id=held.id, fence=held.fence, now=NOW, run=whole, park_signal=park_signal, **(batch or {}))
+    )
+
+
+def finished(store: Store, held: RunRecord, state: str = RunState.COMPLETED) -> None:
+    """Commit the end of a run."""
+    patch: RunPatch = {"state": state, "wake_at": None, "lease_expires_at": None, "finished_at": NOW}
+    store.commit(Batch(run_id=held.id, fence=held.fence, now=NOW, run=patch))
+
+
+def the(store: Store, run_id: str = "run") -> RunRecord:
+    run = store.get(run_id)
+    assert run is not None
+    return run
+
+
+def sent(store: Store, message: OutgoingMessage) -> Message:
+    [stored], _ = store.send([message])
+    assert stored is not None
+    return stored
+
+
+def commit(store: Store, held: RunRecord, **parts: Any) -> Committed:
+    return store.commit(Batch(**{"run_id": held.id, "fence": held.fence, "now": NOW, **parts}))

@@ -1,0 +1,306 @@
+"""Several connections at once: real threads on real databases, ordered by locks that are seen to be waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+from django.db import connections
+
+from durable.core.entries import Batch, RunChange, RunRecord
+from durable.core.errors import LeaseLost
+from durable.store import Store
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from tests.store.conftest import POSTGRES
+from tests.store.making import LEASE, NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
+
+T = TypeVar("T")
+DEADLINE = 30.0
+
+
+class Threads:
+    """Calls in other threads, each with database connections of its own that it closes."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+
+    def start(self, call: Callable[[], T]) -> Future[T]:
+        return self._pool.submit(self._run, call)
+
+    def together(self, *calls: Callable[[], T]) -> list[T]:
+        """The results of calls that begin at one moment."""
+        barrier = threading.Barrier(len(calls))
+
+        def begin(call: Callable[[], T]) -> T:
+            barrier.wait(DEADLINE)
+            return call()
+
+        futures = [self.start(lambda call=call: begin(call)) for call in calls]  # type: ignore[misc]  # a bound default
+        return [future.result(DEADLINE) for future in futures]
+
+    @staticmethod
+    def _run(call: Callable[[], T]) -> T:
+        try:
+            return call()
+        finally:
+            connections.close_all()
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    with ThreadPoolExecutor(8) as pool:
+        yield Threads(pool)
+
+
+def wait_for_lock_waiters(count: int = 1) -> None:
+    """Until as many sessions as that wait for a lock of another one."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        with connections[POSTGRES].cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            if cursor.fetchone()[0] >= count:
+                return
+    pytest.fail(f"no {count} sessions came to wait for a lock")
+
+
+@contextmanager
+def open_transaction(store: Store, threads: Threads, work: Callable[[], Any]) -> Iterator[None]:
+    """`work` is done in another thread's transaction, which commits when the block ends."""
+    done, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store.transaction():
+            work()
+            done.set()
+            assert end.wait(DEADLINE)
+
+    holding = threads.start(hold)
+    assert done.wait(DEADLINE)
+    try:
+        yield
+    finally:
+        end.set()
+        holding.result(DEADLINE)
+
+
+def claim(store: Store, seconds: float = 0, limit: int = 1, worker: str = "w2") -> list[RunRecord]:
+    return store.claim(queues=["q"], now=at(seconds), lease_until=at(seconds) + LEASE, worker=worker, limit=limit)
+
+
+LockingStore = OrmStore | PostgresStore
+
+
+def test_a_late_commit_waits_for_a_claim_and_is_refused(locking_store: LockingStore, threads: Threads) -> None:
+    held = started(locking_store)
+    batch = {
+        "entries": [an_entry("late")],
+        "sends": [a_message("run")],
+        "run": {"summary": "late"},
+        "park_signal": held.signal,
+    }
+    with open_transaction(locking_store, threads, lambda: claim(locking_store, 60)):
+        late = threads.start(lambda: commit(locking_store, held, **batch))
+        wait_for_lock_waiters()
+    with pytest.raises(LeaseLost):
+        late.result(DEADLINE)
+    assert locking_store.load("run") == []
+    assert locking_store.messages("run") == []
+    assert (the(locking_store).fence, the(locking_store).summary) == (held.fence + 1, "")
+
+
+def test_a_late_one_step_commit_waits_for_a_claim_and_is_refused(locking_store: LockingStore, threads: Threads) -> None:
+    held = started(locking_store)
+    with open_transaction(locking_store, threads, lambda: claim(locking_store, 60)):
+        late = threads.start(lambda: commit(locking_store, held, entries=[an_entry("late")]))
+        wait_for_lock_waiters()
+    with pytest.raises(LeaseLost):
+        late.result(DEADLINE)
+    assert locking_store.load("run") == []
+
+
+def test_a_claim_passes_by_a_run_that_is_being_written(locking_store: LockingStore, threads: Threads) -> None:
+    held = started(locking_store)
+    locking_store.create([a_run("other", wake_at=at(1))])
+    with open_transaction(locking_store, threads, lambda: commit(locking_store, held, entries=[an_entry()])):
+        assert [run.id for run in claim(locking_store, 60, limit=5)] == ["other"]
+    assert [run.id for run in claim(locking_store, 60, limit=5)] == ["run"]
+
+
+def test_a_run_that_is_prolonged_under_a_waiting_take_over_stays_with_its_worker(
+    locking_store: LockingStore, threads: Threads
+) -> None:
+    held = started(locking_store)
+    with open_transaction(locking_store, threads, lambda: locking_store.renew([("run", held.fence)], at(500))):
+        taking = threads.start(lambda: locking_store.claim_run("run", now=at(60), lease_until=at(90), worker="w2"))
+        wait_for_lock_waiters()
+    assert taking.result(DEADLINE) is None
+    assert the(locking_store).fence == held.fence
+
+
+def test_two_claims_at_once_share_the_due_runs(database_store: Store, threads: Threads) -> None:
+    database_store.create([a_run(f"{n:02}") for n in range(40)])
+    found = threads.together(*[lambda: claim(database_store, limit=15)] * 3)
+    claimed = [run.id for runs in found for run in runs]
+    assert len(claimed) == len(set(claimed))
+    rest = claim(database_store, limit=40)
+    assert sorted([*claimed, *(run.id for run in rest)]) == [f"{n:02}" for n in range(40)]
+    assert all(run.fence == 1 for run in rest)
+
+
+def test_two_processes_that_create_one_id_at_once_both_get_its_row(database_store: Store, threads: Threads) -> None:
+    for n in range(5):
+        ids = [f"{n}-{each}" for each in "cab"]
+        created = threads.together(
+            *[
+                lambda author=author, ids=ids: database_store.create([a_run(each, workflow=author) for each in ids])
+                for author in ("one", "two")
+            ]
+        )
+        for one, two in zip(*created, strict=True):
+            assert one[0] == two[0] == the(database_store, one[0].id)
+            assert sorted([one[1], two[1]]) == [False, True]
+
+
+def test_a_create_waits_for_another_one_of_the_same_id(locking_store: LockingStore, threads: Threads) -> None:
+    with open_transaction(locking_store, threads, lambda: locking_store.create([a_run("run", workflow="first")])):
+        second = threads.start(lambda: locking_store.create([a_run("run", workflow="second"), a_run("new")]))
+        wait_for_lock_waiters()
+    [(run, new), (_, other)] = second.result(DEADLINE)
+    assert (run.workflow, new, other) == ("first", False, True)
+
+
+def test_messages_are_ordered_as_their_senders_commit(locking_store: LockingStore, threads: Threads) -> None:
+    started(locking_store)
+    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message(body="first"))):
+        second = threads.start(lambda: sent(locking_store, a_message(body="second")))
+        wait_for_lock_waiters()
+        assert locking_store.messages("run") == []
+    assert second.result(DEADLINE).order == 2
+    assert [(m.body, m.order) for m in locking_store.messages("run")] == [("first", 1), ("second", 2)]
+    assert the(locking_store).messages == 2
+
+
+def test_a_send_from_a_workflow_takes_its_order_after_one_from_outside(
+    locking_store: LockingStore, threads: Threads
+) -> None:
+    held = started(locking_store, "sender")
+    locking_store.create([a_run()])
+    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message(body="first"))):
+        second = threads.start(lambda: commit(locking_store, held, sends=[a_message(body="second")]))
+        wait_for_lock_waiters()
+    second.result(DEADLINE)
+    assert [m.body for m in locking_store.messages("run")] == ["first", "second"]
+
+
+def test_an_idempotency_id_that_another_sender_is_storing_is_waited_for(
+    locking_store: LockingStore, threads: Threads
+) -> None:
+    started(locking_store)
+    first: list[Any] = []
+    with open_transaction(
+        locking_store, threads, lambda: first.append(sent(locking_store, a_message(idempotency_id="x", body="1")))
+    ):
+        second = threads.start(lambda: locking_store.send([a_message(idempotency_id="x", body="2"), a_message()]))
+        wait_for_lock_waiters()
+    [again, new], _ = second.result(DEADLINE)
+    assert [again] == first
+    assert new is not None
+    assert [m.body for m in locking_store.messages("run")] == ["1", '"hi"']
+    assert the(locking_store).messages == new.order
+
+
+def test_a_run_that_parks_while_a_message_is_being_sent_is_due(locking_store: LockingStore, threads: Threads) -> None:
+    held = started(locking_store)
+    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message())):
+        parking = threads.start(lambda: park(locking_store, held, waiting_for="/mail/"))
+        wait_for_lock_waiters()
+    assert parking.result(DEADLINE).ring == {"q"}
+    assert the(locking_store).wake_at == NOW
+
+
+def test_a_message_sent_while_a_run_parks_wakes_it(locking_store: LockingStore, threads: Threads) -> None:
+    held = started(locking_store)
+    with open_transaction(locking_store, threads, lambda: park(locking_store, held, waiting_for="/mail/")):
+        sending = threads.start(lambda: locking_store.send([a_message(sent_at=at(3))]))
+        wait_for_lock_waiters()
+    assert sending.result(DEADLINE)[1] == {"q"}
+    assert the(locking_store).wake_at == at(3)
+
+
+def test_of_two_operators_the_second_decides_by_what_the_first_did(
+    locking_store: LockingStore, threads: Threads
+) -> None:
+    started(locking_store)
+    seen: list[str] = []
+
+    def decide(run: RunRecord, entries: object) -> RunChange:
+        seen.append(run.summary)
+        return RunChange(run={"summary": run.summary + "x"})
+
+    with open_transaction(locking_store, threads, lambda: locking_store.change("run", decide)):
+        second = threads.start(lambda: locking_store.change("run", decide))
+        wait_for_lock_waiters()
+    assert second.result(DEADLINE).summary == the(locking_store).summary == "xx"
+    assert seen == ["", "x"]
+
+
+def test_runs_that_send_to_each_other_do_not_deadlock(database_store: Store, threads: Threads) -> None:
+    held = {run_id: started(database_store, run_id) for run_id in ("a", "b", "c")}
+
+    def send_around(run_id: str) -> None:
+        for _ in range(20):
+            commit(database_store, held[run_id], sends=[a_message(to) for to in ("c", "a", "b")])
+
+    threads.together(*[lambda run_id=run_id: send_around(run_id) for run_id in held])
+    for run_id in held:
+        assert [m.order for m in database_store.messages(run_id)] == list(range(1, 61))
+
+
+def test_renewals_and_releases_of_the_same_runs_do_not_deadlock(database_store: Store, threads: Threads) -> None:
+    held = [(f"{n}", started(database_store, f"{n}").fence) for n in range(20)]
+
+    def renew(order: int) -> None:
+        for n in range(10):
+            database_store.renew(held[::order], at(100 + n))
+
+    threads.together(lambda: renew(1), lambda: renew(-1))
+    threads.together(lambda: database_store.release(held, NOW), lambda: database_store.release(held[::-1], NOW))
+    assert [the(database_store, run_id).lease_expires_at for run_id, _ in held] == [None] * 20
+
+
+def test_writers_of_many_kinds_at_once_lose_nothing(store: Store, threads: Threads) -> None:
+    """On SQLite above all: transactions wait for each other, and none fails with "database is locked"."""
+    held = started(store)
+    rounds = range(15)
+
+    def commit_steps() -> None:
+        for n in rounds:
+            store.commit(Batch(run_id="run", fence=held.fence, now=NOW, entries=[an_entry(f"{n}"), an_entry(f"x{n}")]))
+
+    def send() -> None:
+        for n in rounds:
+            store.send([a_message(idempotency_id=f"{n}")])
+
+    def change() -> None:
+        for _ in rounds:
+            store.change("run", lambda run, entries: RunChange(run={"crashes": run.crashes + len(entries()) * 0 + 1}))
+
+    def create_and_claim() -> None:
+        for n in rounds:
+            store.create([a_run(f"new {n}")])
+            claimed = store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=3)
+            store.renew([(run.id, run.fence) for run in claimed], at(99))
+
+    threads.together(commit_steps, send, send, change, create_and_claim)
+    assert len(store.load("run")) == 30
+    assert [m.order for m in store.messages("run")] == list(range(1, 16))
+    assert the(store).crashes == 15
+    assert all(the(store, f"new {n}").fence == 1 for n in rounds)

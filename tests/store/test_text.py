@@ -1,0 +1,103 @@
+"""Any text survives in every column that a user can fill: NUL, lone surrogates, emoji, and what looks like an escape."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from durable.core.errors import ErrorInfo
+from durable.core.location import escape
+from durable.store import Store
+from tests.store.making import (
+    HOSTILE,
+    LEASE,
+    NOW,
+    a_full_entry,
+    a_message,
+    a_run,
+    an_attempt,
+    commit,
+    sent,
+    started,
+    the,
+)
+
+TEXTS = [*HOSTILE, '"\\u0000\\ud800"', "line\nline\r\n\t", " ", "{}", "[]", "null", "日本語" * 1000]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_of_a_run(store: Store, text: str) -> None:
+    short = text[:100]
+    run = a_run(
+        "run",
+        workflow=short,
+        queue=short,
+        input=text,
+        output=text,
+        error=ErrorInfo(text, text, text),
+        origins=[text],
+        generations={text: 1},
+        summary=text,
+        worker=text,
+        request_reason=text,
+        waiting_for=f"/{escape(short)}/",
+    )
+    store.create([run])
+    assert the(store) == run
+    assert store.due_queues(NOW) == [short]
+    [claimed] = store.claim(queues=[short], now=NOW, lease_until=NOW + LEASE, worker=text, limit=1)
+    assert claimed.worker == text
+    commit(
+        store, claimed, run={"output": text, "error": ErrorInfo(text, text, text), "summary": text, "origins": [text]}
+    )
+    assert the(store) == claimed
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_of_entries(store: Store, text: str, count: int) -> None:
+    held = started(store)
+    entries = [a_full_entry(f"{escape(text[:100])}/{n}", text) for n in range(count)]
+    commit(store, held, entries=entries)
+    assert store.history("run") == entries
+    commit(store, held, deleted=[entries[0].location])
+    assert store.history("run") == entries[1:]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_of_attempts(store: Store, text: str) -> None:
+    held = started(store)
+    attempts = [an_attempt(escape(text[:100]), 1, text)]
+    commit(store, held, attempts=attempts)
+    assert store.attempts("run") == attempts
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_of_messages(store: Store, text: str) -> None:
+    held = started(store)
+    short = text[:60]
+    message = sent(store, a_message(queue=short, body=text, idempotency_id=short))
+    assert (message.queue, message.body, message.idempotency_id) == (short, text, short)
+    assert store.messages("run") == store.inbox("run", [short], 9, None) == [message]
+    assert sent(store, a_message(idempotency_id=short)) == message
+    wait = escape(text[:100])
+    commit(
+        store,
+        held,
+        received=[(message.id, wait)],
+        completed=[(message.id, text)],
+        sends=[a_message(queue=short, body=text)],
+    )
+    assert store.message(message.id) == replace(message, state="completed", received_by=wait, response=text)
+    assert [(m.queue, m.body) for m in store.messages("run")][1] == (short, text)
+
+
+def test_of_the_engines_data_in_the_form_that_json_gives_it(store: Store) -> None:
+    held = started(store)
+    data = {"z": 1, "a": [1.5, 10**30, True, None, {"deep": {"\x00": "\ud800"}}], "": 1e300}
+    entry = replace(a_full_entry("a", "x"), data=data)
+    commit(store, held, entries=[entry])
+    [loaded] = store.load("run")
+    assert json.dumps(loaded.data) == json.dumps(data), "its order and number forms stay"

@@ -1,0 +1,153 @@
+"""Every method is atomic, and part of the caller's transaction where there is one."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import OperationalError, connections, transaction
+
+from durable.core.entries import RunChange, RunRecord
+from durable.core.errors import LeaseLost
+from durable.store import Store, store_for
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from tests.store.conftest import POSTGRES, SQLITE
+from tests.store.making import LEASE, NOW, a_message, a_run, an_entry, commit, sent, started, the
+
+
+def fail(store: Store, held: RunRecord, location: str) -> None:
+    """Write in a transaction of its own, and fail there."""
+    with store.transaction():
+        commit(store, held, entries=[an_entry(location)])
+        raise ZeroDivisionError
+
+
+def write_all(store: Store, held: RunRecord) -> None:
+    """Use every writing method in a transaction, and fail there."""
+    with store.transaction():
+        store.create([a_run("new")])
+        sent(store, a_message())
+        commit(store, held, entries=[an_entry()], run={"summary": "x"})
+        store.change("run", lambda run, entries: RunChange(run={"summary": "y"}))
+        store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=9)
+        raise ZeroDivisionError
+
+
+def write_late(store: Store, held: RunRecord) -> None:
+    """What an atomic step does whose worker has lost the run."""
+    with store.transaction():
+        store.create([a_run("the step's own writing")])
+        commit(store, held, fence=held.fence + 1, entries=[an_entry()])
+
+
+def test_what_was_written_in_a_transaction_that_fails_did_not_happen(store: Store) -> None:
+    held = started(store)
+    before = the(store)
+    with pytest.raises(ZeroDivisionError):
+        write_all(store, held)
+    assert the(store) == before
+    assert store.get("new") is None
+    assert store.load("run") == []
+    assert store.messages("run") == []
+
+
+def test_what_was_written_in_a_transaction_is_seen_in_it_and_after_it(store: Store) -> None:
+    held = started(store)
+    with store.transaction():
+        entry = an_entry()
+        commit(store, held, entries=[entry])
+        assert store.load("run") == [entry]
+    assert store.load("run") == [entry]
+
+
+def test_a_transaction_inside_a_transaction_fails_alone(store: Store) -> None:
+    held = started(store)
+    with store.transaction():
+        commit(store, held, entries=[an_entry("a")])
+        with pytest.raises(ZeroDivisionError):
+            fail(store, held, "b")
+    assert [entry.location for entry in store.load("run")] == ["a"]
+
+
+def test_a_lost_lease_undoes_the_writes_of_an_atomic_step(store: Store) -> None:
+    held = started(store)
+    with pytest.raises(LeaseLost):
+        write_late(store, held)
+    assert store.get("the step's own writing") is None
+
+
+def test_a_create_that_finds_its_id_taken_leaves_the_callers_transaction_usable(store: Store) -> None:
+    started(store)
+    with store.transaction():
+        assert [new for _, new in store.create([a_run("run"), a_run("new")])] == [False, True]
+        store.create([a_run("another")])
+    assert store.get("new") is not None
+    assert store.get("another") is not None
+
+
+def test_the_alias_decides_the_store(sqlite_alias: str, postgres_alias: str) -> None:
+    assert isinstance(store_for(SQLITE), OrmStore)
+    assert isinstance(store_for(POSTGRES), PostgresStore)
+    assert store_for(POSTGRES) is store_for(POSTGRES)
+
+
+def test_a_lost_connection_is_raised_as_the_driver_says(locking_store: OrmStore | PostgresStore) -> None:
+    held = started(locking_store)
+    connection = connections[locking_store.alias]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        [pid] = cursor.fetchone()
+    other = connection.copy()
+    with other.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+    other.close()
+    with pytest.raises(OperationalError):
+        commit(locking_store, held, entries=[an_entry()])
+    connection.close()
+    commit(locking_store, held, entries=[an_entry()])
+
+
+def test_nothing_is_left_in_the_session(postgres_store: PostgresStore) -> None:
+    """A pooler in transaction mode may give each statement to another session."""
+    held = started(postgres_store)
+    for n in range(20):
+        commit(postgres_store, held, entries=[an_entry(f"{n}")])
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_prepared_statements")
+        assert cursor.fetchone() == (0,)
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+        assert cursor.fetchone() == (0,)
+
+
+def test_statements_work_with_server_side_binding(postgres_store: PostgresStore) -> None:
+    config = {**connections.databases[POSTGRES]}
+    config["OPTIONS"] = {**config.get("OPTIONS", {}), "server_side_binding": True}
+    connections.databases["store_bound"] = config
+    try:
+        store = PostgresStore("store_bound")
+        held = started(store)
+        started(store, "other")
+        message = sent(store, a_message())
+        with transaction.atomic(using="store_bound"):
+            commit(
+                store,
+                held,
+                entries=[an_entry("a")],
+                deleted=["x"],
+                received=[(message.id, "a")],
+                sends=[a_message("other"), a_message("run")],
+                run={"summary": "s", "wake_at": None, "output": None},
+                park_signal=0,
+            )
+        commit(store, held, entries=[an_entry("b"), an_entry("c")])
+        store.change("run", lambda run, entries: RunChange(run={"summary": "t"}, unreceive=["a"]))
+        assert store.renew([("run", held.fence)], NOW + LEASE) == {"run": ""}
+        store.release([("run", held.fence)], NOW)
+        assert store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=1)
+        assert store.next_deadline(["q"], NOW) is None
+        assert store.due_queues(NOW) == []
+        assert len(store.inbox("run", ["mail"], 5, NOW + LEASE)) == 2
+        assert len(store.load("run")) == 3
+    finally:
+        connections["store_bound"].close()
+        del connections.databases["store_bound"]
+        del connections["store_bound"]
