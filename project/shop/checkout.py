@@ -26,7 +26,10 @@ def place_order(name: str, email: str, quantities: Mapping[Product, int]) -> Ord
 
 
 def answer(order: Order, verdict: str, by: str) -> None:
-    """Say "approved" or "rejected". The first answer counts: the message's id makes a second one the same message."""
+    """Say "approved" or "rejected". The first answer counts: the message's id makes a second one the same message.
+
+    Raises InvalidTransitionError when the run has ended.
+    """
     get_run(order.run_id).send(verdict, {"by": by}, id="answer")
 
 

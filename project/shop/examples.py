@@ -38,6 +38,11 @@ class Example:
         return self._doc[1]
 
     @property
+    def is_started_by_hand(self) -> bool:
+        """Whether its page has a button that runs it."""
+        return self.arguments is not None
+
+    @property
     def _doc(self) -> tuple[str, str]:
         summary, _, rule = (inspect.getdoc(self.workflow.function) or "").partition("\n\n")
         return " ".join(summary.split()), " ".join(rule.split())

@@ -1,5 +1,6 @@
 """The shop's pages. Each view checks what it is given, calls one thing, and answers; whoever has an order's link may act."""
 
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 REMEMBERED_ORDERS = 10
+TOO_LATE = "Too late: the order has come to its end."
 
 
 class Storefront(View):
@@ -87,7 +89,10 @@ class Answer(View):
         verdict = request.POST.get("verb", "")
         if verdict not in {"approved", "rejected"}:
             return HttpResponseBadRequest("An order is approved or rejected.")
-        checkout.answer(order, verdict, by=request.user.get_username() or "the shopkeeper")
+        try:
+            checkout.answer(order, verdict, by=request.user.get_username() or "the shopkeeper")
+        except InvalidTransitionError:
+            messages.error(request, TOO_LATE)
         return redirect(order)
 
 
@@ -99,7 +104,7 @@ class Cancel(View):
         try:
             checkout.cancel(order)
         except InvalidTransitionError:
-            messages.error(request, "Too late: the order has come to its end.")
+            messages.error(request, TOO_LATE)
         return redirect(order)
 
 
@@ -163,7 +168,9 @@ class StopExample(View):
     """The message "stop", for the examples that go on until they are told."""
 
     def post(self, _request: HttpRequest, token: UUID) -> HttpResponse:
-        _example_run(token).send("stop", id="stop")
+        # A run that has ended needs no stop.
+        with suppress(InvalidTransitionError):
+            _example_run(token).send("stop", id="stop")
         return redirect("shop:example", token=token)
 
 

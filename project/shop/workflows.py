@@ -16,8 +16,8 @@ __all__ = ["fulfil", "gallery", "postcard", "subscription", "surprise", "thank",
 def fulfil(ctx: Context, order_id: int) -> dict[str, str]:
     """Charge, ask the shopkeeper, ship. Whatever goes wrong after the charge gives the money back.
 
-    The rule: what belongs together is one commit. The charge and its record are one (`atomic=True`), and each step
-    says how it is undone.
+    The rule: what belongs together is one commit, as the charge and its record are. And each step that costs money says
+    how it is undone.
     """
     ctx.rollback_checkpoint("from here on")
     charge_id = ctx.step(
@@ -48,7 +48,7 @@ WELCOME_MAILS = [
 
 @workflow(name="shop.welcome")
 def welcome(ctx: Context, name: str, email: str) -> int:
-    """Send a new customer a few mails, some days apart; how many were sent. Started by a model signal.
+    """Send a new customer a few mails, some days apart. Started by a model signal.
 
     The rule: names are deterministic. Each iteration of a loop is a scope of its own, so "send" is a good name.
     """
@@ -67,9 +67,9 @@ def welcome(ctx: Context, name: str, email: str) -> int:
 
 @workflow(name="shop.subscription")
 def subscription(ctx: Context, subscription_id: int) -> int:
-    """Charge a subscription each month until the customer says stop; how many months were charged.
+    """Charge a subscription each month until the customer says stop, and return how many months that was.
 
-    The rule: steps are idempotent. `charge_month` asks whether the month was charged before it charges.
+    The rule: steps are idempotent. The step that charges asks whether the month was charged before it charges.
     """
 
     def one_month(c: Context, month: int) -> Break | Continue:
@@ -84,7 +84,7 @@ def subscription(ctx: Context, subscription_id: int) -> int:
 
 @workflow(name="shop.postcard")
 async def postcard(ctx: AsyncContext, email: str) -> str:
-    """Send someone the cutest cat; its name.
+    """Send someone the cutest cat, and return its name.
 
     The rule: steps are granular. The catalogue and the picture store are two services: each has a step, with retries of
     its own, and when one is down the other is not asked again.
@@ -97,7 +97,7 @@ async def postcard(ctx: AsyncContext, email: str) -> str:
 
 @workflow(name="shop.surprise")
 def surprise(ctx: Context) -> str:
-    """After a long sleep, the picture of one of the two cutest cats.
+    """Choose one of the two cutest cats, after a long sleep, and return its picture.
 
     The rule: state is made of what steps return, and of nothing else. The run sleeps in one process and wakes in
     another, and the list is still there. The dice are the context's, so they fall the same way on each replay.
@@ -117,7 +117,7 @@ def surprise(ctx: Context) -> str:
 
 @workflow(name="shop.gallery")
 def gallery(ctx: Context) -> dict[str, str]:
-    """The pictures of all cats, by name.
+    """Fetch the pictures of all cats.
 
     The rule: names are deterministic. These hold a value, and it comes from a step: never from a clock or from dice.
     """
@@ -127,10 +127,10 @@ def gallery(ctx: Context) -> dict[str, str]:
 
 @workflow(name="shop.thank")
 def thank(ctx: Context, event: dict[str, str]) -> str:
-    """Thank a customer for a review. Started by a model signal; the subject of the mail.
+    """Thank a customer for a review. Started by a model signal.
 
     The rule: the input is not changed. What is learned on the way is returned by a step and kept in a variable of its
-    own: a key added to `event` would be gone on the next replay.
+    own: a key added to the event would be gone on the next replay.
     """
     customer: dict[str, str] = ctx.step("look up customer", steps.look_up_customer, event["email"])
     subject = f"Thank you, {customer['name']}"

@@ -1,0 +1,1 @@
+"""The shop: its workflows in the harness, its pages, its demo."""

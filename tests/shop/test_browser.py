@@ -1,0 +1,114 @@
+"""The order's page in a real browser, with a live server and live workers: it shows what happens without a reload."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from project.shop.models import Order, Product
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+    from pytest_django.live_server_helper import LiveServer
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+WAIT = 30_000  # milliseconds
+
+
+@pytest.fixture
+def worker(child_environment: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker process on this test's database and Redis."""
+    environment = {**child_environment, "SHOP_COOL_OFF": "1 second", "SHOP_SERVICE_LATENCY": "0.2"}
+    with (tmp_path / "worker.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "manage.py"), "durable_worker"], env=environment, stdout=log, stderr=log
+        )
+        yield process
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def complaints(page: "Page") -> list[str]:
+    """What the browser complains about."""
+    found: list[str] = []
+    page.on("console", lambda message: found.append(message.text) if message.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on("requestfailed", lambda request: found.append(f"{request.url}: {request.failure}"))
+    return found
+
+
+@pytest.fixture
+def shelf(transactional_db: None) -> Product:
+    yarn = {"name": "Ball of yarn", "description": "Forty metres.", "price": "4.20"}
+    return Product.objects.get_or_create(slug="yarn", defaults=yarn)[0]
+
+
+def place_an_order(page: "Page", live_server: "LiveServer") -> None:
+    page.goto(live_server.url)
+    page.get_by_label("How many of Ball of yarn").fill("2")
+    page.get_by_role("button", name="Place the order").click()
+    page.wait_for_url("**/orders/**")
+
+
+def test_an_order_is_watched_approved_and_watched_again(
+    page: "Page", live_server: "LiveServer", shelf: Product, worker: object, complaints: list[str]
+) -> None:
+    loads: list[str] = []
+    page.on("load", lambda loaded: loads.append(loaded.url))
+    place_an_order(page, live_server)
+    page.wait_for_load_state()
+    seen = len(loads)
+    page.get_by_text("waiting for the shopkeeper").first.wait_for(timeout=WAIT)
+    assert len(loads) == seen  # it got there without a reload
+    assert page.locator('[data-location="charge"]').inner_text().startswith("charge")
+
+    page.get_by_role("button", name="Approve").click()
+    page.get_by_text("The parcel is on its way").first.wait_for(timeout=WAIT)
+    assert len(loads) == seen + 1  # the answer's own
+    assert page.locator('[data-location="ship/label/buy"]').is_visible()
+    assert page.get_by_role("button", name="Cancel").count() == 0
+
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(1500)
+    assert asked == []  # an order that has ended is not asked about any more
+    assert complaints == []
+    assert Order.objects.get().status == Order.Status.SENT
+
+
+def test_an_order_is_rejected_without_javascript(
+    page: "Page", live_server: "LiveServer", shelf: Product, worker: object
+) -> None:
+    browser = page.context.browser
+    assert browser is not None
+    with browser.new_context(java_script_enabled=False) as context:
+        plain = context.new_page()
+        place_an_order(plain, live_server)
+        plain.get_by_role("button", name="Reject").click(timeout=WAIT)  # the page reloads itself until it is there
+        plain.get_by_text("The money has been returned").first.wait_for(timeout=WAIT)
+    assert Order.objects.get().status == Order.Status.REFUNDED
+
+
+def test_the_page_does_not_ask_while_it_is_hidden(
+    page: "Page", live_server: "LiveServer", shelf: Product, child_environment: dict[str, str]
+) -> None:
+    place_an_order(page, live_server)
+    with page.expect_request("**/progress/**"):
+        pass
+    hide = """hidden => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(1500)
+    assert asked == []
+    with page.expect_request("**/progress/**"):
+        page.evaluate(hide, False)

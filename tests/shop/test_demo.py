@@ -1,0 +1,107 @@
+"""The demo, as a stranger runs it: one command, its own servers, workers that are killed, and nothing left behind."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+def environment() -> dict[str, str]:
+    """That of a fresh terminal: the servers of this session are not the demo's."""
+    return {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "REDIS_URL"}}
+
+
+@contextmanager
+def demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "manage.py"), "demo", *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    parent = psutil.Process(process.pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+def read_until(process: subprocess.Popen[str], sign: str, seconds: float = 60) -> str:
+    """What the process wrote, up to and with the line that has `sign`."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + seconds
+    text = ""
+    while sign not in text:
+        ready, _, _ = select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))
+        line = process.stdout.readline() if ready else ""
+        assert line, f"{sign!r} did not come; the demo wrote:\n{text}"
+        text += line
+    return text
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert alive == []
+
+
+def test_once_all_promises_hold() -> None:
+    began = time.monotonic()
+    with demo("--once") as process:
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "SIGKILL for worker process" in output
+    assert "Redis flushed" in output
+    assert "every card was charged exactly once (12 charges for 12 orders)" in output
+    assert "the others not (1 refunded of 1 rejected)" in output
+    assert re.search(r"order-\d+ completed", output)
+    assert "All held." in output
+    assert time.monotonic() - began < 60
+
+
+def test_then_it_serves_until_it_is_interrupted() -> None:
+    with demo("--orders", "2", "--port", "8765") as process:
+        output = read_until(process, "Ctrl-C ends it all.")
+        address = re.search(r"The shop: +(http://127\.0\.0\.1:\d+)/", output)
+        assert address is not None
+        assert re.search(r"user demo, password \S+", output)
+        with urllib.request.urlopen(f"{address[1]}/", timeout=10) as answer:
+            assert b"Provisions for cats" in answer.read()
+        with urllib.request.urlopen(f"{address[1]}/static/shop/live.js", timeout=10) as answer:
+            assert answer.status == 200
+        processes = family(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert_gone(processes)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing_behind(how: signal.Signals) -> None:
+    with demo("--once") as process:
+        read_until(process, "worker processes run")
+        processes = family(process)
+        process.send_signal(how)
+        assert process.wait(30) != 0
+        assert_gone(processes)

@@ -1,0 +1,223 @@
+"""The shop's pages: what they show, what their buttons do, and that none of it needs JavaScript."""
+
+import re
+from decimal import Decimal
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.urls import reverse
+
+from durable import get_run
+from durable.testing import Harness
+from project.shop import checkout
+from project.shop.models import Customer, Mail, Order, Product, Review
+from tests.shop.conftest import PlaceOrder
+
+pytestmark = pytest.mark.django_db
+
+ORDER = {"name": "Ada", "email": "ada@example.org", "box": "2"}
+
+
+def progress_url(order: Order) -> str:
+    return reverse("shop:order-progress", args=[order.token])
+
+
+def test_the_storefront_shows_the_shelf(client: Client, product: Product) -> None:
+    page = client.get("/").content.decode()
+    assert product.name in page
+    assert "€ 7.00" in page
+
+
+def test_an_order_starts_its_run(client: Client, product: Product, harness: Harness) -> None:
+    answer = client.post("/", ORDER)
+    order = Order.objects.get()
+    assert answer.status_code == 302
+    assert answer["Location"] == order.get_absolute_url()
+    assert order.total == Decimal("14.00")
+    assert [(line.product, line.quantity) for line in order.lines.all()] == [(product, 2)]
+    assert get_run(order.run_id).state == "pending"
+
+
+def test_an_order_that_is_not_placed_starts_nothing(
+    client: Client, product: Product, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows and the run are one transaction: an error after the start takes back both."""
+
+    def fail(_self: Order, _quantities: object) -> None:
+        raise RuntimeError("no pencil")
+
+    monkeypatch.setattr(Order, "add_lines", fail)
+    with pytest.raises(RuntimeError, match="no pencil"):
+        checkout.place_order("Ada", "ada@example.org", {product: 1})
+    assert not Order.objects.exists()
+    assert not Customer.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"box": "0"}, "Choose at least one thing"),
+        ({"box": "21"}, "less than or equal to 20"),
+        ({"box": "-1"}, "greater than or equal to 0"),
+        ({"email": "nowhere"}, "valid email"),
+        ({"name": ""}, "required"),
+    ],
+)
+def test_a_wrong_order_is_said_to_be_wrong(
+    client: Client, product: Product, changes: dict[str, str], complaint: str
+) -> None:
+    answer = client.post("/", {**ORDER, **changes})
+    assert answer.status_code == 422
+    assert complaint in answer.content.decode()
+    assert not Order.objects.exists()
+
+
+def test_a_visitor_sees_their_own_orders_and_staff_see_all(
+    client: Client, product: Product, harness: Harness, place_order: PlaceOrder
+) -> None:
+    other = place_order()
+    client.post("/", ORDER)
+    mine = Order.objects.exclude(pk=other.pk).get()
+    page = client.get("/").content.decode()
+    assert mine.get_absolute_url() in page
+    assert other.get_absolute_url() not in page
+
+    client.force_login(get_user_model().objects.create_user("keeper", is_staff=True))
+    assert other.get_absolute_url() in client.get("/").content.decode()
+
+
+def test_an_order_is_approved_on_its_page(client: Client, harness: Harness, place_order: PlaceOrder) -> None:
+    order = place_order()
+    page = client.get(order.get_absolute_url()).content.decode()
+    assert "Waiting for a worker" in page
+    assert 'value="approved"' not in page
+
+    harness.settle()
+    page = client.get(order.get_absolute_url()).content.decode()
+    assert "waiting for the shopkeeper" in page
+    assert 'value="approved"' in page
+    assert 'data-location="charge"' in page
+
+    answer = client.post(reverse("shop:answer", args=[order.token]), {"verb": "approved"})
+    assert answer["Location"] == order.get_absolute_url()
+    harness.finish(order.run_id)
+    page = client.get(order.get_absolute_url()).content.decode()
+    assert "The parcel is on its way" in page
+    assert "data-ended" in page
+    assert "live.js" not in page
+    assert "http-equiv" not in page
+    assert 'value="cancel"' not in page
+
+
+def test_an_order_is_rejected_on_its_page(client: Client, harness: Harness, place_order: PlaceOrder) -> None:
+    order = place_order()
+    harness.settle()
+    client.post(reverse("shop:answer", args=[order.token]), {"verb": "rejected"})
+    harness.settle()
+    page = client.get(order.get_absolute_url()).content.decode()
+    assert "The money has been returned" in page
+    assert "rejected by the shopkeeper" in page
+    assert "undo charge" in page
+
+
+def test_an_order_is_cancelled_on_its_page(client: Client, harness: Harness, place_order: PlaceOrder) -> None:
+    order = place_order()
+    harness.settle()
+    client.post(reverse("shop:cancel", args=[order.token]))
+    harness.settle()
+    assert "The money has been returned" in client.get(order.get_absolute_url()).content.decode()
+
+    for name, verb in [("cancel", "cancel"), ("answer", "approved")]:
+        answer = client.post(reverse(f"shop:{name}", args=[order.token]), {"verb": verb}, follow=True)
+        assert "Too late" in answer.content.decode()
+
+
+def test_an_order_is_only_approved_or_rejected(client: Client, harness: Harness, place_order: PlaceOrder) -> None:
+    order = place_order()
+    assert client.post(reverse("shop:answer", args=[order.token]), {"verb": "stop"}).status_code == 400
+
+
+def test_progress_is_sent_only_when_it_has_changed(client: Client, harness: Harness, place_order: PlaceOrder) -> None:
+    order = place_order()
+    first = client.get(progress_url(order))
+    assert first.status_code == 200
+    version = first["X-Version"]
+    assert f'data-version="{version}"' in client.get(order.get_absolute_url()).content.decode()
+    assert client.get(progress_url(order), {"version": version}).status_code == 204
+
+    harness.settle()
+    second = client.get(progress_url(order), {"version": version})
+    assert second.status_code == 200
+    assert second["X-Version"] != version
+    assert "<html" not in second.content.decode()
+
+
+@pytest.mark.parametrize("name", ["answer", "cancel", "review"])
+def test_what_changes_something_is_posted_with_a_token(name: str, harness: Harness, place_order: PlaceOrder) -> None:
+    client = Client(enforce_csrf_checks=True)
+    url = reverse(f"shop:{name}", args=[place_order().token])
+    assert client.get(url).status_code == 405
+    assert client.post(url, {"verb": "approved"}).status_code == 403
+
+
+def test_pages_have_no_inline_script_or_style(client: Client, harness: Harness, place_order: PlaceOrder) -> None:
+    order = place_order()
+    harness.settle()
+    for url in ("/", order.get_absolute_url(), reverse("shop:examples")):
+        page = client.get(url).content.decode()
+        assert not re.search(r"<style|\sstyle=|\son\w+=", page)
+        assert all("src=" in script for script in re.findall(r"<script[^>]*>", page))
+
+
+def test_what_is_typed_in_is_shown_as_text(client: Client, harness: Harness, product: Product) -> None:
+    client.post("/", {**ORDER, "name": "<script>alert(1)</script>"})
+    page = client.get(Order.objects.get().get_absolute_url()).content.decode()
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+
+
+def test_an_unknown_order_is_not_found(client: Client) -> None:
+    assert client.get(reverse("shop:order", args=[uuid4()])).status_code == 404
+    assert client.get(reverse("shop:example", args=[uuid4()])).status_code == 404
+
+
+def test_a_review_starts_its_thanks(client: Client, harness: Harness, place_order: PlaceOrder) -> None:
+    order = place_order()
+    url = reverse("shop:review", args=[order.token])
+    client.post(url, {"stars": "6", "text": "Too good"})
+    assert not Review.objects.exists()
+    client.post(url, {"stars": "5", "text": "Purr"})
+    harness.settle()
+    assert Mail.objects.filter(subject="Thank you, Ada").count() == 1
+
+    answer = client.post(url, {"stars": "1", "text": "Hiss"}, follow=True)
+    assert "has a review already" in answer.content.decode()
+    assert Review.objects.get().stars == 5
+
+
+@pytest.mark.parametrize("name", ["subscription", "postcard", "surprise", "gallery"])
+def test_an_example_is_run_from_its_page(client: Client, harness: Harness, name: str) -> None:
+    url = reverse("shop:start-example", args=[name])
+    assert f'action="{url}"' in client.get(reverse("shop:examples")).content.decode()
+    answer = client.post(url)
+    harness.settle()
+    page = client.get(answer["Location"]).content.decode()
+    assert 'data-location="' in page
+    assert "The rule" in page
+
+
+def test_a_subscription_is_stopped_from_its_page(client: Client, harness: Harness) -> None:
+    url = client.post(reverse("shop:start-example", args=["subscription"]))["Location"]
+    harness.settle()
+    assert 'value="stop"' in client.get(url).content.decode()
+    for _ in range(2):
+        assert client.post(f"{url}stop/")["Location"] == url
+        harness.settle()
+    assert "Returned 1" in client.get(url).content.decode()
+
+
+def test_what_a_trigger_starts_is_not_started_by_hand(client: Client) -> None:
+    assert client.post(reverse("shop:start-example", args=["fulfil"])).status_code == 404
+    assert client.post(reverse("shop:start-example", args=["nothing"])).status_code == 404
