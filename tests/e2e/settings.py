@@ -1,0 +1,9 @@
+"""The project's settings with the workflows of these tests: what the worker processes run with."""
+
+from project.settings import *  # noqa: F403  # a settings module extends another one in this way
+from project.settings import INSTALLED_APPS as BASE_APPS
+from project.settings import SHOP as BASE_SHOP
+
+INSTALLED_APPS = [*BASE_APPS, "tests.e2e"]
+DURABLE = {"LEASE": 2.0, "SWEEP_INTERVAL": 1.0}
+SHOP = {**BASE_SHOP, "APPROVAL_DEADLINE": "10 minutes", "COOL_OFF": "200 ms", "MAIL_PAUSE": "150 ms"}

@@ -1,0 +1,18 @@
+"""Workflows of the end-to-end tests, for real workers."""
+
+from durable import Break, Context, Continue, workflow
+
+__all__ = ["collect"]
+
+
+@workflow(name="e2e.collect")
+def collect(ctx: Context, expected: int) -> list[int]:
+    """Receive messages until `expected` of them have come; their bodies in the order of receipt."""
+
+    def receive(c: Context, got: list[int]) -> Break | Continue:
+        batch = c.queue.next_batch("numbers", names=["numbers"], count=3)
+        seen = c.step("note", lambda: [*got, *(message.body for message in batch)])
+        return Break(seen) if len(seen) >= expected else Continue(seen)
+
+    received: list[int] = ctx.loop("receive", receive, state=[])
+    return received
