@@ -22,10 +22,9 @@ from django.conf import settings
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis, ServerError
 
-__all__ = ["directory", "hold_leash", "is_inside", "owns_redis", "run_inside"]
+__all__ = ["directory", "hold_leash", "is_inside", "run_inside"]
 
 _DIRECTORY = "DURABLE_DEMO_DIRECTORY"  # set for the child, and so the sign that it is the child
-_OWN_REDIS = "DURABLE_DEMO_OWN_REDIS"
 
 #: Seconds until the runs of a killed worker are taken over; the default of 30 is long to watch.
 _LEASE = 4
@@ -50,11 +49,6 @@ def is_inside() -> bool:
 def directory() -> Path:
     """Where the demo writes its logs."""
     return Path(os.environ[_DIRECTORY])
-
-
-def owns_redis() -> bool:
-    """Whether the Redis is the demo's own, and so may be flushed."""
-    return _OWN_REDIS in os.environ
 
 
 def run_inside(arguments: Sequence[str], *, is_temporary: bool) -> int:
@@ -125,7 +119,6 @@ def _surroundings(*, is_temporary: bool) -> Iterator[dict[str, str]]:
         if not os.environ.get("REDIS_URL"):
             _say("Starting a Redis of the demo's own.")
             env["REDIS_URL"] = stack.enter_context(EmbeddedRedis()).url
-            env[_OWN_REDIS] = "1"
         yield env
 
 

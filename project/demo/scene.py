@@ -72,10 +72,14 @@ class Scene:
         held: dict[int, list[str]] = defaultdict(list)
         ids = [order.run_id for order in self.orders]
         for run in Run.objects.filter(pk__in=ids, lease_expires_at__gt=now()).order_by("created_at"):
-            pid = int(run.worker.split(":")[1])
-            if pid in pids:
+            if (pid := _pid(run)) in pids:
                 held[pid].append(run.pk)
         return next(iter(held.items()), None)
+
+    def holder(self, run_id: str) -> int | None:
+        """The worker process that held the run when we last looked."""
+        run = self._runs[run_id]
+        return _pid(run) if run.lease_expires_at else None
 
     def _run(self, order: Order) -> Run:
         return self._runs[order.run_id]
@@ -89,7 +93,12 @@ class Scene:
             done=len(done),
             stages=len(_STAGES),
             standing=_ENDS.get(run.state, stage if run.started_at else "queued"),
-            worker=f"pid {run.worker.split(':')[1]}" if run.lease_expires_at else "",
+            worker=f"pid {_pid(run)}" if run.lease_expires_at else "",
             is_begun=run.started_at is not None,
             is_ended=run.finished_at is not None,
         )
+
+
+def _pid(run: Run) -> int:
+    """Of the worker that has the run: its name is `host:pid:random`."""
+    return int(run.worker.split(":")[1])

@@ -11,11 +11,13 @@ __all__ = ["bind", "demo_login", "serve"]
 
 HOST = "127.0.0.1"
 PORTS_TO_TRY = 50
+HIGHEST_PORT = 65_535
 
 
 def bind(port: int) -> ThreadedWSGIServer:
     """A server on `port`, or on the next one that is free. Raises OSError where none is."""
-    for candidate in range(port, port + PORTS_TO_TRY):
+    ports = range(port, min(port + PORTS_TO_TRY, HIGHEST_PORT + 1))
+    for candidate in ports:
         try:
             server = ThreadedWSGIServer((HOST, candidate), WSGIRequestHandler)
         except OSError as error:
@@ -24,18 +26,13 @@ def bind(port: int) -> ThreadedWSGIServer:
             continue
         server.daemon_threads = True
         return server
-    raise OSError(errno.EADDRINUSE, f"the ports {port} to {port + PORTS_TO_TRY - 1} are all taken; pass another --port")
+    raise OSError(errno.EADDRINUSE, f"the ports {ports[0]} to {ports[-1]} are all taken; pass another --port")
 
 
 def serve(server: ThreadedWSGIServer) -> None:
-    """Answer requests until KeyboardInterrupt."""
+    """Answer requests until interrupted."""
     server.set_app(StaticFilesHandler(get_internal_wsgi_application()))
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
+    server.serve_forever()
 
 
 def demo_login() -> tuple[str, str]:

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import redis
@@ -36,8 +36,9 @@ def tell(*, count: int, port: int | None) -> bool:
     environment.hold_leash()
     with _signals_interrupt(), Workers(environment.directory(), processes=3) as workers:
         call_command("migrate", verbosity=0)
+        may_flush = _redis_is_empty()
         workers.start()
-        held = _Demo(console, workers).play(count)
+        held = _Demo(console, workers, may_flush=may_flush).play(count)
         if not held:
             console.print("The workers wrote:", *workers.logged().splitlines()[-40:], sep="\n", markup=False)
         if port is not None:
@@ -48,13 +49,13 @@ def tell(*, count: int, port: int | None) -> bool:
 class _Demo:
     """The orders, the trouble, and the verdict."""
 
-    def __init__(self, console: Console, workers: Workers) -> None:
+    def __init__(self, console: Console, workers: Workers, *, may_flush: bool) -> None:
         self._console = console
         self._workers = workers
         self._scene = Scene()
         self._display = Display(console)
         self._orphans: list[str] = []
-        self._flushed = False
+        self._may_flush = may_flush
 
     def play(self, count: int) -> bool:
         """Let `count` orders flow; whether all was well."""
@@ -102,13 +103,17 @@ class _Demo:
         self._say(f"Another one takes over when the lease of {conf.LEASE:g} s has run out.", "red")
         yield
         self._flush_redis()
+        for run_id in self._orphans:
+            while (heir := self._scene.holder(run_id)) in {None, pid}:
+                yield
+            self._say(f"{run_id} goes on in worker process {heir}.", "green")
 
     def _flush_redis(self) -> None:
-        if not environment.owns_redis():
-            self._say("Redis is not the demo's own and is left alone; without REDIS_URL it would be flushed now.")
+        if not self._may_flush:
+            self._say("This Redis holds what is not the demo's, and is left alone. An empty one would be flushed now.")
             return
         with redis.Redis.from_url(settings.REDIS_URL) as client:
-            client.flushall()
+            client.flushdb()
         self._say("Redis flushed: every RQ job is gone. The sweep finds the runs in the database.", "bold red")
 
     def _conclude(self) -> bool:
@@ -133,14 +138,22 @@ class _Demo:
 
 
 def _serve(console: Console, port: int) -> None:
-    server = bind(port)
-    if server.server_port != port:
-        console.print(f"\nPort {port} is taken; using {server.server_port}.")
-    user, password = demo_login()
-    base = f"http://127.0.0.1:{server.server_port}"
-    console.print(f"\nThe shop:  {base}/\nThe admin: {base}/admin/  user [bold]{user}[/], password [bold]{password}[/]")
-    console.print("The workers go on. Ctrl-C ends it all.")
-    serve(server)
+    """Until interrupted, which is the ordinary end."""
+    with suppress(KeyboardInterrupt), bind(port) as server:
+        if server.server_port != port:
+            console.print(f"\nPort {port} is taken; using {server.server_port}.")
+        user, password = demo_login()
+        base = f"http://127.0.0.1:{server.server_port}"
+        console.print(f"\nThe shop:  {base}/")
+        console.print(f"The admin: {base}/admin/  user [bold]{user}[/], password [bold]{password}[/]")
+        console.print("The workers go on. Ctrl-C ends it all.")
+        serve(server)
+
+
+def _redis_is_empty() -> bool:
+    """Whether there is nothing in it, so nothing of anybody else's that a flush would lose."""
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        return bool(client.dbsize() == 0)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from django.core.management.base import BaseCommand, CommandParser
 
 __all__ = ["Command"]
 
+HIGHEST_PORT = 65_535
+
 
 class Command(BaseCommand):
     help = "Run the shop with real workers, kill one, flush Redis, check the rows, then serve shop and admin."
@@ -20,7 +22,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="end after the check; exit 0 if all held")
         parser.add_argument("--orders", type=_some, default=12, metavar="N", help="how many orders flow (12)")
-        parser.add_argument("--port", type=int, default=8000, help="where to serve; if taken, the next free one (8000)")
+        parser.add_argument(
+            "--port", type=_port, default=8000, help="where to serve; if taken, the next free one (8000)"
+        )
 
     def handle(self, *args: Any, once: bool, orders: int, port: int, **options: Any) -> None:
         from project.demo import environment
@@ -43,4 +47,11 @@ def _some(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1 order")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= HIGHEST_PORT:
+        raise argparse.ArgumentTypeError(f"a port is a number from 1 to {HIGHEST_PORT}")
     return number
