@@ -267,9 +267,8 @@ class Harness:
     def _check_call(self, call: Call) -> None:
         if call.is_rollback:
             return
-        for entry in self._store.load(call.info.run_id):
-            if entry.location == call.info.location and entry.status == Status.COMPLETED and entry.kind == Kind.STEP:
-                raise _Repeated(f'step "{entry.location}" was called again after its result was recorded')
+        if self._store.has_result(call.info.run_id, call.info.location):
+            raise _Repeated(f'step "{call.info.location}" was called again after its result was recorded')
 
 
 class _Repeated(BaseException):
@@ -347,6 +346,12 @@ class _CrashingStore(MemoryStore):
             run = self._runs[run_id]
             if run.state not in ENDED and run.state != RunState.PAUSED and run.lease_expires_at is not None:
                 run.lease_expires_at = now
+
+    def has_result(self, run_id: str, location: str) -> bool:
+        """Whether this step's result is recorded."""
+        with self._lock:
+            entry = self._entries[run_id].get(location)
+            return entry is not None and entry.kind == Kind.STEP and entry.status == Status.COMPLETED
 
     def queues(self) -> list[str]:
         """The queues of all runs."""
