@@ -159,11 +159,11 @@ def _redis_is_empty() -> bool:
 @contextmanager
 def _one_failure_of_the_carrier() -> Iterator[None]:
     """A carrier that fails each step's first attempt, and works again afterwards."""
-    Fault.objects.update_or_create(service=Fault.Service.CARRIER, defaults={"is_on": True, "first_attempts": 1})
+    Fault.switch(Fault.Service.CARRIER, on=True, first_attempts=1)
     try:
         yield
     finally:
-        Fault.objects.filter(service=Fault.Service.CARRIER).update(is_on=False)
+        Fault.switch(Fault.Service.CARRIER, on=False)
 
 
 @contextmanager

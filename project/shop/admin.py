@@ -49,6 +49,12 @@ class FaultAdmin(_ModelAdmin):
     list_editable = ["is_on", "first_attempts"]
     list_display_links = ["service"]
 
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
+        return False  # there is one for each service
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
 
 @admin.register(Product)
 class ProductAdmin(_ModelAdmin):

@@ -134,7 +134,7 @@ def progress_of_example(run: Handle, stop_url: str) -> Progress:
     return Progress(
         state=now.state,
         headline=f"Returned {now.output!r}" if now.state == "completed" else _current(now),
-        detail=_detail(now),
+        detail=now.because if now.is_over else "",
         actions=[Action("stop", "Send it “stop”", stop_url)] if can_stop else [],
         steps=timeline(now.history),
     )
@@ -171,7 +171,7 @@ def _detail(now: _Standing) -> str:
     if now.because and now.is_over:
         return now.because
     if now.open_wait is not None and now.wake_at is not None:
-        return f"At {clock(now.wake_at)} the wait is over."
+        return f"Without an answer by {clock(now.wake_at)} the money is returned."
     return ""
 
 

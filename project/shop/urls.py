@@ -1,6 +1,8 @@
 """The shop's addresses."""
 
+from django.conf import settings
 from django.urls import path
+from django.views.generic import RedirectView
 
 from project.shop import views
 
@@ -8,6 +10,7 @@ app_name = "shop"
 
 urlpatterns = [
     path("", views.Storefront.as_view(), name="storefront"),
+    path("favicon.ico", RedirectView.as_view(url=f"{settings.STATIC_URL}shop/cat.svg")),
     path("orders/<uuid:token>/", views.OrderPage.as_view(), name="order"),
     path("orders/<uuid:token>/progress/", views.OrderProgress.as_view(), name="order-progress"),
     path("orders/<uuid:token>/answer/", views.Answer.as_view(), name="answer"),

@@ -74,7 +74,7 @@ def subscription(ctx: Context, subscription_id: int) -> int:
 
     def one_month(c: Context, month: int) -> Break | Continue:
         c.step(f"charge month {month}", steps.charge_month, subscription_id, month, max_retries=10)
-        if c.queue.next_batch("stop", names=["stop"], timeout=settings.SHOP["MONTH"]):
+        if c.queue.next_batch("a month", names=["stop"], timeout=settings.SHOP["MONTH"]):
             return Break(month)
         return Continue(month + 1)
 

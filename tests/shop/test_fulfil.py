@@ -109,7 +109,7 @@ def test_a_cancelled_order_is_undone_whole(harness: Harness, place_order: PlaceO
 
 
 def test_a_bank_that_fails_twice_charges_once(harness: Harness, place_order: PlaceOrder) -> None:
-    Fault.objects.create(service=Fault.Service.BANK, first_attempts=2)
+    Fault.switch(Fault.Service.BANK, on=True, first_attempts=2)
     order = place_order()
     checkout.answer(order, "approved", by="tests")
     harness.finish(order.run_id)
@@ -119,7 +119,7 @@ def test_a_bank_that_fails_twice_charges_once(harness: Harness, place_order: Pla
 
 
 def test_a_bank_that_stays_away_ends_the_order_uncharged(harness: Harness, place_order: PlaceOrder) -> None:
-    fault = Fault.objects.create(service=Fault.Service.BANK)
+    Fault.switch(Fault.Service.BANK, on=True)
     order = place_order()
     harness.finish(order.run_id)
     order.refresh_from_db()
@@ -129,8 +129,7 @@ def test_a_bank_that_stays_away_ends_the_order_uncharged(harness: Harness, place
     assert not Charge.objects.exists()
 
     # Once the bank is mended, an operator recovers the run, and the customer gets what was ordered.
-    fault.is_on = False
-    fault.save()
+    Fault.switch(Fault.Service.BANK, on=False)
     get_run(order.run_id).recover()
     checkout.answer(order, "approved", by="tests")
     harness.finish(order.run_id)
@@ -139,7 +138,7 @@ def test_a_bank_that_stays_away_ends_the_order_uncharged(harness: Harness, place
 
 
 def test_a_carrier_that_is_mended_in_time_delays_the_parcel_only(harness: Harness, place_order: PlaceOrder) -> None:
-    fault = Fault.objects.create(service=Fault.Service.CARRIER)
+    Fault.switch(Fault.Service.CARRIER, on=True)
     order = place_order()
     checkout.answer(order, "approved", by="tests")
     harness.settle()
@@ -147,8 +146,7 @@ def test_a_carrier_that_is_mended_in_time_delays_the_parcel_only(harness: Harnes
     assert locations(order)["ship/label/buy"] == "failed"
     assert not Label.objects.exists()
 
-    fault.is_on = False
-    fault.save()
+    Fault.switch(Fault.Service.CARRIER, on=False)
     harness.finish(order.run_id)
     assert get_run(order.run_id).state == "completed"
     assert Label.objects.count() == 1

@@ -67,7 +67,6 @@ def test_a_month_that_was_charged_is_not_charged_again(
     run.send("stop")
     harness.finish("subscription")
     assert run.output == 1
-    assert [entry.attempts for entry in run.history() if entry.location.endswith("charge month 1")] in ([2], [])
     assert Charge.objects.filter(reference=subscription.payment_reference(1)).count() == 1
 
 
@@ -116,12 +115,11 @@ def test_the_cats_of_before_the_nap_are_there_after_it(harness: Harness) -> None
 
 
 def test_the_gallery_fetches_what_is_missing_and_no_more(harness: Harness) -> None:
-    fault = Fault.objects.create(service=Fault.Service.PICTURES, first_attempts=1)
+    Fault.switch(Fault.Service.PICTURES, on=True, first_attempts=1)
     run = workflows.gallery.using(id="gallery").start()
     harness.finish("gallery")
     assert run.output == {name: pictures.fetch(name, attempt=2) for name in pictures.names(attempt=2)}
     assert {entry.attempts for entry in run.history() if entry.kind == "step"} == {2}
-    assert fault.hits(1)
 
 
 def test_thanks_leave_the_input_as_it_was(harness: Harness, customer: Customer) -> None:

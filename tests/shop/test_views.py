@@ -12,7 +12,7 @@ from django.urls import reverse
 from durable import get_run
 from durable.testing import Harness
 from project.shop import checkout
-from project.shop.models import Customer, Mail, Order, Product, Review
+from project.shop.models import Customer, Fault, Mail, Order, Product, Review
 from tests.shop.conftest import PlaceOrder
 
 pytestmark = pytest.mark.django_db
@@ -221,3 +221,27 @@ def test_a_subscription_is_stopped_from_its_page(client: Client, harness: Harnes
 def test_what_a_trigger_starts_is_not_started_by_hand(client: Client) -> None:
     assert client.post(reverse("shop:start-example", args=["fulfil"])).status_code == 404
     assert client.post(reverse("shop:start-example", args=["nothing"])).status_code == 404
+
+
+def test_an_operator_breaks_and_mends_a_service_in_the_admin(admin_client: Client) -> None:
+    for service in Fault.Service:
+        Fault.switch(service, on=False)
+    url = reverse("admin:shop_fault_changelist")
+    page = admin_client.get(url)
+    switches = list(page.context["cl"].result_list)
+    assert [switch.service for switch in switches] == ["bank", "carrier", "pictures", "post"]
+    form = {"form-TOTAL_FORMS": "4", "form-INITIAL_FORMS": "4", "_save": "Save", "form-0-is_on": "on"}
+    form |= {f"form-{number}-id": str(switch.pk) for number, switch in enumerate(switches)}
+    admin_client.post(url, form)
+    assert [switch.service for switch in Fault.objects.filter(is_on=True)] == ["bank"]
+
+
+@pytest.mark.parametrize("model", ["product", "customer", "order", "charge", "refund", "label", "mail", "review"])
+def test_the_admin_lists_what_happened(
+    admin_client: Client, harness: Harness, place_order: PlaceOrder, model: str
+) -> None:
+    order = place_order()
+    checkout.answer(order, "approved", by="tests")
+    harness.finish(order.run_id)
+    assert admin_client.get(reverse(f"admin:shop_{model}_changelist")).status_code == 200
+    assert admin_client.get(reverse("admin:shop_order_change", args=[order.pk])).status_code == 200

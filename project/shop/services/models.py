@@ -74,7 +74,7 @@ class Fault(models.Model):
         PICTURES = "pictures"
 
     service = models.CharField(max_length=8, choices=Service, unique=True)
-    is_on = models.BooleanField("on", default=True)
+    is_on = models.BooleanField("on", default=False)
     first_attempts = models.PositiveSmallIntegerField(
         null=True,
         blank=True,
@@ -83,9 +83,17 @@ class Fault(models.Model):
 
     class Meta:
         app_label = "shop"
+        ordering = ["service"]
+        verbose_name = "fault switch"
+        verbose_name_plural = "fault switches"
 
     def __str__(self) -> str:
         return f"{self.service} {'fails' if self.is_on else 'works'}"
+
+    @classmethod
+    def switch(cls, service: Service, *, on: bool, first_attempts: int | None = None) -> None:
+        """Break the service, or mend it."""
+        cls.objects.update_or_create(service=service, defaults={"is_on": on, "first_attempts": first_attempts})
 
     def hits(self, attempt: int) -> bool:
         """Whether the service fails for a step that is at its `attempt`, counted from 1."""
