@@ -256,6 +256,11 @@ class Journal:
                 park_signal=park_signal,
             )
 
+    def discard(self) -> None:
+        """Forget what is not committed. The journal is of no use for further operations then."""
+        with self.lock:
+            self._pending = _Pending()
+
     def settle(self, batch: Batch) -> None:
         """What `take` gave is committed."""
         if batch.received:

@@ -63,7 +63,7 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
         return (yield from _compensate(journal))
     if journal.request != Request.NONE:
         return (yield from _honour(journal, journal.request))
-    if journal.run.crashes > policy.max_crashes:
+    if journal.run.crashes >= policy.max_crashes:
         return (yield from _fail(journal, RunCrashedError(journal.run.crashes), may_compensate=False))
     if workflow is None:
         return (yield from _wait_for_code(journal))
@@ -170,7 +170,11 @@ def _honour(journal: Journal, request: str) -> Operation:
 
 
 def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy) -> Operation:
-    """In a rolling deploy another worker's code may still fit: try again for a while before the run stops."""
+    """In a rolling deploy another worker's code may still fit: try again for a while before the run stops.
+
+    What the wrong code noted and did not commit is forgotten, as in a crash: the history must fit the right code.
+    """
+    journal.discard()
     now = journal.environment.now()
     since = journal.run.diverged_at or now
     waited = (now - since).total_seconds()
