@@ -19,4 +19,5 @@ class DurableConfig(AppConfig):
         from durable import registry
 
         registry.autodiscover()
-        from durable import checks  # noqa: F401 - registers them
+        # checks registers them; process notes which process this is, before a worker forks.
+        from durable import checks, process  # noqa: F401

@@ -216,10 +216,10 @@ def _watch_parent(say: Say) -> None:
     def watch() -> None:
         while os.read(0, 4096):
             pass
-        if stop.requested:
-            return  # it has told us before
-        say(f"the parent is gone, handing over, pid {os.getpid()}")
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not stop.requested:  # else it has told us before
+            with contextlib.suppress(OSError):  # whoever read our output may be gone with it
+                say(f"the parent is gone, handing over, pid {os.getpid()}")
+            os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE)
         os._exit(1)
 

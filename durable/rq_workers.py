@@ -11,6 +11,7 @@ Must not know what a job of durable does.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 import rq
+from redis.exceptions import RedisError
 from rq.job import Job
 from rq.queue import Queue
 from rq.serializers import JSONSerializer, Serializer, resolve_serializer
@@ -83,6 +85,15 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
     def set_shutdown_requested_date(self) -> None:
         """Nothing: this runs in a signal handler on top of a user's code, where an error of Redis would surface."""
 
+    def teardown(self) -> None:
+        """Sign off. Without a Redis to do that at, at least end the thread that listens to it."""
+        try:
+            super().teardown()  # type: ignore[no-untyped-call]  # RQ's own
+        except RedisError:
+            if self.pubsub_thread is not None:
+                self.pubsub_thread.stop()
+            raise
+
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run a job; while it lasts, RQ is told that it and the worker are alive."""
         stop.reachable = True
@@ -99,6 +110,11 @@ class Worker(KnowsDurable, rq.Worker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.read_json(kwargs.get("serializer"))
+
+    def work(self, *args: Any, **kwargs: Any) -> bool:
+        """Serve the queues. What a job of durable imports is imported before, once, and not by each horse."""
+        importlib.import_module("durable.worker")
+        return super().work(*args, **kwargs)
 
     def handle_warm_shutdown_request(self) -> None:
         """Have the horse's pass end at its next operation."""

@@ -69,7 +69,7 @@ class Supervisor:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._returning: list[tuple[str, int]] = []
-        self._claimed_at = 0.0
+        self._held_since = 0.0
         self._renewed_at = 0.0
         self._renew_at = 0.0
         self._beaten_at = time.monotonic()
@@ -92,7 +92,8 @@ class Supervisor:
         """Take care of the leases of `records`, claimed at the monotonic time `claimed_at`."""
         with self._lock:
             self._held.update({each.id: _Held(each.fence) for each in records})
-            self._claimed_at = self._renewed_at = claimed_at
+            self._held_since = time.monotonic()
+            self._renewed_at = claimed_at
             self._renew_at = claimed_at + conf.LEASE / 3
 
     def begin(self, record: RunRecord, eviction: Evictable) -> bool:
@@ -162,8 +163,8 @@ class Supervisor:
     def _is_held_up(self) -> bool:
         """Whether runs of the batch have waited longer than our patience behind those before them."""
         with self._lock:
-            waits = any(each.eviction is None for each in self._held.values())
-            return waits and time.monotonic() - self._claimed_at >= PATIENCE
+            begun = sum(each.eviction is not None for each in self._held.values())
+            return 0 < begun < len(self._held) and time.monotonic() - self._held_since >= PATIENCE
 
     def _hand_back(self) -> None:
         if not self._returning:

@@ -68,6 +68,11 @@ def in_thread(shift: Shift) -> Iterator[threading.Thread]:
         assert not thread.is_alive()
 
 
+def only_with_a_server() -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("without a server no connection breaks")
+
+
 def eventually(condition: Callable[[], bool]) -> None:
     """Wait until another thread has done its part."""
     deadline = time.monotonic() + 20
@@ -236,6 +241,7 @@ class TestContext:
             connection.close_at = None
 
     def test_a_broken_connection_is_closed_between_passes(self, store: Store) -> None:
+        only_with_a_server()
         connection.ensure_connection()
         connection.errors_occurred = True
         assert connection.connection is not None
@@ -460,8 +466,7 @@ class TestOutage:
         assert len(jobs()) == 1
 
     def test_connections_that_the_server_ended_are_replaced(self, store: Store) -> None:
-        if connection.vendor != "postgresql":
-            pytest.skip("only a server can end connections")
+        only_with_a_server()
         ids = new_runs(store, 3)
 
         def end_it(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:

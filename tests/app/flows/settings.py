@@ -1,0 +1,7 @@
+"""The project's settings with the tests' workflows, a short lease and frequent sweeps."""
+
+from project.settings import *  # noqa: F403 - all of them, and these
+from project.settings import INSTALLED_APPS
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.app.flows"]
+DURABLE = {"LEASE": 2, "SWEEP_INTERVAL": 1}
