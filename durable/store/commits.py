@@ -18,12 +18,16 @@ from functools import lru_cache
 from typing import Final
 
 from durable.core.entries import MessageState
-from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN, Columns
+from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
 from durable.store.statements import ENDED_STATES, NOT_CLAIMABLE
 
-__all__ = ["SEND", "commit"]
+__all__ = ["FLUSH", "SEND", "commit"]
 
 _PENDING: Final = MessageState.PENDING.value
+
+#: Parameters: run, fence, entries (JSON). The commonest commit, entries and nothing else, as a function of the
+#: database's (migration 0002): the pending request, or NULL, and nothing written, if the fence has moved on.
+FLUSH: Final = "SELECT durable_flush_1(%(run)s::text, %(fence)s::bigint, %(entries)s::json)"
 
 # -- the run's lock
 
@@ -38,18 +42,6 @@ _LOCKED = f"""locked AS MATERIALIZED (
 _HELD_OF_LOCKED = "held AS MATERIALIZED (SELECT * FROM locked WHERE id = %(run)s AND fence = %(fence)s)"
 
 # -- entries
-
-
-def _values(columns: Columns) -> str:
-    return ", ".join(f"%({name})s::{columns.types[name]}" for name in columns.names)
-
-
-_ENTRY = f"""entry AS (
-  INSERT INTO {ENTRY.table} (run_id, {ENTRY.sql()}) SELECT held.id, {_values(ENTRY)} FROM held
-  ON CONFLICT (run_id, location) DO UPDATE SET {ENTRY.excluded()} RETURNING id),
-metadata AS (
-  INSERT INTO {METADATA.table} (entry_id, {METADATA.sql()}) SELECT id, {_values(METADATA)} FROM entry
-  ON CONFLICT (entry_id) DO UPDATE SET {METADATA.excluded()})"""
 
 _ENTRIES = f"""rows AS MATERIALIZED (
   SELECT * FROM json_to_recordset(%(entries)s::json) AS x({ENTRY.typed()}, {METADATA.typed()})),
@@ -175,7 +167,7 @@ def _parking(state: str, waiting_for: str) -> str:
 @lru_cache(maxsize=512)
 def commit(
     *,
-    entries: int = 0,
+    entries: bool = False,
     deleted: bool = False,
     attempts: bool = False,
     consumed: bool = False,
@@ -188,11 +180,10 @@ def commit(
     """The statement for a batch with these parts. Its one row: the pending request and the queues to ring for; no
     row, and nothing written, if the fence has moved on."""
     parts = [_LOCKED, _HELD_OF_LOCKED] if sends else [_HELD]
-    if entries:
-        parts.append(_ENTRY if entries == 1 else _ENTRIES)
     parts += [
         part
         for wanted, part in (
+            (entries, _ENTRIES),
             (deleted, _DELETED),
             (attempts, _ATTEMPTS),
             (consumed, _CONSUMED),
