@@ -51,11 +51,14 @@ def directory() -> Path:
     return Path(os.environ[_DIRECTORY])
 
 
-def run_inside(arguments: Sequence[str], *, is_temporary: bool) -> int:
-    """Run `manage.py demo` with these arguments inside servers of its own; its exit code."""
+def run_inside(arguments: Sequence[str], *, keep_in: Path | None) -> int:
+    """Run `manage.py demo` with these arguments inside servers of its own; its exit code.
+
+    The database and the logs are kept in the directory `keep_in`, or in a temporary one.
+    """
     with ExitStack() as stack:
         signals = stack.enter_context(_passed_on())
-        surroundings = stack.enter_context(_surroundings(is_temporary=is_temporary))
+        surroundings = stack.enter_context(_surroundings(keep_in))
         child = subprocess.Popen(
             [sys.executable, str(settings.BASE_DIR / "manage.py"), "demo", *arguments],
             env={**os.environ, **surroundings},
@@ -102,10 +105,10 @@ def _passed_on() -> Iterator[_PassedOn]:
 
 
 @contextmanager
-def _surroundings(*, is_temporary: bool) -> Iterator[dict[str, str]]:
+def _surroundings(keep_in: Path | None) -> Iterator[dict[str, str]]:
     """The environment of the child: servers, a directory, a pace to watch."""
     with ExitStack() as stack:
-        place = None if is_temporary else stack.enter_context(_kept_directory())
+        place = stack.enter_context(_locked(keep_in)) if keep_in else None
         if place is None:
             place = Path(tempfile.mkdtemp(prefix="durable-demo-"))
             stack.callback(shutil.rmtree, place, ignore_errors=True)
@@ -123,9 +126,8 @@ def _surroundings(*, is_temporary: bool) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def _kept_directory() -> Iterator[Path | None]:
-    """`var/demo`, which keeps its orders from one demo to the next; None while another demo uses it."""
-    place: Path = settings.VAR_DIR / "demo"
+def _locked(place: Path) -> Iterator[Path | None]:
+    """`place`, which keeps its orders from one demo to the next; None while another demo uses it."""
     place.mkdir(parents=True, exist_ok=True)
     with (place / "lock").open("w") as lock:
         try:

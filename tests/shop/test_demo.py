@@ -81,8 +81,8 @@ def test_once_all_promises_hold() -> None:
     assert time.monotonic() - began < 60
 
 
-def test_then_it_serves_until_it_is_interrupted() -> None:
-    with demo("--orders", "2", "--port", "8765") as process:
+def test_then_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    with demo("--orders", "2", "--port", "8765", "--directory", str(tmp_path)) as process:
         output = read_until(process, "Ctrl-C ends it all.")
         address = re.search(r"The shop: +(http://127\.0\.0\.1:\d+)/", output)
         assert address is not None

@@ -6,8 +6,10 @@ Reads the arguments and says what the exit code is; `project.demo` does the rest
 import argparse
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 __all__ = ["Command"]
@@ -26,7 +28,11 @@ class Command(BaseCommand):
             "--port", type=_port, default=8000, help="where to serve; if taken, the next free one (8000)"
         )
 
-    def handle(self, *args: Any, once: bool, orders: int, port: int, **options: Any) -> None:
+        parser.add_argument(
+            "--directory", type=Path, help="where to keep database and logs (var/demo; with --once a temporary one)"
+        )
+
+    def handle(self, *args: Any, once: bool, orders: int, port: int, directory: Path | None, **options: Any) -> None:
         from project.demo import environment
 
         try:
@@ -36,7 +42,8 @@ class Command(BaseCommand):
                 code = 0 if tell(count=orders, port=None if once else port) else 1
             else:
                 arguments = ["--orders", str(orders), "--port", str(port), *(["--once"] if once else [])]
-                code = environment.run_inside(arguments, is_temporary=once)
+                place = directory or (None if once else settings.VAR_DIR / "demo")
+                code = environment.run_inside(arguments, keep_in=place.resolve() if place else None)
         except KeyboardInterrupt:
             self.stderr.write("Interrupted.")
             code = 128 + signal.SIGINT
