@@ -232,7 +232,9 @@ class Batch:
     """What one commit of a pass writes: all of it, or, where the fence has moved on, nothing.
 
     `run` patches the run's row. `park_signal` is the `signal` that the pass knew when it decided to park: if the
-    row's is another by now, the run is due again at once instead (`wake_at = now`, unless the run has ended).
+    row's is another by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). What a
+    run sends to itself does not raise its `signal`: it is due if it parks for a message that it sent itself, in this
+    batch or before.
     """
 
     run_id: str
@@ -250,7 +252,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a commit learned: the operator's pending request, and the queues whose runs the sends made due."""
+    """What a commit learned: the operator's pending request, and the queues to ring for: those of the runs that the
+    sends made due, and the run's own if it may not park."""
 
     request: str = Request.NONE
     ring: frozenset[str] = frozenset()

@@ -65,7 +65,8 @@ class Store(Protocol):
 
     def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
         """Lock the run's row, let `decide` see it (and, if it calls the second argument, its entries), apply the
-        change and return the row as it is then. What `decide` raises is raised, and nothing is changed.
+        change and return the row as it is then. What `decide` raises is raised, and nothing is changed. The run's
+        `signal` is raised unless the change sets it.
 
         Raises RunNotFoundError.
         """
@@ -88,7 +89,10 @@ class Store(Protocol):
         """
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
-        """Take this run whether or not it is due; None if it is paused, ended, or held by a live lease."""
+        """Take this run whether or not it is due; None if it is paused, ended, or held by a live lease.
+
+        It is due from now on, so that another worker finds it if this one dies.
+        """
 
     def load(self, run_id: str) -> list[Entry]:
         """The whole history, for a pass; one query. Like `history`, in any order."""
@@ -100,14 +104,18 @@ class Store(Protocol):
         """Write the batch if the run's fence is the batch's; on PostgreSQL one statement, one round trip, one commit.
 
         Rows are locked in the order of run ids, so that two runs which send to each other cannot deadlock.
-        Raises LeaseLost, and writes nothing, if the fence has moved on.
+        Deleted entries take their attempts along. Raises LeaseLost, and writes nothing, if the fence has moved on.
         """
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
-        """Prolong the leases whose fences still hold: run id to pending request. Missing ids were lost."""
+        """Prolong the leases whose fences still hold: run id to pending request. Missing ids were lost, or handed back:
+        a run without a lease gets none."""
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
-        """Hand back runs that were claimed and not begun: no lease, due now, and the crash count as before."""
+        """Hand back runs that were claimed and not begun: no lease, due now, `pending` again if they were `running`.
+
+        A crash that the claim counted stays counted.
+        """
 
     # -- timer and sweep
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.db import models
@@ -35,6 +35,7 @@ from durable.models.fields import (
 __all__ = [
     "ATTEMPT",
     "ENTRY",
+    "ENTRY_FIELDS",
     "MESSAGE",
     "METADATA",
     "RUN",
@@ -132,6 +133,20 @@ ATTEMPT: Final = Columns(Attempt, AttemptRecord)
 MESSAGE: Final = Columns(QueueMessage, Message)
 
 
+def _entry_field(name: str) -> str:
+    if name in ENTRY.names:
+        return f'e."{name}"'
+    if METADATA.types[name] == "timestamptz":  # as a number: Django's loader of moments takes longer than all the rest
+        return f'(extract(epoch FROM m."{name}") * 1000000)::bigint'
+    return f'm."{name}"'
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: An entry's columns in the order of the record's fields, from tables named `e` and `m`; moments in microseconds.
+ENTRY_FIELDS: Final = ", ".join(_entry_field(field.name) for field in fields(Entry))
+
+
 def json_rows(rows: Iterable[dict[str, Any]]) -> str:
     """Dumped records as one JSON text for json_to_recordset."""
     return json.dumps(list(rows), default=datetime.isoformat, separators=(",", ":"))
@@ -166,6 +181,46 @@ def to_attempt(row: Sequence[Any]) -> AttemptRecord:
 
 
 def to_entries(rows: Iterable[Sequence[Any]]) -> list[Entry]:
-    """Entries from rows of `ENTRY` and `METADATA` side by side."""
-    width = len(ENTRY.names)
-    return [Entry(**ENTRY.loaded(row[:width]), **METADATA.loaded(row[width:])) for row in rows]
+    """Entries from rows of `ENTRY_FIELDS`: the one conversion that has to be fast."""
+    return [
+        Entry(
+            unpack(location),
+            kind,
+            ordinal,
+            _moment(created_at),
+            status,
+            attempts,
+            None if output is None else unpack(output),
+            None if arguments is None else unpack(arguments),
+            load_json(data),
+            None if error is None else load_error(error),
+            None if last_attempt_at is None else _moment(last_attempt_at),
+            None if next_attempt_at is None else _moment(next_attempt_at),
+            None if completed_at is None else _moment(completed_at),
+            finished_ordinal,
+            None if rollback_completed_at is None else _moment(rollback_completed_at),
+            None if rollback_error is None else load_error(rollback_error),
+        )
+        for (
+            location,
+            kind,
+            ordinal,
+            created_at,
+            status,
+            attempts,
+            output,
+            arguments,
+            data,
+            error,
+            last_attempt_at,
+            next_attempt_at,
+            completed_at,
+            finished_ordinal,
+            rollback_completed_at,
+            rollback_error,
+        ) in rows
+    ]
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)

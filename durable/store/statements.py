@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from durable.core.entries import ENDED, MessageState, RunState
-from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
+from durable.store.rows import ATTEMPT, ENTRY, ENTRY_FIELDS, MESSAGE, METADATA, RUN
 
 __all__ = [
     "CLAIM",
@@ -84,8 +84,8 @@ GET_RUNS: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = ANY(%(runs)s:
 #: Parameters: run. A row of RUN, locked.
 LOCK_RUN: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = %(run)s FOR NO KEY UPDATE"
 
-#: Parameters: run. Rows of ENTRY and METADATA.
-LOAD: Final = f"""SELECT {ENTRY.sql("e.")}, {METADATA.sql("m.")}
+#: Parameters: run. Rows of ENTRY_FIELDS.
+LOAD: Final = f"""SELECT {ENTRY_FIELDS}
 FROM {ENTRY.table} AS e JOIN {METADATA.table} AS m ON m.entry_id = e.id WHERE e.run_id = %(run)s"""
 
 #: Parameters: run. Rows of ATTEMPT.
