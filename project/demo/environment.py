@@ -22,9 +22,10 @@ from django.conf import settings
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis, ServerError
 
-__all__ = ["directory", "hold_leash", "is_inside", "run_inside"]
+__all__ = ["directory", "is_inside", "leash", "run_inside"]
 
 _DIRECTORY = "DURABLE_DEMO_DIRECTORY"  # set for the child, and so the sign that it is the child
+_TEMPORARY = "DURABLE_DEMO_TEMPORARY"  # set if that directory is to be deleted
 
 #: Seconds until the runs of a killed worker are taken over; the default of 30 is long to watch.
 _LEASE = 4
@@ -71,8 +72,9 @@ def run_inside(arguments: Sequence[str], *, keep_in: Path | None) -> int:
     return code if code >= 0 else 128 - code
 
 
-def hold_leash() -> None:
-    """End this process, in order, when the one that started it has died."""
+@contextmanager
+def leash() -> Iterator[None]:
+    """End this process, in order, when the one that started it has died; and then tidy up in its place."""
 
     def wait_for_the_end() -> None:
         while os.read(0, 1):
@@ -80,6 +82,11 @@ def hold_leash() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait_for_the_end, name="leash", daemon=True).start()
+    try:
+        yield
+    finally:
+        if _TEMPORARY in os.environ:
+            shutil.rmtree(directory(), ignore_errors=True)
 
 
 class _PassedOn:
@@ -112,10 +119,12 @@ def _surroundings(keep_in: Path | None) -> Iterator[dict[str, str]]:
         if place is None:
             place = Path(tempfile.mkdtemp(prefix="durable-demo-"))
             stack.callback(shutil.rmtree, place, ignore_errors=True)
-            postgres_place = None
+            is_temporary, postgres_place = True, None
         else:
-            postgres_place = place / "postgres"
+            is_temporary, postgres_place = False, place / "postgres"
         env = {**_PACE, **{name: os.environ[name] for name in _PACE if name in os.environ}, _DIRECTORY: str(place)}
+        if is_temporary:
+            env[_TEMPORARY] = "1"
         if not os.environ.get("DATABASE_URL"):
             _say("Starting a PostgreSQL of the demo's own.")
             env["DATABASE_URL"] = stack.enter_context(_postgres(postgres_place)).url

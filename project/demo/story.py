@@ -33,8 +33,8 @@ HUNT = 10.0  # seconds in which a worker must be caught with a run in its hands
 def tell(*, count: int, port: int | None) -> bool:
     """The whole demo; whether all its promises held. With a `port`, serves the shop afterwards until interrupted."""
     console = Console(highlight=False)
-    environment.hold_leash()
-    with _signals_interrupt(), Workers(environment.directory(), processes=3) as workers:
+    logs = environment.directory()
+    with environment.leash(), _signals_interrupt(), Workers(logs, processes=3) as workers:
         call_command("migrate", verbosity=0)
         may_flush = _redis_is_empty()
         workers.start()

@@ -95,6 +95,16 @@ def test_an_order_is_rejected_without_javascript(
     assert Order.objects.get().status == Order.Status.REFUNDED
 
 
+def test_an_example_is_run_and_watched(
+    page: "Page", live_server: "LiveServer", worker: object, complaints: list[str]
+) -> None:
+    page.goto(f"{live_server.url}/examples/")
+    page.locator("li", has_text="Send someone the cutest cat").get_by_role("button", name="Run it").click()
+    page.get_by_text("Returned 'Mochi'").first.wait_for(timeout=WAIT)
+    assert page.locator('[data-location="fetch cat image"]').is_visible()
+    assert complaints == []
+
+
 def test_the_page_does_not_ask_while_it_is_hidden(
     page: "Page", live_server: "LiveServer", shelf: Product, child_environment: dict[str, str]
 ) -> None:

@@ -98,10 +98,15 @@ def test_then_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing_behind(how: signal.Signals) -> None:
+def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing_behind(
+    how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_SERVICE_LATENCY", "1")  # so that the middle is long
     with demo("--once") as process:
         read_until(process, "worker processes run")
         processes = family(process)
+        directories = {each.environ().get("DURABLE_DEMO_DIRECTORY") for each in processes} - {None}
         process.send_signal(how)
         assert process.wait(30) != 0
         assert_gone(processes)
+        assert [Path(str(path)).exists() for path in directories] == [False]
