@@ -27,7 +27,8 @@ __all__ = ["Backend", "current", "install", "production", "uninstall"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """`ring` tells workers of these queues that they have due runs; `pause` waits between two looks at a result.
+    """`ring` tells workers of these queues that they have due runs, `alarm` the timers of a deadline that was not there
+    before; `pause` waits between two looks at a result.
 
     What follows is for a harness: None leaves the settings in force. `rest` waits within a pass, `observe` sees each call of
     a step's function or rollback handler before it is made, and `find` finds workflows that are not registered.
@@ -37,6 +38,7 @@ class Backend:
     codec: Codec
     now: Callable[[], datetime]
     ring: Callable[[Iterable[str]], None]
+    alarm: Callable[[str, datetime], None]
     pause: Callable[[float], None]
     short_sleep: float | None = None
     divergence_grace: float | None = None
@@ -77,6 +79,7 @@ def production() -> Backend:
         codec=_codec(conf.CODEC, conf.MAX_PAYLOAD_BYTES),
         now=timezone.now,
         ring=lambda queues: bell.ring_on_commit(queues, using=alias),
+        alarm=lambda queue, moment: bell.alarm_on_commit(queue, moment, using=alias),
         pause=time.sleep,
     )
 

@@ -11,7 +11,7 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from durable import backend, signals
@@ -98,8 +98,7 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[str]:
             _check_same(at, request, wanted, found)
     new = [run for run, is_new in created if is_new]
     if new:
-        if request.delay <= 0:
-            at.ring({request.queue})
+        _announce(at, request.queue, new[0].wake_at)
         for run in new:
             _tell(run, previous="")
     return [run.id for run in runs]
@@ -368,10 +367,19 @@ def _changed(at: Backend, run_id: str, decide: Callable[[RunRecord, Callable[[],
         return decide(run, entries)
 
     changed = at.store.change(run_id, remembering)
-    if changed.wake_at is not None and changed.wake_at <= at.now():
-        at.ring({changed.queue})
+    _announce(at, changed.queue, changed.wake_at)
     if changed.state != previous:
         _tell(changed, previous)
+
+
+def _announce(at: Backend, queue: str, wake_at: datetime | None) -> None:
+    """Tell workers that a run is due, or timers when it will be."""
+    if wake_at is None:
+        return
+    if wake_at <= at.now():
+        at.ring({queue})
+    else:
+        at.alarm(queue, wake_at)
 
 
 def _check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> None:

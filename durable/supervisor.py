@@ -110,10 +110,13 @@ class Supervisor:
         with self._lock:
             self._held.pop(record.id, None)
 
-    def waiting(self) -> list[tuple[str, int]]:
-        """Take the runs whose pass has not begun out of our care, for the caller to hand back."""
+    def waiting(self, besides: RunRecord | None = None) -> list[tuple[str, int]]:
+        """Take the runs whose pass has not begun, `besides` one, out of our care, for the caller to hand back."""
+        kept = besides.id if besides is not None else None
         with self._lock:
-            waiting = [(run_id, each.fence) for run_id, each in self._held.items() if each.eviction is None]
+            waiting = [
+                (run_id, each.fence) for run_id, each in self._held.items() if each.eviction is None and run_id != kept
+            ]
             for run_id, _ in waiting:
                 del self._held[run_id]
         return waiting

@@ -74,6 +74,7 @@ class Harness:
             codec=codec or backend.production().codec,
             now=lambda: self._now,
             ring=lambda _queues: None,
+            alarm=lambda _queue, _moment: None,
             pause=self._pause,
             short_sleep=None if short_sleep is None else parse_duration(short_sleep).total_seconds(),
             divergence_grace=parse_duration(divergence_grace).total_seconds(),

@@ -113,6 +113,8 @@ class Shift:
             for record in batch:
                 if not self._goes_on():
                     return False
+                if record.crashes:
+                    self._hand_back(besides=record)
                 self._pass(record)
         return False
 
@@ -173,9 +175,13 @@ class Shift:
         held = [(record.id, record.fence)]
         self._persistently("hand back a run", lambda: self.store.release(held, timezone.now()))
 
-    def _hand_back(self) -> None:
-        """Return the runs that were claimed and not begun."""
-        held = self._supervisor.waiting()
+    def _hand_back(self, besides: RunRecord | None = None) -> None:
+        """Return the runs that were claimed and not begun.
+
+        With `besides`, a run that may have killed its worker: it is passed alone, so that the others of its batch, if it
+        does so again, are not counted as having crashed too.
+        """
+        held = self._supervisor.waiting(besides)
         if not held:
             return
         try:

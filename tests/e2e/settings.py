@@ -1,9 +1,15 @@
 """The project's settings with the workflows of these tests: what the worker processes run with."""
 
+import os
+
 from project.settings import *  # noqa: F403  # a settings module extends another one in this way
 from project.settings import INSTALLED_APPS as BASE_APPS
 from project.settings import SHOP as BASE_SHOP
 
 INSTALLED_APPS = [*BASE_APPS, "tests.e2e"]
-DURABLE = {"LEASE": 2.0, "SWEEP_INTERVAL": 1.0}
+DURABLE = {
+    "LEASE": 2.0,
+    "SWEEP_INTERVAL": 1.0,
+    "MAX_CRASHES": int(os.environ.get("E2E_MAX_CRASHES", "5")),
+}
 SHOP = {**BASE_SHOP, "APPROVAL_DEADLINE": "10 minutes", "COOL_OFF": "200 ms", "MAIL_PAUSE": "150 ms"}
