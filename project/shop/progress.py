@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from django.urls import reverse
 
-from durable import Handle, HistoryEntry
+from durable import Handle, HistoryEntry, RunNotFoundError, get_run
 from project.shop.models import Order
 from project.shop.timeline import Step, clock, timeline
 
@@ -113,9 +113,12 @@ class _Standing:
         return next((each for each in self.history if each.kind == "message" and each.status != "completed"), None)
 
 
-def progress_of_order(order: Order, run: Handle) -> Progress:
+def progress_of_order(order: Order) -> Progress:
     """Where the order stands."""
-    now = _Standing.of(run)
+    try:
+        now = _Standing.of(get_run(order.run_id))
+    except RunNotFoundError:  # runs that have ended are pruned some day; orders are kept
+        return _progress_of_row(order)
     order.refresh_from_db(fields=["status"])  # not older than the run
     return Progress(
         state=now.state,
@@ -124,6 +127,15 @@ def progress_of_order(order: Order, run: Handle) -> Progress:
         milestones=_milestones(order, now),
         actions=_order_actions(order, now),
         steps=timeline(now.history),
+    )
+
+
+def _progress_of_row(order: Order) -> Progress:
+    headline = "The parcel is on its way" if order.status == Order.Status.SENT else _stopped(order)
+    return Progress(
+        state="completed" if order.status == Order.Status.SENT else "failed",
+        headline=headline,
+        detail="What happened on the way is no longer recorded.",
     )
 
 
@@ -146,11 +158,19 @@ def _headline(order: Order, now: _Standing) -> str:
     if now.state == "rolling_back":
         return "Taking back what was done"
     if now.is_over:
-        refunded = order.status == Order.Status.REFUNDED
-        return "The money has been returned" if refunded else "The order was stopped; nothing was charged"
+        return _stopped(order) if _was_charged(now.history) else "The order was stopped; nothing was charged"
     if now.open_wait is not None:
         return "Paid; waiting for the shopkeeper"
     return _current(now)
+
+
+def _stopped(order: Order) -> str:
+    is_refunded = order.status == Order.Status.REFUNDED
+    return "The money has been returned" if is_refunded else "The order was stopped"
+
+
+def _was_charged(history: Sequence[HistoryEntry]) -> bool:
+    return any(entry.location == "charge" and entry.status == "completed" for entry in history)
 
 
 def _current(now: _Standing) -> str:

@@ -66,7 +66,7 @@ class OrderPage(View):
         order = get_object_or_404(orders, token=token)
         context = {
             "order": order,
-            "progress": progress_of_order(order, get_run(order.run_id)),
+            "progress": progress_of_order(order),
             "progress_url": reverse("shop:order-progress", args=[token]),
             "review_form": ReviewForm(initial={"stars": 5}),
         }
@@ -78,7 +78,7 @@ class OrderProgress(View):
 
     def get(self, request: HttpRequest, token: UUID) -> HttpResponse:
         order = get_object_or_404(Order, token=token)
-        return _progress(request, progress_of_order(order, get_run(order.run_id)))
+        return _progress(request, progress_of_order(order))
 
 
 class Answer(View):
@@ -91,7 +91,7 @@ class Answer(View):
             return HttpResponseBadRequest("An order is approved or rejected.")
         try:
             checkout.answer(order, verdict, by=request.user.get_username() or "the shopkeeper")
-        except InvalidTransitionError:
+        except (InvalidTransitionError, RunNotFoundError):
             messages.error(request, TOO_LATE)
         return redirect(order)
 
@@ -103,7 +103,7 @@ class Cancel(View):
         order = get_object_or_404(Order, token=token)
         try:
             checkout.cancel(order)
-        except InvalidTransitionError:
+        except (InvalidTransitionError, RunNotFoundError):
             messages.error(request, TOO_LATE)
         return redirect(order)
 

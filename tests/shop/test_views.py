@@ -134,6 +134,31 @@ def test_an_order_is_cancelled_on_its_page(client: Client, harness: Harness, pla
         assert "Too late" in answer.content.decode()
 
 
+@pytest.mark.parametrize("is_charged", [True, False])
+def test_the_page_of_a_stopped_order_says_whether_money_was_taken(
+    client: Client, harness: Harness, place_order: PlaceOrder, is_charged: bool
+) -> None:
+    order = place_order()
+    if is_charged:
+        harness.settle()
+    get_run(order.run_id).cancel()  # an operator's cancel compensates only when told to
+    page = client.get(order.get_absolute_url()).content.decode()
+    assert "The order was stopped" in page
+    assert ("nothing was charged" in page) is not is_charged
+
+
+def test_an_order_outlives_the_record_of_its_run(client: Client, place_order: PlaceOrder) -> None:
+    with Harness():
+        order = place_order()
+    order.status = Order.Status.SENT
+    order.save()
+    page = client.get(order.get_absolute_url()).content.decode()
+    assert "The parcel is on its way" in page
+    assert "no longer recorded" in page
+    answer = client.post(reverse("shop:cancel", args=[order.token]), follow=True)
+    assert "Too late" in answer.content.decode()
+
+
 def test_an_order_is_only_approved_or_rejected(client: Client, harness: Harness, place_order: PlaceOrder) -> None:
     order = place_order()
     assert client.post(reverse("shop:answer", args=[order.token]), {"verb": "stop"}).status_code == 400
