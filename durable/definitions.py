@@ -182,6 +182,10 @@ def workflow(
     return decorate if function is None else decorate(function)
 
 
+@overload
+def step(function: F, /) -> F: ...
+@overload
+def step(*, name: str | None = None, **options: Any) -> Callable[[F], F]: ...
 def step(function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Give a function a step's name and options: `@step` or `@step(name="charge", max_retries=5)`.
 

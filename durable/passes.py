@@ -160,9 +160,9 @@ class _Pass:
             committed = self._commit(effect)
         self._after(committed)
 
-    def save_atomically(self, call: Callable[[], None]) -> None:
-        # The lock is held until the transaction has ended: another branch's save must not report as committed
-        # what this transaction took along and could still lose.
+    def save_atomically(self, location: str, call: Callable[[], None], record: Callable[[], None]) -> None:
+        # The lock is held from the record until the transaction has ended: another branch's save must neither commit
+        # the record without the rows, nor report as committed what this transaction took along and could still lose.
         committed: Committed | None = None
         batch: Batch | None = None
         with ExitStack() as until_committed:
@@ -170,6 +170,7 @@ class _Pass:
                 with self.store.transaction():
                     call()
                     until_committed.enter_context(self._commit_lock)
+                    record()
                     batch = self.journal.take(None, None)
                     assert batch is not None, "a call that records leaves something to commit"
                     committed = self._write(batch)
@@ -178,17 +179,18 @@ class _Pass:
             except Exception as error:
                 if batch is None:  # the function failed: its transaction is rolled back, nothing was taken
                     raise
-                self._refused(batch, error)
+                self._refused(batch, location, error)
                 raise
         if batch is not None:
             self.journal.settle(batch)
         self._after(committed)
 
-    def _refused(self, batch: Batch, error: Exception) -> None:
+    def _refused(self, batch: Batch, location: str, error: Exception) -> None:
         """The transaction did not commit: a failure of the step, unless nobody knows whether it did."""
         if isinstance(error, _UNKNOWN_OUTCOME):
+            self.journal.is_lost = True
             raise PassAborted(f"the commit was not answered: {error}") from error
-        self.journal.restore(batch)
+        self.journal.restore(batch, without=location)
 
     def receive(self, effect: Receive) -> list[Message]:
         with self._reaching_the_store():
@@ -246,6 +248,9 @@ class _Pass:
         try:
             with self._reaching_the_store():
                 return self.store.commit(batch)
+        except PassAborted:
+            self.journal.is_lost = True
+            raise
         except LeaseLost:
             self.eviction.request("lease lost")
             logger.warning(

@@ -26,7 +26,7 @@ from durable.core.entries import (
     RunRecord,
     Status,
 )
-from durable.core.errors import DurableError
+from durable.core.errors import DurableError, PassAborted
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
 
@@ -110,6 +110,8 @@ class Journal:
         self.lock = threading.RLock()
         self.root = Node("")
         self.poison: DurableError | None = None
+        #: A commit was not answered: nobody knows what the history is, and nothing may be built on it any more.
+        self.is_lost = False
         self.request = run.request
         #: After a crash, an attempt is committed before it runs, until one has gone well.
         self.is_wary = run.crashes > 0
@@ -235,6 +237,8 @@ class Journal:
     def take(self, run: RunPatch | None, park_signal: int | None) -> Batch | None:
         """What is to be committed, marked no longer; None if there is nothing."""
         with self.lock:
+            if self.is_lost:
+                raise PassAborted("an earlier commit of this pass was not answered")
             pending = self._pending
             if not pending and run is None:
                 return None
@@ -267,13 +271,13 @@ class Journal:
             with self.lock:
                 self._claimed_messages.difference_update(message_id for message_id, _ in batch.received)
 
-    def restore(self, batch: Batch) -> None:
-        """Mark again what `take` gave for a commit that certainly did not happen."""
+    def restore(self, batch: Batch, without: str) -> None:
+        """Mark again what `take` gave for a commit that certainly did not happen, except the entry at `without`."""
         with self.lock:
             later, self._pending = self._pending, _Pending()
             for taken in batch.entries:
                 node = self._find(taken.location)
-                if node is not None and node.entry is not None:
+                if node is not None and node.entry is not None and taken.location != without:
                     self._pending.entries[taken.location] = node.entry
             self._pending.entries.update(later.entries)
             self._pending.deleted = dict.fromkeys([*batch.deleted, *later.deleted])

@@ -60,6 +60,9 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     `workflow` is None where this process does not know it: then the run waits for one that does.
     """
     if journal.run.state == RunState.ROLLING_BACK:
+        if journal.run.crashes >= policy.max_crashes:
+            crash = ErrorInfo.of(RunCrashedError(journal.run.crashes))
+            return (yield from _stop_compensating(journal, crash, "compensation stopped"))
         return (yield from _compensate(journal))
     if journal.request != Request.NONE:
         return (yield from _honour(journal, journal.request))
@@ -245,22 +248,24 @@ def _compensate(journal: Journal) -> Operation:
         yield Save(_released(RunState.ROLLING_BACK, wake_at=now))
         return PassOutcome(state=RunState.ROLLING_BACK, wake_at=now, due_now=True)
     except RollbackFailed as failed:
-        return (yield from _stop_compensating(journal, failed))
+        problem = f'the rollback handler of "{failed.location}" failed'
+        return (yield from _stop_compensating(journal, failed.error, problem))
     now = journal.environment.now()
     ended = run.outcome or RunState.FAILED
-    yield Save(_released(ended, wake_at=None, finished_at=now, outcome="", request=""))
+    error = run.error if ended == RunState.FAILED else None
+    yield Save(_released(ended, error=error, wake_at=None, finished_at=now, outcome="", request=""))
     if ended == RunState.FAILED:
-        _tell(journal, ended, "run_failed", error=run.error)
+        _tell(journal, ended, "run_failed", error=error)
     else:
         _tell(journal, ended)
-    return PassOutcome(state=ended, error=run.error)
+    return PassOutcome(state=ended, error=error)
 
 
-def _stop_compensating(journal: Journal, failed: RollbackFailed) -> Operation:
-    """A handler failed for good: the run stops, with its outcome kept, so that recover can go on with the handler."""
+def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Operation:
+    """Compensation cannot go on: the run stops, with its outcome kept, so that recover can take it up again."""
     now = journal.environment.now()
-    info = journal.run.error or failed.error
-    summary = f'the rollback handler of "{failed.location}" failed: {failed.error}; recover() goes on with it'
+    info = journal.run.error or error
+    summary = f"{problem}: {error}; recover() goes on with it"
     yield Save(_released(RunState.FAILED, error=info, wake_at=None, finished_at=now, summary=summary, request=""))
     _tell(journal, RunState.FAILED, "run_failed", error=info)
     return PassOutcome(state=RunState.FAILED, error=info)

@@ -54,6 +54,7 @@ class Scope:
     """One scope during one pass."""
 
     __slots__ = (
+        "_announced",
         "_random",
         "_sends",
         "_used",
@@ -88,6 +89,7 @@ class Scope:
         self.signal: ControlFlow | None = None
         #: Operations of an async scope that were called and not awaited yet.
         self.unawaited: dict[int, str] = {}
+        self._announced = 0
         #: Messages received as completable and not completed yet, with the wait's name; and those completed.
         self.open_messages: dict[str, str] = {}
         self.answered: set[str] = set()
@@ -112,6 +114,12 @@ class Scope:
             raise self.signal
         self.check_may_go_on()
         self.busy = label
+
+    def announce(self, label: str) -> int:
+        """An operation was called, and is to be awaited; the key under which `unawaited` has it until then."""
+        self._announced += 1
+        self.unawaited[self._announced] = label
+        return self._announced
 
     def check_may_go_on(self) -> None:
         """Raise what has come from outside: a fault of the code elsewhere, a lost race, an eviction, a request."""

@@ -120,7 +120,11 @@ class _Attempt:
         except ControlFlow:
             raise
         except Exception as error:
-            yield from self._record_failure(ErrorInfo.of(error), _verdict(error, self.options), error)
+            try:
+                verdict, cause = _verdict(error, self.options), error
+            except Exception as broken:  # raised by the user's retry_if, which so says no
+                verdict, cause = "critical", broken
+            yield from self._record_failure(ErrorInfo.of(cause), verdict, cause)
             raise self._outcome() from None
         if self.journal.is_wary and not self.scope.is_concurrent:
             self.journal.is_wary = False

@@ -15,10 +15,10 @@ from asgiref.sync import sync_to_async
 
 from durable.core.current import running_step
 from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
-from durable.core.errors import ControlFlow, Evicted, StepTimeoutError
+from durable.core.errors import ControlFlow, Evicted
 from durable.core.scope import Scope
 from durable.drivers.host import Host
-from durable.drivers.sync import call_atomically, call_step
+from durable.drivers.sync import call_atomically, call_step, within_timeout
 
 __all__ = ["AsyncDriver"]
 
@@ -35,9 +35,7 @@ class AsyncDriver:
 
     def operate(self, scope: Scope, label: str, operation: Operation) -> Coroutine[Any, Any, Any]:
         """One operation of a scope, to be awaited; the scope notices if it is not."""
-        coroutine = self._operate(scope, label, operation)
-        scope.unawaited[id(coroutine)] = label
-        return _Operation(coroutine, scope)
+        return _Operation(self._operate(scope, label, operation), scope, label)
 
     async def _operate(self, scope: Scope, label: str, operation: Operation) -> Any:
         scope.begin(label)
@@ -69,7 +67,7 @@ class AsyncDriver:
     # -- effects
 
     async def _save(self, effect: Save) -> None:
-        await _whole(sync_to_async(self.host.save)(effect))
+        await _in_thread(self.host.save, effect)
 
     async def _call(self, effect: Call) -> Any:
         if effect.record is not None:
@@ -78,15 +76,15 @@ class AsyncDriver:
             return await self._call_sync(effect)
         self.host.begins(effect)
         with running_step(effect.info):
-            return await self._within_timeout(effect, effect.function(*effect.args))
+            return await within_timeout(effect, effect.function(*effect.args))
 
     async def _call_sync(self, effect: Call) -> Any:
         # A function may also be plain and return an awaitable, such as a lambda or a partial.
-        value = await _whole(sync_to_async(_call_unawaited)(effect, self.host))
+        value = await _in_thread(_call_unawaited, effect, self.host)
         if not inspect.isawaitable(value):
             return value
         with running_step(effect.info):
-            return await self._within_timeout(effect, value)
+            return await within_timeout(effect, value)
 
     async def _call_atomically(self, effect: Call) -> Any:
         if inspect.iscoroutinefunction(effect.function):
@@ -94,18 +92,7 @@ class AsyncDriver:
                 f'step "{effect.name}" is atomic, so its function must be synchronous: a database transaction stays in '
                 "one thread. Write it with def; it may be called from an async workflow"
             )
-        return await _whole(sync_to_async(call_atomically)(effect, self.host))
-
-    async def _within_timeout(self, effect: Call, awaitable: Awaitable[Any]) -> Any:
-        if effect.timeout <= 0:
-            return await awaitable
-        try:
-            async with asyncio.timeout(effect.timeout) as limit:
-                return await awaitable
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise StepTimeoutError(effect.name, effect.timeout) from None
+        return await _in_thread(call_atomically, effect, self.host)
 
     async def _body(self, effect: Body) -> Any:
         context = self.host.async_context(effect.scope, self)
@@ -113,10 +100,10 @@ class AsyncDriver:
         return await value if inspect.isawaitable(value) else value
 
     async def _receive(self, effect: Receive) -> Any:
-        return await _whole(sync_to_async(self.host.receive)(effect))
+        return await _in_thread(self.host.receive, effect)
 
     async def _lookup(self, effect: Lookup) -> Any:
-        return await _whole(sync_to_async(self.host.lookup)(effect))
+        return await _in_thread(self.host.lookup, effect)
 
     async def _pause(self, effect: Pause) -> None:
         await self.host.async_wait(effect.seconds)
@@ -142,16 +129,17 @@ class AsyncDriver:
 class _Operation(Coroutine[Any, Any, Any]):
     """An operation's coroutine; its scope knows of it until it is begun."""
 
-    __slots__ = ("_coroutine", "_has_begun", "_scope")
+    __slots__ = ("_coroutine", "_has_begun", "_scope", "_token")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], scope: Scope) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], scope: Scope, label: str) -> None:
         self._coroutine = coroutine
         self._scope = scope
+        self._token = scope.announce(label)
         self._has_begun = False
 
     def _begin(self) -> Coroutine[Any, Any, Any]:
         self._has_begun = True
-        self._scope.unawaited.pop(id(self._coroutine), None)
+        self._scope.unawaited.pop(self._token, None)
         return self._coroutine
 
     def __await__(self) -> Any:
@@ -173,6 +161,22 @@ class _Operation(Coroutine[Any, Any, Any]):
 
 def _call_unawaited(effect: Call, host: Host) -> Any:
     return call_step(effect, host, awaits=False)
+
+
+async def _in_thread(function: Callable[..., T], *args: Any) -> T:
+    """Call a synchronous function in the thread that called the driver; whole, whatever happens meanwhile."""
+    value, error = await _whole(sync_to_async(_outcome)(function, args))
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]  # without an error there is a value
+
+
+def _outcome(function: Callable[..., T], args: tuple[Any, ...]) -> tuple[T | None, BaseException | None]:
+    """What it returned or raised, as a value: a future that is given a StopIteration never ends."""
+    try:
+        return function(*args), None
+    except BaseException as error:
+        return None, error
 
 
 async def _until_decided(tasks: set[asyncio.Future[Any]], is_decided: Callable[[], bool]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -18,7 +19,7 @@ from durable.core.scope import Scope
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.interrupt import TimedOut, call_with_timeout
 
-__all__ = ["SyncDriver", "call_step"]
+__all__ = ["SyncDriver", "call_atomically", "call_step", "within_timeout"]
 
 
 class SyncDriver:
@@ -131,17 +132,35 @@ class SyncDriver:
                 return
 
 
+#: What a step's function may raise, but must not do to the worker: end it, a generator or a task.
+UNWELCOME = (SystemExit, GeneratorExit, asyncio.CancelledError)
+
+
+def refused(effect: Call, error: BaseException) -> RuntimeError:
+    """One of `UNWELCOME` as the failure of an attempt."""
+    if isinstance(error, SystemExit):
+        return RuntimeError(f'step "{effect.name}" called sys.exit({error.code!r})')
+    return RuntimeError(f'step "{effect.name}" raised {type(error).__name__}')
+
+
 def call_step(effect: Call, host: Host, *, awaits: bool = True) -> Any:
     """Call a step's function in this thread; with `awaits`, an async one with an event loop of its own."""
     host.begins(effect)
+    with running_step(effect.info):
+        value = _called(effect, host)
+        if awaits and inspect.isawaitable(value):
+            value = async_to_sync(within_timeout)(effect, value)
+        return value
+
+
+def _called(effect: Call, host: Host) -> Any:
     try:
-        return call_with_timeout(lambda: _value_of(effect, awaits), effect.timeout)
+        return call_with_timeout(lambda: effect.function(*effect.args), effect.timeout)
     except TimedOut:
         host.interrupted()
         raise StepTimeoutError(effect.name, effect.timeout) from None
-    except SystemExit as error:
-        # Code that exits inside a step is a failed attempt; it must not take the worker along.
-        raise RuntimeError(f'step "{effect.name}" called sys.exit({error.code!r})') from error
+    except UNWELCOME as error:
+        raise refused(effect, error) from error
 
 
 def call_atomically(effect: Call, host: Host) -> Any:
@@ -151,23 +170,34 @@ def call_atomically(effect: Call, host: Host) -> Any:
     def call() -> None:
         nonlocal value
         value = call_step(effect, host)
+
+    def record() -> None:
         assert effect.record is not None
         effect.record(value)
 
-    host.save_atomically(call)
+    host.save_atomically(effect.info.location, call, record)
     return value
 
 
-def _value_of(effect: Call, awaits: bool) -> Any:
-    with running_step(effect.info):
-        value = effect.function(*effect.args)
-        if awaits and inspect.isawaitable(value):
-            value = async_to_sync(_awaited)(value)
-        return value
+async def within_timeout(effect: Call, awaitable: Awaitable[Any]) -> Any:
+    """Await what a step's function returned, and cancel it at the timeout. Raises StepTimeoutError."""
+    try:
+        async with asyncio.timeout(effect.timeout if effect.timeout > 0 else None) as limit:
+            return await _unless_unwelcome(effect, awaitable)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise StepTimeoutError(effect.name, effect.timeout) from None
 
 
-async def _awaited(value: Any) -> Any:
-    return await value
+async def _unless_unwelcome(effect: Call, awaitable: Awaitable[Any]) -> Any:
+    try:
+        return await awaitable
+    except UNWELCOME as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # it is this task that is cancelled
+        raise refused(effect, error) from error
 
 
 _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {

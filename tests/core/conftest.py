@@ -1,0 +1,22 @@
+"""What the tests of the engine share: the two flavours of a workflow, and a harness with a fixed clock."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from durable.testing import Harness
+from tests.core.flavours import Flavour
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=["sync", "async"])
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    return Flavour(request.param)
+
+
+@pytest.fixture
+def h() -> Iterator[Harness]:
+    with Harness(now=NOW) as harness:
+        yield harness
