@@ -53,4 +53,4 @@ document.addEventListener("visibilitychange", () => {
   else schedule();
 });
 
-if (live) schedule();
+schedule();
