@@ -219,8 +219,12 @@ def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = Non
 
 
 def _checked_message_id(idempotency_id: str | None) -> str | None:
-    if idempotency_id is not None and not (isinstance(idempotency_id, str) and 1 <= len(idempotency_id) <= MAX_ID):
-        raise ValueError(f"a message's id is text of 1 to {MAX_ID} characters, not {idempotency_id!r}")
+    if idempotency_id is None:
+        return None
+    if not isinstance(idempotency_id, str):
+        raise TypeError(f"a message's id is text, not {idempotency_id!r}: write id=str(...)")
+    if not (1 <= len(idempotency_id) <= MAX_ID and idempotency_id.isprintable()):
+        raise ValueError(f"a message's id is made of 1 to {MAX_ID} printable characters: {idempotency_id[:64]!r}")
     return idempotency_id
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import os
 import signal
 from types import FrameType
@@ -20,11 +21,15 @@ from typing import Any
 
 import rq
 from redis.exceptions import RedisError
+from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job
 from rq.queue import Queue
+from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer, Serializer, resolve_serializer
 
 from durable.stopping import stop
+
+logger = logging.getLogger("durable.worker")
 
 __all__ = ["KnowsDurable", "ReadsJson", "SimpleWorker", "Worker"]
 
@@ -68,6 +73,13 @@ class KnowsDurable:
             serializer = JSONSerializer if is_json else resolve_serializer(None)
         chosen = resolve_serializer(serializer)  # type: ignore[arg-type]  # RQ resolves whatever it accepts
         self.serializer = chosen if chosen is JSONSerializer else ReadsJson(chosen)
+
+    def handle_job_success(self, job: Job, queue: Queue, started_job_registry: StartedJobRegistry) -> None:
+        """Note the success of a job, unless Redis has forgotten the job meanwhile: then there is nothing to note."""
+        try:
+            super().handle_job_success(job, queue, started_job_registry)  # type: ignore[misc]  # RQ's worker's
+        except (InvalidJobOperation, NoSuchJobError):
+            logger.warning("Redis has forgotten job %s (%s) while it ran; its work is done", job.id, job.func_name)
 
 
 class SimpleWorker(KnowsDurable, rq.SimpleWorker):

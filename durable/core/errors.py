@@ -7,10 +7,13 @@ This module formats messages; it decides nothing.
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from types import TracebackType
 
 __all__ = [
     "CONTRACT_ERRORS",
@@ -43,6 +46,13 @@ __all__ = [
 ]
 
 
+MAX_MESSAGE = 10_000  # characters of an error's message that are kept
+MAX_TRACEBACK = 50_000  # and of its traceback
+
+_HERE = Path(__file__).parent
+_ENGINE = (str(_HERE) + os.sep, str(_HERE.parent / "drivers") + os.sep)
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
     """An error as data: what a failure, a run and a history entry hold.
@@ -61,11 +71,27 @@ class ErrorInfo:
             message = str(error)
         except Exception as broken:  # a user's __str__ may raise anything
             message = f"<the error's text could not be had: {type(broken).__name__}>"
-        frames = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        return cls(type(error).__name__, message, frames)
+        frames = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
+        return cls(type(error).__name__, _shortened(message, MAX_MESSAGE), _shortened(frames, MAX_TRACEBACK))
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
+
+
+def _user_frames(frames: TracebackType | None) -> TracebackType | None:
+    """From the first frame on that is not the engine's: what went wrong is in the user's code, nearly always."""
+    frame = frames
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_ENGINE):
+        frame = frame.tb_next
+    return frame or frames
+
+
+def _shortened(text: str, limit: int) -> str:
+    """`text`, without its middle if it is longer than `limit`: both ends of a traceback say most."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - limit} characters left out ...\n{text[-half:]}"
 
 
 class DurableError(Exception):

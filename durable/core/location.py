@@ -27,6 +27,7 @@ ANY_QUEUE = "*"
 
 MAX_NAME = 128  # characters of one name, before escaping
 MAX_LOCATION = 1024  # characters of a whole location
+MAX_LOCATION_BYTES = 1800  # in UTF-8: what a unique index of PostgreSQL can hold, beside a run's id
 
 # "/" and "~" separate, "%" escapes; control characters and lone surrogates cannot be stored as text everywhere
 _UNSAFE = re.compile("[/~%\x00-\x1f\x7f\ud800-\udfff]")
@@ -60,14 +61,20 @@ def unescape(segment: str) -> str:
 
 
 def join(scope: str, segment: str) -> str:
-    """The location of `segment` in `scope` ("" is the root). Raises ValueError past 1,024 characters."""
+    """The location of `segment` in `scope` ("" is the root). Raises ValueError past 1,024 characters or 1,800 bytes."""
     location = f"{scope}/{segment}" if scope else segment
-    if len(location) > MAX_LOCATION:
+    if len(location) > MAX_LOCATION or (
+        len(location) > MAX_LOCATION_BYTES // 4 and _size(location) > MAX_LOCATION_BYTES
+    ):
         raise ValueError(
-            f'the location "{location[:64]}..." has {len(location)} characters; at most {MAX_LOCATION} are allowed: '
-            "shorten the names or nest less deeply"
+            f'the location "{location[:64]}..." has {len(location)} characters ({_size(location)} bytes in UTF-8, of '
+            f"{MAX_LOCATION_BYTES}); at most {MAX_LOCATION} are allowed: shorten the names or nest less deeply"
         )
     return location
+
+
+def _size(location: str) -> int:
+    return len(location.encode())
 
 
 def parent(location: str) -> str:
