@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from durable.core.effects import Body, Operation
+from durable.core.effects import Operation
 from durable.core.errors import CONTRACT_ERRORS, ErrorInfo, RollbackError
 from durable.core.results import BlockFailure, BlockResult, failure_of
 from durable.core.scope import Scope
@@ -20,18 +20,17 @@ def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collecti
     """The body's value, or the terminal failure that left it, if it is of a kind that is caught."""
     block = Scope(scope.journal, scope.meet_block(name), scope)
     try:
-        value = yield Body(block, body)
-        block.finish()
+        value = yield from block.run(body)
     except CONTRACT_ERRORS:
         raise
     except Exception as error:
-        block.check_complete()
-        scope.moment = max(scope.moment, block.moment)
         failure = _failure(name, error)
         if failure is None or _catch_kind(failure) not in catch:
             raise
         return BlockResult(ok=False, failure=failure)
-    scope.moment = max(scope.moment, block.moment)
+    finally:
+        scope.moment = max(scope.moment, block.moment)
+        scope.open_messages.update(block.open_messages)
     return BlockResult(ok=True, value=value)
 
 

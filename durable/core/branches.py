@@ -6,10 +6,10 @@ recorded with the failures it came from, so that recovery can reset them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from durable.core.effects import Body, Fork, Operation, Save
+from durable.core.effects import Fork, Operation, Save
 from durable.core.entries import Entry, Kind, Status
 from durable.core.errors import (
     CONTRACT_ERRORS,
@@ -61,11 +61,11 @@ def join_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
         fork.raise_what_ends_the_pass()
         scope.journal.finish(fork.entry)
         yield Save()
-    scope.see(fork.entry)
+    fork.seen()
     if errors := fork.errors():
         failure = Failure("join", name, (fork.entry.location,), ErrorInfo("JoinError", str(JoinError(errors))))
         raise with_failure(JoinError(errors), failure)
-    return {branch: scope.environment.decode(fork.statuses[branch]["output"]) for branch in fork.statuses}
+    return {branch: scope.environment.decode(status["output"]) for branch, status in fork.in_order()}
 
 
 def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
@@ -80,7 +80,7 @@ def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
         fork.cancel_losers()
         scope.journal.finish(fork.entry)
         yield Save()
-    scope.see(fork.entry)
+    fork.seen()
     winner = fork.entry.data["winner"]
     if winner is None:
         errors = fork.errors()
@@ -141,11 +141,10 @@ class _Fork:
 
     def _branch(self, name: str, body: Callable[..., Any]) -> Operation:
         branch = self.running[name] = Branch(self.scope.branch)
-        scope = Scope(self.journal, self._place(name), self.scope, branch)
-        self._set(name, status=_RUNNING)
         try:
-            value = yield Body(scope, body)
-            scope.finish()
+            scope = Scope(self.journal, self._place(name), self.scope, branch)
+            self._set(name, status=_RUNNING)
+            value = yield from scope.run(body)
             output = self.scope.environment.encode(value, f'the output of branch "{name}" of "{self.node.location}"')
         except Park as park:
             with self.journal.lock:
@@ -155,13 +154,13 @@ class _Fork:
         except CONTRACT_ERRORS as error:
             self._ended(branch, error)
         except Exception as error:
-            self._failed(name, scope, branch, error)
+            self._failed(name, branch, error)
         except BaseException:
             # An async branch is cancelled through its task. If not by this race, then by something around it.
             if not branch.is_lost:
                 raise
         else:
-            self._completed(name, output)
+            self._completed(name, output, scope.open_messages)
 
     def _place(self, name: str) -> Node:
         segment = self.segments[name]
@@ -173,22 +172,18 @@ class _Fork:
 
     # -- how a branch ends
 
-    def _completed(self, name: str, output: str) -> None:
+    def _completed(self, name: str, output: str, open_messages: dict[str, str]) -> None:
         with self.journal.lock:
             if self.has_winner():
                 return
-            self._set(name, status=_COMPLETED, output=output)
+            left = {"open": dict(open_messages)} if open_messages else {}
+            self._set(name, status=_COMPLETED, output=output, **left)
             if self.entry.kind == Kind.RACE:
                 self.journal.mark(self.entry, data={**self.entry.data, "winner": name})
                 for other, branch in self.running.items():
                     branch.is_lost = other != name
 
-    def _failed(self, name: str, scope: Scope, branch: Branch, error: Exception) -> None:
-        try:
-            scope.check_complete()
-        except HistoryDivergedError as diverged:
-            self._ended(branch, diverged)
-            return
+    def _failed(self, name: str, branch: Branch, error: Exception) -> None:
         failure = failure_of(error)
         info = ErrorInfo.of(error)
         with self.journal.lock:
@@ -245,7 +240,18 @@ class _Fork:
 
     def errors(self) -> dict[str, ErrorInfo]:
         """The errors of the branches that failed."""
-        return {name: ErrorInfo(*each["error"]) for name, each in self.statuses.items() if each["status"] == _FAILED}
+        return {name: ErrorInfo(*each["error"]) for name, each in self.in_order() if each["status"] == _FAILED}
+
+    def in_order(self) -> Iterable[tuple[str, dict[str, Any]]]:
+        """The statuses as the code orders its branches, whatever the record made of the order."""
+        order = {name: number for number, name in enumerate(self.bodies)}
+        return sorted(self.statuses.items(), key=lambda each: order.get(each[0], len(order)))
+
+    def seen(self) -> None:
+        """The code has seen the end; what messages the branches left uncompleted are in the way of later ones."""
+        self.scope.see(self.entry)
+        for status in self.statuses.values():
+            self.scope.open_messages.update(status.get("open", {}))
 
 
 def _rank(error: BaseException) -> int:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from durable.core.effects import Body, Operation, Save
+from durable.core.effects import Operation, Save
 from durable.core.entries import Entry, Kind, Status
-from durable.core.errors import CONTRACT_ERRORS
 from durable.core.journal import Node
 from durable.core.location import iteration_segment, join
 from durable.core.results import Break, Continue
@@ -36,8 +35,9 @@ def loop(
         )
         scope.journal.mark(entry)
     if entry.status != Status.COMPLETED:
-        yield from _Loop(scope, node, entry, name, prune_interval, size).run(body)
+        yield from _Loop(scope, node, entry, name, prune_interval, size, state is not None).run(body)
     scope.see(entry)
+    scope.open_messages.update(entry.data.get("open", {}))
     return scope.environment.decode(entry.output)
 
 
@@ -48,7 +48,9 @@ def _check_size(name: str, value: int, least: int = 1) -> int:
 
 
 class _Loop:
-    def __init__(self, scope: Scope, node: Node, entry: Entry, name: str, interval: int, size: int) -> None:
+    def __init__(
+        self, scope: Scope, node: Node, entry: Entry, name: str, interval: int, size: int, is_stateful: bool
+    ) -> None:
         self.scope = scope
         self.journal = scope.journal
         self.node = node
@@ -56,6 +58,8 @@ class _Loop:
         self.name = name
         self.interval = interval
         self.size = size
+        self.is_stateful = is_stateful
+        self.open_messages: dict[str, str] = {}
         seen = entry.data.get("moment")
         self.moment = datetime.fromisoformat(seen) if seen else scope.moment
 
@@ -66,6 +70,7 @@ class _Loop:
             outcome = yield from self._iterate(number, state, body)
             if isinstance(outcome, Break):
                 output = self.scope.environment.encode(outcome.value, f'the value of loop "{self.name}"')
+                self._leave_open()
                 self._prune(number + 1)
                 self.journal.finish(self.entry, output=output)
                 return
@@ -81,17 +86,13 @@ class _Loop:
             place = self.journal.attach(self.node, segment, Node(join(self.node.location, segment)))
         iteration = Scope(self.journal, place, self.scope)
         iteration.moment = max(iteration.moment, self.moment)
+        iteration.open_messages.update(self.entry.data.get("open", {}))
         iteration.check_may_go_on()
-        try:
-            outcome = yield Body(iteration, body, () if state is None else (state,))
-        except CONTRACT_ERRORS:
-            raise
-        except Exception:
-            iteration.check_complete()
-            raise
-        iteration.finish()
+        has_state = self.is_stateful or state is not None
+        outcome = yield from iteration.run(body, *((state,) if has_state else ()))
         self.moment = iteration.moment
-        if outcome is None and state is None:
+        self.open_messages = iteration.open_messages
+        if outcome is None and not has_state:
             return Continue()
         if not isinstance(outcome, Continue | Break):
             problem = "nothing" if outcome is None else repr(outcome)
@@ -106,6 +107,7 @@ class _Loop:
 
     def _advance(self, number: int, outcome: Continue) -> None:
         state = self.scope.environment.encode(outcome.state, f'the state of loop "{self.name}"')
+        self._leave_open()
         self.journal.mark(
             self.entry,
             data={
@@ -115,6 +117,11 @@ class _Loop:
                 "moment": self.moment.isoformat(),
             },
         )
+
+    def _leave_open(self) -> None:
+        """Messages that the iteration left uncompleted are in the way of later ones too."""
+        if self.open_messages != self.entry.data.get("open", {}):
+            self.journal.mark(self.entry, data={**self.entry.data, "open": dict(self.open_messages)})
 
     def _prune(self, reached: int) -> None:
         """Iterations before the last `size` go."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from durable.core.effects import Body, Operation, Save
+from durable.core.effects import Operation, Save
 from durable.core.entries import Request, RunPatch, RunState
 from durable.core.errors import (
     CONTRACT_ERRORS,
@@ -72,8 +72,7 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
         return (yield from _wait_for_code(journal))
     scope = Scope(journal, journal.root)
     try:
-        value = yield Body(scope, workflow)
-        scope.finish()
+        value = yield from scope.run(workflow)
         output = journal.environment.encode(value, "the output of the workflow")
     except Park as park:
         return (yield from _park(journal, park))
@@ -88,16 +87,6 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     except CONTRACT_ERRORS as error:
         return (yield from _fail(journal, error, may_compensate=False))
     except Exception as error:
-        try:
-            scope.finish()
-        except Park as park:  # the code replaced a signal by an error of its own
-            return (yield from _park(journal, park))
-        except Evicted:
-            return (yield from _hand_over(journal))
-        except HistoryDivergedError as diverged:
-            return (yield from _diverged(journal, diverged, policy))
-        except CONTRACT_ERRORS as broken:
-            return (yield from _fail(journal, broken, may_compensate=False))
         return (yield from _fail(journal, error, may_compensate=True))
     return (yield from _complete(journal, output))
 

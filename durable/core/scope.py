@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from durable.core.effects import Body, Operation
 from durable.core.entries import Entry, Kind, Request
 from durable.core.errors import (
     BranchCancelled,
@@ -21,6 +22,7 @@ from durable.core.errors import (
     Evicted,
     HistoryDivergedError,
     MessageNotCompletedError,
+    PayloadError,
 )
 from durable.core.journal import Environment, Journal, Node
 from durable.core.location import escape, join, send_segment
@@ -58,7 +60,6 @@ class Scope:
         "_random",
         "_sends",
         "_used",
-        "answered",
         "branch",
         "busy",
         "environment",
@@ -90,9 +91,8 @@ class Scope:
         #: Operations of an async scope that were called and not awaited yet.
         self.unawaited: dict[int, str] = {}
         self._announced = 0
-        #: Messages received as completable and not completed yet, with the wait's name; and those completed.
+        #: Messages received as completable and not completed yet by this pass's code, with the wait's name.
         self.open_messages: dict[str, str] = {}
-        self.answered: set[str] = set()
         self._used: set[str] = set()
         self._sends = 0
         self._random: random.Random | None = None
@@ -112,7 +112,11 @@ class Scope:
             self._poison(self._in_progress(next(iter(self.unawaited.values())), label))
         if self.signal is not None:
             raise self.signal
-        self.check_may_go_on()
+        try:
+            self.check_may_go_on()
+        except ControlFlow as signal:
+            self.signal = signal
+            raise
         self.busy = label
 
     def announce(self, label: str) -> int:
@@ -139,10 +143,10 @@ class Scope:
         """
         return self._meet(kind, escape(name))
 
-    def meet_send(self) -> Node:
-        """The place of this scope's next send."""
+    def meet_send(self, kind: Kind = Kind.SEND) -> Node:
+        """The place of this scope's next send, or of what stands for it."""
         self._sends += 1
-        return self._meet(Kind.SEND, send_segment(self._sends - 1))
+        return self._meet(kind, send_segment(self._sends - 1))
 
     def meet_block(self, name: str) -> Node:
         """The place of a try block. It has no entry of its own, so one that recorded nothing is new each time."""
@@ -202,6 +206,18 @@ class Scope:
         children = self.node.children or {}
         return [node.location for segment, node in children.items() if segment not in self._used]
 
+    def run(self, function: Callable[..., Any], *args: Any) -> Operation:
+        """Run the scope's code to its end; its value. What stands at its end stands, whatever the code made of it."""
+        try:
+            value = yield Body(self, function, args)
+        except PayloadError:
+            raise
+        except Exception:
+            self.finish()
+            raise
+        self.finish()
+        return value
+
     def finish(self) -> None:
         """The scope's code has ended: with a pending signal, an operation under way or an entry not met, raise."""
         if self.signal is not None:
@@ -211,10 +227,6 @@ class Scope:
         if self.busy is not None or self.unawaited:
             running = self.busy or next(iter(self.unawaited.values()))
             self._poison(self._in_progress(running, "the end of the code"))
-        self.check_complete()
-
-    def check_complete(self) -> None:
-        """Raises HistoryDivergedError if the scope has recorded entries that its code, now ended, did not come to."""
         if self.node.unvisited:
             left = self.left_over()
             self.diverged(f"the code ended, but the history goes on with {_listed(left)}", *left)
@@ -255,7 +267,7 @@ class Scope:
 
     def see(self, entry: Entry) -> None:
         """The code has seen this record: time, for it, is not before it."""
-        moment = entry.completed_at or entry.created_at
+        moment = entry.completed_at or entry.last_attempt_at or entry.created_at
         self.moment = max(self.moment, moment)
 
     @property

@@ -26,7 +26,8 @@ def removed(scope: Scope, name: str, kind: str) -> Operation:
     """Stand for the entry `name` of this kind, which the code no longer makes."""
     if kind not in set(Kind):
         raise ValueError(f"removed knows the kinds {', '.join(Kind)}, not {kind!r}")
-    node = scope.meet(Kind.REMOVED, name)
+    # sends have no names: they are numbered, and the removed one keeps its number
+    node = scope.meet_send(Kind.REMOVED) if kind == Kind.SEND else scope.meet(Kind.REMOVED, name)
     entry = node.entry
     if entry is not None and entry.kind not in (Kind.REMOVED, kind):
         scope.diverged(f'expected a {kind} or its removal at "{node.location}", found a {entry.kind}', node.location)

@@ -134,19 +134,17 @@ def receive(scope: Scope, wait: Wait) -> Operation:
 
 def complete(scope: Scope, entry: Entry, message_id: str, response: Any) -> Operation:
     """Complete a message that the wait received, with a response. Nothing, where history has it completed."""
-    received = entry.data["received"]
-    if message_id in scope.answered:
-        raise ValueError(f"message {message_id} has been completed already; complete each message once")
-    scope.answered.add(message_id)
     if message_id not in scope.open_messages:
-        return
-    text = scope.environment.encode(response, f'the response to a message of "{entry.location}"')
-    with scope.journal.lock:
-        records = [{**each, "completed": True} if each["id"] == message_id else each for each in received]
-        scope.journal.mark(entry, data={**entry.data, "received": records})
-        scope.journal.complete_message(message_id, text)
+        raise ValueError(f"message {message_id} has been completed already; complete each message once")
+    received = entry.data["received"]
+    if not any(each["completed"] for each in received if each["id"] == message_id):
+        text = scope.environment.encode(response, f'the response to a message of "{entry.location}"')
+        with scope.journal.lock:
+            records = [{**each, "completed": True} if each["id"] == message_id else each for each in received]
+            scope.journal.mark(entry, data={**entry.data, "received": records})
+            scope.journal.complete_message(message_id, text)
+        yield Save()
     del scope.open_messages[message_id]
-    yield Save()
 
 
 def _begin(scope: Scope, wait: Wait, entry: Entry) -> Entry:
@@ -190,5 +188,6 @@ def _record(message: Message) -> dict[str, Any]:
 def _opened(scope: Scope, wait: Wait, entry: Entry) -> list[Received]:
     received: Iterable[dict[str, Any]] = entry.data["received"]
     if wait.is_completable:
-        scope.open_messages.update({each["id"]: wait.name for each in received if not each["completed"]})
+        # Until the code completes them, also where history says that it did: what is refused then is refused again.
+        scope.open_messages.update({each["id"]: wait.name for each in received})
     return [Received(entry, each) for each in received]

@@ -17,7 +17,7 @@ from durable.core.current import running_step
 from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
 from durable.core.errors import ControlFlow, Evicted
 from durable.core.scope import Scope
-from durable.drivers.host import Host
+from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.sync import call_atomically, call_step, within_timeout
 
 __all__ = ["AsyncDriver"]
@@ -97,7 +97,10 @@ class AsyncDriver:
     async def _body(self, effect: Body) -> Any:
         context = self.host.async_context(effect.scope, self)
         value = effect.function(context, *effect.args)
-        return await value if inspect.isawaitable(value) else value
+        if inspect.isawaitable(value):
+            return await value
+        refuse_lazy_body(value, effect.function)
+        return value
 
     async def _receive(self, effect: Receive) -> Any:
         return await _in_thread(self.host.receive, effect)

@@ -64,15 +64,13 @@ class Host(Protocol):
 
 
 def refuse_lazy_body(value: Any, function: Callable[..., Any]) -> None:
-    """A synchronous body must have run when it returns. Raises TypeError for a generator or coroutine."""
-    if not (inspect.isgenerator(value) or inspect.iscoroutine(value) or inspect.isasyncgen(value)):
-        return
-    kind = "a generator" if inspect.isgenerator(value) else "a coroutine"
-    if not inspect.isasyncgen(value):
+    """A body must have run when its value is there. Raises TypeError for a generator or, not awaited, a coroutine."""
+    if inspect.iscoroutine(value):
         value.close()
+        kind, advice = "a coroutine", "write `def`, or `async def` for the workflow itself to have asynchronous bodies"
+    elif inspect.isgenerator(value) or inspect.isasyncgen(value):
+        kind, advice = "a generator", "repeat with ctx.loop and wait with ctx.queue.next instead of yielding"
+    else:
+        return
     name = getattr(function, "__qualname__", repr(function))
-    raise TypeError(
-        f"the body {name} returned {kind}, so none of its code has run: in a synchronous workflow a body is a plain "
-        "function; write `async def` for the workflow itself to have asynchronous bodies, and loop with ctx.loop "
-        "instead of yielding"
-    )
+    raise TypeError(f"the body {name} returned {kind}, so none of its code has run: {advice}")

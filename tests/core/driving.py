@@ -1,0 +1,48 @@
+"""Passes with surroundings of their own: evicted at a moment, with real threads, through a store that interferes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from durable.core.effects import Call
+from durable.passes import Eviction, PassOutcome, execute_pass
+from durable.testing import Harness
+
+__all__ = ["ConditionalEviction", "evicted_pass", "threaded_pass"]
+
+
+class ConditionalEviction(Eviction):
+    """Requested once `when()` holds."""
+
+    def __init__(self, when: Callable[[], bool]) -> None:
+        super().__init__()
+        self.when = when
+
+    @property
+    def requested(self) -> bool:
+        return super().requested or self.when()
+
+
+def evicted_pass(h: Harness, run_id: str, *, when: Callable[[], bool], after_begin: bool = False) -> PassOutcome:
+    """A pass that is evicted once `when()` holds; with `after_begin`, not before a step's function is called."""
+    has_begun = not after_begin
+
+    def observe(_call: Call) -> None:
+        nonlocal has_begun
+        has_begun = True
+
+    claimed = h._store.claim_run(run_id, now=h.now, lease_until=h.now + timedelta(seconds=30), worker="evicted")
+    assert claimed is not None
+    at = replace(h._backend, observe=observe)
+    return execute_pass(claimed, store=h._store, eviction=ConditionalEviction(lambda: has_begun and when()), at=at)
+
+
+def threaded_pass(h: Harness, run_id: str, *, store: Any = None) -> PassOutcome:
+    """A pass whose branches are threads or tasks, as in production; `store` stands before the harness's."""
+    claimed = h._store.claim_run(run_id, now=h.now, lease_until=h.now + timedelta(seconds=30), worker="threaded")
+    assert claimed is not None
+    at = replace(h._backend, runs_in_turn=False, observe=None)
+    return execute_pass(claimed, store=store or h._store, eviction=Eviction(), at=at)
