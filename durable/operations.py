@@ -209,13 +209,23 @@ def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = Non
         sent_at=at.now(),
         idempotency_id=_checked_message_id(idempotency_id),
     )
-    _check_state(record(run_id), "send to", _UNENDED)
+    run = record(run_id)
+    if run.state in ENDED and (sent := _sent_before(at, run_id, idempotency_id)):
+        return sent
+    _check_state(run, "send to", _UNENDED)
     stored, ring = at.store.send([message])
     if stored[0] is None:
         raise RunNotFoundError(run_id)
     if ring:
         at.ring(ring)
     return stored[0].id
+
+
+def _sent_before(at: Backend, run_id: str, idempotency_id: str | None) -> str | None:
+    """The id of the message that was sent with this idempotency id, before the run ended."""
+    if idempotency_id is None:
+        return None
+    return next((each.id for each in at.store.messages(run_id) if each.idempotency_id == idempotency_id), None)
 
 
 def _checked_message_id(idempotency_id: str | None) -> str | None:
@@ -251,20 +261,20 @@ def wake(run_id: str, *, end_sleeps: bool = False) -> None:
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
         _check_state(run, "wake", allowed)
         now = at.now()
-        changed = [woken for each in entries() if (woken := _woken(each, end_sleeps))]
+        changed = [woken for each in entries() if (woken := _woken(each, end_sleeps, now))]
         return RunChange(run={"wake_at": now, "signal": run.signal + 1}, entries=changed)
 
     at = backend.current()
     _changed(at, run_id, decide)
 
 
-def _woken(entry: Entry, end_sleeps: bool) -> Entry | None:
+def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
     if entry.kind == Kind.STEP and entry.status == Status.FAILED and entry.next_attempt_at is not None:
         return replace(entry, next_attempt_at=None)
     if entry.kind == Kind.STEP and is_compensable(entry) and entry.data["rollback"].get("retry_at"):
         return replace(entry, data={**entry.data, "rollback": {**entry.data["rollback"], "retry_at": None}})
     if end_sleeps and entry.kind == Kind.SLEEP and entry.data.get("state") == "pending":
-        return replace(entry, status=Status.COMPLETED, data={**entry.data, "state": "interrupted"})
+        return replace(entry, status=Status.COMPLETED, completed_at=now, data={**entry.data, "state": "interrupted"})
     return None
 
 
