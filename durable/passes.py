@@ -23,7 +23,7 @@ from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core.current import running_workflow
 from durable.core.effects import Call, Lookup, Receive, Save
-from durable.core.entries import Batch, Committed, Message, RunRecord, RunState
+from durable.core.entries import Batch, Committed, Entry, Message, RunRecord, RunState
 from durable.core.errors import ControlFlow, LeaseLost, PassAborted
 from durable.core.journal import Event, Journal
 from durable.core.run import PassOutcome, PassPolicy, run_pass
@@ -110,9 +110,13 @@ class _Pass:
         self.max_threads = conf.MAX_BRANCH_THREADS
         self._commit_lock = threading.Lock()
         self._state = str(record.state)
+        self.journal = Journal(record, self._history(), self)
+
+    def _history(self) -> list[Entry]:
+        if self.run.fence == 1 and self.run.replay_of_id is None:  # the first claim: nobody can have written anything
+            return []
         with self._reaching_the_store():
-            entries = store.load(record.id)
-        self.journal = Journal(record, entries, self)
+            return self.store.load(self.run.id)
 
     def call_of(self, definition: WorkflowDefinition | None) -> Callable[[Any], Any] | None:
         """The workflow's function with a fresh copy of its input."""

@@ -21,7 +21,7 @@ from durable.core.entries import MessageState
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
 from durable.store.statements import ENDED_STATES, NOT_CLAIMABLE
 
-__all__ = ["FLUSH", "SEND", "commit"]
+__all__ = ["FLUSH", "SEND", "commit", "patch_alone"]
 
 _PENDING: Final = MessageState.PENDING.value
 
@@ -162,6 +162,13 @@ def _parking(state: str, waiting_for: str) -> str:
     SELECT 1 FROM {MESSAGE.table} AS m
     WHERE m.run_id = held.id AND m.state = '{_PENDING}' AND m.sent_at <= %(now)s AND m.id <> ALL(%(taken)s::text[])
     AND ({waiting_for} = '*' OR strpos({waiting_for}, '/' || m.queue || '/') > 0)))) AS overruled FROM held)"""
+
+
+@lru_cache(maxsize=128)
+def patch_alone(patch: tuple[str, ...]) -> str:
+    """The end of a run, mostly: a patch and nothing else, that does not park. One row, the pending request, or none."""
+    assigned = ", ".join(f"{name} = %(patch_{name})s::{RUN.types[name]}" for name in patch)
+    return f"UPDATE {RUN.table} SET {assigned} WHERE id = %(run)s AND fence = %(fence)s RETURNING request, NULL"
 
 
 @lru_cache(maxsize=512)

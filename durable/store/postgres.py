@@ -44,6 +44,8 @@ from durable.store.rows import (
 
 __all__ = ["PostgresStore"]
 
+_PATCH_ALONE = frozenset({"run", "fence", "now"})  # the parameters that every commit has
+
 
 class PostgresStore:
     """A `Store` on the PostgreSQL database behind a Django connection."""
@@ -235,6 +237,10 @@ class PostgresStore:
             parameters |= {f"patch_{name}": RUN.dumps[name](value) for name, value in patch.items()}
         if signal is not None:
             parameters |= {"signal": signal, "taken": [pack(each) for each in consumed or ()]}
+        if patch and parameters.keys() == _PATCH_ALONE | {f"patch_{name}" for name in patch}:
+            statement = commits.patch_alone(tuple(patch))  # plans in a fraction of the time
+            rows = self._rows(statement, parameters)
+            return rows[0] if rows else None
         statement = commits.commit(
             entries=bool(entries),
             deleted=bool(deleted),

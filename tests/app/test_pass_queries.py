@@ -1,4 +1,4 @@
-"""What a pass costs in round trips: one to load, none to replay, one for each commit."""
+"""What a pass costs in round trips: one to load (none the first time), none to replay, one for each commit."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def counted(most: int) -> Iterator[None]:
 def test_a_step_is_one_statement_and_one_commit() -> None:
     outcome, statements = run_pass(steps.start(STEPS))
     assert outcome.state == "sleeping"
-    assert len(statements) == 1 + STEPS + 1, statements  # the load, each step, the park
+    assert len(statements) == STEPS + 1, statements  # each step, the park; a first pass has nothing to load
 
 
 def test_replay_touches_no_database() -> None:
@@ -86,8 +86,8 @@ def test_replay_touches_no_database() -> None:
 def test_an_iteration_of_one_step_is_one_statement_however_many_came_before() -> None:
     outcome, statements = run_pass(counting.start(19))
     assert outcome.state == "completed"
-    # the load, 20 steps, a pruning at each fifth iteration but the last one's end, and the end of the run
-    assert len(statements) == 1 + 20 + 3 + 1, [each[:80] for each in statements]
+    # 20 steps, a pruning at each fifth iteration but the last one's end, and the end of the run
+    assert len(statements) == 20 + 3 + 1, [each[:80] for each in statements]
 
 
 def test_a_message_is_received_and_recorded_in_one_statement() -> None:
@@ -101,7 +101,7 @@ def test_a_message_is_received_and_recorded_in_one_statement() -> None:
 
 def test_an_atomic_step_adds_a_transaction_and_no_more() -> None:
     _, statements = run_pass(charging.start())
-    assert len(statements) == 1 + 3 + 1, statements  # load; BEGIN, the commit's statement, COMMIT; complete
+    assert len(statements) == 3 + 1, statements  # BEGIN, the commit's statement, COMMIT; complete
 
 
 def test_a_start_is_one_statement() -> None:
