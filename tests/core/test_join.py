@@ -1,0 +1,205 @@
+"""`ctx.join`: all settle, each branch parks only itself, nested ones included."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from durable import JoinError
+from durable.testing import Harness
+from tests.core.driving import threaded_pass
+from tests.core.flavours import Flavour
+
+
+def stepping(value: Any, calls: list[Any] | None = None) -> Any:
+    def note() -> Any:
+        if calls is not None:
+            calls.append(value)
+        return value
+
+    async def branch(ctx: Any) -> Any:
+        return await ctx.step("a", note)
+
+    return branch
+
+
+async def failing(ctx: Any) -> Any:
+    await ctx.step("a", lambda: 1 / 0, max_retries=0)
+
+
+def sleeping(seconds: float, value: Any = None) -> Any:
+    async def branch(ctx: Any) -> Any:
+        await ctx.sleep("rest", seconds)
+        return await ctx.step("after", lambda: value)
+
+    return branch
+
+
+def waiting(*names: str, timeout: float | None = None) -> Any:
+    async def branch(ctx: Any) -> Any:
+        return (await ctx.queue.next("wait", names, timeout=timeout)).body
+
+    return branch
+
+
+def joined(branches: dict[str, Any]) -> Any:
+    async def ship(ctx: Any) -> Any:
+        found = await ctx.join("join", branches)
+        await ctx.sleep("rest", 1)
+        return found
+
+    return ship
+
+
+def test_returns_the_outputs_in_the_order_of_its_branches(h: Harness, flavour: Flavour) -> None:
+    run = h.start(flavour(joined({"z": stepping(1), "a": stepping((2,)), "b/c": stepping(None)})))
+    output = h.finish(run).output
+    assert list(output.items()) == [("z", 1), ("a", (2,)), ("b/c", None)]
+    assert [each.location for each in run.history()] == ["join", "join/z/a", "join/a/a", "join/b%2Fc/a", "rest"]
+
+
+def test_of_no_branches_is_empty(h: Harness, flavour: Flavour) -> None:
+    assert h.finish(h.start(flavour(joined({})))).output == {}
+
+
+def test_all_settle_before_it_fails(h: Harness, flavour: Flavour) -> None:
+    calls: list[str] = []
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.join("join", {"bad": failing, "slow": sleeping(60), "good": stepping("done", calls)})
+
+    run = h.start(flavour(ship))
+    parked = h.run(run)
+    assert parked.state == "sleeping"
+    assert parked.wake_at == h.now + timedelta(seconds=60)
+    assert calls == ["done"]
+    ended = h.finish(run)
+    assert ended.error is not None
+    assert ended.error.type == "JoinError"
+    assert 'join failed: branch "bad": StepExhaustedError' in ended.error.message
+    branches = run.history()[0].data["branches"]
+    assert {name: each["status"] for name, each in branches.items()} == {
+        "bad": "failed",
+        "slow": "completed",
+        "good": "completed",
+    }
+    assert (branches["slow"]["output"], branches["bad"]["error"].type) == (None, "StepExhaustedError")
+
+
+def test_is_crash_proof(h: Harness, flavour: Flavour) -> None:
+    async def inner(ctx: Any) -> Any:
+        return await ctx.join("inner", {"a": stepping(1), "b": sleeping(30, 2)})
+
+    async def ship(ctx: Any) -> Any:
+        first = await ctx.join("join", {"a": inner, "b": stepping(3), "c": sleeping(60, 4)})
+        try:
+            await ctx.join("failing", {"a": failing, "b": stepping(5)})
+        except JoinError as error:
+            return first, sorted(error.errors)
+
+    h.crash_everywhere(flavour(ship))
+
+
+def test_a_branch_parks_only_itself(h: Harness, flavour: Flavour) -> None:
+    run = h.start(flavour(joined({"a": sleeping(60, "a"), "b": sleeping(30, "b"), "c": stepping("c")})))
+    assert h.run(run).wake_at == h.now + timedelta(seconds=30)
+    h.advance(30)
+    assert h.run(run).wake_at == h.now + timedelta(seconds=30)
+    assert h.finish(run).output == {"a": "a", "b": "b", "c": "c"}
+
+
+@pytest.mark.parametrize(
+    ("branches", "names", "deadline"),
+    [
+        ({"a": waiting("x"), "b": waiting("y")}, ["x", "y"], None),
+        ({"a": waiting("x"), "b": sleeping(60)}, ["x"], 60),
+        ({"a": waiting("x", timeout=5), "b": sleeping(60)}, ["x"], 5),
+        ({"a": waiting("x"), "b": waiting()}, [], None),
+        ({"a": waiting(), "b": waiting("x", timeout=9)}, [], 9),
+        ({"a": sleeping(60), "b": stepping(1)}, None, 60),
+    ],
+)
+def test_waits_for_what_any_branch_waits_for(
+    h: Harness, flavour: Flavour, branches: Any, names: Any, deadline: Any
+) -> None:
+    """Fault 15: a wait for any message is not forgotten beside one for a named queue."""
+    parked = h.run(h.start(flavour(joined(branches))))
+    assert parked.waiting_for == names
+    assert parked.wake_at == (h.now + timedelta(seconds=deadline) if deadline else None)
+
+
+def test_a_message_goes_to_one_branch(h: Harness, flavour: Flavour) -> None:
+    run = h.start(flavour(joined({"a": waiting("q"), "b": waiting("q"), "any": waiting()})))
+    h.run(run)
+    for number in range(3):
+        h.send(run, "q", number)
+        h.settle()
+    assert h.finish(run).output == {"a": 0, "b": 1, "any": 2}
+
+
+def test_branches_that_run_at_once_take_different_messages(h: Harness, flavour: Flavour) -> None:
+    run = h.start(flavour(joined({name: waiting("q") for name in "abcd"})), id="run")
+    for number in range(4):
+        h.send(run, "q", number)
+    threaded_pass(h, "run")
+    assert sorted(h.finish(run).output.values()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda ctx: ctx.join("j", {"": stepping(1)}), "a name must not be empty"),
+        (lambda ctx: ctx.join("j", {3: stepping(1)}), "a name must be text"),
+    ],
+)
+def test_says_what_is_wrong_with_a_call(h: Harness, flavour: Flavour, call: Any, text: str) -> None:
+    async def ship(ctx: Any) -> Any:
+        await call(ctx)
+
+    error = h.run(h.start(flavour(ship))).error
+    assert error is not None
+    assert text in error.message
+
+
+def test_branches_are_a_dict(h: Harness) -> None:
+    error = h.run(h.start(lambda ctx: ctx.join("j", [len]))).error
+    assert error is not None
+    assert "a dict of name to function, not list" in error.message
+
+
+def test_an_output_of_a_branch_that_the_codec_refuses_stops_the_run(h: Harness, flavour: Flavour) -> None:
+    async def unrecordable(ctx: Any) -> Any:
+        return object()
+
+    error = h.run(h.start(flavour(joined({"a": unrecordable, "b": stepping(1)})))).error
+    assert error is not None
+    assert error.type == "PayloadError"
+    assert 'the output of branch "a" of "join"' in error.message
+
+
+def test_the_location_of_a_branch_has_a_limit(h: Harness, flavour: Flavour) -> None:
+    async def deeper(ctx: Any) -> Any:
+        await ctx.join("n" * 128, {"b" * 128: deeper})
+
+    error = h.run(h.start(flavour(deeper))).error
+    assert error is not None
+    assert "shorten the names" in error.message
+
+
+def test_deeply_nested_ones_with_threads_do_not_wait_for_each_other(h: Harness, flavour: Flavour) -> None:
+    """More branches than threads, at every depth."""
+
+    def nested(depth: int) -> Any:
+        async def branch(ctx: Any) -> Any:
+            if not depth:
+                return await ctx.step("a", lambda: 1)
+            found = await ctx.join("join", {str(n): nested(depth - 1) for n in range(3)})
+            return sum(found.values())
+
+        return branch
+
+    run = h.start(flavour(nested(4)), id="run")
+    threaded_pass(h, "run")
+    assert run.output == 81

@@ -1,0 +1,183 @@
+"""`ctx.race`: one wins, the others are cancelled and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from durable.testing import Harness
+from tests.core import undoing
+from tests.core.driving import threaded_pass
+from tests.core.flavours import Flavour
+from tests.core.test_join import failing, sleeping, stepping, waiting
+
+
+def raced(branches: dict[str, Any]) -> Any:
+    async def ship(ctx: Any) -> Any:
+        found = await ctx.race("race", branches)
+        await ctx.sleep("rest", 1)
+        return found.winner, found.value
+
+    return ship
+
+
+def locations(run: Any) -> list[str]:
+    return [each.location for each in run.history()]
+
+
+def test_the_first_declared_that_can_finish_wins(h: Harness, flavour: Flavour) -> None:
+    calls: list[str] = []
+    run = h.start(flavour(raced({"slow": sleeping(60), "fast": stepping("done", calls), "late": stepping(1, calls)})))
+    assert h.finish(run).output == ("fast", "done")
+    assert calls == ["done"]
+    assert locations(run) == ["race", "race/fast/a", "rest"]
+    statuses = {name: each["status"] for name, each in run.history()[0].data["branches"].items()}
+    assert statuses == {"slow": "cancelled", "fast": "completed", "late": "cancelled"}
+    assert run.history()[0].data["winner"] == "fast"
+
+
+def test_a_timer_against_a_message(h: Harness, flavour: Flavour) -> None:
+    branches = {"answer": waiting("answer"), "timeout": sleeping(60, "too late")}
+    late, early = h.start(flavour(raced(branches))), h.start(flavour(raced(branches)))
+    parked = h.run(late)
+    assert (parked.waiting_for, parked.wake_at) == (["answer"], h.now + timedelta(seconds=60))
+    h.run(early)
+    h.advance(59)
+    h.send(early, "answer", 42)
+    h.settle()
+    assert h.finish(early).output == ("answer", 42)
+    assert h.finish(late).output == ("timeout", "too late")
+
+
+def test_one_that_fails_does_not_win(h: Harness, flavour: Flavour) -> None:
+    assert h.finish(h.start(flavour(raced({"bad": failing, "good": stepping(1)})))).output == ("good", 1)
+    assert h.finish(h.start(flavour(raced({"bad": failing, "slow": sleeping(60, 2)})))).output == ("slow", 2)
+
+
+def test_all_failed(h: Harness, flavour: Flavour) -> None:
+    ended = h.finish(h.start(flavour(raced({"one": failing, "two": failing}))))
+    assert ended.error is not None
+    assert ended.error.type == "RaceError"
+
+
+def test_needs_a_branch(h: Harness, flavour: Flavour) -> None:
+    error = h.run(h.start(flavour(raced({})))).error
+    assert error is not None
+    assert 'race "race" needs at least one branch' in error.message
+
+
+def test_is_crash_proof(h: Harness, flavour: Flavour) -> None:
+    async def inner(ctx: Any) -> Any:
+        found = await ctx.race("inner", {"a": sleeping(90), "b": sleeping(30, "b")})
+        return found.value
+
+    async def two(ctx: Any) -> Any:
+        await ctx.step("a", lambda: 1)
+        await ctx.sleep("rest", 45)
+        return await ctx.step("b", lambda: 2)
+
+    async def ship(ctx: Any) -> Any:
+        found = await ctx.race("race", {"inner": inner, "two": two, "bad": failing})
+        return found.winner, found.value, await ctx.step("after", lambda: 3)
+
+    h.crash_everywhere(flavour(ship))
+
+
+def test_a_losers_completed_steps_with_a_handler_stay(h: Harness, flavour: Flavour) -> None:
+    async def charging(ctx: Any) -> Any:
+        await ctx.step("charge", lambda: "charged", rollback=undoing.undo)
+        await ctx.step("other", lambda: 1)
+        await ctx.sleep("rest", 60)
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("from here")
+        await ctx.race("race", {"slow": charging, "fast": stepping(1)})
+        await ctx.sleep("rest", 1)
+        await ctx.step("charge", lambda: "second", rollback=undoing.undo)
+        raise ValueError("late")
+
+    undoing.undone.clear()
+    run = h.start(flavour(ship))
+    ended = h.finish(run)
+    assert ended.error is not None
+    assert ended.error.type == "ValueError"
+    assert undoing.undone == ["second", "charged"]
+    assert locations(run) == ["from here", "race", "race/slow/charge", "race/fast/a", "rest", "charge"]
+
+
+def test_an_async_loser_is_cancelled_at_once(h: Harness) -> None:
+    ended = []
+
+    async def hang() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("cancelled")
+
+    async def hanging(ctx: Any) -> Any:
+        await ctx.step("hang", hang, timeout=0)
+
+    async def ship(ctx: Any) -> Any:
+        return (await ctx.race("race", {"slow": hanging, "fast": stepping(1)})).winner
+
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    assert run.output == "fast"
+    assert ended == ["cancelled"]
+    assert locations(run) == ["race", "race/fast/a"]
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_loser_in_a_thread_is_cancelled_at_its_next_operation(h: Harness, stubborn: bool) -> None:
+    fast_has_won = threading.Event()
+    calls = []
+
+    def slow(ctx: Any) -> Any:
+        ctx.step("wait for it", lambda: fast_has_won.wait(10))
+        try:
+            ctx.step("never", lambda: calls.append(1))
+        finally:
+            if stubborn:
+                return "swallowed"  # noqa: B012
+
+    def fast(ctx: Any) -> Any:
+        return "fast"
+
+    def ship(ctx: Any) -> Any:
+        return ctx.race("race", {"slow": slow, "fast": fast}).winner
+
+    run = h.start(ship, id="run")
+    threading.Timer(0.05, fast_has_won.set).start()
+    threaded_pass(h, "run")
+    assert run.output == "fast"
+    assert calls == []
+    assert locations(run) == ["race"]
+
+
+def test_a_losers_inner_branches_are_cancelled_with_it(h: Harness) -> None:
+    async def hang() -> None:
+        await asyncio.sleep(3600)
+
+    async def hanging(ctx: Any) -> Any:
+        await ctx.step("hang", hang, timeout=0)
+
+    async def outer(ctx: Any) -> Any:
+        await ctx.join("inner", {"a": hanging, "b": hanging})
+
+    async def ship(ctx: Any) -> Any:
+        return (await ctx.race("race", {"slow": outer, "fast": stepping(1)})).winner
+
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    assert run.output == "fast"
+    assert locations(run) == ["race", "race/fast/a"]
+
+
+def test_a_winner_found_in_a_later_pass(h: Harness, flavour: Flavour) -> None:
+    run = h.start(flavour(raced({"a": sleeping(60, 1), "b": sleeping(30, 2)})))
+    assert h.finish(run).output == ("b", 2)
+    assert locations(run) == ["race", "race/b/rest", "race/b/after", "rest"]
