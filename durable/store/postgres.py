@@ -41,6 +41,7 @@ from durable.store.rows import (
     to_message,
     to_run,
 )
+from durable.store.transactions import committed_or_raised
 
 __all__ = ["PostgresStore"]
 
@@ -60,7 +61,7 @@ class PostgresStore:
             return rows
 
     def transaction(self) -> AbstractContextManager[None]:
-        return transaction.atomic(using=self.alias)
+        return committed_or_raised(self.alias)
 
     # -- verbs, from outside a pass
 
@@ -76,8 +77,12 @@ class PostgresStore:
 
     def _insert(self, runs: Iterable[RunRecord]) -> set[str]:
         """The ids that were free."""
-        rows = json_rows(RUN.dumped(run) for run in runs)
-        return {unpack(run_id) for (run_id,) in self._rows(statements.CREATE, {"runs": rows})}
+        dumped = [RUN.dumped(run) for run in runs]
+        if len(dumped) == 1:
+            rows = self._rows(statements.CREATE_ONE, dumped[0])
+        else:
+            rows = self._rows(statements.CREATE, {"runs": json_rows(dumped)})
+        return {unpack(run_id) for (run_id,) in rows}
 
     def _found(self, run_ids: Iterable[str]) -> list[RunRecord]:
         wanted = [pack(run_id) for run_id in run_ids]

@@ -16,6 +16,7 @@ __all__ = [
     "CLAIM",
     "CLAIM_RUN",
     "CREATE",
+    "CREATE_ONE",
     "DUE_QUEUES",
     "ENDED_STATES",
     "GET_MESSAGE",
@@ -75,6 +76,10 @@ FROM leased WHERE r.id = leased.id"""
 #: Parameters: runs (JSON). The ids of those that were free.
 CREATE: Final = f"""INSERT INTO {RUN.table} ({RUN.sql()}) SELECT {RUN.sql()}
 FROM json_to_recordset(%(runs)s::json) AS x({RUN.typed()}) ON CONFLICT (id) DO NOTHING RETURNING id"""
+
+#: Parameters: a run's columns. The same for one run, which plans in half the time.
+CREATE_ONE: Final = f"""INSERT INTO {RUN.table} ({RUN.sql()})
+VALUES ({", ".join(f"%({name})s" for name in RUN.names)}) ON CONFLICT (id) DO NOTHING RETURNING id"""
 
 # -- reading
 
