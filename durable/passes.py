@@ -15,7 +15,8 @@ from datetime import datetime
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db import InterfaceError, OperationalError, connections
+from django.db import InterfaceError, InternalError, OperationalError, connections
+from django.db.transaction import TransactionManagementError
 
 from durable import backend, registry, signals
 from durable.backend import Backend
@@ -33,12 +34,15 @@ from durable.drivers.sync import SyncDriver
 from durable.ids import new_id
 from durable.registry import WorkflowDefinition
 from durable.store import Store
+from durable.store.transactions import BROKEN
 
 __all__ = ["Eviction", "PassOutcome", "execute_pass"]
 
 logger = logging.getLogger("durable.pass")
 
 _UNKNOWN_OUTCOME = (OperationalError, InterfaceError)
+#: What Django and PostgreSQL say of a statement after an error that the same transaction's code has caught.
+_BROKEN_TRANSACTION = (TransactionManagementError, InternalError)
 
 
 class Eviction:
@@ -177,7 +181,7 @@ class _Pass:
                     record()
                     batch = self.journal.take(None, None)
                     assert batch is not None, "a call that records leaves something to commit"
-                    committed = self._write(batch)
+                    committed = self._write(batch, in_transaction=True)
             except (ControlFlow, PassAborted):
                 raise
             except Exception as error:
@@ -248,10 +252,16 @@ class _Pass:
         self.journal.settle(batch)
         return committed
 
-    def _write(self, batch: Batch) -> Committed:
+    def _write(self, batch: Batch, *, in_transaction: bool = False) -> Committed:
         try:
             with self._reaching_the_store():
-                return self.store.commit(batch)
+                try:
+                    return self.store.commit(batch)
+                except _BROKEN_TRANSACTION as error:
+                    if not in_transaction:
+                        raise
+                    broken = error
+            raise TransactionManagementError(BROKEN) from broken  # by the step's function, so it is its failure
         except PassAborted:
             self.journal.is_lost = True
             raise

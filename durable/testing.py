@@ -24,6 +24,7 @@ from durable.definitions import Workflow
 from durable.handles import Handle
 from durable.passes import Eviction, execute_pass
 from durable.store.memory import MemoryStore
+from durable.store.transactions import committed_or_raised
 
 __all__ = ["Harness", "Pass", "SimulatedCrash"]
 
@@ -338,7 +339,7 @@ class _CrashingStore(MemoryStore):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """The application's rows and the record, together."""
-        with super().transaction(), transaction.atomic():
+        with super().transaction(), committed_or_raised(None):
             yield
 
     def expire_lease(self, run_id: str, now: datetime) -> None:

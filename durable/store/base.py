@@ -126,4 +126,7 @@ class Store(Protocol):
         """The queues that have a due run, an expired lease included."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """A transaction on the store's database, for an atomic step: the ORM writes inside and the commit are one."""
+        """A transaction on the store's database, for an atomic step: the ORM writes inside and the commit are one.
+
+        What it raises it raises uncommitted, but for an error of the connection while it commits: then nobody knows.
+        """

@@ -33,6 +33,7 @@ from durable.models import Entry as EntryModel
 from durable.querysets import RunQuerySet
 from durable.store import rules
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
+from durable.store.transactions import committed_or_raised
 
 __all__ = ["OrmStore"]
 
@@ -53,7 +54,7 @@ class OrmStore:
         return Run.objects.using(self.alias)
 
     def transaction(self) -> AbstractContextManager[None]:
-        return transaction.atomic(using=self.alias)
+        return committed_or_raised(self.alias)
 
     def _locked(self, run_ids: Iterable[str]) -> dict[str, RunRecord]:
         """The rows of these runs, locked until the transaction ends."""
