@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from durable.core.effects import Body, Operation
-from durable.core.entries import Entry, Kind, Request
+from durable.core.entries import Entry, Kind, Request, Status
 from durable.core.errors import (
     BranchCancelled,
     ControlFlow,
@@ -31,6 +31,7 @@ __all__ = ["Branch", "Scope"]
 
 # These two exist to stand before entries that older code recorded.
 _MAY_PRECEDE = frozenset({Kind.REMOVED, Kind.VERSION_CHECK})
+_FINAL = frozenset({Status.COMPLETED, Status.EXHAUSTED})
 
 
 class Branch:
@@ -182,6 +183,14 @@ class Scope:
         if entry is not None and entry.kind != kind and kind != Kind.REMOVED:
             self.diverged(f'expected a {kind} at "{node.location}", found a {entry.kind}', node.location)
         self.node.unvisited -= 1
+        if self.node.unvisited and kind not in _MAY_PRECEDE and entry is not None and entry.status not in _FINAL:
+            # It would go on now, and what had not ended was the last that the scope's code did.
+            left = self.left_over()
+            self.diverged(
+                f'the code comes to the {kind} "{node.location}", which has not ended, but the history has '
+                f"{_listed(left)} before it",
+                *left,
+            )
         return node
 
     def _use(self, segment: str) -> None:

@@ -45,10 +45,10 @@ def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
             raise _Interruption
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    began = time.monotonic()
-    outer, _ = signal.setitimer(signal.ITIMER_REAL, timeout)
+    began, outer = time.monotonic(), 0.0
     try:
-        try:
+        try:  # the timer may go off before the next line
+            outer, _ = signal.setitimer(signal.ITIMER_REAL, timeout)
             return call()
         finally:
             is_running = False
@@ -66,9 +66,9 @@ def _call_with_watchdog(call: Callable[[], T], timeout: float) -> T:
     watch = _Watch(threading.get_ident())
     timer = threading.Timer(timeout, watch.interrupt)
     timer.daemon = True
-    timer.start()
     try:
-        try:
+        try:  # the timer may go off before the next line
+            timer.start()
             return call()
         finally:
             watch.end()

@@ -1,0 +1,196 @@
+"""A step's timeout. What blocks here is interrupted after hundredths of a second, or the test takes an hour."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from durable import CriticalError, StepExhaustedError
+from durable.testing import Harness
+from tests.core.driving import threaded_pass
+from tests.core.flavours import Flavour
+
+SHORT = 0.03
+
+
+def block() -> None:
+    time.sleep(3600)
+
+
+def spin() -> None:
+    end = time.monotonic() + 3600
+    while time.monotonic() < end:
+        pass
+
+
+def wait_on_event() -> None:
+    threading.Event().wait(3600)
+
+
+async def rest() -> None:
+    await asyncio.sleep(3600)
+
+
+@pytest.mark.parametrize("function", [block, spin, wait_on_event, rest, lambda: rest()])
+def test_interrupts_what_blocks(h: Harness, flavour: Flavour, function: Any) -> None:
+    seen = []
+
+    async def ship(ctx: Any) -> Any:
+        try:
+            await ctx.step("a", function, timeout=SHORT)
+        except CriticalError as error:
+            seen.append(str(error))
+        result = await ctx.try_step("b", function, timeout=SHORT)
+        await ctx.sleep("rest", 60)
+        return result.failure.kind, result.failure.attempts, result.failure.error.type
+
+    run = h.start(flavour(ship))
+    assert h.finish(run).output == ("timeout", 1, "StepTimeoutError")
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    assert 'step "a" ran longer than its timeout of 0.03 s; give it a longer timeout=, retry_on_timeout' in seen[0]
+
+
+def test_the_run_fails_at_once_by_default(h: Harness, flavour: Flavour) -> None:
+    async def ship(ctx: Any) -> Any:
+        await ctx.step("a", block, timeout=SHORT)
+
+    error = h.run(h.start(flavour(ship))).error
+    assert error is not None
+    assert error.type == "CriticalError"
+
+
+def test_with_retry_on_timeout_it_is_retried(h: Harness, flavour: Flavour) -> None:
+    calls = []
+
+    def sometimes() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            block()
+        return "done"
+
+    async def ship(ctx: Any) -> Any:
+        first = await ctx.step("a", sometimes, timeout=SHORT, retry_on_timeout=True)
+        try:
+            await ctx.step("b", block, timeout=SHORT, retry_on_timeout=True, max_retries=1)
+        except StepExhaustedError as error:
+            last = error.last_error.type
+        result = await ctx.try_step("c", rest, timeout=SHORT, retry_on_timeout=True, max_retries=1)
+        return first, last, result.failure.kind, result.failure.attempts
+
+    run = h.start(flavour(ship))
+    assert h.run(run).state == "sleeping"
+    assert h.finish(run).output == ("done", "StepTimeoutError", "timeout", 2)
+
+
+@pytest.mark.parametrize("kind", ["timeout", "exhausted"])
+def test_which_kind_catches_an_exhausted_timeout(h: Harness, flavour: Flavour, kind: str) -> None:
+    async def ship(ctx: Any) -> Any:
+        await ctx.try_step("a", block, timeout=SHORT, retry_on_timeout=True, max_retries=0, catch=[kind])
+
+    assert h.run(h.start(flavour(ship))).state == ("completed" if kind == "timeout" else "failed")
+
+
+@pytest.mark.parametrize("function", [spin, rest])
+def test_in_a_branch_of_its_own_thread(h: Harness, flavour: Flavour, function: Any) -> None:
+    """There it is interrupted at its next bytecode."""
+
+    async def branch(ctx: Any) -> Any:
+        return (await ctx.try_step("a", function, timeout=SHORT)).failure.kind
+
+    async def ship(ctx: Any) -> Any:
+        return await ctx.join("join", {"a": branch, "b": branch})
+
+    run = h.start(flavour(ship), id="run")
+    threaded_pass(h, "run")
+    assert run.output == {"a": "timeout", "b": "timeout"}
+
+
+def test_zero_is_no_timeout(h: Harness, flavour: Flavour) -> None:
+    async def ship(ctx: Any) -> Any:
+        return [await ctx.step("a", lambda: brief_block(), timeout=0), await ctx.step("b", brief, timeout=0)]
+
+    def brief_block() -> int:
+        time.sleep(0.01)
+        return 1
+
+    async def brief() -> int:
+        await asyncio.sleep(0.01)
+        return 2
+
+    assert h.run(h.start(flavour(ship))).output == [1, 2]
+
+
+def test_code_that_cleans_up_does_so(h: Harness, flavour: Flavour) -> None:
+    cleaned = []
+
+    def tidy() -> None:
+        try:
+            block()
+        except Exception:
+            cleaned.append("an interruption is no Exception")
+        finally:
+            cleaned.append("up")
+
+    async def tidy_later() -> None:
+        try:
+            await rest()
+        finally:
+            cleaned.append("up")
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.try_step("a", tidy, timeout=SHORT)
+        await ctx.try_step("b", tidy_later, timeout=SHORT)
+
+    h.run(h.start(flavour(ship)))
+    assert cleaned == ["up", "up"]
+
+
+def test_a_timeout_error_of_the_functions_own_is_an_ordinary_error(h: Harness, flavour: Flavour) -> None:
+    def own() -> None:
+        raise TimeoutError("of a socket")
+
+    async def own_later() -> None:
+        raise TimeoutError("of a socket")
+
+    async def ship(ctx: Any) -> Any:
+        found = [await ctx.try_step(name, fn, max_retries=0) for name, fn in (("a", own), ("b", own_later))]
+        return [(each.failure.kind, each.failure.error.type) for each in found]
+
+    assert h.run(h.start(flavour(ship))).output == [("exhausted", "TimeoutError")] * 2
+
+
+def test_nothing_breaks_out_later(h: Harness, flavour: Flavour) -> None:
+    """A function that ends just when it would be interrupted has ended."""
+
+    def close(n: int) -> int:
+        time.sleep(0.001)
+        return n
+
+    async def ship(ctx: Any) -> Any:
+        found = 0
+        for n in range(100):
+            found += (await ctx.try_step(f"a{n}", close, n, timeout=0.0011)).ok
+        return found
+
+    assert h.run(h.start(flavour(ship))).state == "completed"
+
+
+def test_nothing_breaks_out_later_in_a_thread(h: Harness) -> None:
+    def close(n: int) -> int:
+        time.sleep(0.001)
+        return n
+
+    def branch(ctx: Any) -> Any:
+        return sum(ctx.try_step(f"a{n}", close, n, timeout=0.0011).ok for n in range(50))
+
+    def ship(ctx: Any) -> Any:
+        return ctx.join("join", {str(n): branch for n in range(4)})
+
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    assert run.state == "completed"
