@@ -1,0 +1,31 @@
+"""The verbs: everything that starts, steers or reads a run from outside a pass.
+
+Each verb validates, changes the run in one atomic step of the store, and rings the bell. Inside a transaction of the
+caller's it happens if and when that transaction commits. Surfaces and handles go through here; nothing here runs
+workflow code.
+"""
+
+from __future__ import annotations
+
+from durable.operations.messages import ask, send
+from durable.operations.reading import history, output, record, result, waiting_for
+from durable.operations.starting import StartRequest, restart, start
+from durable.operations.steering import cancel, pause, recover, resume, wake
+
+__all__ = [
+    "StartRequest",
+    "ask",
+    "cancel",
+    "history",
+    "output",
+    "pause",
+    "record",
+    "recover",
+    "restart",
+    "result",
+    "resume",
+    "send",
+    "start",
+    "waiting_for",
+    "wake",
+]

@@ -1,0 +1,57 @@
+"""What the verbs share: how a change is announced, a state checked, something awaited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from durable import signals
+from durable.backend import Backend
+from durable.core.entries import ENDED, RunRecord, RunState
+from durable.core.errors import InvalidTransitionError
+
+__all__ = ["UNENDED", "announce", "check_state", "decoded", "tell", "wait_for"]
+
+UNENDED = tuple(each for each in RunState if each not in ENDED)
+_LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first, the longest
+
+
+def announce(at: Backend, queue: str, wake_at: datetime | None) -> None:
+    """Tell workers that a run is due, or timers when it will be."""
+    if wake_at is None:
+        return
+    if wake_at <= at.now():
+        at.ring({queue})
+    else:
+        at.alarm(queue, wake_at)
+
+
+def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> None:
+    """Raises InvalidTransitionError unless the run is in one of the allowed states."""
+    if run.state not in allowed:
+        raise InvalidTransitionError(run.state, allowed, action)
+
+
+def tell(run: RunRecord, previous: str) -> None:
+    """Say to the world that the run's state has changed."""
+    signals.send(signals.run_changed, run=run.id, workflow=run.workflow, state=str(run.state), previous=str(previous))
+
+
+def wait_for(at: Backend, look: Callable[[], Any], timeout: float | None, problem: str) -> Any:
+    """Look again and again, less and less often, until there is something. Raises TimeoutError."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause, longest = _LOOK_EVERY
+    while (found := look()) is None:
+        left = longest if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"{problem} after {timeout:g} s; it goes on, look again later")
+        at.pause(min(pause, left))
+        pause = min(pause * 1.5, longest)
+    return found
+
+
+def decoded(at: Backend, text: str | None) -> Any:
+    """The value of codec text; None stands for None."""
+    return None if text is None else at.codec.decode(text)

@@ -1,0 +1,89 @@
+"""Messages to runs, and their responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable import backend
+from durable.backend import Backend
+from durable.core.entries import ENDED, Message, MessageState, OutgoingMessage, RunState
+from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
+from durable.core.location import escape
+from durable.ids import MAX_ID, new_id
+from durable.operations.common import UNENDED, check_state, decoded, wait_for
+from durable.operations.reading import record
+
+__all__ = ["ask", "send"]
+
+
+def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = None) -> str:
+    """Send a message; its id. Raises RunNotFoundError, InvalidTransitionError for an ended run, PayloadError."""
+    at = backend.current()
+    escape(queue)
+    message = OutgoingMessage(
+        id=new_id(),
+        to=run_id,
+        queue=queue,
+        body=at.codec.encode(body, what=f'the body of a message to "{queue}"'),
+        sent_at=at.now(),
+        idempotency_id=_checked_message_id(idempotency_id),
+    )
+    run = record(run_id)
+    if run.state in ENDED and (sent := _sent_before(at, run_id, idempotency_id)):
+        return sent
+    check_state(run, "send to", UNENDED)
+    stored, ring = at.store.send([message])
+    if stored[0] is None:
+        raise RunNotFoundError(run_id)
+    if ring:
+        at.ring(ring)
+    return stored[0].id
+
+
+def _sent_before(at: Backend, run_id: str, idempotency_id: str | None) -> str | None:
+    """The id of the message that was sent with this idempotency id, before the run ended."""
+    if idempotency_id is None:
+        return None
+    return next((each.id for each in at.store.messages(run_id) if each.idempotency_id == idempotency_id), None)
+
+
+def _checked_message_id(idempotency_id: str | None) -> str | None:
+    if idempotency_id is None:
+        return None
+    if not isinstance(idempotency_id, str):
+        raise TypeError(f"a message's id is text, not {idempotency_id!r}: write id=str(...)")
+    if not (1 <= len(idempotency_id) <= MAX_ID and idempotency_id.isprintable()):
+        raise ValueError(f"a message's id is made of 1 to {MAX_ID} printable characters: {idempotency_id[:64]!r}")
+    return idempotency_id
+
+
+def ask(run_id: str, queue: str, body: Any, *, timeout: float | None, idempotency_id: str | None = None) -> Any:
+    """Send a message and wait for its response. Raises what `send` raises, and TimeoutError.
+
+    A run that ends without an answer raises RunFailedError, RunCancelledError or TimeoutError at once.
+    """
+    at = backend.current()
+    message_id = send(run_id, queue, body, idempotency_id=idempotency_id)
+
+    message = wait_for(
+        at,
+        lambda: _answered(at, run_id, message_id),
+        timeout,
+        f'run "{run_id}" has not answered the message to "{queue}"',
+    )
+    return decoded(at, message.response)
+
+
+def _answered(at: Backend, run_id: str, message_id: str) -> Message | None:
+    """The message, once it is completed. Raises if the run has ended without doing so: it never will."""
+    run = record(run_id)  # first: what it did before it ended is seen below
+    message = at.store.message(message_id)
+    if message is not None and message.state == MessageState.COMPLETED:
+        return message
+    if run.state == RunState.FAILED and run.error is not None:
+        raise RunFailedError(run_id, run.error)
+    if run.state == RunState.CANCELLED:
+        raise RunCancelledError(run_id, run.request_reason)
+    if run.state == RunState.COMPLETED:
+        raise TimeoutError(f'run "{run_id}" has completed without answering the message')
+    return None

@@ -1,0 +1,61 @@
+"""Reading runs: what they are, what they did, and waiting for what they return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable import backend
+from durable.core.entries import ENDED, RunRecord, RunState
+from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
+from durable.core.location import ANY_QUEUE, unescape
+from durable.history import HistoryEntry, readable
+from durable.operations.common import decoded, wait_for
+
+__all__ = ["history", "output", "record", "result", "waiting_for"]
+
+
+def record(run_id: str) -> RunRecord:
+    """The run's row. Raises RunNotFoundError."""
+    found = backend.current().store.get(run_id)
+    if found is None:
+        raise RunNotFoundError(run_id)
+    return found
+
+
+def output(run_id: str) -> Any:
+    """What the workflow returned; None before."""
+    return decoded(backend.current(), record(run_id).output)
+
+
+def waiting_for(run_id: str) -> list[str] | None:
+    """The queues of which the run waits for a message, [] for any; None if it waits for none."""
+    text = record(run_id).waiting_for
+    if not text:
+        return None
+    return [] if text == ANY_QUEUE else [unescape(each) for each in text.strip("/").split("/")]
+
+
+def history(run_id: str) -> list[HistoryEntry]:
+    """The records of the run's operations, in the order in which they began. Raises RunNotFoundError."""
+    at = backend.current()
+    entries = at.store.history(run_id)
+    if not entries:
+        record(run_id)
+    return [readable(entry, lambda text: decoded(at, text)) for entry in entries]
+
+
+def result(run_id: str, timeout: float | None) -> Any:
+    """Wait until the run has ended; its output. Raises RunFailedError, RunCancelledError, TimeoutError."""
+    at = backend.current()
+    run = wait_for(at, lambda: _ended(run_id), timeout, f'run "{run_id}" has not ended')
+    if run.state == RunState.FAILED:
+        assert run.error is not None
+        raise RunFailedError(run_id, run.error)
+    if run.state == RunState.CANCELLED:
+        raise RunCancelledError(run_id, run.request_reason)
+    return decoded(at, run.output)
+
+
+def _ended(run_id: str) -> RunRecord | None:
+    run = record(run_id)
+    return run if run.state in ENDED else None

@@ -1,0 +1,135 @@
+"""Steering runs: each verb is one change, decided and made under the run's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from durable import backend
+from durable.backend import Backend
+from durable.core.entries import Entry, Kind, Request, RunChange, RunPatch, RunRecord, RunState, Status
+from durable.core.errors import InvalidTransitionError
+from durable.core.recovery import recover as recovery_of
+from durable.core.rollback import is_compensable
+from durable.operations.common import announce, check_state, tell
+
+__all__ = ["cancel", "pause", "recover", "resume", "wake"]
+
+
+def wake(run_id: str, *, end_sleeps: bool = False) -> None:
+    """Give the run a pass now and try steps in backoff at once; with `end_sleeps`, end its sleeps too."""
+    allowed = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK)
+
+    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+        check_state(run, "wake", allowed)
+        now = at.now()
+        changed = [woken for each in entries() if (woken := _woken(each, end_sleeps, now))]
+        return RunChange(run={"wake_at": now, "signal": run.signal + 1}, entries=changed)
+
+    at = backend.current()
+    _changed(at, run_id, decide)
+
+
+def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
+    if entry.kind == Kind.STEP and entry.status == Status.FAILED and entry.next_attempt_at is not None:
+        return replace(entry, next_attempt_at=None)
+    if entry.kind == Kind.STEP and is_compensable(entry) and entry.data["rollback"].get("retry_at"):
+        return replace(entry, data={**entry.data, "rollback": {**entry.data["rollback"], "retry_at": None}})
+    if end_sleeps and entry.kind == Kind.SLEEP and entry.data.get("state") == "pending":
+        return replace(entry, status=Status.COMPLETED, completed_at=now, data={**entry.data, "state": "interrupted"})
+    return None
+
+
+def pause(run_id: str) -> None:
+    """Stop the run until it is resumed: a parked one at once, a running one at its next operation."""
+    allowed = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK)
+
+    def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
+        check_state(run, "pause", allowed)
+        if _is_held(at, run):
+            return RunChange(run={"request": Request.PAUSE, "signal": run.signal + 1})
+        patch = _unheld(RunState.PAUSED)
+        patch |= {"wake_at": None, "summary": "paused"}
+        return RunChange(run=patch, raise_fence=True)
+
+    at = backend.current()
+    _changed(at, run_id, decide)
+
+
+def resume(run_id: str) -> None:
+    """Let a paused run go on, or take back a pause that a running one has not come to."""
+
+    def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
+        if run.request == Request.PAUSE:
+            return RunChange(run={"request": Request.NONE})
+        check_state(run, "resume", (RunState.PAUSED,))
+        state = RunState.ROLLING_BACK if run.outcome else RunState.PENDING
+        return RunChange(run={"state": state, "wake_at": at.now(), "summary": "resumed", "signal": run.signal + 1})
+
+    at = backend.current()
+    _changed(at, run_id, decide)
+
+
+def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
+    """End the run for good: a parked one at once, a running one at its next operation; with `rollback`, compensate."""
+    allowed = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.PAUSED)
+
+    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+        check_state(run, "cancel", allowed)
+        now = at.now()
+        if run.outcome:  # paused while it compensates
+            raise InvalidTransitionError(RunState.ROLLING_BACK, allowed, "cancel")
+        if _is_held(at, run):
+            request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
+            return RunChange(run={"request": request, "request_reason": reason, "signal": run.signal + 1})
+        patch = _unheld(RunState.CANCELLED)
+        patch["request_reason"] = reason
+        if rollback and any(is_compensable(entry) for entry in entries()):
+            patch |= {"state": RunState.ROLLING_BACK, "outcome": RunState.CANCELLED, "wake_at": now}
+            patch |= {"summary": "compensating", "signal": run.signal + 1}
+        else:
+            patch |= {
+                "wake_at": None,
+                "finished_at": now,
+                "waiting_for": "",
+                "summary": reason and f"cancelled: {reason}",
+            }
+        return RunChange(run=patch, raise_fence=True)
+
+    at = backend.current()
+    _changed(at, run_id, decide)
+
+
+def recover(run_id: str) -> None:
+    """Let a failed run go on: what made it fail is tried again, what it compensated is done again."""
+
+    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+        check_state(run, "recover", (RunState.FAILED,))
+        return recovery_of(run, entries(), at.now())
+
+    at = backend.current()
+    _changed(at, run_id, decide)
+
+
+def _changed(at: Backend, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> None:
+    previous = ""
+
+    def remembering(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+        nonlocal previous
+        previous = run.state
+        return decide(run, entries)
+
+    changed = at.store.change(run_id, remembering)
+    announce(at, changed.queue, changed.wake_at)
+    if changed.state != previous:
+        tell(changed, previous)
+
+
+def _is_held(at: Backend, run: RunRecord) -> bool:
+    """Whether a worker is passing the run now."""
+    return run.lease_expires_at is not None and run.lease_expires_at > at.now()
+
+
+def _unheld(state: RunState) -> RunPatch:
+    return {"state": state, "lease_expires_at": None, "worker": "", "request": ""}
