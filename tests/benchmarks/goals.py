@@ -1,0 +1,87 @@
+"""The goals, in one table: what the design asks of each figure, alone or against another one.
+
+A ratio is taken within each round, and its median over the rounds counts. The size of a figure with --short differs,
+its goal does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from tests.benchmarks.rounds import Figures
+
+__all__ = ["BARE", "GOALS", "Goal", "Verdict", "verdicts"]
+
+#: The bare insert rate, taken right before and after the figure.
+BARE = "bare inserts"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """`figure`, divided by `against` if there is one, is to be at least or at most `bound`."""
+
+    figure: str
+    against: str
+    kind: Literal["at least", "at most"]
+    bound: float
+    unit: str = "times"
+
+
+GOALS = (
+    Goal("steps", BARE, "at least", 0.6),
+    Goal("steps", "dbos steps", "at least", 5),
+    Goal("replay of 10,000", "", "at most", 20, "µs/entry"),
+    Goal("memory of 10,000", "", "at most", 5000, "bytes/entry"),
+    Goal("one-step runs, 1 worker", BARE, "at least", 0.15),
+    Goal("one-step runs, 1 worker", "dbos one-step runs", "at least", 4),
+    Goal("one-step runs, 1 worker", "rq jobs, SimpleWorker", "at least", 2),
+    Goal("start()", BARE, "at least", 0.4),
+    Goal("start_many()", BARE, "at least", 1.5),
+    Goal("message, median", "", "at most", 10, "ms"),
+    Goal("message, p99", "", "at most", 50, "ms"),
+    Goal("timer, p99", "", "at most", 50, "ms"),
+    Goal("loop, last tenth against first", "", "at most", 1.2),
+    Goal("loop, most rows", "", "at most", 60, "rows"),
+    Goal("growth with 10x steps", "", "at most", 1.2),
+    Goal("growth with 10x sleeping runs", "", "at most", 1.2),
+    Goal("growth with 10x completed runs", "", "at most", 1.2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a goal came to: `found` is None where one of its figures is missing."""
+
+    goal: Goal
+    found: float | None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the goal is reached; False where nothing is known."""
+        if self.found is None:
+            return False
+        if self.goal.kind == "at least":
+            return self.found >= self.goal.bound
+        return self.found <= self.goal.bound
+
+
+def verdicts(figures: Figures) -> list[Verdict]:
+    """Each goal with what was found."""
+    return [Verdict(goal, _found(goal, figures)) for goal in GOALS]
+
+
+def _found(goal: Goal, figures: Figures) -> float | None:
+    series = figures.series.get(goal.figure)
+    if series is None:
+        return None
+    if not goal.against:
+        return series.median
+    if goal.against == BARE:
+        others = series.bare
+    else:
+        other = figures.series.get(goal.against)
+        others = other.values if other is not None else []
+    ratios = [value / beside for value, beside in zip(series.values, others, strict=False)]
+    return median(ratios) if ratios else None

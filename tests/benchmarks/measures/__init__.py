@@ -1,0 +1,31 @@
+"""The measurements, a file each. Importing this makes them known, in the order of a round."""
+
+from tests.benchmarks.measures import (  # noqa: I001  # the order of a round: what is compared stands side by side
+    bare,
+    steps,
+    starts,
+    in_process,
+    runs,
+    replay,
+    joins,
+    messages,
+    timers,
+    loops,
+    fan_out,
+    growth,
+)
+
+__all__ = [
+    "bare",
+    "fan_out",
+    "growth",
+    "in_process",
+    "joins",
+    "loops",
+    "messages",
+    "replay",
+    "runs",
+    "starts",
+    "steps",
+    "timers",
+]

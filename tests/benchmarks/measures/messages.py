@@ -1,0 +1,44 @@
+"""A message's way to the code that waits for it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from statistics import median
+
+from durable.models import Run
+from tests.benchmarks.measuring import Bench, Figure, measure, percentile
+from tests.benchmarks.workers import wait_for_all, workers
+from tests.benchmarks.workflows import receiving, steps
+
+
+@measure("messages")
+def messages(bench: Bench) -> Iterator[Figure]:
+    """From the call of `send()` in this process to workflow code running again in an idle worker: milliseconds.
+
+    Runs whose history is one wait, sent to one after the other at irregular moments. "Under load" the worker has a
+    backlog of one-step runs besides: what is shown then is the queue's length, since due runs are taken in turn.
+    """
+    count = bench.size(200, 40)
+    with workers(1):
+        yield from _told("message", _latencies(count))
+        steps.start_many([(1,)] * bench.size(2000, 300))
+        yield from _told("message under load", _latencies(bench.size(40, 10), pause=0.0))
+        wait_for_all(steps.name)
+
+
+def _told(name: str, latencies: list[float]) -> Iterator[Figure]:
+    yield Figure(f"{name}, median", median(latencies) * 1000, "ms")
+    yield Figure(f"{name}, p99", percentile(latencies, 0.99) * 1000, "ms")
+
+
+def _latencies(count: int, pause: float = 0.03) -> list[float]:
+    handles = receiving.start_many([()] * count)
+    while Run.objects.filter(workflow=receiving.name, state__in=("pending", "running")).exists():
+        time.sleep(0.05)
+    chooser = random.Random(count)
+    for handle in handles:
+        handle.send("news", time.time())
+        time.sleep(pause * (0.5 + chooser.random()))
+    return [float(handle.result(timeout=60)) for handle in handles]

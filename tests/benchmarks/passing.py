@@ -1,0 +1,52 @@
+"""Passes in this process: what the engine costs without RQ and without other processes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db import connection
+from django.utils import timezone
+
+from durable import Handle
+from durable.conf import conf
+from durable.core.entries import RunRecord
+from durable.passes import Eviction, PassOutcome, execute_pass
+from durable.store import store_for
+from durable.worker import Shift
+
+__all__ = ["claimed", "count_rows", "empty_tables", "one_pass", "work_off"]
+
+TABLES = "durable_run, durable_entry, durable_entrymetadata, durable_attempt, durable_queuemessage"
+
+
+def empty_tables() -> None:
+    """Forget every run."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {TABLES} CASCADE")
+
+
+def claimed(handle: Handle) -> RunRecord:
+    """The run, taken."""
+    now = timezone.now()
+    lease_until = now + timedelta(seconds=conf.LEASE * 100)
+    record = store_for("default").claim_run(handle.id, now=now, lease_until=lease_until, worker="benchmark")
+    assert record is not None, f"{handle} cannot be claimed"
+    return record
+
+
+def one_pass(record: RunRecord) -> PassOutcome:
+    """Pass a run that is taken."""
+    return execute_pass(record, store=store_for("default"), eviction=Eviction())
+
+
+def work_off() -> None:
+    """The worker's loop until nothing is due."""
+    Shift(conf.QUEUE, store=store_for("default"), seconds=3600).run()
+
+
+def count_rows(table: str, run: str) -> int:
+    """The rows of a run in a table."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT count(*) FROM {table} WHERE run_id = %s", [run])
+        [(count,)] = cursor.fetchall()
+    return int(count)

@@ -1,0 +1,81 @@
+"""DBOS, from the package `dbos`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tests.benchmarks.measuring import Bench, Figure, Skipped, measure, seconds
+from tests.benchmarks.peers.children import figures
+from tests.benchmarks.surroundings import database
+
+RESULT = "x" * 30
+
+
+@measure("dbos", is_peer=True)
+def dbos(bench: Bench) -> Iterator[Figure]:
+    """Steps of one workflow, queued workflows of one step from the first enqueueing to the last result, per second; and
+    replayed steps, µs each: a fork of a workflow after its last step.
+
+    Workflows and queue live in one process, DBOS' recommendation for one machine, with the defaults for everything.
+    """
+    if importlib.util.find_spec("dbos") is None:
+        raise Skipped("dbos is not installed: uv sync --group bench")
+    sizes = bench.size(1500, 300), bench.size(500, 100), bench.size(1000, 200)
+    with database(bench.database_url, "durable_benchmarks_dbos") as url:
+        yield from figures(__name__, *sizes, environment={"BENCHMARK_URL": url})
+
+
+def main(step_count: int, run_count: int, replay_count: int) -> None:
+    """Measure in this process."""
+    module: Any = importlib.import_module("dbos")
+    DBOS = module.DBOS
+    DBOS(config={"name": "benchmarks", "system_database_url": _url(), "log_level": "ERROR"})
+
+    @DBOS.step()  # type: ignore[untyped-decorator,unused-ignore]
+    def one() -> str:
+        return RESULT
+
+    @DBOS.workflow()  # type: ignore[untyped-decorator,unused-ignore]
+    def many(count: int) -> int:
+        for _ in range(count):
+            one()
+        return count
+
+    DBOS.launch()
+    DBOS.register_queue("benchmarks")
+    many(20)
+    answer = {"dbos steps": step_count / seconds(lambda: many(step_count))}
+
+    def enqueue_and_wait() -> None:
+        for handle in [DBOS.enqueue_workflow("benchmarks", many, 1) for _ in range(run_count)]:
+            handle.get_result()
+
+    DBOS.enqueue_workflow("benchmarks", many, 1).get_result()
+    answer["dbos one-step runs"] = run_count / seconds(enqueue_and_wait)
+
+    with module.SetWorkflowID("replayed"):
+        many(replay_count)
+    replayed = seconds(lambda: DBOS.fork_workflow("replayed", replay_count + 1).get_result())
+    answer["dbos replay"] = replayed / replay_count * 1e6
+    print(json.dumps(answer), flush=True)
+    DBOS.destroy()
+
+
+def _url() -> str:
+    """The database's URL as SQLAlchemy reads it: a socket's directory is no host, but a parameter."""
+    at = urlsplit(os.environ["BENCHMARK_URL"])
+    host = unquote(at.hostname or "")
+    if not host.startswith("/"):
+        return at._replace(scheme="postgresql+psycopg").geturl()
+    return f"postgresql+psycopg://{at.username}@{at.path}?host={host}&port={at.port}"
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,164 @@
+"""What durable's work costs in counts: statements, commits, rows, commands to Redis, bytes. No time is asserted.
+
+A statement outside of a transaction is one round trip and one commit; the commits that wrote rows are also counted by
+the rows themselves, whose `xmin` is the transaction that wrote them. Each bound is what is needed today: fewer is fine.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from django.db import connection
+
+from durable import Handle
+from durable.store import store_for
+from durable.worker import Shift
+from tests.benchmarks import workflows
+from tests.benchmarks.measures.replay import recorded
+from tests.benchmarks.passing import claimed, count_rows, one_pass
+from tests.benchmarks.workflows import aparallel, asteps, counting, fan_out, parallel, receiving, steps
+
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+
+
+def statements_of(work: Callable[[], object]) -> list[str]:
+    """The statements that `work` sends on this thread's connection, without BEGIN and COMMIT."""
+    statements: list[str] = []
+
+    def note(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        work()
+    return statements
+
+
+def commits_of(handle: Handle) -> int:
+    """How many transactions wrote the run's entries."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(DISTINCT xmin::text) FROM durable_entry WHERE run_id = %s", [handle.id])
+        [(count,)] = cursor.fetchall()
+    return int(count)
+
+
+def shift() -> None:
+    Shift("default", store=store_for("default"), seconds=3600).run()
+
+
+@pytest.mark.parametrize("workflow", [steps, asteps])
+def test_a_step_is_one_statement_one_commit_and_two_rows(workflow: Any) -> None:
+    handle = workflow.start(20)
+    record = claimed(handle)
+    statements = statements_of(lambda: one_pass(record))
+    assert len(statements) <= 1 + 20 + 1  # the load, each step, the end
+    assert commits_of(handle) == 20
+    assert count_rows("durable_entry", handle.id) == 20
+    assert count_rows("durable_attempt", handle.id) == 0
+
+
+def test_a_one_step_run_is_three_statements_and_a_share_of_a_claim() -> None:
+    steps.start_many([(1,)] * 30)
+    statements = statements_of(shift)
+    assert len(statements) <= 4 + 30 * 3  # four claims, the last of them of nothing; load, step and end
+
+
+def test_a_run_costs_the_same_statements_among_many_others() -> None:
+    def cost() -> int:
+        steps.start_many([(1,)] * 10)
+        return len(statements_of(shift))
+
+    first = cost()
+    steps.using(delay="1 day").start_many([(1,)] * 300)
+    assert cost() == first
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_a_replay_is_two_statements_however_long(count: int) -> None:
+    handle = recorded(count, is_async=False)
+    record = claimed(handle)
+    assert len(statements_of(lambda: one_pass(record))) <= 2  # the load, the park
+
+
+def test_a_replay_holds_less_than_5_kb_for_an_entry() -> None:
+    count = 2000
+    handle = recorded(count, is_async=False)
+    one_pass(claimed(handle))
+    record = claimed(handle)
+    tracemalloc.start()
+    try:
+        one_pass(record)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak / count < 5000
+
+
+def test_a_loop_keeps_no_more_rows_than_two_prune_intervals() -> None:
+    rows: list[int] = []
+    handle = counting.start(200)
+    record = claimed(handle)
+    workflows.watch[:] = [lambda _number: rows.append(count_rows("durable_entry", handle.id))]
+    try:
+        statements = statements_of(lambda: one_pass(record))
+    finally:
+        workflows.watch.clear()
+    assert len(rows) == 11
+    assert max(rows) <= 2 * 20 + 1
+    assert len(statements) - len(rows) <= 1 + 201 + 10 + 1  # the load, each step, ten prunings, the end
+
+
+@pytest.mark.parametrize("workflow", [parallel, aparallel])
+def test_a_join_is_a_row_and_a_commit_for_each_branch_and_its_own(workflow: Any) -> None:
+    handle = workflow.start(100)
+    one_pass(claimed(handle))
+    assert handle.output == 100
+    assert count_rows("durable_entry", handle.id) <= 101
+    assert commits_of(handle) <= 101
+
+
+def test_starting_many_is_one_statement_and_one_command_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = counted_commands(monkeypatch)
+    assert len(statements_of(lambda: steps.start_many([(1,)] * 1000))) == 1
+    del commands[:]
+    assert len(statements_of(lambda: steps.start_many([(1,)] * 1000))) == 1
+    assert len(commands) <= 1, commands  # the bell has been rung
+
+
+def test_a_start_is_one_statement_and_one_command_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps.start(1)
+    commands = counted_commands(monkeypatch)
+    assert len(statements_of(lambda: steps.start(1))) == 1
+    assert len(commands) <= 1, commands
+
+
+def test_children_are_started_a_thousand_at_a_time() -> None:
+    handle = fan_out.start(3000)
+    record = claimed(handle)
+    statements = statements_of(lambda: one_pass(record))
+    assert len(statements) <= 1 + 3 * 2 + 1  # the load; a statement and a record for each thousand; the end
+
+
+def test_a_message_is_received_by_a_pass_of_four_statements() -> None:
+    handle = receiving.start()
+    one_pass(claimed(handle))
+    assert len(statements_of(lambda: handle.send("news", 0.0))) <= 2
+    record = claimed(handle)
+    assert len(statements_of(lambda: one_pass(record))) <= 4  # load, look, receive, end
+
+
+def counted_commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands sent to Redis from now on, those in pipelines too."""
+    commands: list[str] = []
+    send: Any = redis.connection.AbstractConnection.send_packed_command
+
+    def counting_send(self: Any, command: Any, *args: Any, **kwargs: Any) -> Any:
+        commands.append(str(command)[:80])
+        return send(self, command, *args, **kwargs)
+
+    monkeypatch.setattr(redis.connection.AbstractConnection, "send_packed_command", counting_send)
+    return commands

@@ -1,0 +1,71 @@
+"""A real `durable_worker`, warm: started, known to RQ, and with a run behind it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import rq
+from django.db import connection
+from django.db.models import Max, Min
+from django.utils import timezone
+
+from durable.conf import conf
+from durable.core.entries import ENDED
+from durable.models import Run
+from durable.redis_client import client
+from tests.benchmarks.workflows import noting
+
+__all__ = ["elapsed", "wait_for_all", "workers"]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENCE = 60.0
+UNENDED = ("pending", "running", "sleeping")
+
+
+@contextmanager
+def workers(processes: int) -> Iterator[None]:
+    """So many worker processes of one `durable_worker`, waiting for work."""
+    command = [sys.executable, str(ROOT / "manage.py"), "durable_worker", "--skip-checks", "--processes"]
+    process = subprocess.Popen([*command, str(processes)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        _wait_until(lambda: rq.Worker.count(connection=client(conf.QUEUE)) >= processes, "workers did not start")
+        noting.start().result(timeout=PATIENCE)
+        for each in noting.start_many([()] * processes * 40):  # enough for each process to have its share
+            each.result(timeout=PATIENCE)
+        Run.objects.all().delete()
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=PATIENCE)
+        _wait_until(lambda: rq.Worker.count(connection=client(conf.QUEUE)) == 0, "workers did not sign off")
+
+
+def wait_for_all(workflow: str, patience: float = 600.0) -> None:
+    """Wait until no run of the workflow is under way."""
+    _wait_until(lambda: not Run.objects.filter(workflow=workflow, state__in=UNENDED).exists(), "runs go on", patience)
+
+
+def elapsed(workflow: str) -> float:
+    """Seconds from the start of the first to the end of the last run of the workflow, by the rows; all completed."""
+    runs = Run.objects.filter(workflow=workflow)
+    failed = runs.filter(state__in=ENDED).exclude(state="completed").count()
+    assert not failed, f"{failed} runs of {workflow} failed"
+    moments = runs.aggregate(first=Min("created_at"), last=Max("finished_at"))
+    span: timedelta = moments["last"] - moments["first"]
+    return span.total_seconds()
+
+
+def _wait_until(condition: object, problem: str, patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
+    assert callable(condition)
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{problem} within {patience:g} s, at {timezone.now()} on {connection.alias}")
+        time.sleep(0.05)

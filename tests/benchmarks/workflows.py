@@ -1,0 +1,120 @@
+"""The workflows that are measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from django.utils import timezone
+
+from durable import AsyncContext, Break, Context, Continue, current_step, workflow
+
+__all__ = [
+    "RESULT",
+    "aparallel",
+    "asteps",
+    "counting",
+    "fan_out",
+    "noting",
+    "parallel",
+    "receiving",
+    "sleeping",
+    "steps",
+]
+
+RESULT = "x" * 30
+#: What the loop calls at each tenth, in its own process: the iteration.
+watch: list[Callable[[int], None]] = []
+
+
+def result() -> str:
+    """What every step returns: 30 bytes."""
+    return RESULT
+
+
+@workflow(name="benchmarks.steps")
+def steps(ctx: Context, count: int, then_sleep: bool = False) -> int:
+    """So many steps, and perhaps a long sleep, so that the run can be replayed."""
+    for number in range(count):
+        ctx.step(f"step-{number}", result)
+    if then_sleep:
+        ctx.sleep("sleep", "30 days")
+    return count
+
+
+@workflow(name="benchmarks.asteps")
+async def asteps(ctx: AsyncContext, count: int, then_sleep: bool = False) -> int:
+    """The same, awaited."""
+    for number in range(count):
+        await ctx.step(f"step-{number}", result)
+    if then_sleep:
+        await ctx.sleep("sleep", "30 days")
+    return count
+
+
+@workflow(name="benchmarks.counting")
+def counting(ctx: Context, until: int) -> int:
+    """A loop of one step an iteration."""
+
+    def once(c: Context, number: int) -> Break | Continue:
+        c.step("step", result)
+        if watch and number % (until // 10) == 0:
+            watch[0](number)
+        return Break(number) if number == until else Continue(number + 1)
+
+    value: int = ctx.loop("count", once, state=0)
+    return value
+
+
+@workflow(name="benchmarks.parallel")
+def parallel(ctx: Context, count: int) -> int:
+    """A join of branches of one step."""
+    return len(ctx.join("all", {f"branch-{number}": lambda c: c.step("step", result) for number in range(count)}))
+
+
+@workflow(name="benchmarks.aparallel")
+async def aparallel(ctx: AsyncContext, count: int) -> int:
+    """The same, awaited."""
+
+    async def branch(c: AsyncContext) -> str:
+        value: str = await c.step("step", result)
+        return value
+
+    return len(await ctx.join("all", {f"branch-{number}": branch for number in range(count)}))
+
+
+@workflow(name="benchmarks.fan_out")
+def fan_out(ctx: Context, count: int) -> int:
+    """Starts so many runs of one step, a thousand in a step."""
+    for first in range(0, count, 1000):
+        ctx.step(f"start-{first}", start_children, first, min(count, first + 1000), timeout=120)
+    return count
+
+
+def start_children(first: int, end: int) -> int:
+    """One run of one step for each number; named, so that a repetition starts nothing."""
+    parent = current_step().run_id
+    steps.start_many([(1,) for _ in range(first, end)], ids=[f"{parent}-{number}" for number in range(first, end)])
+    return end - first
+
+
+@workflow(name="benchmarks.receiving")
+def receiving(ctx: Context) -> float:
+    """How long a message was under way, in seconds: its body is the time at which it was sent."""
+    message = ctx.queue.next("wait", names=["news"])
+    return time.time() - float(message.body)
+
+
+@workflow(name="benchmarks.sleeping")
+def sleeping(ctx: Context, moment: datetime) -> float:
+    """How late it woke up, in seconds."""
+    ctx.sleep_until("sleep", moment)
+    return (timezone.now() - moment).total_seconds()
+
+
+@workflow(name="benchmarks.noting")
+def noting(ctx: Context) -> str:
+    """A step with a function that is called and nothing else; for warming up."""
+    value: str = ctx.step("note", result)
+    return value
