@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Self
 
@@ -16,6 +16,7 @@ from django.db import connections, transaction
 
 from durable import backend, operations
 from durable.backend import Backend
+from durable.conf import conf
 from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call
 from durable.core.entries import ENDED, Batch, Committed, Kind, RunRecord, RunState, Status
@@ -23,7 +24,7 @@ from durable.core.errors import ErrorInfo
 from durable.definitions import Workflow
 from durable.handles import Handle
 from durable.passes import Eviction, execute_pass
-from durable.store.memory import MemoryStore
+from durable.store.rehearsal import RehearsalStore
 from durable.store.transactions import committed_or_raised
 
 __all__ = ["Harness", "Pass", "SimulatedCrash"]
@@ -311,13 +312,15 @@ def _id(run: str | Handle) -> str:
     return run.id if isinstance(run, Handle) else run
 
 
-class _CrashingStore(MemoryStore):
+class _CrashingStore(RehearsalStore):
     """The store of a harness: it counts commits, and dies where it is told to."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(conf.DATABASE)
         self.commits = 0
         self._crash: tuple[int, When] | None = None
+        self._is_in_transaction = False
+        self._dies_after_transaction = False
 
     def arm(self, number: int, when: When) -> None:
         self._crash = (self.commits + number, when)
@@ -333,21 +336,30 @@ class _CrashingStore(MemoryStore):
         self.commits += 1
         if self._crash == (self.commits, "after"):
             self._crash = None
-            raise SimulatedCrash
+            if not self._is_in_transaction:
+                raise SimulatedCrash
+            self._dies_after_transaction = True  # that is when it is committed
         return committed
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """The application's rows and the record, together."""
-        with super().transaction(), committed_or_raised(None):
-            yield
+        with super().transaction(), committed_or_raised(self.using):
+            self._is_in_transaction = True
+            try:
+                yield
+            finally:
+                self._is_in_transaction = False
+        if self._dies_after_transaction:
+            self._dies_after_transaction = False
+            raise SimulatedCrash
 
     def expire_lease(self, run_id: str, now: datetime) -> None:
         """The worker is gone, and its lease has run out."""
         with self._lock:
             run = self._runs[run_id]
             if run.state not in ENDED and run.state != RunState.PAUSED and run.lease_expires_at is not None:
-                run.lease_expires_at = now
+                self._runs[run_id] = replace(run, lease_expires_at=now)
 
     def has_result(self, run_id: str, location: str) -> bool:
         """Whether this step's result is recorded."""

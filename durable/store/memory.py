@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime
 
@@ -30,7 +30,16 @@ from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.core.location import escape
 from durable.store import rules
 
-__all__ = ["MemoryStore"]
+__all__ = ["MemoryStore", "Tables"]
+
+#: What a store holds at a moment.
+Tables = tuple[
+    dict[str, RunRecord],
+    dict[str, dict[str, Entry]],
+    dict[str, list[AttemptRecord]],
+    dict[str, Message],
+    dict[str, list[str]],
+]
 
 
 def _copied(entry: Entry) -> Entry:
@@ -41,7 +50,7 @@ class MemoryStore:
     """A `Store` in memory."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock: AbstractContextManager[object] = threading.RLock()
         self._runs: dict[str, RunRecord] = {}
         self._entries: dict[str, dict[str, Entry]] = {}
         self._attempts: dict[str, list[AttemptRecord]] = {}
@@ -270,16 +279,22 @@ class MemoryStore:
     def transaction(self) -> Iterator[None]:
         """Hold the store until the block ends; what it wrote is undone if it raises."""
         with self._lock:
-            # the kept records are replaced, never changed, so that copies of the tables are enough
-            tables = (
-                dict(self._runs),
-                {run_id: dict(entries) for run_id, entries in self._entries.items()},
-                {run_id: list(attempts) for run_id, attempts in self._attempts.items()},
-                dict(self._messages),
-                {run_id: list(inbox) for run_id, inbox in self._inboxes.items()},
-            )
+            tables = self._tables()
             try:
                 yield
             except BaseException:
-                self._runs, self._entries, self._attempts, self._messages, self._inboxes = tables
+                self._put_back(tables)
                 raise
+
+    def _tables(self) -> Tables:
+        # the kept records are replaced, never changed, so that copies of the tables are enough
+        return (
+            dict(self._runs),
+            {run_id: dict(entries) for run_id, entries in self._entries.items()},
+            {run_id: list(attempts) for run_id, attempts in self._attempts.items()},
+            dict(self._messages),
+            {run_id: list(inbox) for run_id, inbox in self._inboxes.items()},
+        )
+
+    def _put_back(self, tables: Tables) -> None:
+        self._runs, self._entries, self._attempts, self._messages, self._inboxes = tables

@@ -1,0 +1,128 @@
+"""A store in memory that takes part in Django's transactions: for tests of code that uses both.
+
+What happens to the store inside `transaction.atomic()` is undone when that block, or one around it, rolls back, as
+it would be in a database. Django tells of a rollback in one way only: it drops the callbacks that were given to `on_commit`
+meanwhile. So the store leaves a callback in each savepoint in which it is used, keeps what it held before, and sees at its
+next use what became of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass, replace
+
+from django.db import connections, transaction
+
+from durable.store.memory import MemoryStore, Tables
+
+__all__ = ["RehearsalStore"]
+
+
+class RehearsalStore(MemoryStore):
+    """A `MemoryStore` that follows the transactions of one database."""
+
+    def __init__(self, using: str) -> None:
+        super().__init__()
+        self.using = using
+        self._notes: list[_Note] = []
+        self._lock = _Door(self)
+
+    def follow(self) -> None:
+        """Undo what was rolled back since the last use, and note what there is before more is done."""
+        for number, note in enumerate(self._notes):
+            if note.fate.is_rolled_back:
+                self._put_back(note.tables)
+                del self._notes[number:]  # what came later was done on top of it
+                break
+        self._notes = [note for note in self._notes if not note.fate.is_committed]
+        connection = connections[self.using]
+        if not connection.in_atomic_block:
+            return
+        here = _Place(id(connection), tuple(connection.savepoint_ids))
+        if not any(note.place == here for note in self._notes):
+            self._notes = _without_released(self._notes, here)
+        if not any(note.place == here for note in self._notes):
+            self._notes.append(_Note(here, self._tables(), _Fate(self.using)))
+
+
+class _Door:
+    """The store's lock; whoever goes in sees what Django's transactions have made of the store."""
+
+    def __init__(self, store: RehearsalStore) -> None:
+        self._store = store
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        try:
+            self._store.follow()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a connection stands: the savepoints that are open, the outermost first."""
+
+    connection: int
+    savepoints: tuple[str | None, ...]
+
+    def within(self, other: _Place) -> _Place:
+        """This place once the savepoints that are not open in `other` any more are released."""
+        if self.connection != other.connection:
+            return self
+        open_ones = 0
+        for mine, theirs in zip(self.savepoints, other.savepoints, strict=False):
+            if mine != theirs:
+                break
+            open_ones += 1
+        return replace(self, savepoints=self.savepoints[:open_ones])
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What the store held when it was first used at a place."""
+
+    place: _Place
+    tables: Tables
+    fate: _Fate
+
+
+def _without_released(notes: list[_Note], here: _Place) -> list[_Note]:
+    """The notes, those in released savepoints as notes of what is around them; one for each place, the oldest."""
+    kept: dict[_Place, _Note] = {}
+    for note in notes:
+        place = note.place.within(here)
+        kept.setdefault(place, replace(note, place=place))
+    return list(kept.values())
+
+
+class _Fate:
+    """What becomes of the open transaction. Django alone keeps the callback alive, so that its loss is noticed."""
+
+    __slots__ = ("_callback", "is_committed")
+
+    def __init__(self, using: str) -> None:
+        self.is_committed = False
+        callback = _Callback(self)
+        self._callback = weakref.ref(callback)
+        transaction.on_commit(callback, using=using)
+
+    @property
+    def is_rolled_back(self) -> bool:
+        return not self.is_committed and self._callback() is None
+
+
+class _Callback:
+    __slots__ = ("__weakref__", "_fate")
+
+    def __init__(self, fate: _Fate) -> None:
+        self._fate = fate
+
+    def __call__(self) -> None:
+        self._fate.is_committed = True
