@@ -115,7 +115,9 @@ class Journal:
         self.request = run.request
         #: After a crash, an attempt is committed before it runs, until one has gone well.
         self.is_wary = run.crashes > 0
+        #: Never taken out again: a look into the inbox may be older than the commit that emptied it.
         self._claimed_messages: set[str] = set()
+        self._uncommitted_messages: set[str] = set()
         self._crashes = run.crashes
         self._pending = _Pending()
         newest = -1
@@ -206,15 +208,17 @@ class Journal:
         with self.lock:
             self._pending.attempts.append(attempt)
 
-    def claimed_count(self) -> int:
-        """How many messages of the inbox this pass has claimed and perhaps not committed yet."""
-        return len(self._claimed_messages)
+    def uncommitted_count(self) -> int:
+        """How many messages that lie in the inbox this pass has claimed and perhaps not committed yet."""
+        return len(self._uncommitted_messages)
 
     def claim_messages(self, found: Iterable[Message], count: int) -> list[Message]:
         """Up to `count` of the messages, for one wait: branches of one pass must not take the same one."""
         with self.lock:
             free = [each for each in found if each.id not in self._claimed_messages][:count]
-            self._claimed_messages.update(each.id for each in free)
+            ids = {each.id for each in free}
+            self._claimed_messages |= ids
+            self._uncommitted_messages |= ids
             return free
 
     def receive(self, message_ids: Iterable[str], location: str) -> None:
@@ -269,7 +273,7 @@ class Journal:
         """What `take` gave is committed."""
         if batch.received:
             with self.lock:
-                self._claimed_messages.difference_update(message_id for message_id, _ in batch.received)
+                self._uncommitted_messages.difference_update(message_id for message_id, _ in batch.received)
 
     def restore(self, batch: Batch, without: str) -> None:
         """Mark again what `take` gave for a commit that certainly did not happen, except the entry at `without`."""

@@ -171,8 +171,13 @@ def _deadline(entry: Entry) -> datetime | None:
 def _take(scope: Scope, wait: Wait, before: datetime | None) -> Operation:
     """Claim messages for this wait: branches of one pass must not take the same one."""
     journal = scope.journal
-    found: list[Message] = yield Receive(tuple(wait.names), wait.count + journal.claimed_count(), before)
-    return journal.claim_messages(found, wait.count)
+    while True:
+        limit = wait.count + journal.uncommitted_count()
+        found: list[Message] = yield Receive(tuple(wait.names), limit, before)
+        claimed = journal.claim_messages(found, wait.count)
+        if claimed or len(found) < limit:
+            return claimed
+        # What lies there was claimed by other branches meanwhile: look again, behind it.
 
 
 def _record(message: Message) -> dict[str, Any]:
