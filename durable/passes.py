@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -25,7 +27,7 @@ from durable.context import AsyncContext, Context
 from durable.core.current import running_workflow
 from durable.core.effects import Call, Lookup, Receive, Save
 from durable.core.entries import Batch, Committed, Entry, Message, RunRecord, RunState
-from durable.core.errors import ControlFlow, LeaseLost, PassAborted
+from durable.core.errors import ControlFlow, Evicted, LeaseLost, PassAborted
 from durable.core.journal import Event, Journal
 from durable.core.run import PassOutcome, PassPolicy, run_pass
 from durable.core.scope import Scope
@@ -40,22 +42,37 @@ __all__ = ["Eviction", "PassOutcome", "execute_pass"]
 
 logger = logging.getLogger("durable.pass")
 
+LEASE_LOST = "lease lost"  # the reason of an eviction
+
 _UNKNOWN_OUTCOME = (OperationalError, InterfaceError)
 #: What Django and PostgreSQL say of a statement after an error that the same transaction's code has caught.
 _BROKEN_TRANSACTION = (TransactionManagementError, InternalError)
 
 
 class Eviction:
-    """Tells a pass, from any thread, that it has to end."""
+    """Tells a pass, from any thread, that it has to end.
+
+    `lease_ends_at` (monotonic) is when the lease runs out unless it is renewed. A process that was stopped for longer
+    sees that by its own clock, before the thread that renews has had a chance to say so.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.reason = ""
+        self.lease_ends_at = math.inf
 
     @property
     def requested(self) -> bool:
         """Whether the pass has to end."""
-        return self._event.is_set()
+        return self._event.is_set() or self._is_past_lease()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another worker may have the run by now."""
+        return self.reason == LEASE_LOST or self._is_past_lease()
+
+    def _is_past_lease(self) -> bool:
+        return time.monotonic() >= self.lease_ends_at
 
     def request(self, reason: str) -> None:
         """End the pass at its next operation. `reason` is for the log."""
@@ -173,9 +190,11 @@ class _Pass:
         # the record without the rows, nor report as committed what this transaction took along and could still lose.
         committed: Committed | None = None
         batch: Batch | None = None
+        has_begun = False
         with ExitStack() as until_committed:
             try:
                 with self.store.transaction():
+                    has_begun = True
                     call()
                     until_committed.enter_context(self._commit_lock)
                     record()
@@ -185,6 +204,8 @@ class _Pass:
             except (ControlFlow, PassAborted):
                 raise
             except Exception as error:
+                if not has_begun:  # the store did not answer: that is no failure of the step's
+                    raise self._aborted(error) from error
                 if batch is None:  # the function failed: its transaction is rolled back, nothing was taken
                     raise
                 self._refused(batch, location, error)
@@ -219,6 +240,8 @@ class _Pass:
             self.rest(seconds)
 
     def begins(self, call: Call) -> None:
+        if self.eviction.is_lost:  # the last moment to notice: its work would be done a second time, for nothing
+            raise Evicted
         if self.observe is not None:
             self.observe(call)
 
@@ -266,7 +289,7 @@ class _Pass:
             self.journal.is_lost = True
             raise
         except LeaseLost:
-            self.eviction.request("lease lost")
+            self.eviction.request(LEASE_LOST)
             logger.warning(
                 "run %s was taken over by another worker (fence %d is no longer the newest): nothing was written",
                 self.run.id,
@@ -287,6 +310,9 @@ class _Pass:
         try:
             yield
         except Exception as error:
-            with suppress(Exception):
-                logger.warning("run %s: the store did not answer: %s", self.run.id, error)
-            raise PassAborted(f"the store did not answer: {error}") from error
+            raise self._aborted(error) from error
+
+    def _aborted(self, error: Exception) -> PassAborted:
+        with suppress(Exception):
+            logger.warning("run %s: the store did not answer: %s", self.run.id, error)
+        return PassAborted(f"the store did not answer: {error}")

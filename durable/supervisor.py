@@ -43,6 +43,8 @@ _log_this = redis_client.Seldom()
 class Evictable(Protocol):
     """The part of `durable.passes.Eviction` that the supervisor uses."""
 
+    lease_ends_at: float
+
     def request(self, reason: str) -> None:
         """End the pass at its next operation."""
 
@@ -103,6 +105,7 @@ class Supervisor:
             if held is None or held.fence != record.fence or self._stop.requested:
                 return False
             held.eviction = eviction
+            eviction.lease_ends_at = self._renewed_at + conf.LEASE
             return True
 
     def end(self, record: RunRecord) -> None:
@@ -185,6 +188,10 @@ class Supervisor:
         kept = self._store.renew(held, timezone.now() + timedelta(seconds=conf.LEASE))
         with self._lock:
             self._renewed_at, self._renew_at = now, now + conf.LEASE / 3
+            for run_id in kept:
+                each = self._held.get(run_id)
+                if each is not None and each.eviction is not None:
+                    each.eviction.lease_ends_at = now + conf.LEASE
         _log_this.again("database")
         self._lose(run_id for run_id, _ in held if run_id not in kept)
 
