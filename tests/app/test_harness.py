@@ -128,7 +128,7 @@ def test_outside_the_block_nothing_is_left_of_it() -> None:
 
 
 def test_a_result_that_is_waited_for_makes_what_is_due_happen() -> None:
-    def quick(ctx: Any) -> int:
+    def quick(ctx: Any) -> Any:
         return ctx.step("a", lambda: 3)
 
     with Harness() as h:
@@ -184,7 +184,7 @@ def test_a_crash_comes_where_it_was_asked_for() -> None:
 
 
 def test_crash_everywhere_accepts_a_workflow_that_stands_it() -> None:
-    def steady(ctx: Any, given: int) -> int:
+    def steady(ctx: Any, given: int) -> Any:
         first = ctx.step("a", lambda: given)
         ctx.sleep("rest", 60)
         return first + ctx.step("b", lambda: 1)
@@ -282,7 +282,7 @@ class TransactionTests(TestCase):
         self.h = self.enterContext(Harness(now=NOW))
 
     def refused(self) -> Any:
-        return self.assertRaises(Refused)
+        return pytest.raises(Refused)
 
     def test_a_start_that_is_rolled_back_did_not_happen(self) -> None:
         with self.refused(), transaction.atomic():
@@ -290,7 +290,7 @@ class TransactionTests(TestCase):
             greet.using(id="gone").start("Ada")
             assert get_run("gone").state == "pending", "one sees one's own"
             raise Refused
-        with self.assertRaises(RunNotFoundError):
+        with pytest.raises(RunNotFoundError):
             get_run("gone")
         assert self.h.run_due() == 0
         greet.using(id="gone").start("another")
@@ -310,7 +310,7 @@ class TransactionTests(TestCase):
             greet.using(id="after").start("Ada")
         for run_id in ("before", "around", "after"):
             get_run(run_id)
-        with self.assertRaises(RunNotFoundError):
+        with pytest.raises(RunNotFoundError):
             get_run("inside")
 
     def test_a_released_savepoint_goes_with_the_one_around_it(self) -> None:
@@ -322,21 +322,21 @@ class TransactionTests(TestCase):
             greet.using(id="outer").start("Ada")
             raise Refused
         for run_id in ("inner", "second", "outer"):
-            with self.assertRaises(RunNotFoundError):
+            with pytest.raises(RunNotFoundError):
                 get_run(run_id)
 
     def test_without_a_savepoint_of_its_own(self) -> None:
         with self.refused(), transaction.atomic(), transaction.atomic(savepoint=False):
             greet.using(id="gone").start("Ada")
             raise Refused
-        with self.assertRaises(RunNotFoundError):
+        with pytest.raises(RunNotFoundError):
             get_run("gone")
 
     def test_set_rollback(self) -> None:
         with transaction.atomic():
             greet.using(id="gone").start("Ada")
             transaction.set_rollback(True)
-        with self.assertRaises(RunNotFoundError):
+        with pytest.raises(RunNotFoundError):
             get_run("gone")
 
     def test_a_savepoint_by_hand(self) -> None:
@@ -392,7 +392,7 @@ class TransactionTests(TestCase):
         assert self.h.run(self.h.start(starts)).state == "completed"
         get_run("here")
         get_run("after")
-        with self.assertRaises(RunNotFoundError):
+        with pytest.raises(RunNotFoundError):
             get_run("gone")
 
     def test_an_atomic_step_that_fails_started_nothing(self) -> None:
@@ -404,7 +404,7 @@ class TransactionTests(TestCase):
             ctx.step("a", step, atomic=True, max_retries=0)
 
         assert self.h.run(self.h.start(starts)).state == "failed"
-        with self.assertRaises(RunNotFoundError):
+        with pytest.raises(RunNotFoundError):
             get_run("gone")
 
     def test_captured_callbacks_count_as_a_commit(self) -> None:
@@ -417,7 +417,7 @@ class TransactionTests(TestCase):
             greet.using(id="one").start("Ada")
             raise Refused
         greet.using(id="one").start("Bob")
-        with self.assertRaises(RunConflictError):
+        with pytest.raises(RunConflictError):
             greet.using(id="one").start("Ada")
 
     def test_many_savepoints_leave_few_notes(self) -> None:
@@ -438,10 +438,10 @@ class CommittingTests(TransactionTestCase):
                 greet.using(id="here").start("Ada")
                 transaction.on_commit(lambda: seen.append(get_run("here").state))
             get_run("here")
-            with self.assertRaises(Refused), transaction.atomic():
+            with pytest.raises(Refused), transaction.atomic():
                 greet.using(id="gone").start("Ada")
                 raise Refused
-            with self.assertRaises(RunNotFoundError):
+            with pytest.raises(RunNotFoundError):
                 get_run("gone")
         assert seen == ["pending", "pending"]
         assert not connection.in_atomic_block
