@@ -438,10 +438,14 @@ class CommittingTests(TransactionTestCase):
                 greet.using(id="here").start("Ada")
                 transaction.on_commit(lambda: seen.append(get_run("here").state))
             get_run("here")
-            with pytest.raises(Refused), transaction.atomic():
-                greet.using(id="gone").start("Ada")
-                raise Refused
+            with pytest.raises(Refused):
+                self.start_and_refuse()
             with pytest.raises(RunNotFoundError):
                 get_run("gone")
         assert seen == ["pending", "pending"]
         assert not connection.in_atomic_block
+
+    @transaction.atomic
+    def start_and_refuse(self) -> None:
+        greet.using(id="gone").start("Ada")
+        raise Refused
