@@ -7,7 +7,7 @@ Nothing runs by itself: a test says which pass happens when. Branches run in tur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Self
@@ -17,6 +17,7 @@ from django.db import connections, transaction
 from durable import backend, operations
 from durable.backend import Backend
 from durable.conf import conf
+from durable.core.current import is_in_step, running_run
 from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call
 from durable.core.entries import ENDED, Batch, Committed, Kind, RunRecord, RunState, Status
@@ -343,8 +344,10 @@ class _CrashingStore(RehearsalStore):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """The application's rows and the record, together."""
-        with super().transaction(), committed_or_raised(self.using):
+        """The application's rows and the record, together; of a verb, which writes no rows, what the store holds."""
+        is_of_atomic_step = running_run() is not None and not is_in_step()
+        rows = committed_or_raised(self.using) if is_of_atomic_step else nullcontext()
+        with super().transaction(), rows:
             self._is_in_transaction = True
             try:
                 yield

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from durable.core.effects import StepInfo
 
-__all__ = ["current_step", "running_run", "running_step", "running_workflow"]
+__all__ = ["current_step", "is_in_step", "running_run", "running_step", "running_workflow"]
 
 _step: contextvars.ContextVar[StepInfo | None] = contextvars.ContextVar("durable_step", default=None)
 _run: contextvars.ContextVar[str | None] = contextvars.ContextVar("durable_run", default=None)
@@ -20,6 +20,11 @@ def current_step() -> StepInfo:
     if info is None:
         raise RuntimeError("current_step() is there only inside a step's function: call it in what ctx.step is given")
     return info
+
+
+def is_in_step() -> bool:
+    """Whether a step's function is running here."""
+    return _step.get() is not None
 
 
 def running_run() -> str | None:

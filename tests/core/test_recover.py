@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from tests.core.flavours import Flavour
 
 
 @pytest.fixture(autouse=True)
-def nothing_undone() -> Iterator[None]:
+def nothing_undone() -> None:
     undoing.undone.clear()
     undoing.fails_left.clear()
-    yield
 
 
 class World:
