@@ -188,15 +188,19 @@ class _Pass:
     def save_atomically(self, location: str, call: Callable[[], None], record: Callable[[], None]) -> None:
         # The lock is held from the record until the transaction has ended: another branch's save must neither commit
         # the record without the rows, nor report as committed what this transaction took along and could still lose.
+        # Where the transaction itself keeps that save waiting, the lock comes first, or each would wait for the other.
         committed: Committed | None = None
         batch: Batch | None = None
         has_begun = False
         with ExitStack() as until_committed:
+            if self.store.excludes_writers:
+                until_committed.enter_context(self._commit_lock)
             try:
                 with self.store.transaction():
                     has_begun = True
                     call()
-                    until_committed.enter_context(self._commit_lock)
+                    if not self.store.excludes_writers:
+                        until_committed.enter_context(self._commit_lock)
                     record()
                     batch = self.journal.take(None, None)
                     assert batch is not None, "a call that records leaves something to commit"

@@ -51,6 +51,8 @@ _PATCH_ALONE = frozenset({"run", "fence", "now"})  # the parameters that every c
 class PostgresStore:
     """A `Store` on the PostgreSQL database behind a Django connection."""
 
+    excludes_writers = False
+
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
