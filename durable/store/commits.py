@@ -160,7 +160,7 @@ def _parking(state: str, waiting_for: str) -> str:
     return f"""parking AS MATERIALIZED (
   SELECT {state} NOT IN {ENDED_STATES} AND (held.signal <> %(signal)s OR ({waiting_for} <> '' AND EXISTS (
     SELECT 1 FROM {MESSAGE.table} AS m
-    WHERE m.run_id = held.id AND m.state = '{_PENDING}' AND m.sent_at <= %(now)s AND m.id <> ALL(%(taken)s::text[])
+    WHERE m.run_id = held.id AND m.state = '{_PENDING}' AND m.id <> ALL(%(taken)s::text[])
     AND ({waiting_for} = '*' OR strpos({waiting_for}, '/' || m.queue || '/') > 0)))) AS overruled FROM held)"""
 
 

@@ -249,7 +249,10 @@ class OrmStore:
         waiting_for = run.waiting_for if batch.run is None else batch.run.get("waiting_for", run.waiting_for)
         if batch.park_signal is None or not waiting_for:
             return []
-        return self._messages(run_id=run.id, state=MessageState.PENDING.value)
+        sends = {each.id for each in batch.sends}
+        return [
+            each for each in self._messages(run_id=run.id, state=MessageState.PENDING.value) if each.id not in sends
+        ]
 
     def _consume(self, run_id: str, consumed: dict[str, tuple[str, str | None, str | None]]) -> None:
         messages = QueueMessage.objects.using(self.alias).filter(run_id=run_id)

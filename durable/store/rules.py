@@ -132,7 +132,8 @@ def after_commit(
     overruled = False
     if batch.park_signal is not None and patched.state not in ENDED:
         overruled = run.signal != batch.park_signal or any(
-            each.sent_at <= batch.now and is_awaited(patched.waiting_for, escape(each.queue)) for each in pending
+            is_awaited(patched.waiting_for, escape(each.queue))
+            for each in pending  # whatever a clock says of it
         )
     if overruled:
         patched = replace(patched, wake_at=batch.now)

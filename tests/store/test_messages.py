@@ -298,3 +298,11 @@ def test_a_message_to_itself_from_a_run_that_ends_wakes_nothing(store: Store) ->
     park(store, held, state=RunState.FAILED, finished_at=NOW, batch={"sends": [a_message()]})
     assert the(store).wake_at is None
     assert len(store.messages("run")) == 1
+
+
+def test_a_run_that_parks_for_a_message_of_its_own_is_due_though_its_clock_went_back(store: Store) -> None:
+    held = started(store)
+    commit(store, held, sends=[a_message("run", sent_at=at(20))])
+    committed = park(store, held, waiting_for="/mail/")  # at NOW, 20 seconds before the message was sent
+    assert the(store).wake_at == NOW
+    assert committed.ring == {"q"}
