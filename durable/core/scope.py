@@ -126,6 +126,17 @@ class Scope:
         self.unawaited[self._announced] = label
         return self._announced
 
+    def cancelled(self, label: str) -> None:
+        """An operation was cancelled from within the event loop: code must not go on without it, unless a race is lost."""
+        if self.branch is not None and self.branch.is_cancelled():
+            return
+        if self.journal.poison is None:
+            self.journal.poison = EntryInProgressError(
+                f'{label} of scope "{self.location or "the root"}" was cancelled before it had ended, by asyncio.timeout, '
+                "wait_for or a task's cancel(): where it stood is not recorded. Give a step a timeout=, a receive a "
+                "timeout=, or let ctx.race decide between it and a ctx.sleep"
+            )
+
     def check_may_go_on(self) -> None:
         """Raise what has come from outside: a fault of the code elsewhere, a lost race, an eviction, a request."""
         if self.journal.poison is not None:

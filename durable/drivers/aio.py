@@ -44,6 +44,9 @@ class AsyncDriver:
         except ControlFlow as signal:
             scope.signal = signal
             raise
+        except asyncio.CancelledError:
+            scope.cancelled(label)
+            raise
         finally:
             scope.busy = None
 

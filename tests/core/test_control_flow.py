@@ -223,6 +223,29 @@ def test_tasks_are_refused(h: Harness) -> None:
     diverted(h, ship)
 
 
+@pytest.mark.parametrize("scope", SCOPES)
+def test_an_operation_that_the_code_cancels_stops_the_run(h: Harness, scope: Any) -> None:
+    """It would go on here, and not fit its history on replay."""
+    called = []
+
+    async def hang() -> None:
+        await asyncio.sleep(3600)
+
+    async def body(ctx: Any) -> Any:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await ctx.step("a", hang)
+        await ctx.step("b", lambda: called.append(1))
+
+    async def ship(ctx: Any) -> Any:
+        return await scope(ctx, body)
+
+    text = diverted(h, ship)
+    assert 'step "a" of scope' in text
+    assert "was cancelled before it had ended, by asyncio.timeout" in text
+    assert called == []
+
+
 @pytest.mark.parametrize("scope", SCOPES[1:])
 def test_the_outer_context_inside_a_body_is_refused(h: Harness, flavour: Flavour, scope: Any) -> None:
     called = []
