@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Self
+
+import psutil
 
 __all__ = ["Workers"]
 
@@ -18,8 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 class Workers:
     """Some `durable_worker` commands, each the leader of its own session. A context manager: none outlives it."""
 
-    def __init__(self, count: int, environment: dict[str, str], log: Path) -> None:
-        self.environment = {**environment, "DJANGO_SETTINGS_MODULE": "tests.e2e.settings"}
+    def __init__(
+        self, count: int, environment: dict[str, str], log: Path, *, settings: str = "tests.e2e.settings"
+    ) -> None:
+        self.environment = {**environment, "DJANGO_SETTINGS_MODULE": settings}
         self.log = log
         self.kills = 0
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -40,6 +44,22 @@ class Workers:
         self.kills += 1
         self._processes[index] = self._start()
 
+    def terminate_one(self, chooser: random.Random) -> None:
+        """SIGTERM a worker, wait until it has handed over, and start another one in its place."""
+        index = chooser.randrange(len(self._processes))
+        process = self._processes[index]
+        process.terminate()
+        try:
+            process.wait(30)
+        finally:
+            self._end(process)
+        self._processes[index] = self._start()
+
+    @property
+    def children(self) -> list[psutil.Process]:
+        """The processes that pass runs, of all workers."""
+        return [child for process in self._processes for child in _children(process)]
+
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
@@ -52,5 +72,19 @@ class Workers:
             )
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is not None:
+            return
+        # Each child leads a session of its own, and would hand over if its parent alone were gone.
+        process.send_signal(signal.SIGSTOP)
+        for child in _children(process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        process.kill()
         process.wait()
+
+
+def _children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
