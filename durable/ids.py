@@ -1,13 +1,14 @@
-"""Ids of runs and messages: what may be one, and how one is made."""
+"""Ids of runs and messages, names of workers' queues, reasons: what may be one, and how an id is made."""
 
 from __future__ import annotations
 
 import time
 import uuid
 
-__all__ = ["MAX_ID", "check_id", "new_id"]
+__all__ = ["MAX_ID", "MAX_REASON", "check_id", "check_queue", "check_reason", "new_id"]
 
 MAX_ID = 200  # characters
+MAX_REASON = 10_000
 
 
 def check_id(run_id: str) -> str:
@@ -19,6 +20,26 @@ def check_id(run_id: str) -> str:
     if "/" in run_id or not run_id.isprintable():
         raise ValueError(f'a run\'s id is made of printable characters without "/": {run_id!r}')
     return run_id
+
+
+def check_queue(queue: str) -> str:
+    """`queue`, if an RQ queue can have that name; else TypeError or ValueError."""
+    if not isinstance(queue, str):
+        raise TypeError(f"a queue is text, one of the names in RQ_QUEUES, not {queue!r}")
+    if not (1 <= len(queue) <= MAX_ID and queue.isprintable()):
+        raise ValueError(
+            f"a queue is one of the names in RQ_QUEUES, of 1 to {MAX_ID} printable characters, not {queue[:64]!r}"
+        )
+    return queue
+
+
+def check_reason(reason: str) -> str:
+    """`reason`, if it is text that a page can show; else TypeError or ValueError."""
+    if not isinstance(reason, str):
+        raise TypeError(f'a reason is text ("" for none), not {reason!r}')
+    if len(reason) > MAX_REASON:
+        raise ValueError(f"a reason has at most {MAX_REASON:,} characters, this one has {len(reason):,}")
+    return reason
 
 
 def new_id() -> str:

@@ -14,7 +14,7 @@ from durable.backend import Backend
 from durable.core.current import running_run
 from durable.core.entries import RunRecord
 from durable.core.errors import RunConflictError
-from durable.ids import check_id, new_id
+from durable.ids import check_id, check_queue, new_id
 from durable.operations.common import announce, tell
 from durable.operations.reading import record
 
@@ -69,7 +69,7 @@ def _new_run(at: Backend, request: StartRequest, call: Call, signature: inspect.
     return RunRecord(
         id=new_id() if run_id is None else check_id(run_id),
         workflow=request.workflow,
-        queue=request.queue,
+        queue=check_queue(request.queue),
         input=at.codec.encode({"args": list(args), "kwargs": kwargs}, what=f"the input of {request.workflow}"),
         created_at=now,
         wake_at=now + timedelta(seconds=request.delay),

@@ -12,9 +12,12 @@ from durable.core.entries import Entry, Kind, Request, RunChange, RunPatch, RunR
 from durable.core.errors import InvalidTransitionError
 from durable.core.recovery import recover as recovery_of
 from durable.core.rollback import is_compensable
+from durable.ids import check_reason
 from durable.operations.common import announce, check_state, tell
 
 __all__ = ["cancel", "pause", "recover", "resume", "wake"]
+
+_SUMMARY = 200  # characters of a reason that lists show
 
 
 def wake(run_id: str, *, end_sleeps: bool = False) -> None:
@@ -73,6 +76,7 @@ def resume(run_id: str) -> None:
 
 def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
     """End the run for good: a parked one at once, a running one at its next operation; with `rollback`, compensate."""
+    check_reason(reason)
     allowed = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.PAUSED)
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
@@ -93,7 +97,7 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
                 "wake_at": None,
                 "finished_at": now,
                 "waiting_for": "",
-                "summary": reason and f"cancelled: {reason}",
+                "summary": reason and f"cancelled: {reason[:_SUMMARY]}",
             }
         return RunChange(run=patch, raise_fence=True)
 

@@ -70,7 +70,7 @@ class Cutter:
 
 @contextmanager
 def cutting(cutter: Cutter, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    commit = connection._commit
+    commit = connection._commit  # type: ignore[attr-defined]  # what every commit comes to
     with monkeypatch.context() as patch, connection.execute_wrapper(cutter):
         patch.setattr(connection, "_commit", lambda: cutter.around(commit, "COMMIT"))
         yield
