@@ -179,6 +179,7 @@ def serve(queues: Sequence[str], *, say: Say, logging_level: str = "WARNING") ->
     _watch_parent(say)
     signal.signal(signal.SIGTERM, _stop_before_work)
     signal.signal(signal.SIGINT, _stop_before_work)
+    say(f"worker ready, pid {os.getpid()}")
     is_told = False
     while not stop.requested:
         try:

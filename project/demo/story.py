@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from threading import Event
 from types import FrameType
 
 import redis
@@ -34,11 +35,11 @@ def tell(*, count: int, port: int | None) -> bool:
     """The whole demo; whether all its promises held. With a `port`, serves the shop afterwards until interrupted."""
     console = Console(highlight=False)
     logs = environment.directory()
-    with environment.leash(), _signals_interrupt(), Workers(logs, processes=3) as workers:
+    with environment.leash(), _signals_interrupt() as interrupted, Workers(logs, processes=3) as workers:
         call_command("migrate", verbosity=0)
         may_flush = _redis_is_empty()
         workers.start()
-        held = _Demo(console, workers, may_flush=may_flush).play(count)
+        held = _Demo(console, workers, interrupted, may_flush=may_flush).play(count)
         if not held:
             console.print("The workers wrote:", *workers.logged().splitlines()[-40:], sep="\n", markup=False)
         if port is not None:
@@ -49,9 +50,10 @@ def tell(*, count: int, port: int | None) -> bool:
 class _Demo:
     """The orders, the trouble, and the verdict."""
 
-    def __init__(self, console: Console, workers: Workers, *, may_flush: bool) -> None:
+    def __init__(self, console: Console, workers: Workers, interrupted: Event, *, may_flush: bool) -> None:
         self._console = console
         self._workers = workers
+        self._interrupted = interrupted
         self._scene = Scene()
         self._display = Display(console)
         self._orphans: list[str] = []
@@ -61,7 +63,7 @@ class _Demo:
         """Let `count` orders flow; whether all was well."""
         with self._display, _one_failure_of_the_carrier():
             self._say(
-                f"{self._workers.processes} worker processes run; the carrier fails the first attempt of each label."
+                f"{self._workers.processes} worker processes start; the carrier fails the first attempt of each label."
             )
             self._let_flow(count)
         return self._conclude()
@@ -84,7 +86,8 @@ class _Demo:
             self._display.show(lines)
             if len(lines) == count and all(line.is_ended for line in lines):
                 return
-            time.sleep(TICK)
+            if self._interrupted.wait(TICK):
+                raise KeyboardInterrupt
         self._say("Time is up, and not every order has ended.", "bold red")
 
     def _make_trouble(self, count: int) -> Iterator[None]:
@@ -167,10 +170,15 @@ def _one_failure_of_the_carrier() -> Iterator[None]:
 
 
 @contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Any signal that asks to end interrupts as Ctrl-C does: once, so that the way out is not interrupted too."""
+def _signals_interrupt() -> Iterator[Event]:
+    """Any signal that asks to end interrupts as Ctrl-C does: once, so that the way out is not interrupted too.
+
+    The event is set as well: an interruption that falls into a destructor is swallowed by Python.
+    """
+    interrupted = Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        interrupted.set()
         for number in numbers:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
@@ -178,7 +186,7 @@ def _signals_interrupt() -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
-        yield
+        yield interrupted
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -172,12 +172,16 @@ class TestDurableWorker:
     def test_a_second_signal_ends_at_once(self, store: Store, run: Run, redis_connection: redis.Redis) -> None:
         program = run("durable_worker")
         (pid,) = program.pids()
+        program.wait_for("worker ready")  # before that a SIGTERM kills it, stopped or not
         os.kill(pid, signal.SIGSTOP)  # a worker that hears nothing
         program.process.send_signal(signal.SIGINT)
         program.wait_for("handing over")
-        while not [line for line in program.lines if "ending at once" in line and "again" in line]:
+
+        def ends_at_once() -> bool:
             program.process.send_signal(signal.SIGINT)
-            threading.Event().wait(0.2)
+            return any("again: ending at once" in line for line in program.lines)
+
+        eventually(ends_at_once)
         assert program.wait() == 0
         assert not is_alive(pid)
 
