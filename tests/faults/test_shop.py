@@ -144,7 +144,7 @@ def test_a_fault_at_every_call_changes_neither_outcome_nor_rows(name: str) -> No
 
 
 @pytest.mark.slow
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_faults_in_pairs_change_neither_outcome_nor_rows(data: st.DataObject) -> None:
     drive = data.draw(st.sampled_from(list(DRIVES.values())), label="drive")

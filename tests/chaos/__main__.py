@@ -1,0 +1,78 @@
+"""`python -m tests.chaos --seconds 60 [--seed N]`: servers, workers, runs, faults, and the audit at the end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from project.servers import EmbeddedPostgres, EmbeddedRedis
+from tests.e2e.workers import Workers
+
+WORKERS = 3
+PATIENCE = 90.0  # seconds that runs have to end in once the faults have ended
+
+
+def main() -> int:
+    """Cause chaos; 0 if every promise was kept."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long faults are injected (default: 60)")
+    parser.add_argument("--seed", type=int, default=None, help="of the faults' kinds and moments (default: random)")
+    options = parser.parse_args()
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 30)
+    print(f"seed {seed}, faults for {options.seconds:g} s", flush=True)
+    with (
+        EmbeddedPostgres(fsync=False) as postgres,
+        EmbeddedRedis() as redis,
+        tempfile.TemporaryDirectory(prefix="durable-chaos-") as directory,
+    ):
+        environment = {"DATABASE_URL": postgres.url, "REDIS_URL": redis.url, "LOG_LEVEL": "WARNING"}
+        os.environ.update(environment, DJANGO_SETTINGS_MODULE="tests.chaos.settings")
+        return _chaos(postgres, redis, Path(directory) / "workers.log", options.seconds, random.Random(seed))
+
+
+def _chaos(postgres: EmbeddedPostgres, redis: EmbeddedRedis, log: Path, seconds: float, chance: random.Random) -> int:
+    import django
+
+    django.setup()
+    from django.core.management import call_command
+    from django.db import connections
+
+    from project.shop.models import Product
+    from tests.chaos.audit import broken_promises
+    from tests.chaos.faults import Faults
+    from tests.chaos.load import Load
+
+    call_command("migrate", verbosity=0)
+    Product.objects.create(slug="counter", name="counter", price=0)
+    load = Load()
+    with Workers(WORKERS, dict(os.environ), log, settings="tests.chaos.settings") as workers:
+        faults = Faults(chance, workers, postgres, redis)
+        load.begin_a_group()
+        ends_at = time.monotonic() + seconds
+        while time.monotonic() < ends_at:
+            time.sleep(chance.uniform(0.2, 1.0))  # random moments are what is wanted here
+            faults.strike()
+            load.begin_a_group()
+            load.send_some()
+        faults.thaw(at_once=True)
+        load.finish_sending()
+        left = load.wait(PATIENCE)
+        problems = [f"has not ended: {each}" for each in left] or broken_promises(load)
+    connections.close_all()
+    for kind, number in sorted(faults.injected.items()):
+        print(f"{number:4} x {kind.replace('_', ' ')}")
+    print(f"{faults.injected.total()} faults injected, {len(load.expected)} runs, {load.charges} atomic charges")
+    if problems:
+        print("\n".join(["BROKEN:", *problems, "the workers' last words:", log.read_text(errors="replace")[-5000:]]))
+        return 1
+    print("survived: nothing lost, nothing twice, messages once and in order, no sleep too short, counters exact")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

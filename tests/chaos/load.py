@@ -1,0 +1,103 @@
+"""The runs of the chaos: started, sent to and watched by a client that is as stubborn as a queue of web requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from django.db import InterfaceError, OperationalError, connections, transaction
+
+from durable.core.entries import ENDED
+from durable.models import Run
+from tests.chaos import workflows
+
+__all__ = ["Load", "insist"]
+
+T = TypeVar("T")
+
+
+def insist(call: Callable[[], T], seconds: float = 60.0) -> T:
+    """The answer of a call that may be repeated: ids make it the same call."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except (OperationalError, InterfaceError):
+            connections.close_all()
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.05)
+
+
+@dataclass
+class Load:
+    """Groups of runs, one of each kind. `expected` says what each run id has to come to."""
+
+    expected: dict[str, Any] = field(default_factory=dict)
+    charges: int = 0
+    groups: int = 0
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def begin_a_group(self) -> None:
+        """Start one run of each kind."""
+        group = self.groups
+        self.groups += 1
+        ids = {name: f"{name}-{group}" for name in ("count", "collect", "nap", "ping", "pong", "parallel", "wander")}
+        self._start(ids["count"], workflows.count, 8, output=8, charges=8)
+        self._start(ids["collect"], workflows.collect, 9, output=list(range(9)))
+        self._numbers[ids["collect"]] = 0
+        self._start(ids["nap"], workflows.nap, 0.3, output="naps")
+        self._start(ids["ping"], workflows.pair, ids["pong"], 5, begins=True, output=list(range(5)))
+        self._start(ids["pong"], workflows.pair, ids["ping"], 5, begins=False, output=list(range(5)))
+        branches = dict.fromkeys(("one", "two", "three"), "charged")
+        self._start(ids["parallel"], workflows.parallel, output={"joined": branches, "winner": "short"}, charges=3)
+        self._start(ids["wander"], workflows.wander, 3, output=3, charges=6)
+        self._start(f"undo-{group}", workflows.undo, output="undone", charges=3)
+        self._start_and_take_back(group)
+
+    def send_some(self) -> None:
+        """The next number to each run that collects them."""
+        for run_id, number in list(self._numbers.items()):
+            insist(lambda run_id=run_id, number=number: self._send(run_id, number))  # type: ignore[misc]  # bound here
+            self._numbers[run_id] += 1
+            if self._numbers[run_id] == 9:
+                del self._numbers[run_id]
+
+    def finish_sending(self) -> None:
+        """All the numbers that are left."""
+        while self._numbers:
+            self.send_some()
+
+    def wait(self, seconds: float) -> list[str]:
+        """Until all runs have ended; those that have not."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if not (left := insist(self._unended)):
+                return []
+            time.sleep(0.2)
+        return left
+
+    def _start(self, run_id: str, workflow: Any, *args: Any, output: Any, charges: int = 0, **kwargs: Any) -> None:
+        insist(lambda: workflow.using(id=run_id).start(*args, **kwargs))
+        self.expected[run_id] = output
+        self.charges += charges
+
+    def _start_and_take_back(self, group: int) -> None:
+        """A start inside a transaction that is rolled back must not happen."""
+
+        def start() -> None:
+            with transaction.atomic():
+                workflows.count.using(id=f"never-{group}").start(1)
+                transaction.set_rollback(True)
+
+        insist(start)
+
+    def _send(self, run_id: str, number: int) -> None:
+        from durable import get_run
+
+        get_run(run_id).send("numbers", number, id=f"number {number}")
+
+    def _unended(self) -> list[str]:
+        return list(Run.objects.exclude(state__in=ENDED).values_list("pk", flat=True))

@@ -1,0 +1,8 @@
+"""The settings of the end-to-end tests, with the workflows of the chaos. Crashes are the workers' here, not the runs'."""
+
+from tests.e2e.settings import *  # noqa: F403  # a settings module extends another one in this way
+from tests.e2e.settings import DURABLE as BASE_DURABLE
+from tests.e2e.settings import INSTALLED_APPS as BASE_APPS
+
+INSTALLED_APPS = [*BASE_APPS, "tests.chaos"]
+DURABLE = {**BASE_DURABLE, "MAX_CRASHES": 1_000_000}

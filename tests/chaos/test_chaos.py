@@ -1,0 +1,34 @@
+"""The chaos in its short form; `python -m tests.chaos --seconds N` goes on for as long as one likes."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SECONDS = 15
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_runs_of_every_kind_survive_chaos() -> None:
+    """On servers of its own, which it restarts. The seed is printed; the same one strikes in the same order."""
+    seed = random.SystemRandom().randrange(1 << 30)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.chaos", "--seconds", str(SECONDS), "--seed", str(seed)],
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "REDIS_URL")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
+    assert "survived" in done.stdout
