@@ -14,6 +14,7 @@ import psutil
 
 __all__ = ["Workers"]
 
+HAND_OVER = 30.0  # seconds that a worker has to end in after SIGTERM
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -23,7 +24,7 @@ class Workers:
     def __init__(
         self, count: int, environment: dict[str, str], log: Path, *, settings: str = "tests.e2e.settings"
     ) -> None:
-        self.environment = {**environment, "DJANGO_SETTINGS_MODULE": settings}
+        self.environment = {**environment, "DJANGO_SETTINGS_MODULE": settings, "PYTHONFAULTHANDLER": "1"}
         self.log = log
         self.kills = 0
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -50,10 +51,20 @@ class Workers:
         process = self._processes[index]
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(HAND_OVER)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"a worker that was told to stop goes on:\n{self._stacks(process)}") from None
         finally:
             self._end(process)
         self._processes[index] = self._start()
+
+    def _stacks(self, process: subprocess.Popen[bytes]) -> str:
+        """Where its processes are, as faulthandler writes it into the log when they are aborted."""
+        states = [f"{child.pid} {child.status()}" for child in _children(process)]
+        for child in _children(process):
+            child.send_signal(signal.SIGABRT)
+        psutil.wait_procs(_children(process), timeout=5)
+        return f"{states}\n{self.log.read_text(errors='replace')[-8000:]}"
 
     @property
     def children(self) -> list[psutil.Process]:
