@@ -38,6 +38,10 @@ class Workflow(Generic[P, R]):
                 f"the workflow {function.__qualname__} is a generator: a workflow is a plain function or a coroutine "
                 "function; use ctx.loop to repeat and ctx.queue.next to wait"
             )
+        if not _takes_a_context(function):
+            raise TypeError(
+                f"the workflow {function.__qualname__} takes no context: write def {function.__name__}(ctx: Context, ...)"
+            )
         if name is not None:
             escape(name)
         self.function = function
@@ -55,6 +59,10 @@ class Workflow(Generic[P, R]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """The function itself, for code that brings a context of its own."""
+        if not args or not hasattr(args[0], "run_id"):
+            raise TypeError(
+                f"{self.name} is a workflow: start a run of it with .start(...); called like a function it takes a context"
+            )
         return self.function(*args, **kwargs)
 
     @property
@@ -201,6 +209,14 @@ def step(function: Any = None, /, *, name: str | None = None, **options: Any) ->
         return function
 
     return decorate if function is None else decorate(function)
+
+
+def _takes_a_context(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind_partial(None)
+    except TypeError:
+        return False
+    return True
 
 
 def _default_name(function: Callable[..., Any]) -> str:

@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from typing import Any
@@ -129,6 +129,8 @@ class _Pass:
         self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
         self.runs_in_turn = at.runs_in_turn
         self.max_threads = conf.MAX_BRANCH_THREADS
+        #: How deep in transactions a thread was before the pass: a test's own may be open.
+        self._depths = {threading.get_ident(): _transaction_depth()}
         self._commit_lock = threading.Lock()
         self._state = str(record.state)
         self.journal = Journal(record, self._history(), self)
@@ -176,7 +178,13 @@ class _Pass:
         if event.name == "run_changed":
             previous, self._state = self._state, details["state"]
             details["previous"] = previous
-        signals.send(getattr(signals, event.name), **details)
+        _log(event, details)
+        if event.name in signals.__all__:
+            with running_workflow(None):  # a receiver is not workflow code
+                signals.send(getattr(signals, event.name), **details)
+
+    def is_in_transaction(self) -> bool:
+        return _transaction_depth() > self._depths.get(threading.get_ident(), 0)
 
     # -- the drivers' host
 
@@ -320,3 +328,24 @@ class _Pass:
         with suppress(Exception):
             logger.warning("run %s: the store did not answer: %s", self.run.id, error)
         return PassAborted(f"the store did not answer: {error}")
+
+
+def _transaction_depth() -> int:
+    """How many transactions and savepoints are open in this thread, on the database of durable's tables."""
+    connection = connections[conf.DATABASE]
+    return len(connection.savepoint_ids) + connection.in_atomic_block
+
+
+def _log(event: Event, details: Mapping[str, Any]) -> None:
+    """What an operator wants to find in the log without having connected a receiver."""
+    run, workflow, error = details["run"], details["workflow"], details.get("error")
+    where = details.get("location", "")
+    if event.name == "run_failed":
+        logger.error("run %s of %s failed: %s", run, workflow, error)
+    elif event.name == "run_diverged":
+        logger.error("run %s of %s: this code does not fit its history: %s", run, workflow, error)
+    elif event.name in ("step_failed", "rollback_failed"):
+        what = "step" if event.name == "step_failed" else "rollback handler of"
+        then = f"tried again at {details['retry_at']:%H:%M:%S}" if details["will_retry"] else "not tried again"
+        level = logging.WARNING if details["will_retry"] else logging.ERROR
+        logger.log(level, "run %s: %s %s failed, attempt %d: %s; %s", run, what, where, details["attempt"], error, then)

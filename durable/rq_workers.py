@@ -21,7 +21,7 @@ from typing import Any
 
 import rq
 from redis.exceptions import RedisError
-from rq.exceptions import InvalidJobOperation, NoSuchJobError
+from rq.exceptions import InvalidJobOperation, NoSuchJobError, StopRequested
 from rq.job import Job
 from rq.queue import Queue
 from rq.registry import StartedJobRegistry
@@ -93,6 +93,12 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
         """Have the pass under way end at its next operation."""
         super().handle_warm_shutdown_request()  # type: ignore[no-untyped-call]  # RQ's own
         stop.request()
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """Where RQ's loop begins: a stop that was requested before RQ listened to signals ends it here."""
+        if stop.requested:
+            raise StopRequested
+        super().check_for_suspension(burst)  # type: ignore[no-untyped-call]  # RQ's own
 
     def set_shutdown_requested_date(self) -> None:
         """Nothing: this runs in a signal handler on top of a user's code, where an error of Redis would surface."""

@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from durable import backend, operations
 from durable.backend import Backend
 from durable.conf import conf
-from durable.core.current import is_in_step, running_run
+from durable.core.current import is_in_step, running_run, running_workflow
 from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call
 from durable.core.entries import ENDED, Batch, Committed, Kind, RunRecord, RunState, Status
@@ -94,6 +94,10 @@ class Harness:
     def __exit__(self, *exc: object) -> None:
         backend.uninstall(self._backend)
 
+    def _require_force(self) -> None:
+        if backend.current() is not self._backend:
+            raise RuntimeError("this harness is not in force, so runs would go elsewhere: write `with Harness() as h:`")
+
     # -- the clock
 
     @property
@@ -109,8 +113,10 @@ class Harness:
 
     def start(self, workflow: Any, *args: Any, id: str | None = None, **kwargs: Any) -> Handle:
         """Start a run of a workflow, or of a plain function; nothing runs yet."""
+        self._require_force()
         definition = workflow if isinstance(workflow, Workflow) else self._definition(workflow)
-        return definition.using(id=id).start(*args, **kwargs)
+        with running_workflow(None):  # the test is outside, even where a hook of its own is called within a pass
+            return definition.using(id=id).start(*args, **kwargs)
 
     def _definition(self, function: Callable[..., Any]) -> Workflow[Any, Any]:
         definition: Workflow[Any, Any] = Workflow(
@@ -121,10 +127,13 @@ class Harness:
 
     def send(self, run_id: str | Handle, queue: str, body: Any = None, *, id: str | None = None) -> str:
         """Send a message to a run; its id."""
-        return operations.send(_id(run_id), queue, body, idempotency_id=id)
+        self._require_force()
+        with running_workflow(None):
+            return operations.send(_id(run_id), queue, body, idempotency_id=id)
 
     def run(self, run_id: str | Handle) -> Pass:
         """One pass of the run, due or not; where it is left. One that is paused or has ended is left as it is."""
+        self._require_force()
         name = _id(run_id)
         operations.record(name)
         claimed = self._store.claim_run(name, now=self._now, lease_until=self._now + _LEASE, worker="harness")
@@ -134,6 +143,7 @@ class Harness:
 
     def peek(self, run_id: str | Handle) -> Pass:
         """Where the run is, without a pass."""
+        self._require_force()
         run = operations.record(_id(run_id))
         return Pass(
             state=str(run.state),
@@ -145,6 +155,7 @@ class Harness:
 
     def run_due(self) -> int:
         """One pass of every run that is due now; how many there were."""
+        self._require_force()
         due = self._store.claim(
             queues=self._store.due_queues(self._now),
             now=self._now,

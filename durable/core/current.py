@@ -33,8 +33,8 @@ def running_run() -> str | None:
 
 
 @contextmanager
-def running_workflow(run_id: str) -> Iterator[None]:
-    """Makes `run_id` the run that is being passed here."""
+def running_workflow(run_id: str | None) -> Iterator[None]:
+    """Makes `run_id` the run that is being passed here; None: no run's code is, as in a receiver of signals."""
     token = _run.set(run_id)
     try:
         yield

@@ -30,6 +30,8 @@ __all__ = [
     "LeaseLost",
     "MessageNotCompletedError",
     "MessageTimeoutError",
+    "OpenTransactionError",
+    "OutsideStepError",
     "Park",
     "PassAborted",
     "PayloadError",
@@ -194,6 +196,27 @@ class RollbackCheckpointError(DurableError):
         )
 
 
+class OpenTransactionError(DurableError):
+    """An operation was called inside a transaction, which could take its record back."""
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        super().__init__(
+            f"{operation} was called inside transaction.atomic(): its record would be committed, or lost, with that "
+            "transaction. Call it outside, and put the transaction into the step: atomic=True makes the step's rows and "
+            "its record one commit"
+        )
+
+
+class OutsideStepError(DurableError):
+    """Workflow code did between its steps what has to be done in one: it would be done again on each replay."""
+
+    def __init__(self, action: str, remedy: str) -> None:
+        self.action = action
+        self.remedy = remedy
+        super().__init__(f"{action} between the steps of a workflow would happen again on each replay: {remedy}")
+
+
 class PayloadError(DurableError):
     """A value the codec refuses, or one over the size limit.
 
@@ -266,7 +289,14 @@ class RunCrashedError(DurableError):
 
 
 #: Errors of the program's contract with the engine: a run stopped by one is not compensated.
-CONTRACT_ERRORS = (HistoryDivergedError, EntryInProgressError, RollbackCheckpointError, PayloadError)
+CONTRACT_ERRORS = (
+    HistoryDivergedError,
+    EntryInProgressError,
+    RollbackCheckpointError,
+    PayloadError,
+    OpenTransactionError,
+    OutsideStepError,
+)
 
 
 class ControlFlow(BaseException):

@@ -57,6 +57,9 @@ class Environment(Protocol):
     def is_evicted(self) -> bool:
         """Whether the pass has to end: the worker stops or the lease is lost."""
 
+    def is_in_transaction(self) -> bool:
+        """Whether the calling code has a transaction open that could take back what is committed now."""
+
     def new_id(self) -> str:
         """A fresh id for a message."""
 

@@ -177,6 +177,7 @@ def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy)
     summary = f"the code of this worker does not fit the history, trying again until the grace period ends: {error}"
     patch = _released(RunState.SLEEPING, wake_at=wake_at, summary=summary, diverged_at=since)
     yield Save(patch, park_signal=journal.run.signal)
+    journal.environment.emit(Event("run_diverged", {"error": ErrorInfo.of(error), "retry_at": wake_at}))
     _tell(journal, RunState.SLEEPING)
     return PassOutcome(state=RunState.SLEEPING, wake_at=wake_at)
 

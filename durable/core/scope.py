@@ -18,10 +18,12 @@ from durable.core.entries import Entry, Kind, Request, Status
 from durable.core.errors import (
     BranchCancelled,
     ControlFlow,
+    DurableError,
     EntryInProgressError,
     Evicted,
     HistoryDivergedError,
     MessageNotCompletedError,
+    OpenTransactionError,
     PayloadError,
 )
 from durable.core.journal import Environment, Journal, Node
@@ -118,6 +120,8 @@ class Scope:
         except ControlFlow as signal:
             self.signal = signal
             raise
+        if self.environment.is_in_transaction():
+            self._poison(OpenTransactionError(label))
         self.busy = label
 
     def announce(self, label: str) -> int:
@@ -207,7 +211,12 @@ class Scope:
     def _use(self, segment: str) -> None:
         if segment in self._used:
             where = join(self.location, segment)
-            self.diverged(f'"{where}" is used twice; a name is unique within its scope', where)
+            error = HistoryDivergedError(
+                f'"{where}" is used twice; a name is unique within its scope. Give each operation a name of its own; '
+                'to repeat one, use ctx.loop, or number the names (f"send {number}")'
+            )
+            error.locations = (where,)  # type: ignore[attr-defined]  # for operators
+            self._poison(error)
         self._used.add(segment)
 
     # -- code against history
@@ -255,8 +264,9 @@ class Scope:
         """Stop the run: its code does not fit its history."""
         where = self.location or "the root"
         error = HistoryDivergedError(
-            f"in {where}: {problem}. The code has changed since this history was recorded: bring the operation back, "
-            "stand for it with ctx.removed(name, kind), or branch on ctx.get_version(name, latest)"
+            f"in {where}: {problem}. The code has changed since this history was recorded, or does not do the same "
+            "each time (a clock, dice or a query between steps). Bring the operation back, stand for it with "
+            "ctx.removed(name, kind), or branch on ctx.get_version(name, latest)"
         )
         error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
         self._poison(error)
@@ -264,10 +274,11 @@ class Scope:
     def _in_progress(self, running: str, started: str) -> EntryInProgressError:
         return EntryInProgressError(
             f'{running} of scope "{self.location or "the root"}" has not ended, but the code came to {started}: await '
-            "each operation, use the context that a body receives (not the outer one), and use ctx.join for concurrency"
+            "each operation, use the context that a body receives (not the outer one), none in a step's function, "
+            "and use ctx.join for concurrency"
         )
 
-    def _poison(self, error: HistoryDivergedError | EntryInProgressError) -> None:
+    def _poison(self, error: DurableError) -> None:
         # Code that catches this error must not go on as if nothing had happened.
         if self.journal.poison is None:
             self.journal.poison = error

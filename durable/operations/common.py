@@ -9,13 +9,20 @@ from typing import Any
 
 from durable import signals
 from durable.backend import Backend
+from durable.core.current import is_in_step, running_run
 from durable.core.entries import ENDED, RunRecord, RunState
-from durable.core.errors import InvalidTransitionError
+from durable.core.errors import InvalidTransitionError, OutsideStepError
 
-__all__ = ["UNENDED", "announce", "check_state", "decoded", "tell", "wait_for"]
+__all__ = ["UNENDED", "announce", "check_state", "decoded", "require_step", "tell", "wait_for"]
 
 UNENDED = tuple(each for each in RunState if each not in ENDED)
 _LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first, the longest
+
+
+def require_step(action: str, remedy: str) -> None:
+    """Raises OutsideStepError where workflow code calls between its steps what would happen again on each replay."""
+    if running_run() is not None and not is_in_step():
+        raise OutsideStepError(action, remedy)
 
 
 def announce(at: Backend, queue: str, wake_at: datetime | None) -> None:

@@ -10,7 +10,7 @@ from durable.core.entries import ENDED, Message, MessageState, OutgoingMessage, 
 from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
 from durable.core.location import escape
 from durable.ids import MAX_ID, new_id
-from durable.operations.common import UNENDED, check_state, decoded, wait_for
+from durable.operations.common import UNENDED, check_state, decoded, require_step, wait_for
 from durable.operations.reading import record
 
 __all__ = ["ask", "send"]
@@ -18,6 +18,8 @@ __all__ = ["ask", "send"]
 
 def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = None) -> str:
     """Send a message; its id. Raises RunNotFoundError, InvalidTransitionError for an ended run, PayloadError."""
+    if idempotency_id is None:
+        require_step(f'sending to "{queue}"', "use ctx.queue.send(queue, body, to=...), or give the message an id")
     at = backend.current()
     escape(queue)
     message = OutgoingMessage(

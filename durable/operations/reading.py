@@ -16,6 +16,8 @@ __all__ = ["history", "output", "record", "result", "waiting_for"]
 
 def record(run_id: str) -> RunRecord:
     """The run's row. Raises RunNotFoundError."""
+    if not isinstance(run_id, str):
+        raise TypeError(f"a run's id is text, not {run_id!r}: write get_run(str(...))")
     found = backend.current().store.get(run_id)
     if found is None:
         raise RunNotFoundError(run_id)

@@ -15,7 +15,7 @@ from durable.core.current import running_run
 from durable.core.entries import RunRecord
 from durable.core.errors import RunConflictError
 from durable.ids import check_id, check_queue, new_id
-from durable.operations.common import announce, tell
+from durable.operations.common import announce, require_step, tell
 from durable.operations.reading import record
 
 __all__ = ["StartRequest", "restart", "start"]
@@ -40,6 +40,10 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[str]:
     Raises TypeError for arguments that do not fit, ValueError for an id that cannot be one, PayloadError, and
     RunConflictError for an id that is taken by another workflow or input.
     """
+    if any(run_id is None for run_id, _, _ in calls):
+        require_step(
+            f"starting {request.workflow} without an id", "start it in a step, or with using(id=...) made of ctx.run_id"
+        )
     at = backend.current()
     signature = inspect.signature(request.function)
     runs = [_new_run(at, request, call, signature) for call in calls]
