@@ -98,7 +98,7 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
         """Where RQ's loop begins: a stop that was requested before RQ listened to signals ends it here."""
         if stop.requested:
             raise StopRequested
-        super().check_for_suspension(burst)  # type: ignore[no-untyped-call]  # RQ's own
+        super().check_for_suspension(burst)
 
     def set_shutdown_requested_date(self) -> None:
         """Nothing: this runs in a signal handler on top of a user's code, where an error of Redis would surface."""
