@@ -9,7 +9,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = ("durable/__init__.py", "durable/py.typed", "durable/migrations/0001_initial.py")
-REQUIRED_BELOW = ("durable/templates/", "durable/static/")
 
 
 def problems(wheel: Path) -> list[str]:
@@ -20,7 +19,6 @@ def problems(wheel: Path) -> list[str]:
         if path.is_file() and "__pycache__" not in path.parts
     }
     found = [f"missing: {name}" for name in sorted({*expected, *REQUIRED} - names)]
-    found += [f"nothing below: {top}" for top in REQUIRED_BELOW if not any(name.startswith(top) for name in names)]
     strangers = {name for name in names if not name.startswith("durable/") and ".dist-info/" not in name}
     return found + [f"does not belong there: {name}" for name in sorted(strangers)]
 
