@@ -35,8 +35,8 @@ class Values:
     - `DATABASE`: the alias of the database that holds durable's tables.
     - `QUEUE`: the RQ queue of workflows that name none.
     - `CLAIM_BATCH`: how many due runs a worker claims at once.
-    - `GUARD`: what happens when a workflow breaks a rule between its steps: "off", "warn" or "raise".
-    - `RETENTION`: how long ended runs are kept by `manage.py durable prune`; None for ever.
+    - `GUARD`: "off", "warn" or "raise": reserved for a guard of the rules at run time; nothing reads it yet.
+    - `RETENTION`: reserved for how long ended runs are kept; nothing is pruned yet.
     """
 
     CODEC: str = "durable.codec.JsonCodec"
