@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from django.db import connection
+from django.utils import timezone
 
+from durable.conf import conf
+from durable.store import store_for
 from tests.benchmarks.measuring import Bench, Figure, measure, seconds
 from tests.benchmarks.passing import claimed, empty_tables, one_pass, work_off
 from tests.benchmarks.workflows import steps
@@ -22,7 +26,7 @@ def growth(bench: Bench) -> Iterator[Figure]:
     """What takes longer when there is ten times as much: the time for ten times, divided by ten times the time for once.
 
     1.0 is no growth. Steps: 1,500 and 15,000 of one run. Claims: due runs of one step worked off in process, among
-    10,000 and 100,000 sleeping or finished ones. Shows no table that is larger than memory.
+    10,000 and 100,000 sleeping or finished ones; and twenty claims alone out of 2,000 and 20,000 due runs. Shows no table that is larger than memory.
     """
     few = bench.size(1500, 200)
     first, tenfold = (_steps(count) for count in (few, 10 * few))
@@ -31,6 +35,9 @@ def growth(bench: Bench) -> Iterator[Figure]:
     for state in ("sleeping", "completed"):
         first, tenfold = (_claims(bench, state, count) for count in (others, 10 * others))
         yield Figure(f"growth with 10x {state} runs", tenfold / first, "times")
+    due = bench.size(2000, 500)
+    first, tenfold = (_batches(count) for count in (due, 10 * due))
+    yield Figure("growth of a claim with 10x due runs", tenfold / first, "times")
 
 
 def _steps(count: int) -> float:
@@ -46,3 +53,18 @@ def _claims(bench: Bench, state: str, others: int) -> float:
         cursor.execute("ANALYZE durable_run")
     steps.start_many([(1,)] * bench.size(500, 100))
     return seconds(work_off)
+
+
+def _batches(due: int) -> float:
+    """Twenty claims out of so many due runs."""
+    empty_tables()
+    for _ in range(due // 500):
+        steps.start_many([(1,)] * 500)
+    now, store = timezone.now(), store_for("default")
+    until = now + timedelta(hours=1)
+
+    def work() -> None:
+        for _ in range(20):
+            assert store.claim(queues=[conf.QUEUE], now=now, lease_until=until, worker="benchmark", limit=10)
+
+    return seconds(work)
