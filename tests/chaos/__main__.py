@@ -62,7 +62,7 @@ def _chaos(postgres: EmbeddedPostgres, redis: EmbeddedRedis, log: Path, seconds:
         faults.thaw(at_once=True)
         load.finish_sending()
         left = load.wait(PATIENCE)
-        problems = [f"has not ended: {each}" for each in left] or broken_promises(load)
+        problems = [f"has not ended: {each}" for each in left] + broken_promises(load)
     connections.close_all()
     for kind, number in sorted(faults.injected.items()):
         print(f"{number:4} x {kind.replace('_', ' ')}")

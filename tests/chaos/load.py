@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from django.db import InterfaceError, OperationalError, connections, transaction
 
 from durable.core.entries import ENDED
-from durable.models import Run
+from durable.models import Entry, QueueMessage, Run
 from tests.chaos import workflows
 
 __all__ = ["Load", "insist"]
@@ -49,8 +49,9 @@ class Load:
         self._start(ids["collect"], workflows.collect, 9, output=list(range(9)))
         self._numbers[ids["collect"]] = 0
         self._start(ids["nap"], workflows.nap, 0.3, output="naps")
-        self._start(ids["ping"], workflows.pair, ids["pong"], 5, begins=True, output=list(range(5)))
+        # the one that waits comes first: a message to a run that does not exist yet is an error
         self._start(ids["pong"], workflows.pair, ids["ping"], 5, begins=False, output=list(range(5)))
+        self._start(ids["ping"], workflows.pair, ids["pong"], 5, begins=True, output=list(range(5)))
         branches = dict.fromkeys(("one", "two", "three"), "charged")
         self._start(ids["parallel"], workflows.parallel, output={"joined": branches, "winner": "short"}, charges=3)
         self._start(ids["wander"], workflows.wander, 3, output=3, charges=6)
@@ -71,13 +72,13 @@ class Load:
             self.send_some()
 
     def wait(self, seconds: float) -> list[str]:
-        """Until all runs have ended; those that have not."""
+        """Until all runs have ended; those that have not, and what their rows say."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if not (left := insist(self._unended)):
                 return []
             time.sleep(0.2)
-        return left
+        return [insist(lambda run_id=run_id: _described(run_id)) for run_id in left]  # type: ignore[misc]  # bound here
 
     def _start(self, run_id: str, workflow: Any, *args: Any, output: Any, charges: int = 0, **kwargs: Any) -> None:
         insist(lambda: workflow.using(id=run_id).start(*args, **kwargs))
@@ -101,3 +102,16 @@ class Load:
 
     def _unended(self) -> list[str]:
         return list(Run.objects.exclude(state__in=ENDED).values_list("pk", flat=True))
+
+
+def _described(run_id: str) -> str:
+    run = Run.objects.values().get(pk=run_id)
+    entries = Entry.objects.filter(run=run_id).order_by("ordinal")
+    messages = QueueMessage.objects.filter(run=run_id).order_by("order")
+    return "\n".join(
+        [
+            str(run),
+            *map(str, entries.values_list("location", "kind", "metadata__status", "data")),
+            *map(str, messages.values_list("order", "queue", "state", "received_by", "sent_at")),
+        ]
+    )
