@@ -10,7 +10,7 @@ from redis import Redis
 from durable import Context, get_run, workflow
 from project.shop.models import Mail
 
-__all__ = ["crossing", "haunted", "trickle"]
+__all__ = ["crossing", "haunted"]
 
 
 def redis() -> Redis:
@@ -40,20 +40,6 @@ def haunted(ctx: Context, is_atomic: bool) -> list[int]:
     first = ctx.step("hold", hold, ctx.run_id, atomic=is_atomic, timeout=0)
     second = ctx.step("after", os.getpid)
     return [first, second]
-
-
-def count(run: str, number: int) -> int:
-    """Write a row for each number, once."""
-    post(f"{run} {number}")
-    return number
-
-
-@workflow(name="faults.trickle")
-def trickle(ctx: Context, until: int) -> int:
-    """Atomic steps, one after the other."""
-    for number in range(until):
-        ctx.step(f"{number}", count, ctx.run_id, number, atomic=True, max_retries=50, retry_backoff_base=0.01)
-    return until
 
 
 @workflow(name="faults.crossing")
