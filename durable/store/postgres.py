@@ -143,14 +143,17 @@ class PostgresStore:
     def claim(
         self, *, queues: Sequence[str], now: datetime, lease_until: datetime, worker: str, limit: int
     ) -> list[RunRecord]:
-        parameters = {
+        parameters: dict[str, Any] = {
             "queues": [pack(queue) for queue in queues],
             "now": now,
             "lease_until": lease_until,
             "worker": pack(worker),
             "limit": limit,
         }
-        runs = [to_run(row) for row in self._rows(statements.CLAIM, parameters)]
+        statement = statements.CLAIM
+        if len(queues) == 1:
+            statement, parameters["queue"] = statements.CLAIM_OF_ONE, pack(queues[0])
+        runs = [to_run(row) for row in self._rows(statement, parameters)]
         return sorted(runs, key=lambda run: (run.wake_at or now, run.id))
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
