@@ -7,11 +7,11 @@ from typing import Any
 from durable import backend
 from durable.backend import Backend
 from durable.core.entries import ENDED, Message, MessageState, OutgoingMessage, RunState
-from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
+from durable.core.errors import RunNotFoundError
 from durable.core.location import escape
 from durable.ids import MAX_ID, new_id
 from durable.operations.common import UNENDED, check_state, decoded, require_step, wait_for
-from durable.operations.reading import record
+from durable.operations.reading import check_not_lost, record
 
 __all__ = ["ask", "send"]
 
@@ -82,10 +82,7 @@ def _answered(at: Backend, run_id: str, message_id: str) -> Message | None:
     message = at.store.message(message_id)
     if message is not None and message.state == MessageState.COMPLETED:
         return message
-    if run.state == RunState.FAILED and run.error is not None:
-        raise RunFailedError(run_id, run.error)
-    if run.state == RunState.CANCELLED:
-        raise RunCancelledError(run_id, run.request_reason)
+    check_not_lost(run)
     if run.state == RunState.COMPLETED:
         raise TimeoutError(f'run "{run_id}" has completed without answering the message')
     return None

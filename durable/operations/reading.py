@@ -11,7 +11,7 @@ from durable.core.location import ANY_QUEUE, unescape
 from durable.history import HistoryEntry, readable
 from durable.operations.common import decoded, wait_for
 
-__all__ = ["history", "output", "record", "result", "waiting_for"]
+__all__ = ["check_not_lost", "history", "output", "record", "result", "waiting_for"]
 
 
 def record(run_id: str) -> RunRecord:
@@ -50,12 +50,17 @@ def result(run_id: str, timeout: float | None) -> Any:
     """Wait until the run has ended; its output. Raises RunFailedError, RunCancelledError, TimeoutError."""
     at = backend.current()
     run = wait_for(at, lambda: _ended(run_id), timeout, f'run "{run_id}" has not ended')
+    check_not_lost(run)
+    return decoded(at, run.output)
+
+
+def check_not_lost(run: RunRecord) -> None:
+    """Raises RunFailedError or RunCancelledError if the run has ended without a result."""
     if run.state == RunState.FAILED:
         assert run.error is not None
-        raise RunFailedError(run_id, run.error)
+        raise RunFailedError(run.id, run.error)
     if run.state == RunState.CANCELLED:
-        raise RunCancelledError(run_id, run.request_reason)
-    return decoded(at, run.output)
+        raise RunCancelledError(run.id, run.request_reason)
 
 
 def _ended(run_id: str) -> RunRecord | None:

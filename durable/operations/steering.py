@@ -37,7 +37,7 @@ def wake(run_id: str, *, end_sleeps: bool = False) -> None:
 def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
     if entry.kind == Kind.STEP and entry.status == Status.FAILED and entry.next_attempt_at is not None:
         return replace(entry, next_attempt_at=None)
-    if entry.kind == Kind.STEP and is_compensable(entry) and entry.data["rollback"].get("retry_at"):
+    if is_compensable(entry) and entry.data["rollback"].get("retry_at"):
         return replace(entry, data={**entry.data, "rollback": {**entry.data["rollback"], "retry_at": None}})
     if end_sleeps and entry.kind == Kind.SLEEP and entry.data.get("state") == "pending":
         return replace(entry, status=Status.COMPLETED, completed_at=now, data={**entry.data, "state": "interrupted"})
