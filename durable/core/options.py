@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from durable.core.duration import Duration, seconds
 
-__all__ = ["DEFAULTS", "StepOptions", "handler_name", "options_of", "resolve_handler", "retry_delay"]
+__all__ = ["DEFAULTS", "StepOptions", "handler_name", "options_of", "resolve_name", "retry_delay"]
 
 Backoff = Literal["exponential", "linear", "constant"]
 _BACKOFFS = ("exponential", "linear", "constant")
@@ -103,7 +103,7 @@ def handler_name(handler: Callable[..., Any]) -> str:
     qualname = getattr(handler, "__qualname__", "")
     name = f"{module}:{qualname}"
     try:
-        importable = bool(module) and "<" not in qualname and resolve_handler(name) is handler
+        importable = bool(module) and "<" not in qualname and resolve_name(name) is handler
     except (ImportError, AttributeError):
         importable = False
     if not importable:
@@ -114,8 +114,8 @@ def handler_name(handler: Callable[..., Any]) -> str:
     return name
 
 
-def resolve_handler(name: str) -> Callable[..., Any]:
-    """The handler that `handler_name` named. Raises ImportError or AttributeError if it is gone."""
+def resolve_name(name: str) -> Callable[..., Any]:
+    """The handler or class that "module:qualname" names. Raises ImportError or AttributeError if it is gone."""
     module, _, qualname = name.partition(":")
     found: Any = import_module(module)
     for part in qualname.split("."):

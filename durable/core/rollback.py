@@ -16,7 +16,7 @@ from durable.core.entries import Entry, Kind, Request, Status
 from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, Park
 from durable.core.journal import Event, Journal
 from durable.core.keys import idempotency_key
-from durable.core.options import StepOptions, resolve_handler, retry_delay
+from durable.core.options import StepOptions, resolve_name, retry_delay
 
 __all__ = ["RollbackContext", "RollbackFailed", "has_compensation", "is_compensable", "roll_back"]
 
@@ -87,7 +87,7 @@ def _handler_call(journal: Journal, entry: Entry) -> Call:
     environment, policy = journal.environment, entry.data["rollback"]
 
     def handle() -> Any:
-        handler = resolve_handler(policy["handler"])
+        handler = resolve_name(policy["handler"])
         args = environment.decode(entry.arguments) or ()
         context = RollbackContext(journal.run.id, entry.location, tuple(args), environment.is_evicted)
         return handler(context, environment.decode(entry.output))

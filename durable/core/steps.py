@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
-from importlib import import_module
 from typing import Any
 
 from durable.core.effects import Call, Operation, Save, StepInfo
@@ -26,7 +25,7 @@ from durable.core.errors import (
 )
 from durable.core.journal import Event
 from durable.core.keys import idempotency_key
-from durable.core.options import StepOptions, handler_name, retry_delay
+from durable.core.options import StepOptions, handler_name, resolve_name, retry_delay
 from durable.core.results import Failure, StepFailure, StepResult, failure_of, with_failure
 from durable.core.scope import Scope
 
@@ -295,11 +294,8 @@ def _verdict(error: Exception, options: StepOptions) -> str:
 def _rebuilt(name: str | None, base: type[Exception], message: str) -> Exception:
     """The user's subclass of `base`, so that code may catch it on replay too; `base` where it cannot be had."""
     if name:
-        module, _, qualname = name.partition(":")
         try:
-            found: Any = import_module(module)
-            for part in qualname.split("."):
-                found = getattr(found, part)
+            found = resolve_name(name)
             if isinstance(found, type) and issubclass(found, base):
                 return found(message)
         except Exception:  # gone, local, or with a constructor of its own: the base class says enough
