@@ -38,7 +38,8 @@ class Workflow(Generic[P, R]):
                 f"the workflow {function.__qualname__} is a generator: a workflow is a plain function or a coroutine "
                 "function; use ctx.loop to repeat and ctx.queue.next to wait"
             )
-        if not _takes_a_context(function):
+        self.signature = inspect.signature(function)
+        if not _takes_a_context(self.signature):
             raise TypeError(
                 f"the workflow {function.__qualname__} takes no context: write def {function.__name__}(ctx: Context, ...)"
             )
@@ -160,7 +161,7 @@ class Start(Generic[P, R]):
     def _started(self, calls: Sequence[tuple[str | None, tuple[Any, ...], dict[str, Any]]]) -> list[Handle]:
         request = operations.StartRequest(
             workflow=self.workflow.name,
-            function=self.workflow.function,
+            signature=self.workflow.signature,
             queue=self.queue or self.workflow.queue,
             delay=self.delay,
             refuses_existing=self.refuses_existing,
@@ -211,9 +212,9 @@ def step(function: Any = None, /, *, name: str | None = None, **options: Any) ->
     return decorate if function is None else decorate(function)
 
 
-def _takes_a_context(function: Callable[..., Any]) -> bool:
+def _takes_a_context(signature: inspect.Signature) -> bool:
     try:
-        inspect.signature(function).bind_partial(None)
+        signature.bind_partial(None)
     except TypeError:
         return False
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,7 +28,7 @@ class StartRequest:
     """What to start, and how. `delay` is in seconds."""
 
     workflow: str
-    function: Callable[..., Any]
+    signature: inspect.Signature
     queue: str
     delay: float = 0.0
     refuses_existing: bool = False
@@ -45,8 +45,7 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[str]:
             f"starting {request.workflow} without an id", "start it in a step, or with using(id=...) made of ctx.run_id"
         )
     at = backend.current()
-    signature = inspect.signature(request.function)
-    runs = [_new_run(at, request, call, signature) for call in calls]
+    runs = [_new_run(at, request, call) for call in calls]
     if not runs:
         return []
     may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
@@ -63,10 +62,10 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[str]:
     return [run.id for run in runs]
 
 
-def _new_run(at: Backend, request: StartRequest, call: Call, signature: inspect.Signature) -> RunRecord:
+def _new_run(at: Backend, request: StartRequest, call: Call) -> RunRecord:
     run_id, args, kwargs = call
     try:
-        signature.bind(None, *args, **kwargs)
+        request.signature.bind(None, *args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{request.workflow} cannot be started with these arguments: {error}") from None
     now = at.now()
