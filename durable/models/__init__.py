@@ -6,7 +6,8 @@ through `durable.operations` alone.
 
 from durable.models.audit import OperatorAction
 from durable.models.history import Attempt, Entry, EntryMetadata
+from durable.models.idempotency import IdempotencyKey
 from durable.models.inbox import QueueMessage
 from durable.models.run import Run
 
-__all__ = ["Attempt", "Entry", "EntryMetadata", "OperatorAction", "QueueMessage", "Run"]
+__all__ = ["Attempt", "Entry", "EntryMetadata", "IdempotencyKey", "OperatorAction", "QueueMessage", "Run"]
