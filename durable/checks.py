@@ -12,11 +12,14 @@ E005    the codec lacks `encode` or `decode`, or does not give back what it was 
 E006    no database has the alias `DURABLE["DATABASE"]`
 E007    `RQ_QUEUES` lacks a queue that runs would go to
 E008    two functions have one workflow name
+E009    `RETENTION` says something that is no time, state or workflow
+E010    the redaction hook cannot be imported or called
 W081    a queue without the JSON serializer
 W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
 W084    a database router sends durable's models elsewhere
 W085    `ENCRYPTION_KEYS` without a codec that uses them
+W086    `RETENTION` names a workflow that there is not
 ======  ==============================================================
 """
 
@@ -42,6 +45,8 @@ __all__ = [
     "check_codec",
     "check_database",
     "check_queues",
+    "check_redaction",
+    "check_retention",
     "check_router",
     "check_rqworker",
     "check_serializers",
@@ -126,7 +131,11 @@ _WANTED: Mapping[str, _Wanted] = {
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,
     "GUARD": (lambda value: value in GUARDS, f"one of {', '.join(map(repr, GUARDS))}"),
-    "RETENTION": (lambda value: value is None or _is_positive_duration(value), "seconds above 0, a timedelta or None"),
+    "RETENTION": (
+        lambda value: value is None or isinstance(value, Mapping) or _is_positive_duration(value),
+        "seconds above 0, a timedelta, None, or a dict of them by state and workflow",
+    ),
+    "REDACT": (lambda value: isinstance(value, str), 'the dotted path of a function, or ""'),
 }
 assert set(conf.names) == set(_WANTED) >= DURATIONS
 
@@ -170,6 +179,21 @@ def _check_keys_used(codec: Any) -> Iterator[CheckMessage]:
         hint = 'Set DURABLE["CODEC"] to "durable.crypto.FernetCodec", or take the keys out.'
         message = 'DURABLE["ENCRYPTION_KEYS"] is set, but the codec does not encrypt.'
         yield Warning(message, hint=hint, id="durable.W085")
+
+
+@register(TAG)
+def check_redaction(**_: object) -> list[CheckMessage]:
+    """The redaction hook is there: while it is not, operators see no payload at all."""
+    if not _is_text(conf.REDACT):
+        return []
+    try:
+        problem = "" if callable(import_string(conf.REDACT)) else "it is no function"
+    except Exception as error:  # noqa: BLE001 - the hook's module may raise anything
+        problem = f"{type(error).__name__}: {error}"
+    if not problem:
+        return []
+    hint = "Give the dotted path of a function redact(workflow, field, value) that returns what may be shown."
+    return [Error(f'DURABLE["REDACT"], {conf.REDACT}, cannot be used: {problem}.', hint=hint, id="durable.E010")]
 
 
 @register(TAG)
@@ -252,6 +276,28 @@ def check_workflows(**_: object) -> list[CheckMessage]:
         )
         for clash in registry.clashes()
     ]
+
+
+@register(TAG)
+def check_retention(**_: object) -> list[CheckMessage]:
+    """What is kept for how long is said in words that there are."""
+    from durable.retention import Policy, RetentionError
+
+    if not isinstance(conf.RETENTION, Mapping):
+        return []  # a duration; E003 has said so if it is none
+    try:
+        policy = Policy.of(conf.RETENTION)
+    except RetentionError as error:
+        return [Error(f'DURABLE["RETENTION"]: {error}.', hint=error.hint, id="durable.E009")]
+    known = [each.name for each in registry.all()]
+    messages: list[CheckMessage] = []
+    for name in policy.workflows:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
+            hint = f"{advice}If runs of it are left over, keep the line and silence this check."
+            messages.append(Warning(f'RETENTION names no workflow: "{name}".', hint=hint, id="durable.W086"))
+    return messages
 
 
 @register(TAG)

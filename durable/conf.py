@@ -36,7 +36,10 @@ class Values:
     - `QUEUE`: the RQ queue of workflows that name none.
     - `CLAIM_BATCH`: how many due runs a worker claims at once.
     - `GUARD`: "off", "warn" or "raise": reserved for a guard of the rules at run time; nothing reads it yet.
-    - `RETENTION`: reserved for how long ended runs are kept; nothing is pruned yet.
+    - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
+      workflow (`durable.retention.Policy.of`).
+    - `REDACT`: the dotted path of `redact(workflow, field, value)`, which returns what operators may see of a payload
+      (`durable.inspection.payloads`); "" shows all of it to those who may see payloads.
     """
 
     CODEC: str = "durable.codec.JsonCodec"
@@ -52,10 +55,11 @@ class Values:
     QUEUE: str = "default"
     CLAIM_BATCH: int = 10
     GUARD: Literal["off", "warn", "raise"] = "off"
-    RETENTION: float | None = None
+    RETENTION: float | Mapping[str, Any] | None = None
+    REDACT: str = ""
 
 
-#: The settings that are durations, and so may be given as `timedelta`.
+#: The settings that are durations, or may be one, and so may be given as `timedelta`.
 DURATIONS = frozenset({"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "DIVERGENCE_GRACE", "RETENTION"})
 
 

@@ -32,6 +32,14 @@ class RunQuerySet(models.QuerySet["Run"]):
         """Those which may still move."""
         return self.exclude(state__in=[state.value for state in ENDED])
 
+    def ended_in(self, state: str) -> Self:
+        """Those which have ended in this state; said so that the index over ended runs serves it."""
+        return self.filter(state=state, finished_at__isnull=False)
+
+    def ended_before(self, state: str, workflow: str, moment: datetime) -> Self:
+        """The workflow's runs that ended in this state before the moment."""
+        return self.ended_in(state).filter(workflow=workflow, finished_at__lt=moment)
+
     def unheld(self, now: datetime) -> Self:
         """Those which no live lease holds."""
         return self.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now))

@@ -4,6 +4,9 @@ The *timer* rings at the deadline of a sleep, a backoff or a wait. The *sweep* r
 whatever is due or whose lease ran out: it makes up for every ring and alarm that was lost, and insists where a job of
 the bell was. Both only ring; they change no run. Any number of them may run at once: rings are coalesced, and one too
 many finds nothing to do. They outlive any outage of the database or Redis.
+
+Between two rings the sweep also deletes, for a moment, what is past its `RETENTION`; what that is, `durable.retention`
+decides.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -22,6 +27,7 @@ from redis.exceptions import RedisError
 from durable import bell, redis_client
 from durable.conf import conf
 from durable.process import DATABASE_TROUBLE, close_connections, close_stale_connections
+from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.store.base import Store
 
 __all__ = ["Alarms", "Sweep", "Timer"]
@@ -30,6 +36,8 @@ logger = logging.getLogger("durable.timer")
 
 PAUSE = 0.01  # seconds between two looks at least, however dense the deadlines are
 RETRY = 1.0  # seconds until the next try during an outage
+PRUNE_FOR = 1.0  # seconds of one sweep in which rows are deleted, at most
+PRUNE_EVERY = 60.0  # seconds from the end of a round of pruning to the next
 
 _log_this = redis_client.Seldom()
 
@@ -134,12 +142,44 @@ class Sweep(Periodic):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-sweep")
+        self._round: Iterator[Pruned] | None = None
+        self._next_round = 0.0
 
     def look(self, now: datetime) -> datetime:
-        """Ring, and come again after the interval."""
+        """Ring, prune a little, and come again after the interval."""
         for queue in self.store.due_queues(now):
             bell.ring(queue, insist=True)
+        self._prune(now)
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
+
+    def _prune(self, now: datetime) -> None:
+        """Go on with the round of pruning, or begin one if it is time; for a moment only."""
+        if self._round is None:
+            if time.monotonic() < self._next_round or (pruner := _pruner()) is None:
+                return
+            self._round = pruner.batches(now)
+        self._next_round = time.monotonic() + PRUNE_EVERY
+        until = time.monotonic() + min(PRUNE_FOR, conf.SWEEP_INTERVAL / 2)
+        pruning, self._round = self._round, None  # an error ends the round
+        total = Pruned()
+        for pruned in pruning:
+            total += pruned
+            if self._stopping or time.monotonic() >= until:
+                self._round = pruning
+                break
+        if total != Pruned():
+            logger.info("past their retention: %d runs and %d rows of the audit log", total.runs, total.actions)
+
+
+def _pruner() -> Pruner | None:
+    """Deletes what the settings let go; None if that is nothing."""
+    try:
+        policy = Policy.of(conf.RETENTION)
+    except RetentionError as error:
+        if _log_this("retention"):
+            logger.error('nothing is pruned, DURABLE["RETENTION"] cannot be read: %s. %s', error, error.hint)
+        return None
+    return None if policy.keeps_all else Pruner(policy, conf.DATABASE)
 
 
 class Alarms:

@@ -28,15 +28,16 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "foundation": (("conf", "registry", "signals", "ids", "codec", "crypto"), ("core",)),
     "models": (("models", "querysets", "migrations"), ("core", "foundation")),
     "store": (("store",), ("models", "core", "foundation")),
+    "retention": (("retention",), ("models", "core", "foundation")),
     "bell": (("bell", "redis_client"), ("models", "core", "foundation")),
     "backend": (("backend",), ("store", "bell", "models", "core", "foundation")),
     "operations": (
         ("operations", "replay", "audit", "history", "handles", "definitions"),
-        ("backend", "store", "bell", "models", "core", "foundation"),
+        ("backend", "retention", "store", "bell", "models", "core", "foundation"),
     ),
     "worker": (
         ("worker", "passes", "jobs", "timer", "process", "stopping", "supervisor", "fleet", "rq_workers"),
-        ("drivers", "context", "backend", "store", "bell", "models", "core", "foundation"),
+        ("drivers", "context", "backend", "retention", "store", "bell", "models", "core", "foundation"),
     ),
     "lint": (("lint",), ("core", "foundation")),
     "surfaces": (

@@ -86,6 +86,12 @@ class Run(models.Model):
             models.Index(fields=["created_at", "id"], name="durable_run_newest"),
             models.Index(fields=["state", "created_at", "id"], name="durable_run_by_state"),
             models.Index(fields=["workflow", "created_at", "id"], name="durable_run_by_workflow"),
+            # ended runs, the oldest of each kind first, for retention; a run enters it once, at its end
+            models.Index(
+                fields=["state", "workflow", "finished_at", "id"],
+                condition=Q(finished_at__isnull=False),
+                name="durable_run_ended",
+            ),
             models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="durable_run_children"),
             models.Index(fields=["replay_of"], condition=Q(replay_of__isnull=False), name="durable_run_replays"),
         ]

@@ -68,6 +68,7 @@ class TestSettings:
             ("GUARD", "loud"),
             ("GUARD", []),
             ("RETENTION", 0),
+            ("RETENTION", "30 days"),
             ("ENCRYPTION_KEYS", "one key, and no list"),
             ("ENCRYPTION_KEYS", [""]),
         ],
@@ -88,12 +89,41 @@ class TestSettings:
             ("GUARD", "raise"),
             ("RETENTION", None),
             ("RETENTION", timedelta(days=30)),
+            ("RETENTION", {"completed": 60, "failed": None}),
             ("ENCRYPTION_KEYS", ("a", b"b")),
         ],
     )
     def test_right_values(self, key: str, value: object) -> None:
         with override_settings(DURABLE={key: value}):
             assert checks.check_settings() == []
+
+
+class TestRetention:
+    @pytest.mark.parametrize(
+        ("retention", "advice"),
+        [
+            ({"complete": 60}, '"completed"'),
+            ({"completed": 0}, "timedelta"),
+            ({"completed": "30 days"}, "timedelta"),
+            ({"audit": True}, "timedelta"),
+            ({"workflows": ["shop.fulfil"]}, "shop.fulfil"),
+            ({"workflows": {"shop.fulfil": {"fialed": 60}}}, '"failed"'),
+            ({"workflows": {"shop.fulfil": {"failed": -1}}}, "timedelta"),
+        ],
+    )
+    def test_what_cannot_be_read_is_told_with_what_would_be_right(self, retention: object, advice: str) -> None:
+        with override_settings(DURABLE={"RETENTION": retention}):
+            messages = checks.check_retention()
+        assert ids(messages) == ["durable.E009"]
+        assert advice in str(messages[0].hint)
+
+    def test_a_workflow_that_there_is_not(self, workflows: Registry) -> None:
+        workflows.register(Definition("shop.fulfil"))
+        retention = {"completed": 60, "workflows": {"shop.fulfill": None, "shop.fulfil": timedelta(days=1)}}
+        with override_settings(DURABLE={"RETENTION": retention}):
+            messages = checks.check_retention()
+        assert ids(messages) == ["durable.W086"]
+        assert '"shop.fulfil"' in str(messages[0].hint)
 
 
 class Deaf:

@@ -1,0 +1,301 @@
+"""Retention: how long what has ended is kept, and how it goes.
+
+Owns the meaning of `DURABLE["RETENTION"]` and the deletion of runs that are past it, with all that belongs to them:
+entries, attempts, messages. The audit log has a time of its own, because it outlives its runs.
+
+A batch is one short transaction that waits for nobody: it locks the rows it deletes and the rows that refer to them,
+and skips what others hold until the next time. A run that was started or replayed from a pruned one stays, and forgets
+where it came from. What may go stands at the front of the range of an index for each state and workflow, so that
+nothing is read but what is deleted, however much is kept.
+
+Decides nothing about when to prune, and writes no audit log; see `durable.timer` and `durable.operations.pruning`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models import Count, ProtectedError, QuerySet, RestrictedError
+
+from durable.core.entries import ENDED
+from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
+
+__all__ = ["Policy", "Pruned", "Pruner", "RetentionError"]
+
+logger = logging.getLogger("durable.retention")
+
+BATCH = 200  # runs that one transaction deletes at most
+WEIGHT = 10_000  # entries that one transaction deletes at most, unless a single run has more
+ACTIONS = 2_000  # rows of the audit log that one transaction deletes at most
+
+STATES = tuple(sorted(str(state) for state in ENDED))
+KEYS = (*STATES, "audit", "workflows")
+
+Seconds = float | None  # None: kept for ever
+
+
+class RetentionError(ValueError):
+    """`DURABLE["RETENTION"]` cannot be read. `hint` says what would be right."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How long what has ended is kept, in seconds since its end; None for ever.
+
+    `states` has a time for each state in which a run ends, `workflows` those of workflows that differ, and `audit` is
+    the time for rows of the audit log.
+    """
+
+    states: Mapping[str, Seconds]
+    workflows: Mapping[str, Mapping[str, Seconds]]
+    audit: Seconds = None
+
+    @classmethod
+    def of(cls, given: object) -> Policy:
+        """What `DURABLE["RETENTION"]` says. Raises RetentionError.
+
+        - None: everything is kept.
+        - A duration (seconds or timedelta): for runs of every workflow and for the audit log.
+        - A dict with durations or None for "completed", "failed", "cancelled" and "audit" (kept unless named), and with
+          "workflows": by name a duration, None, or a dict by state, where what is not named is as for all.
+        """
+        if not isinstance(given, Mapping):
+            kept = _seconds(given, "RETENTION")
+            return cls(states=dict.fromkeys(STATES, kept), workflows={}, audit=kept)
+        _check_keys(given, KEYS, "RETENTION")
+        states = {state: _seconds(given.get(state), f"RETENTION, {state}") for state in STATES}
+        workflows = given.get("workflows") or {}
+        if not isinstance(workflows, Mapping):
+            raise RetentionError(
+                f"RETENTION, workflows, must be a dict by name, not {workflows!r}",
+                'Write "workflows": {"shop.fulfil": {"completed": 86400}}.',
+            )
+        return cls(
+            states=states,
+            workflows={str(name): _of_workflow(name, each, states) for name, each in workflows.items()},
+            audit=_seconds(given.get("audit"), "RETENTION, audit"),
+        )
+
+    @classmethod
+    def older_than(cls, seconds: float, *, states: Sequence[str] = (), workflow: str | None = None) -> Policy:
+        """Runs that ended so long ago, of these states and of this workflow if they are named, else the audit too."""
+        kept: dict[str, Seconds] = dict.fromkeys(STATES, None)
+        times = {**kept, **dict.fromkeys(states or STATES, seconds)}
+        if workflow is not None:
+            return cls(states=kept, workflows={workflow: times})
+        return cls(states=times, workflows={}, audit=None if states else seconds)
+
+    def of_run(self, workflow: str, state: str) -> Seconds:
+        """How long a run of this workflow is kept that ended in this state."""
+        return self.workflows.get(workflow, self.states)[state]
+
+    def is_bounded(self, state: str) -> bool:
+        """Whether any run that ended in this state goes."""
+        return any(each[state] is not None for each in (self.states, *self.workflows.values()))
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing ever goes."""
+        return self.audit is None and not any(map(self.is_bounded, STATES))
+
+
+def _of_workflow(name: object, given: object, states: Mapping[str, Seconds]) -> Mapping[str, Seconds]:
+    where = f'RETENTION, workflow "{name}"'
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(STATES, _seconds(given, where))
+    _check_keys(given, STATES, where)
+    return {**states, **{str(state): _seconds(each, f"{where}, {state}") for state, each in given.items()}}
+
+
+def _check_keys(given: Mapping[Any, Any], known: Sequence[str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), known, n=1)
+            advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
+            raise RetentionError(f"{where} has the unknown key {key!r}", f"{advice}It may have {', '.join(known)}.")
+
+
+def _seconds(given: object, where: str) -> Seconds:
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    if seconds is None:
+        return None
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0:
+        return float(seconds)
+    raise RetentionError(
+        f"{where} must be seconds above 0, a timedelta or None, not {given!r}",
+        "Write timedelta(days=30) for a time, None for ever.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """How many rows went, or would go; of each kind."""
+
+    runs: int = 0
+    entries: int = 0
+    attempts: int = 0
+    messages: int = 0
+    actions: int = 0
+
+    def __add__(self, other: Pruned) -> Pruned:
+        return Pruned(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+
+Key = tuple[datetime, str]
+
+#: What says that rows of the application's own refer to a run, and do not let it go.
+_REFUSALS = (ProtectedError, RestrictedError, IntegrityError)
+
+
+class Pruner:
+    """Deletes what `policy` lets go, on the database `alias`."""
+
+    def __init__(self, policy: Policy, alias: str) -> None:
+        self.policy = policy
+        self.alias = alias
+        self._skips_locked = connections[alias].features.has_select_for_update_skip_locked
+
+    def batches(self, now: datetime) -> Iterator[Pruned]:
+        """Delete what is past its time at `now`, a batch for each item. A run that something protects is skipped."""
+        for ended in self._ended(now):
+            yield from self._runs(ended)
+        yield from self._actions(now)
+
+    def preview(self, now: datetime, most: int) -> Pruned:
+        """How many runs and rows of the audit log would go; counting stops at `most` of each."""
+        runs = 0
+        for ended in self._ended(now):
+            runs += ended.values("id")[: most - runs].count()
+        old = self._old_actions(now)
+        return Pruned(runs=runs, actions=0 if old is None else old[:most].count())
+
+    # -- runs
+
+    def _ended(self, now: datetime) -> Iterator[QuerySet[Run]]:
+        """The runs past their time: for each state and workflow the oldest first."""
+        runs = Run.objects.using(self.alias)
+        for state in filter(self.policy.is_bounded, STATES):
+            workflow = ""
+            while True:  # from one workflow to the next along the index, over whatever number of runs
+                later = runs.ended_in(state).filter(workflow__gt=workflow).order_by("workflow")
+                found = later.values_list("workflow", flat=True).first()
+                if found is None:
+                    break
+                workflow = found
+                if (kept := self.policy.of_run(workflow, state)) is not None:
+                    yield runs.ended_before(state, workflow, now - timedelta(seconds=kept))
+
+    def _runs(self, ended: QuerySet[Run]) -> Iterator[Pruned]:
+        last: Key | None = None
+        while True:
+            try:
+                pruned, last = self._batch(ended, last, BATCH)
+            except _REFUSALS:
+                pruned, last = self._one_by_one(ended, last)
+            if last is None:
+                return
+            yield pruned
+
+    def _one_by_one(self, ended: QuerySet[Run], last: Key | None) -> tuple[Pruned, Key | None]:
+        """A batch in transactions of one run each, so that what is protected keeps nothing else."""
+        total, seen = Pruned(), None
+        for finished_at, run_id in _after(ended, last).values_list("finished_at", "id")[:BATCH]:
+            assert finished_at is not None
+            seen = (finished_at, run_id)
+            try:
+                total += self._batch(ended.filter(id=run_id), None, 1)[0]
+            except _REFUSALS as error:
+                logger.warning('run "%s" is past its time and stays, because something refers to it: %s', run_id, error)
+        return total, seen
+
+    def _batch(self, ended: QuerySet[Run], last: Key | None, size: int) -> tuple[Pruned, Key | None]:
+        """Delete up to `size` runs after `last`; what went, and the last that was looked at, None past the end."""
+        with transaction.atomic(using=self.alias):
+            rows = self._locked(_after(ended, last)).values_list("finished_at", "id")[:size]
+            found = self._light([(moment, run_id) for moment, run_id in rows if moment is not None])
+            if not found:
+                return Pruned(), None
+            ids = self._let_go([run_id for _, run_id in found])
+            return self._delete(ids), found[-1]
+
+    def _locked(self, runs: QuerySet[Run]) -> QuerySet[Run]:
+        return runs.select_for_update(skip_locked=self._skips_locked)
+
+    def _light(self, found: list[Key]) -> list[Key]:
+        """The first of them, as many as are not too much for one transaction; one at least."""
+        counts = (
+            Entry.objects.using(self.alias)
+            .filter(run_id__in=[run_id for _, run_id in found])
+            .values_list("run_id")
+            .annotate(count=Count("pk"))
+            .order_by()
+        )
+        weights = dict(counts)
+        total = 0
+        for number, (_, run_id) in enumerate(found):
+            total += weights.get(run_id, 0)
+            if total > WEIGHT and number:
+                return found[:number]
+        return found
+
+    def _let_go(self, ids: list[str]) -> list[str]:
+        """Have runs that came from these forget it; those of which every such run could be had without waiting."""
+        runs = Run.objects.using(self.alias)
+        for field in ("parent_id", "replay_of_id"):
+            referring = runs.filter(**{f"{field}__in": ids})
+            free = list(self._locked(referring.order_by("id")).values_list("id", flat=True))
+            if free:
+                runs.filter(id__in=free).update(**{field: None})
+            held = set(referring.values_list(field, flat=True))
+            ids = [each for each in ids if each not in held]
+        return ids
+
+    def _delete(self, ids: list[str]) -> Pruned:
+        if not ids:
+            return Pruned()
+        entries = Entry.objects.using(self.alias).filter(run_id__in=ids)
+        EntryMetadata.objects.using(self.alias).filter(entry__in=entries.values("pk")).delete()
+        # not delete(): it would fetch each entry to look for metadata, which is gone
+        gone = entries._raw_delete(self.alias)
+        attempts, _ = Attempt.objects.using(self.alias).filter(run_id__in=ids).delete()
+        messages, _ = QueueMessage.objects.using(self.alias).filter(run_id__in=ids).delete()
+        # through Django, which minds the models of the application that refer to runs
+        _, by_model = Run.objects.using(self.alias).filter(id__in=ids).only("id").delete()
+        runs = by_model.get(Run._meta.label, 0)
+        return Pruned(runs=runs, entries=gone, attempts=attempts, messages=messages)
+
+    # -- the audit log
+
+    def _old_actions(self, now: datetime) -> QuerySet[OperatorAction] | None:
+        if self.policy.audit is None:
+            return None
+        before = now - timedelta(seconds=self.policy.audit)
+        return OperatorAction.objects.using(self.alias).filter(created_at__lt=before).order_by("created_at", "id")
+
+    def _actions(self, now: datetime) -> Iterator[Pruned]:
+        old = self._old_actions(now)
+        while old is not None:
+            ids = list(old.values_list("pk", flat=True)[:ACTIONS])
+            if not ids:
+                return
+            gone, _ = OperatorAction.objects.using(self.alias).filter(pk__in=ids).delete()
+            yield Pruned(actions=gone)
+
+
+def _after(ended: QuerySet[Run], last: Key | None) -> QuerySet[Run]:
+    """Those behind `last`, in their order; rows compared as such are what an index can serve."""
+    ordered = ended.order_by("finished_at", "id")
+    if last is None:
+        return ordered
+    moment, run_id = last
+    return ordered.filter(finished_at__gte=moment).exclude(finished_at=moment, id__lte=run_id)
