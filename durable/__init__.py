@@ -9,12 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from durable.audit import Actor, OperationDeniedError, acting_as
     from durable.context import AsyncContext, Context
     from durable.core.current import current_step
     from durable.core.errors import (
         CriticalError,
         DurableError,
         EntryInProgressError,
+        EntryNotFoundError,
         ErrorInfo,
         HistoryDivergedError,
         InvalidTransitionError,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
         OutsideStepError,
         PayloadError,
         RaceError,
+        ReplayRefusedError,
         RollbackCheckpointError,
         RollbackError,
         RunCancelledError,
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
         RunCrashedError,
         RunFailedError,
         RunNotFoundError,
+        StalePlanError,
+        StaleRunError,
         StepExhaustedError,
         StepTimeoutError,
     )
@@ -53,11 +58,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "durable.audit": ("Actor", "OperationDeniedError", "acting_as"),
     "durable.context": ("AsyncContext", "Context"),
     "durable.core.errors": (
         "CriticalError",
         "DurableError",
         "EntryInProgressError",
+        "EntryNotFoundError",
         "ErrorInfo",
         "HistoryDivergedError",
         "InvalidTransitionError",
@@ -68,6 +75,7 @@ _MODULES = {
         "OutsideStepError",
         "PayloadError",
         "RaceError",
+        "ReplayRefusedError",
         "RollbackCheckpointError",
         "RollbackError",
         "RunCancelledError",
@@ -75,6 +83,8 @@ _MODULES = {
         "RunCrashedError",
         "RunFailedError",
         "RunNotFoundError",
+        "StalePlanError",
+        "StaleRunError",
         "StepExhaustedError",
         "StepTimeoutError",
     ),
@@ -97,6 +107,7 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "Actor",
     "AsyncContext",
     "BlockFailure",
     "BlockResult",
@@ -106,6 +117,7 @@ __all__ = [
     "CriticalError",
     "DurableError",
     "EntryInProgressError",
+    "EntryNotFoundError",
     "ErrorInfo",
     "Handle",
     "HistoryDivergedError",
@@ -115,11 +127,13 @@ __all__ = [
     "MessageNotCompletedError",
     "MessageTimeoutError",
     "OpenTransactionError",
+    "OperationDeniedError",
     "OutsideStepError",
     "PayloadError",
     "QueueMessage",
     "RaceError",
     "RaceResult",
+    "ReplayRefusedError",
     "RollbackCheckpointError",
     "RollbackContext",
     "RollbackError",
@@ -128,11 +142,14 @@ __all__ = [
     "RunCrashedError",
     "RunFailedError",
     "RunNotFoundError",
+    "StalePlanError",
+    "StaleRunError",
     "StepExhaustedError",
     "StepFailure",
     "StepResult",
     "StepTimeoutError",
     "Workflow",
+    "acting_as",
     "aget_run",
     "current_step",
     "get_run",

@@ -16,6 +16,7 @@ from durable.core.errors import ErrorInfo
 
 __all__ = [
     "ENDED",
+    "ActionRecord",
     "AttemptRecord",
     "Batch",
     "Committed",
@@ -196,6 +197,8 @@ class RunRecord:
     - `origins`: the locations of the failures that made the run fail, for recover.
     - `generations`: for steps that were compensated and run again, how often; part of their idempotency keys.
     - `diverged_at`: since when the code at hand does not fit, within the grace period.
+    - `seed`, `began_at`: of a run that goes on with another's history, the id and the moment that its deterministic draws
+      and times start from; "" and None: its own.
     """
 
     id: str
@@ -225,6 +228,8 @@ class RunRecord:
     generations: dict[str, int] = field(default_factory=dict)
     parent_id: str | None = None
     replay_of_id: str | None = None
+    seed: str = ""
+    began_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,16 +264,40 @@ class Committed:
     ring: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRecord:
+    """One action of an operator, as the audit log keeps it.
+
+    `actor_id` is the user's key, None where the database that holds the log does not know the user; `actor_label` names
+    whoever it was in any case. `before` and `after` are states of the run, "" where there was none.
+    """
+
+    action: str
+    run_id: str
+    source: str
+    outcome: str
+    created_at: datetime
+    actor_id: Any = None
+    actor_label: str = ""
+    reason: str = ""
+    before: str = ""
+    after: str = ""
+    detail: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class RunChange:
     """What a verb from outside does to a run, decided under the run's lock.
 
     `entries` are written as given (with their metadata), `deleted` locations go, and `unreceive` lists the waits whose
-    messages return to the inbox as pending. `raise_fence` takes the run away from a worker that may still hold it.
+    messages return to the inbox as pending; `retracted` messages go altogether. `raise_fence` takes the run away from a
+    worker that may still hold it. `action` is logged if, and only if, the change happens.
     """
 
     run: RunPatch
     entries: Sequence[Entry] = ()
     deleted: Sequence[str] = ()
     unreceive: Sequence[str] = ()
+    retracted: Sequence[str] = ()
     raise_fence: bool = False
+    action: ActionRecord | None = None

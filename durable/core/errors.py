@@ -22,6 +22,7 @@ __all__ = [
     "CriticalError",
     "DurableError",
     "EntryInProgressError",
+    "EntryNotFoundError",
     "ErrorInfo",
     "Evicted",
     "HistoryDivergedError",
@@ -36,6 +37,7 @@ __all__ = [
     "PassAborted",
     "PayloadError",
     "RaceError",
+    "ReplayRefusedError",
     "RollbackCheckpointError",
     "RollbackError",
     "RunCancelledError",
@@ -43,6 +45,8 @@ __all__ = [
     "RunCrashedError",
     "RunFailedError",
     "RunNotFoundError",
+    "StalePlanError",
+    "StaleRunError",
     "StepExhaustedError",
     "StepTimeoutError",
 ]
@@ -257,6 +261,54 @@ class InvalidTransitionError(DurableError):
         self.allowed = tuple(str(each) for each in allowed)
         self.action = action
         super().__init__(f"cannot {action} a run that is {self.state}; allowed when it is {', '.join(self.allowed)}")
+
+
+class StaleRunError(InvalidTransitionError):
+    """The run has moved on since the operator looked at it: nothing was changed. `state` is the one it is in now."""
+
+    def __init__(self, run_id: str, state: str, action: str) -> None:
+        DurableError.__init__(
+            self,
+            f'cannot {action} run "{run_id}" as you saw it: it has moved on since, and is {state} now; look at it again, '
+            "and decide anew",
+        )
+        self.run_id = run_id
+        self.state = str(state)
+        self.allowed = ()
+        self.action = action
+
+
+class EntryNotFoundError(DurableError):
+    """The run's history has nothing at this location. `nearest` are recorded locations like it."""
+
+    def __init__(self, run_id: str, location: str, nearest: Iterable[str] = ()) -> None:
+        self.run_id = run_id
+        self.location = location
+        self.nearest = tuple(nearest)
+        hint = f"; is it {' or '.join(self.nearest)}?" if self.nearest else "; look at handle.history()"
+        super().__init__(f'run "{run_id}" has recorded nothing at "{location[:200]}"{hint}')
+
+
+class ReplayRefusedError(DurableError):
+    """The run cannot be replayed from there, not now or not in this way. `refusals` say why, and what to do."""
+
+    def __init__(self, run_id: str, location: str, refusals: Iterable[str]) -> None:
+        self.run_id = run_id
+        self.location = location
+        self.refusals = tuple(refusals)
+        super().__init__(f'cannot replay run "{run_id}" from "{location}": {"; ".join(self.refusals)}')
+
+
+class StalePlanError(DurableError):
+    """The run's history is no longer the one that the replay was planned with: nothing was changed."""
+
+    def __init__(self, run_id: str, location: str) -> None:
+        self.run_id = run_id
+        self.location = location
+        super().__init__(
+            f'the history of run "{run_id}" has changed since the replay from "{location}" was planned; plan it again, '
+            "and look at what it would do now"
+        )
 
 
 class RunFailedError(DurableError):

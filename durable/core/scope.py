@@ -86,7 +86,7 @@ class Scope:
         self.is_concurrent: bool = branch is not None or (parent is not None and parent.is_concurrent)
         self.has_checkpoint: bool = parent is not None and parent.has_checkpoint
         #: The moment of the newest record that this scope's code has seen.
-        self.moment: datetime = parent.moment if parent else journal.run.created_at
+        self.moment: datetime = parent.moment if parent else journal.run.began_at or journal.run.created_at
         #: The operation that runs now, for messages.
         self.busy: str | None = None
         #: The control flow that ended this scope; whatever the code does with it, it stands.
@@ -305,7 +305,7 @@ class Scope:
     def random(self) -> random.Random:
         """A generator seeded by run and location: the same draws in each pass."""
         if self._random is None:
-            self._random = random.Random(f"{self.journal.run.id}/{self.location}")  # noqa: S311  # not for secrets
+            self._random = random.Random(f"{self.journal.run.seed or self.journal.run.id}/{self.location}")  # noqa: S311  # not for secrets
         return self._random
 
     def uuid4(self) -> uuid.UUID:

@@ -14,7 +14,8 @@ __all__ = ["OperatorAction"]
 class OperatorAction(models.Model):
     """One action of an operator, the denied ones included.
 
-    It outlives the run, which it knows by its id as text, and the user, whose name stays in `actor_label`.
+    It outlives the run, which it knows by its id as text, and the user, whose name stays in `actor_label`. The columns
+    are those of `durable.core.entries.ActionRecord`; the outcomes are `durable.audit.Outcome`'s.
     """
 
     class Source(models.TextChoices):
@@ -36,6 +37,7 @@ class OperatorAction(models.Model):
     before = SafeTextField[str, str](default="", blank=True)
     after = SafeTextField[str, str](default="", blank=True)
     outcome = NameField[str, str](max_length=64)
+    detail = SafeTextField[str, str](default="", db_default="", blank=True)
     created_at = models.DateTimeField()
 
     class Meta:

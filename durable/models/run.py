@@ -61,6 +61,8 @@ class Run(models.Model):
     replay_of = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="replays", db_index=False
     )
+    seed = NameField[str, str](max_length=200, default="", db_default="", blank=True)
+    began_at = models.DateTimeField(null=True, blank=True)
 
     objects = RunQuerySet.as_manager()
 

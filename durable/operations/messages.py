@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from durable import backend
+from durable import audit, backend
 from durable.backend import Backend
 from durable.core.entries import ENDED, Message, MessageState, OutgoingMessage, RunState
 from durable.core.errors import RunNotFoundError
 from durable.core.location import escape
 from durable.ids import MAX_ID, new_id
+from durable.operations.attribution import attributed
 from durable.operations.common import UNENDED, check_state, decoded, require_step, wait_for
 from durable.operations.reading import check_not_lost, record
 
@@ -18,11 +19,27 @@ __all__ = ["ask", "send"]
 
 def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = None) -> str:
     """Send a message; its id. Raises RunNotFoundError, InvalidTransitionError for an ended run, PayloadError."""
+    return _sent("send", run_id, queue, body, idempotency_id)
+
+
+def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> str:
+    at = backend.current()
+    if audit.acting() is None:  # the application's own traffic, which is not logged
+        return _put(at, _message(at, run_id, queue, body, idempotency_id))
+    with attributed(at, action, run_id) as by:
+        message = _message(at, run_id, queue, body, idempotency_id)
+        with at.store.transaction():
+            run = by.lock()
+            sent = _put(at, message)
+            at.store.log([by.done(before=run.state, after=run.state, detail=f'message {sent} to "{queue}"')])
+        return sent
+
+
+def _message(at: Backend, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> OutgoingMessage:
     if idempotency_id is None:
         require_step(f'sending to "{queue}"', "use ctx.queue.send(queue, body, to=...), or give the message an id")
-    at = backend.current()
     escape(queue)
-    message = OutgoingMessage(
+    return OutgoingMessage(
         id=new_id(),
         to=run_id,
         queue=queue,
@@ -30,13 +47,17 @@ def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = Non
         sent_at=at.now(),
         idempotency_id=_checked_message_id(idempotency_id),
     )
-    run = record(run_id)
-    if run.state in ENDED and (sent := _sent_before(at, run_id, idempotency_id)):
+
+
+def _put(at: Backend, message: OutgoingMessage) -> str:
+    """Put the message into the run's inbox; its id, or that of the one which was sent with its idempotency id."""
+    run = record(message.to)
+    if run.state in ENDED and (sent := _sent_before(at, run.id, message.idempotency_id)):
         return sent
     check_state(run, "send to", UNENDED)
     stored, ring = at.store.send([message])
     if stored[0] is None:
-        raise RunNotFoundError(run_id)
+        raise RunNotFoundError(message.to)
     if ring:
         at.ring(ring)
     return stored[0].id
@@ -65,7 +86,7 @@ def ask(run_id: str, queue: str, body: Any, *, timeout: float | None, idempotenc
     A run that ends without an answer raises RunFailedError, RunCancelledError or TimeoutError at once.
     """
     at = backend.current()
-    message_id = send(run_id, queue, body, idempotency_id=idempotency_id)
+    message_id = _sent("ask", run_id, queue, body, idempotency_id)
 
     message = wait_for(
         at,

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from durable import backend
+from durable import audit, backend
 from durable.backend import Backend
 from durable.core.current import running_run
-from durable.core.entries import RunRecord
+from durable.core.entries import ActionRecord, RunRecord
 from durable.core.errors import RunConflictError
 from durable.ids import check_id, check_queue, new_id
+from durable.operations.attribution import Attribution, attributed
 from durable.operations.common import announce, require_step, tell
-from durable.operations.reading import record
 
-__all__ = ["StartRequest", "restart", "start"]
+__all__ = ["StartRequest", "check_is_successor", "restart", "start", "successor"]
 
 Call = tuple[str | None, tuple[Any, ...], dict[str, Any]]
 
@@ -40,26 +40,50 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[str]:
     Raises TypeError for arguments that do not fit, ValueError for an id that cannot be one, PayloadError, and
     RunConflictError for an id that is taken by another workflow or input.
     """
+    at = backend.current()
+    if audit.acting() is None:  # the application's own traffic, which is not logged
+        runs, created = _created(at, request, calls)
+    else:
+        with attributed(at, "start", _first_id(calls)) as by, at.store.transaction():
+            runs, created = _created(at, request, calls)
+            at.store.log([_logged(by, found, is_new) for found, is_new in created])
+    new = [run for run, (_, is_new) in zip(runs, created, strict=True) if is_new]
+    if new:
+        announce(at, request.queue, new[0].wake_at)
+        for run in new:
+            tell(run, previous="")
+    return [run.id for run in runs]
+
+
+def _created(
+    at: Backend, request: StartRequest, calls: Sequence[Call]
+) -> tuple[list[RunRecord], list[tuple[RunRecord, bool]]]:
+    """The runs that were asked for; and for each the row that has its id, and whether it is new."""
     if any(run_id is None for run_id, _, _ in calls):
         require_step(
             f"starting {request.workflow} without an id", "start it in a step, or with using(id=...) made of ctx.run_id"
         )
-    at = backend.current()
     runs = [_new_run(at, request, call) for call in calls]
     if not runs:
-        return []
+        return [], []
     may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
     with at.store.transaction() if may_conflict else nullcontext():  # all of them or none
         created = at.store.create(runs)
         for wanted, (found, is_new) in zip(runs, created, strict=True):
             if not is_new:
                 _check_same(at, request, wanted, found)
-    new = [run for run, is_new in created if is_new]
-    if new:
-        announce(at, request.queue, new[0].wake_at)
-        for run in new:
-            tell(run, previous="")
-    return [run.id for run in runs]
+    return runs, created
+
+
+def _first_id(calls: Sequence[Call]) -> str:
+    """The run that a refused start is about, if it is about one."""
+    return (calls[0][0] or "") if len(calls) == 1 else ""
+
+
+def _logged(by: Attribution, run: RunRecord, is_new: bool) -> ActionRecord:
+    if is_new:
+        return by.done(before="", after=run.state, run_id=run.id, detail=run.workflow)
+    return by.done(before=run.state, after=run.state, run_id=run.id, detail=f"{run.workflow}: was there already")
 
 
 def _new_run(at: Backend, request: StartRequest, call: Call) -> RunRecord:
@@ -89,21 +113,44 @@ def _check_same(at: Backend, request: StartRequest, wanted: RunRecord, found: Ru
         raise RunConflictError(found.id, f'as a run of "{found.workflow}" with another input')
 
 
-def restart(run_id: str) -> str:
-    """Start a new run of the same workflow with the same input; its id."""
+def restart(run_id: str, *, as_id: str | None = None) -> str:
+    """Start a new run of the same workflow with the same input; its id.
+
+    With `as_id`, the new run has that id; one that this run was restarted as already is returned. Raises
+    RunConflictError if the id is another run's.
+    """
+    require_step("restarting a run", "restart it in a step")
     at = backend.current()
-    old = record(run_id)
+    with attributed(at, "restart", run_id) as by, at.store.transaction():
+        old = by.lock()
+        wanted = successor(at, old, as_id)
+        [(new, is_new)] = at.store.create([wanted])
+        if not is_new:
+            check_is_successor(new, old)
+        at.store.log([by.done(before=old.state, after=old.state, detail=f"as run {new.id}")])
+    if is_new:
+        at.ring({new.queue})
+        tell(new, previous="")
+    return new.id
+
+
+def successor(at: Backend, old: RunRecord, run_id: str | None, **columns: Any) -> RunRecord:
+    """A new run in the place of `old`: the same workflow, queue and input, due now."""
     now = at.now()
-    new = RunRecord(
-        id=new_id(),
+    return RunRecord(
+        id=new_id() if run_id is None else check_id(run_id),
         workflow=old.workflow,
         queue=old.queue,
         input=old.input,
         created_at=now,
         wake_at=now,
+        parent_id=running_run(),
         replay_of_id=old.id,
+        **columns,
     )
-    at.store.create([new])
-    at.ring({new.queue})
-    tell(new, previous="")
-    return new.id
+
+
+def check_is_successor(found: RunRecord, old: RunRecord) -> None:
+    """Raises RunConflictError if the run that has the id was not made in the place of `old`."""
+    if found.replay_of_id != old.id:
+        raise RunConflictError(found.id, f'and does not come from run "{old.id}"')

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from durable import backend
+from durable import audit, backend
 from durable.backend import Backend
 from durable.core.entries import Entry, Kind, Request, RunChange, RunPatch, RunRecord, RunState, Status
 from durable.core.errors import InvalidTransitionError
 from durable.core.recovery import recover as recovery_of
 from durable.core.rollback import is_compensable
 from durable.ids import check_reason
+from durable.operations.attribution import attributed
 from durable.operations.common import announce, check_state, tell
 
 __all__ = ["cancel", "pause", "recover", "resume", "wake"]
@@ -31,7 +32,7 @@ def wake(run_id: str, *, end_sleeps: bool = False) -> None:
         return RunChange(run={"wake_at": now, "signal": run.signal + 1}, entries=changed)
 
     at = backend.current()
-    _changed(at, run_id, decide)
+    _changed(at, "wake", run_id, decide)
 
 
 def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
@@ -57,7 +58,7 @@ def pause(run_id: str) -> None:
         return RunChange(run=patch, raise_fence=True)
 
     at = backend.current()
-    _changed(at, run_id, decide)
+    _changed(at, "pause", run_id, decide)
 
 
 def resume(run_id: str) -> None:
@@ -71,11 +72,14 @@ def resume(run_id: str) -> None:
         return RunChange(run={"state": state, "wake_at": at.now(), "summary": "resumed", "signal": run.signal + 1})
 
     at = backend.current()
-    _changed(at, run_id, decide)
+    _changed(at, "resume", run_id, decide)
 
 
 def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
-    """End the run for good: a parked one at once, a running one at its next operation; with `rollback`, compensate."""
+    """End the run for good: a parked one at once, a running one at its next operation; with `rollback`, compensate.
+
+    Without a `reason` of its own, the acting operator's is the run's too.
+    """
     check_reason(reason)
     allowed = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.PAUSED)
 
@@ -102,7 +106,8 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
         return RunChange(run=patch, raise_fence=True)
 
     at = backend.current()
-    _changed(at, run_id, decide)
+    reason = reason or audit.reason()
+    _changed(at, "cancel", run_id, decide, reason=reason)
 
 
 def recover(run_id: str) -> None:
@@ -113,21 +118,38 @@ def recover(run_id: str) -> None:
         return recovery_of(run, entries(), at.now())
 
     at = backend.current()
-    _changed(at, run_id, decide)
+    _changed(at, "recover", run_id, decide)
 
 
-def _changed(at: Backend, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> None:
+def _changed(
+    at: Backend,
+    action: str,
+    run_id: str,
+    decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange],
+    *,
+    reason: str = "",
+) -> None:
     previous = ""
+    with attributed(at, action, run_id, reason=reason) as by:
 
-    def remembering(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
-        nonlocal previous
-        previous = run.state
-        return decide(run, entries)
+        def attributing(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+            nonlocal previous
+            previous = run.state
+            by.check_seen(run)
+            change = decide(run, entries)
+            change.action = by.done(before=run.state, after=change.run.get("state", run.state), detail=_asked(change))
+            return change
 
-    changed = at.store.change(run_id, remembering)
+        changed = at.store.change(run_id, attributing)
     announce(at, changed.queue, changed.wake_at)
     if changed.state != previous:
         tell(changed, previous)
+
+
+def _asked(change: RunChange) -> str:
+    """What the log says where the state does not tell yet."""
+    request = change.run.get("request")
+    return "asked of the worker that is passing it: done at its next operation" if request else ""
 
 
 def _is_held(at: Backend, run: RunRecord) -> bool:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Protocol
 
 from durable.core.entries import (
+    ActionRecord,
     AttemptRecord,
     Batch,
     Committed,
@@ -69,11 +70,23 @@ class Store(Protocol):
 
     def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
         """Lock the run's row, let `decide` see it (and, if it calls the second argument, its entries), apply the
-        change and return the row as it is then. What `decide` raises is raised, and nothing is changed. The run's
-        `signal` is raised unless the change sets it.
+        change, its `action` for the audit log included, and return the row as it is then. What `decide` raises is
+        raised, and nothing is changed. The run's `signal` is raised unless the change sets it.
 
         Raises RunNotFoundError.
         """
+
+    def plant(
+        self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
+    ) -> None:
+        """Give a run that was just created, and that no worker can see yet, a history and an inbox.
+
+        To be called in the transaction of its `create`. The messages are the run's own, as they are to be stored, and
+        later ones get a higher `order`.
+        """
+
+    def log(self, actions: Sequence[ActionRecord]) -> None:
+        """Append to the audit log."""
 
     # -- passes
 

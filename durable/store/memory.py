@@ -15,6 +15,7 @@ from datetime import datetime
 
 from durable.core.entries import (
     ENDED,
+    ActionRecord,
     AttemptRecord,
     Batch,
     Committed,
@@ -39,6 +40,7 @@ Tables = tuple[
     dict[str, list[AttemptRecord]],
     dict[str, Message],
     dict[str, list[str]],
+    list[ActionRecord],
 ]
 
 
@@ -58,6 +60,7 @@ class MemoryStore:
         self._attempts: dict[str, list[AttemptRecord]] = {}
         self._messages: dict[str, Message] = {}
         self._inboxes: dict[str, list[str]] = {}  # message ids in order
+        self._actions: list[ActionRecord] = []
 
     # -- verbs, from outside a pass
 
@@ -117,7 +120,7 @@ class MemoryStore:
             queue=outgoing.queue,
             body=outgoing.body,
             sent_at=outgoing.sent_at,
-            order=len(inbox) + 1,
+            order=self._newest_order(outgoing.to) + 1,
             idempotency_id=outgoing.idempotency_id,
         )
         if message.id in self._messages:
@@ -125,6 +128,11 @@ class MemoryStore:
         self._messages[message.id] = message
         inbox.append(message.id)
         return message, True
+
+    def _newest_order(self, run_id: str) -> int:
+        """Of the messages that were ever sent to the run; one that was retracted leaves a gap."""
+        inbox = self._inboxes[run_id]
+        return max(self._runs[run_id].messages, self._messages[inbox[-1]].order if inbox else 0)
 
     def _seen(self, outgoing: OutgoingMessage) -> Message | None:
         if outgoing.idempotency_id is None:
@@ -151,7 +159,33 @@ class MemoryStore:
                     self._messages[each.id] = replace(
                         each, state=str(MessageState.PENDING), received_by="", response=None
                     )
+            for message_id in set(change.retracted).intersection(self._inboxes[run_id]):
+                del self._messages[message_id]
+                self._inboxes[run_id].remove(message_id)
+            if change.action is not None:
+                self.log([change.action])
             return rules.copied(self._runs[run_id])
+
+    def plant(
+        self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
+    ) -> None:
+        with self._lock:
+            self._write(run_id, entries)
+            self._attempts[run_id] += attempts
+            self._messages |= {each.id: each for each in messages}
+            self._inboxes[run_id] += [each.id for each in sorted(messages, key=lambda each: each.order)]
+            newest = max((each.order for each in messages), default=0)
+            self._runs[run_id] = replace(self._runs[run_id], messages=newest)
+
+    def log(self, actions: Sequence[ActionRecord]) -> None:
+        with self._lock:
+            self._actions += actions
+
+    @property
+    def actions(self) -> list[ActionRecord]:
+        """The audit log, oldest first."""
+        with self._lock:
+            return list(self._actions)
 
     # -- passes
 
@@ -296,7 +330,8 @@ class MemoryStore:
             {run_id: list(attempts) for run_id, attempts in self._attempts.items()},
             dict(self._messages),
             {run_id: list(inbox) for run_id, inbox in self._inboxes.items()},
+            list(self._actions),
         )
 
     def _put_back(self, tables: Tables) -> None:
-        self._runs, self._entries, self._attempts, self._messages, self._inboxes = tables
+        self._runs, self._entries, self._attempts, self._messages, self._inboxes, self._actions = tables

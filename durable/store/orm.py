@@ -17,6 +17,7 @@ from django.db import IntegrityError, connections, transaction
 from django.db.models import Min
 
 from durable.core.entries import (
+    ActionRecord,
     AttemptRecord,
     Batch,
     Committed,
@@ -31,7 +32,7 @@ from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.models import Attempt, EntryMetadata, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.querysets import RunQuerySet
-from durable.store import rules
+from durable.store import planting, rules
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
 from durable.store.transactions import committed_or_raised
 
@@ -187,7 +188,19 @@ class OrmStore:
                     run_id=run_id, received_by__in=change.unreceive
                 )
                 received.update(state=MessageState.PENDING.value, received_by="", response=None)
+            if change.retracted:
+                planting.retract(self.alias, run_id, change.retracted)
+            if change.action is not None:
+                self.log([change.action])
             return rules.copied(after)
+
+    def plant(
+        self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
+    ) -> None:
+        planting.plant(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
+
+    def log(self, actions: Sequence[ActionRecord]) -> None:
+        planting.log(self.alias, actions)
 
     # -- passes
 

@@ -16,6 +16,7 @@ from django.db import connections, transaction
 from django.db.migrations.loader import MigrationLoader
 
 from durable.core.entries import (
+    ActionRecord,
     AttemptRecord,
     Batch,
     Committed,
@@ -28,7 +29,7 @@ from durable.core.entries import (
 from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.core.location import escape
 from durable.models.fields import pack, unpack
-from durable.store import commits, rules, statements
+from durable.store import commits, planting, rules, statements
 from durable.store.rows import (
     ATTEMPT,
     ENTRY,
@@ -136,7 +137,19 @@ class PostgresStore:
                 unreceive=change.unreceive,
                 patch=rules.changed_columns(run, after),
             )
+            if change.retracted:
+                planting.retract(self.alias, run_id, change.retracted)
+            if change.action is not None:
+                self.log([change.action])
             return rules.copied(after)
+
+    def plant(
+        self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
+    ) -> None:
+        planting.plant(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
+
+    def log(self, actions: Sequence[ActionRecord]) -> None:
+        planting.log(self.alias, actions)
 
     # -- passes
 

@@ -1,0 +1,122 @@
+"""Going back in a history: what is forgotten, and what has to be opened again around it.
+
+Shared by recovery and replay. Entries are replaced, never changed: what was given stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from durable.core.entries import Entry, Kind, RunChange, RunPatch, Status
+from durable.core.location import escape
+
+__all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try", "is_within"]
+
+FORKS = (Kind.JOIN, Kind.RACE)
+
+#: The columns of an entry that is under way again.
+UNFINISHED: dict[str, Any] = {
+    "status": Status.RUNNING,
+    "completed_at": None,
+    "finished_ordinal": None,
+    "output": None,
+}
+
+
+def is_within(location: str, ancestor: str) -> bool:
+    """Whether a place is `ancestor` or stands in it."""
+    return location == ancestor or location.startswith(f"{ancestor}/")
+
+
+def first_try(policy: dict[str, Any]) -> dict[str, Any]:
+    """The policy of a rollback handler that has all its attempts again."""
+    return {**policy, "attempts": 0, "retry_at": None}
+
+
+class Rewind:
+    """A run's entries, and what is changed and deleted of them. Iterates in the order in which they began."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.kept = {entry.location: entry for entry in entries}
+        self.changed: dict[str, Entry] = {}
+        self.deleted: dict[str, Entry] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self.kept.values()))
+
+    def get(self, location: str) -> Entry | None:
+        """The entry as it is now; None if it is not there any more."""
+        return self.kept.get(location)
+
+    def put(self, entry: Entry, **columns: Any) -> None:
+        """Change an entry that stays."""
+        changed = replace(entry, **columns)
+        self.kept[entry.location] = self.changed[entry.location] = changed
+
+    def change(self, patch: RunPatch) -> RunChange:
+        """What a verb does to the run."""
+        waits = [entry.location for entry in self.deleted.values() if entry.kind == Kind.MESSAGE]
+        return RunChange(run=patch, entries=list(self.changed.values()), deleted=list(self.deleted), unreceive=waits)
+
+    def rewind_to(self, location: str, ordinal: int) -> None:
+        """Forget all at `location`, which began at `ordinal`, and what the scopes around it did after that."""
+        self.delete(location)
+        self.drop_later(location, ordinal)
+        self.reopen_around(location)
+
+    def around(self, location: str) -> Entry | None:
+        """The outermost loop or race in which `location` stands: what starts again whole, if anything in it does."""
+        segments = location.split("/")
+        for depth in range(1, len(segments)):
+            entry = self.kept.get("/".join(segments[:depth]))
+            if entry is not None and entry.kind in (Kind.LOOP, Kind.RACE):
+                return entry
+        return None
+
+    def drop_later(self, location: str, ordinal: int) -> None:
+        """Forget what came after in the scopes around `location`; other branches of a fork are not after it."""
+        segments = location.split("/")
+        for depth in range(len(segments)):
+            scope = "/".join(segments[:depth])
+            around = self.kept.get(scope)
+            if around is not None and around.kind in FORKS:
+                continue
+            prefix = f"{scope}/" if scope else ""
+            path = "/".join(segments[: depth + 1])
+            for other in self:  # what stands in an entry began after it, and so goes with it
+                if (
+                    other.ordinal > ordinal
+                    and other.location.startswith(prefix)
+                    and not is_within(other.location, path)
+                ):
+                    self._forget(other.location)
+
+    def delete(self, location: str) -> None:
+        """Forget all at `location` and below."""
+        for other in list(self.kept):
+            if is_within(other, location):
+                self._forget(other)
+
+    def _forget(self, location: str) -> None:
+        self.deleted[location] = self.kept.pop(location)
+        self.changed.pop(location, None)
+
+    def reopen_around(self, location: str) -> None:
+        """What stands around goes on: a join's branch is run again, a loop or race is not complete."""
+        segments = location.split("/")
+        for depth in range(1, len(segments)):
+            around = self.kept.get("/".join(segments[:depth]))
+            if around is None or around.kind not in (*FORKS, Kind.LOOP):
+                continue
+            data = around.data
+            if around.kind in FORKS:
+                branches = {
+                    name: {"status": "pending"} if escape(name) == segments[depth] else status
+                    for name, status in data["branches"].items()
+                }
+                data = {**data, "branches": branches}
+                if around.kind == Kind.RACE:
+                    data["winner"] = None
+            self.put(around, data=data, **UNFINISHED)
