@@ -21,3 +21,4 @@ class DurableConfig(AppConfig):
         registry.autodiscover()
         # checks registers them; process notes which process this is, before a worker forks.
         from durable import checks, process  # noqa: F401
+        from durable.tasks import workflow  # noqa: F401  # the workflow that tasks are runs of

@@ -1,0 +1,210 @@
+"""The backend: what a task of Django's framework has, as what a run has, and back.
+
+| task | run |
+| --- | --- |
+| `enqueue` | a start: it happens if and when the transaction on durable's database commits |
+| the result's id | the run's id |
+| `queue_name` | the RQ queue of that name; `QUEUES` of the backend says which there are |
+| `run_after` | the start's delay |
+| `priority` | another RQ queue, if OPTIONS["priorities"] has one for it; workers serve queues in their order |
+| READY, RUNNING, SUCCESSFUL, FAILED | pending or parked, running, completed, failed or cancelled |
+| an exception | a failed attempt; tried again OPTIONS["max_retries"] times (0) |
+
+A worker that dies in a task leaves it to another one, so a task may be called more than once.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.core import checks
+from django.db import connections, transaction
+
+from durable import backend as engine
+from durable import operations, signals
+from durable.conf import conf
+from durable.core import errors
+from durable.core.entries import ENDED, Entry, RunRecord, RunState
+from durable.core.errors import ErrorInfo, RunNotFoundError
+from durable.tasks.workflow import NAME, STEP, TaskCall, call_task, task_of
+
+if TYPE_CHECKING:
+    from django_tasks.backends.base import BaseTaskBackend as _Base
+else:
+    _Base = object
+
+__all__ = ["DurableTaskBackend", "backend_for"]
+
+OPTIONS = {"max_retries": 0, "timeout": 0, "priorities": {}}
+
+
+class DurableTaskBackend(_Base):
+    """What the backend does, whichever the framework is; `framework` is its module's name."""
+
+    framework: str
+    normalize: Callable[[Any], Any]
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.given: Mapping[str, Any] = {**OPTIONS, **self.options}
+        self.supports_priority = bool(self.given["priorities"])
+        signals.run_changed.connect(self._on_change, dispatch_uid=("durable.tasks", alias), weak=False)
+
+    # -- the framework's side
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Start a run that calls the task; its result, which is READY."""
+        self.validate_task(task)
+        call = TaskCall(
+            framework=self.framework,
+            task=task.module_path,
+            backend=self.alias,
+            args=self.normalize(args),
+            kwargs=self.normalize(kwargs),
+            queue_name=task.queue_name,
+            priority=task.priority,
+            run_after=task.run_after.isoformat() if task.run_after is not None else None,
+            max_retries=self.given["max_retries"],
+            timeout=self.given["timeout"],
+        )
+        now = engine.current().now()
+        delay = 0.0 if task.run_after is None else max(0.0, (task.run_after - now).total_seconds())
+        handle = call_task.using(queue=self._queue(task), delay=delay).start(call)
+        result = self._result(operations.record(handle.id))
+        if connections[conf.DATABASE].in_atomic_block:
+            transaction.on_commit(lambda: self.tell("task_enqueued", result), using=conf.DATABASE)
+        else:
+            self.tell("task_enqueued", result)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """The result of the run with this id. Raises the framework's TaskResultDoesNotExist."""
+        missing = import_module(f"{self.framework}.exceptions").TaskResultDoesNotExist
+        try:
+            run = operations.record(result_id)
+        except RunNotFoundError:
+            raise missing(result_id) from None
+        if run.workflow != NAME:
+            raise missing(result_id)
+        return self._result(run)
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """What is amiss with QUEUES and OPTIONS."""
+        yield from super().check(**kwargs)
+        for option in self.options:
+            if option not in OPTIONS:
+                hint = f"It may have {', '.join(OPTIONS)}."
+                message = f'TASKS["{self.alias}"], OPTIONS has the unknown key {option!r}.'
+                yield checks.Error(message, hint=hint, id="durable.E020")
+        known = getattr(settings, "RQ_QUEUES", {})
+        for queue in sorted({*self.queues, *self.given["priorities"].values()}):
+            if queue not in known:
+                hint = f'Add "{queue}" to RQ_QUEUES, which has {", ".join(known) or "none"}, or leave it out.'
+                message = f'TASKS["{self.alias}"] names the queue "{queue}", which RQ lacks.'
+                yield checks.Error(message, hint=hint, id="durable.E021")
+
+    # -- the run's side
+
+    def _queue(self, task: Any) -> str:
+        """The queue of the task's priority: the highest step that it reaches, upwards or downwards from 0."""
+        steps: Mapping[int, str] = self.given["priorities"]
+        reached = [each for each in steps if 0 < each <= task.priority or task.priority <= each < 0]
+        return steps[max(reached, key=abs)] if reached else str(task.queue_name)
+
+    def _result(self, run: RunRecord) -> Any:
+        at = engine.current()
+        base = import_module(f"{self.framework}.base")
+        call: TaskCall = at.codec.decode(run.input)["args"][0]
+        history = at.store.history(run.id) if run.started_at is not None else []
+        step = next((each for each in history if each.location == STEP), None)
+        failed = at.store.attempts(run.id) if step is not None else []
+        result = base.TaskResult(
+            task=task_of(call),
+            id=run.id,
+            status=base.TaskResultStatus(_status(run)),
+            enqueued_at=run.created_at,
+            started_at=run.started_at,
+            finished_at=run.finished_at,
+            last_attempted_at=step.last_attempt_at if step is not None else run.started_at,
+            args=call["args"],
+            kwargs=call["kwargs"],
+            backend=call["backend"],
+            errors=[base.TaskError(**_error(each)) for each in _errors(run, [each.error for each in failed])],
+            worker_ids=[*(each.worker for each in failed), *self._last_worker(run, step)],
+        )
+        if run.state == RunState.COMPLETED:
+            object.__setattr__(result, "_return_value", at.codec.decode(run.output) if run.output else None)
+        return result
+
+    def _last_worker(self, run: RunRecord, step: Entry | None) -> list[str]:
+        """Who has called the task, or calls it now."""
+        if step is not None and step.output is not None:
+            return [engine.current().codec.decode(step.output)["worker"]]
+        return [run.worker] if run.state == RunState.RUNNING and run.worker else []
+
+    def _on_change(self, *, run: str, workflow: str, state: str, **_: Any) -> None:
+        if workflow != NAME or state not in ENDED:
+            return
+        result = self.get_result(run)
+        if result.backend == self.alias:
+            self.tell("task_finished", result)
+
+    def tell(self, signal: str, result: Any) -> None:
+        """Send one of the framework's signals; what its receivers raise is logged and breaks nothing."""
+        getattr(import_module(f"{self.framework}.signals"), signal).send_robust(type(self), task_result=result)
+
+
+def backend_for(framework: str, module: str) -> type[DurableTaskBackend]:
+    """The class of the backend for the framework whose package this is, to stand in `module`."""
+    base = import_module(f"{framework}.backends.base").BaseTaskBackend
+    utils = "django.utils.json" if find_spec("django.utils.json") is not None else f"{framework}.utils"
+    return type(
+        "DurableBackend",
+        (DurableTaskBackend, base),
+        {
+            "__doc__": "Runs tasks as durable runs.",
+            "__module__": module,
+            "framework": framework,
+            "normalize": staticmethod(import_module(utils).normalize_json),
+        },
+    )
+
+
+def _status(run: RunRecord) -> str:
+    if run.state == RunState.COMPLETED:
+        return "SUCCESSFUL"
+    if run.state in ENDED:
+        return "FAILED"
+    return "RUNNING" if run.state == RunState.RUNNING else "READY"
+
+
+def _errors(run: RunRecord, attempts: list[ErrorInfo]) -> list[ErrorInfo]:
+    """Those of the attempts, and what else ended the run."""
+    if run.state == RunState.CANCELLED:
+        return [*attempts, ErrorInfo("RunCancelledError", run.request_reason)]
+    if run.state == RunState.FAILED and not attempts and run.error is not None:
+        return [run.error]
+    return attempts
+
+
+def _error(info: ErrorInfo) -> dict[str, str]:
+    return {"exception_class_path": _class_path(info), "traceback": info.traceback or str(info)}
+
+
+def _class_path(info: ErrorInfo) -> str:
+    """Where the error's class is imported from: a traceback names it in the line that ends it."""
+    named = re.findall(rf"^([\w.]+\.{re.escape(info.type)})(?::|$)", info.traceback, re.MULTILINE)
+    if named:
+        return str(named[-1])
+    home = "builtins" if hasattr(builtins, info.type) else "durable.core.errors"
+    return f"{home}.{info.type if home == 'builtins' or hasattr(errors, info.type) else 'DurableError'}"

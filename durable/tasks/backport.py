@@ -1,0 +1,7 @@
+"""The backend for the package `django-tasks`, which brings Django's tasks to earlier versions: `durable[tasks]`."""
+
+from durable.tasks.backend import backend_for
+
+__all__ = ["DurableBackend"]
+
+DurableBackend = backend_for("django_tasks", __name__)
