@@ -111,6 +111,15 @@ def _are_keys(value: object) -> bool:
     )
 
 
+def _is_function_or_none(value: object) -> bool:
+    if value is None:
+        return True
+    try:
+        return isinstance(value, str) and callable(import_string(value))
+    except ImportError:
+        return False
+
+
 _Wanted = tuple[Callable[[object], bool], str]
 _COUNT: _Wanted = (_is_count, "a whole number from 1 on")
 _TEXT: _Wanted = (_is_text, "a text that is not empty")
@@ -135,6 +144,7 @@ _WANTED: Mapping[str, _Wanted] = {
         lambda value: value is None or isinstance(value, Mapping) or _is_positive_duration(value),
         "seconds above 0, a timedelta, None, or a dict of them by state and workflow",
     ),
+    "API_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
     "REDACT": (lambda value: isinstance(value, str), 'the dotted path of a function, or ""'),
 }
 assert set(conf.names) == set(_WANTED) >= DURATIONS

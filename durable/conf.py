@@ -40,6 +40,8 @@ class Values:
       workflow (`durable.retention.Policy.of`).
     - `REDACT`: the dotted path of `redact(workflow, field, value)`, which returns what operators may see of a payload
       (`durable.inspection.payloads`); "" shows all of it to those who may see payloads.
+    - `API_RUNS`: the dotted path of a function of a request and a queryset of runs, which returns those runs that the
+      user may see over REST; all of them without one.
     """
 
     CODEC: str = "durable.codec.JsonCodec"
@@ -56,6 +58,7 @@ class Values:
     CLAIM_BATCH: int = 10
     GUARD: Literal["off", "warn", "raise"] = "off"
     RETENTION: float | Mapping[str, Any] | None = None
+    API_RUNS: str | None = None
     REDACT: str = ""
 
 
