@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from durable.definitions import Workflow, step, workflow
     from durable.handles import Handle, aget_run, get_run
     from durable.history import HistoryEntry
+    from durable.replay import ReplayPlan
 
 __version__ = "0.1.0"
 
@@ -102,6 +103,7 @@ _MODULES = {
     "durable.core.current": ("current_step",),
     "durable.handles": ("Handle", "aget_run", "get_run"),
     "durable.history": ("HistoryEntry",),
+    "durable.replay": ("ReplayPlan",),
     "durable.definitions": ("Workflow", "step", "workflow"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
@@ -133,6 +135,7 @@ __all__ = [
     "QueueMessage",
     "RaceError",
     "RaceResult",
+    "ReplayPlan",
     "ReplayRefusedError",
     "RollbackCheckpointError",
     "RollbackContext",

@@ -16,6 +16,7 @@ from asgiref.sync import sync_to_async
 from durable import operations
 from durable.core.errors import ErrorInfo
 from durable.history import HistoryEntry
+from durable.replay import ReplayPlan
 
 __all__ = ["Handle", "aget_run", "get_run"]
 
@@ -110,9 +111,23 @@ class Handle:
         """Let a failed run go on: what made it fail is tried again."""
         operations.recover(self.id)
 
-    def restart(self) -> Handle:
-        """Start a new run of the same workflow with the same input."""
-        return Handle(operations.restart(self.id))
+    def restart(self, *, id: str | None = None) -> Handle:
+        """Start a new run of the same workflow with the same input; an `id` makes that idempotent."""
+        return Handle(operations.restart(self.id, as_id=id))
+
+    def plan_replay(self, location: str) -> ReplayPlan:
+        """What `replay` from there would do: what goes, runs again and stays, and what stands in the way."""
+        return operations.plan_replay(self.id, location)
+
+    def replay(
+        self, location: str, *, in_place: bool = False, plan_hash: str | None = None, id: str | None = None
+    ) -> Handle:
+        """Run again from `location` on: as a new run that keeps the history before it, or with `in_place` this one.
+
+        An `id` for the new run makes that idempotent. Raises EntryNotFoundError, ReplayRefusedError, and StalePlanError if
+        `plan_hash` is that of a plan for another history.
+        """
+        return Handle(operations.replay(self.id, location, in_place=in_place, plan_hash=plan_hash, as_id=id))
 
     # -- the same, from async code
 
@@ -159,9 +174,19 @@ class Handle:
         """`recover`, from async code."""
         await sync_to_async(self.recover)()
 
-    async def arestart(self) -> Handle:
+    async def arestart(self, *, id: str | None = None) -> Handle:
         """`restart`, from async code."""
-        return await sync_to_async(self.restart)()
+        return await sync_to_async(self.restart)(id=id)
+
+    async def aplan_replay(self, location: str) -> ReplayPlan:
+        """`plan_replay`, from async code."""
+        return await sync_to_async(self.plan_replay)(location)
+
+    async def areplay(
+        self, location: str, *, in_place: bool = False, plan_hash: str | None = None, id: str | None = None
+    ) -> Handle:
+        """`replay`, from async code."""
+        return await sync_to_async(self.replay)(location, in_place=in_place, plan_hash=plan_hash, id=id)
 
 
 def get_run(run_id: str) -> Handle:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from durable.operations.messages import ask, send
 from durable.operations.reading import history, output, record, result, waiting_for
+from durable.operations.replaying import plan_replay, replay
 from durable.operations.starting import StartRequest, restart, start
 from durable.operations.steering import cancel, pause, recover, resume, wake
 
@@ -19,8 +20,10 @@ __all__ = [
     "history",
     "output",
     "pause",
+    "plan_replay",
     "record",
     "recover",
+    "replay",
     "restart",
     "result",
     "resume",

@@ -499,6 +499,39 @@ def test_15_a_wait_for_any_message_is_not_forgotten(h: Harness, flavour: Flavour
     assert run.output == ({"named": 2, "any": 1} if kind == "join" else 1)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_16_a_replay_keeps_what_does_not_depend_on_it(h: Harness, flavour: Flavour, in_place: bool) -> None:
+    """Fault 16: all that was created later went, parallel branches included, in place and without a word."""
+    calls: list[str] = []
+
+    def branch(*names: str) -> Any:
+        async def body(ctx: Any) -> Any:
+            for name in names:
+                await ctx.step(name, calls.append, name)
+                await ctx.sleep(f"after {name}", 1)
+
+        return body
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.join("fork", {"a": branch("a1", "a2"), "b": branch("b1", "b2")})
+        await ctx.step("last", calls.append, "last")
+
+    run = h.start(flavour(ship))
+    h.finish(run)
+    created = [each.location for each in run.history()]
+    assert created.index("fork/a/a1") < created.index("fork/b/b2")
+    before = run.history()
+    plan = run.plan_replay("fork/a/a1")
+    assert plan.siblings == ("fork/b",)
+    assert plan.reruns == ("fork/a/a1", "fork/a/a2", "last")
+    assert "fork/b/b2" in plan.kept
+    calls.clear()
+    again = run.replay("fork/a/a1", in_place=in_place)
+    assert h.finish(again).state == "completed"
+    assert calls == ["a1", "a2", "last"]
+    assert (run.history() == before) is not in_place
+
+
 def test_a_join_error_in_a_block_is_caught_as_one(h: Harness, flavour: Flavour) -> None:
     """Faults 1 and 2 together: a failed join that was caught is history."""
     calls: list[int] = []
