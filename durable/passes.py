@@ -7,12 +7,13 @@ that cannot reach the store, or has lost its lease, ends without a further word:
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +21,7 @@ from asgiref.sync import async_to_sync
 from django.db import InterfaceError, InternalError, OperationalError, connections
 from django.db.transaction import TransactionManagementError
 
-from durable import backend, registry, signals
+from durable import backend, observers, registry, signals
 from durable.backend import Backend
 from durable.conf import conf
 from durable.context import AsyncContext, Context
@@ -94,12 +95,18 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Bac
         divergence_grace=conf.DIVERGENCE_GRACE if at.divergence_grace is None else at.divergence_grace,
     )
     operation = run_pass(surroundings.journal, surroundings.call_of(definition), policy)
-    with running_workflow(record.id):
-        if definition is not None and definition.is_async:
-            outcome: PassOutcome = async_to_sync(AsyncDriver(surroundings).drive)(operation)
-        else:
-            outcome = SyncDriver(surroundings).drive(operation)
-    return surroundings.finished(outcome)
+
+    def drive() -> PassOutcome:
+        with running_workflow(record.id, record.workflow), observers.passing(record, at.now) as surroundings.watch:
+            if definition is not None and definition.is_async:
+                outcome: PassOutcome = async_to_sync(AsyncDriver(surroundings).drive)(operation)
+            else:
+                outcome = SyncDriver(surroundings).drive(operation)
+            surroundings.watch.outcome = outcome
+            return outcome
+
+    # in a context of its own: what a workflow sets is no other run's, and the caller's context does not grow
+    return surroundings.finished(contextvars.copy_context().run(drive))
 
 
 def _definition(record: RunRecord, at: Backend) -> WorkflowDefinition | None:
@@ -125,6 +132,7 @@ class _Pass:
         self.ring = at.ring
         self.rest = at.rest or eviction.wait
         self.observe = at.observe
+        self.watch = observers.UNWATCHED
         self.worker = record.worker
         self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
         self.runs_in_turn = at.runs_in_turn
@@ -251,11 +259,12 @@ class _Pass:
         else:
             self.rest(seconds)
 
-    def begins(self, call: Call) -> None:
+    def calling(self, call: Call) -> AbstractContextManager[None]:
         if self.eviction.is_lost:  # the last moment to notice: its work would be done a second time, for nothing
             raise Evicted
         if self.observe is not None:
             self.observe(call)
+        return self.watch.calling(call)
 
     def sync_context(self, scope: Scope, driver: Any) -> Context:
         return Context(scope, driver)

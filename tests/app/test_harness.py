@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -125,6 +126,32 @@ def test_outside_the_block_nothing_is_left_of_it() -> None:
             inner.start(greet, "Bob", id="same")
             assert inner.finish("same").output == "hello Bob"
         assert outer.finish(outer_run).output == "hello Ada"
+
+
+WORD: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="")
+
+
+def remembers(ctx: Any) -> str:
+    found = WORD.get()
+    WORD.set("said")
+    return found
+
+
+async def remembers_too(ctx: Any) -> str:
+    found = WORD.get()
+    WORD.set("said")
+    await ctx.step("one", str)
+    return found
+
+
+@pytest.mark.parametrize("body", [remembers, remembers_too])
+def test_a_pass_leaves_nothing_in_the_context_of_its_caller(body: Any) -> None:
+    with Harness(now=NOW) as h:
+        h.run(h.start(body))
+        before = len(contextvars.copy_context())
+        for _ in range(3):
+            assert h.run(h.start(body)).output == ""
+        assert len(contextvars.copy_context()) == before
 
 
 def test_a_result_that_is_waited_for_makes_what_is_due_happen() -> None:
