@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 from durable.core.effects import StepInfo
 
-__all__ = ["current_step", "is_in_step", "running_run", "running_step", "running_workflow"]
+__all__ = ["current_step", "is_in_step", "running_place", "running_run", "running_step", "running_workflow"]
 
 _step: contextvars.ContextVar[StepInfo | None] = contextvars.ContextVar("durable_step", default=None)
 _run: contextvars.ContextVar[str | None] = contextvars.ContextVar("durable_run", default=None)
+_workflow: contextvars.ContextVar[str] = contextvars.ContextVar("durable_workflow", default="")
 
 
 def current_step() -> StepInfo:
@@ -32,13 +33,20 @@ def running_run() -> str | None:
     return _run.get()
 
 
+def running_place() -> tuple[str, str, str]:
+    """The id and the workflow of the run that is being passed here, and the location of the step; "" for what is not."""
+    info = _step.get()
+    return _run.get() or "", _workflow.get(), info.location if info is not None else ""
+
+
 @contextmanager
-def running_workflow(run_id: str | None) -> Iterator[None]:
+def running_workflow(run_id: str | None, workflow: str = "") -> Iterator[None]:
     """Makes `run_id` the run that is being passed here; None: no run's code is, as in a receiver of signals."""
-    token = _run.set(run_id)
+    token, named = _run.set(run_id), _workflow.set(workflow)
     try:
         yield
     finally:
+        _workflow.reset(named)
         _run.reset(token)
 
 

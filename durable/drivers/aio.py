@@ -18,7 +18,7 @@ from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pa
 from durable.core.errors import ControlFlow, Evicted
 from durable.core.scope import Scope
 from durable.drivers.host import Host, refuse_lazy_body
-from durable.drivers.sync import call_atomically, call_step, within_timeout
+from durable.drivers.sync import call_atomically, call_unawaited, within_timeout
 
 __all__ = ["AsyncDriver"]
 
@@ -77,17 +77,17 @@ class AsyncDriver:
             return await self._call_atomically(effect)
         if not inspect.iscoroutinefunction(effect.function):
             return await self._call_sync(effect)
-        self.host.begins(effect)
-        with running_step(effect.info):
+        with self.host.calling(effect), running_step(effect.info):
             return await within_timeout(effect, effect.function(*effect.args))
 
     async def _call_sync(self, effect: Call) -> Any:
         # A function may also be plain and return an awaitable, such as a lambda or a partial.
-        value = await _in_thread(_call_unawaited, effect, self.host)
-        if not inspect.isawaitable(value):
-            return value
-        with running_step(effect.info):
-            return await within_timeout(effect, value)
+        with self.host.calling(effect):
+            value = await _in_thread(call_unawaited, effect, self.host)
+            if not inspect.isawaitable(value):
+                return value
+            with running_step(effect.info):
+                return await within_timeout(effect, value)
 
     async def _call_atomically(self, effect: Call) -> Any:
         if inspect.iscoroutinefunction(effect.function):
@@ -163,10 +163,6 @@ class _Operation(Coroutine[Any, Any, Any]):
     def __del__(self) -> None:
         if not self._has_begun:  # the scope says so as an error, Python need not warn of it as well
             self._coroutine.close()
-
-
-def _call_unawaited(effect: Call, host: Host) -> Any:
-    return call_step(effect, host, awaits=False)
 
 
 async def _in_thread(function: Callable[..., T], *args: Any) -> T:

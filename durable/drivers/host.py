@@ -44,8 +44,8 @@ class Host(Protocol):
     async def async_wait(self, seconds: float) -> None:
         """Wait in memory without holding up the event loop."""
 
-    def begins(self, call: Call) -> None:
-        """A user's function is about to be called."""
+    def calling(self, call: Call) -> AbstractContextManager[None]:
+        """Around the call of a user's function, in the thread or task that calls it."""
 
     def is_evicted(self) -> bool:
         """Whether the pass has to end."""

@@ -143,14 +143,20 @@ def refused(effect: Call, error: BaseException) -> RuntimeError:
     return RuntimeError(f'step "{effect.name}" raised {type(error).__name__}')
 
 
-def call_step(effect: Call, host: Host, *, awaits: bool = True) -> Any:
-    """Call a step's function in this thread; with `awaits`, an async one with an event loop of its own."""
-    host.begins(effect)
-    with running_step(effect.info):
-        value = _called(effect, host)
-        if awaits and inspect.isawaitable(value):
-            value = async_to_sync(within_timeout)(effect, value)
+def call_step(effect: Call, host: Host) -> Any:
+    """Call a step's function in this thread, an async one with an event loop of its own."""
+    with host.calling(effect):
+        value = call_unawaited(effect, host)
+        if inspect.isawaitable(value):
+            with running_step(effect.info):
+                value = async_to_sync(within_timeout)(effect, value)
         return value
+
+
+def call_unawaited(effect: Call, host: Host) -> Any:
+    """Call a step's function in this thread; what it returns, awaitable or not. For a caller that is `host.calling`."""
+    with running_step(effect.info):
+        return _called(effect, host)
 
 
 def _called(effect: Call, host: Host) -> Any:
