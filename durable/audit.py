@@ -9,16 +9,20 @@ Nothing here reads or writes a run.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from django.core.exceptions import PermissionDenied
+from django.db import connections
 
+from durable import backend
 from durable.conf import conf
 from durable.core.current import running_run
+from durable.core.entries import ActionRecord
 from durable.core.errors import DurableError
 from durable.ids import check_reason
 
@@ -32,9 +36,12 @@ __all__ = [
     "acting",
     "acting_as",
     "by_code",
+    "log_refused",
     "reason",
     "revision",
 ]
+
+logger = logging.getLogger("durable.audit")
 
 SOURCES: Final = ("admin", "api", "cli", "code")
 
@@ -128,6 +135,7 @@ class Acting:
     reason: str = ""
     expected: str | None = None
     within: str | None = None  # the run whose pass the block stands in
+    refused: list[ActionRecord] = field(default_factory=list)  # to be logged when the block ends
 
     def check(self, action: str) -> None:
         """Raises OperationDeniedError unless the actor may do this."""
@@ -144,14 +152,36 @@ def acting_as(actor: Actor, *, reason: str = "", expected: str | None = None) ->
     """Inside the block `actor` calls the verbs, for `reason`.
 
     With `expected`, a `revision` of the one run that the block is about, a run that has moved on since is refused with
-    StaleRunError, decided under the run's lock. A refused or denied action is logged outside of the change that did not happen, and
-    so survives; within a transaction of the caller's, it does if the caller lets that commit.
+    StaleRunError, decided under the run's lock. A denied or refused action is logged apart from the change that did not
+    happen. What is refused inside a transaction of the caller's is logged when the block ends: put the block around the
+    transaction, and the log has it although the refusal rolled the transaction back.
     """
-    token = _acting.set(Acting(actor=actor, reason=check_reason(reason), expected=expected, within=running_run()))
+    at_work = Acting(actor=actor, reason=check_reason(reason), expected=expected, within=running_run())
+    token = _acting.set(at_work)
     try:
         yield
     finally:
         _acting.reset(token)
+        if at_work.refused:
+            _write_refused(at_work.refused)
+
+
+def log_refused(acting: Acting, row: ActionRecord) -> None:
+    """Log what `acting` was refused, now or, where a transaction could take it back, when its block ends. Never raises."""
+    if connections[conf.DATABASE].in_atomic_block:
+        acting.refused.append(row)
+    else:
+        _write_refused([row])
+
+
+def _write_refused(rows: Sequence[ActionRecord]) -> None:
+    store = backend.current().store
+    try:
+        with store.transaction():  # a failure must not break a transaction around it
+            store.log(rows)
+    except Exception:  # what the caller has to hear of is the refusal
+        actions = ", ".join(f"{row.action} of run {row.run_id} by {row.actor_label}: {row.outcome}" for row in rows)
+        logger.exception("could not be written to the audit log: %s", actions)
 
 
 def acting() -> Acting | None:

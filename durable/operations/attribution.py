@@ -6,10 +6,11 @@ nothing, and its row is written after that is certain.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+from django.db import Error
 
 from durable import audit
 from durable.audit import Acting, OperationDeniedError, Outcome
@@ -25,9 +26,10 @@ from durable.core.errors import (
     StaleRunError,
 )
 
-__all__ = ["Attribution", "attributed"]
+__all__ = ["REFUSALS", "Attribution", "attributed", "outcome_of"]
 
-logger = logging.getLogger("durable.audit")
+#: What a verb raises when it did nothing and will not.
+REFUSALS = (DurableError, ValueError, TypeError)
 
 _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
     ((OperationDeniedError,), Outcome.DENIED),
@@ -84,16 +86,24 @@ class Attribution:
             detail=detail,
         )
 
-    def refused(self, error: Exception) -> None:
-        """Log that nothing was done. Never raises: what is reported to the caller is `error`."""
-        outcome = next(outcome for kinds, outcome in _OUTCOMES if isinstance(error, kinds))
+    def _state(self) -> str:
+        """Where the run is, as far as that can be said after a refusal."""
         try:
             run = self.at.store.get(self.run_id) if self.run_id else None
-            state = "" if run is None else run.state
-            with self.at.store.transaction():
-                self.at.store.log([self._row(outcome, state, state, str(error))])
-        except Exception:
-            logger.exception("that %s of run %s was %s could not be written", self.action, self.run_id, outcome)
+        except Error:  # a transaction of the caller's is broken
+            return ""
+        return "" if run is None else str(run.state)
+
+    def refused(self, error: Exception) -> None:
+        """Log that nothing was done, and why."""
+        if self.acting is not None:
+            state = self._state()
+            audit.log_refused(self.acting, self._row(outcome_of(error), state, state, str(error)))
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """What came of an action that raised this."""
+    return next(outcome for kinds, outcome in _OUTCOMES if isinstance(error, kinds))
 
 
 @contextmanager
@@ -112,7 +122,7 @@ def attributed(at: Backend, action: str, run_id: str, *, reason: str = "") -> It
     try:
         acting.check(action)
         yield by
-    except (DurableError, ValueError, TypeError) as error:
+    except REFUSALS as error:
         by.refused(error)
         raise
 
