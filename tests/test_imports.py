@@ -40,6 +40,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("drivers", "context", "backend", "retention", "store", "bell", "models", "core", "foundation"),
     ),
     "inspection": (("inspection",), ("backend", "store", "bell", "models", "core", "foundation")),
+    "inspection": (("inspection",), ("backend", "store", "bell", "models", "core", "foundation")),
     "lint": (("lint",), ("core", "foundation")),
     "surfaces": (
         ("admin", "api", "management", "tasks", "checks", "testing", "pytest_plugin", "apps", "templatetags"),

@@ -358,18 +358,21 @@ class ControlFlow(BaseException):
 class Park(ControlFlow):
     """Nothing more can be done now: wait for `deadline`, for a message, or for either.
 
-    `names` is None (no message wanted), empty (a message of any queue) or the queues' names.
+    `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` says in words what
+    the run is at meanwhile, for lists.
     """
 
-    def __init__(self, deadline: datetime | None, names: frozenset[str] | None = None) -> None:
+    def __init__(self, deadline: datetime | None, names: frozenset[str] | None = None, doing: str = "") -> None:
         self.deadline = deadline
         self.names = names
+        self.doing = doing
         super().__init__()
 
     def merged(self, other: Park) -> Park:
         """The wait of two branches together: the earlier deadline, the messages of either."""
         deadlines = [each for each in (self.deadline, other.deadline) if each is not None]
-        return Park(min(deadlines, default=None), _merged_names(self.names, other.names))
+        doing = "; ".join(filter(None, (self.doing, other.doing)))
+        return Park(min(deadlines, default=None), _merged_names(self.names, other.names), doing)
 
 
 def _merged_names(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:

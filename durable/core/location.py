@@ -19,6 +19,7 @@ __all__ = [
     "join",
     "parent",
     "send_segment",
+    "spoken",
     "unescape",
     "waiting_text",
 ]
@@ -75,6 +76,11 @@ def join(scope: str, segment: str) -> str:
 
 def _size(location: str) -> int:
     return len(location.encode())
+
+
+def spoken(location: str) -> str:
+    """A location for people: names as they were given, without the escapes."""
+    return unescape(location)
 
 
 def parent(location: str) -> str:

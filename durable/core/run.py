@@ -31,6 +31,8 @@ from durable.core.scope import Scope
 
 __all__ = ["PassOutcome", "PassPolicy", "run_pass"]
 
+_MAX_DOING = 300  # characters of what branches are at
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPolicy:
@@ -283,10 +285,14 @@ def _origins(error: BaseException) -> set[str]:
 
 
 def _waits_for(park: Park) -> str:
-    parts = []
+    """The park in a line: what the run is at, what it waits for, and when it goes on."""
+    doing = park.doing if len(park.doing) <= _MAX_DOING else f"{park.doing[:_MAX_DOING]}…"
+    moment = "" if park.deadline is None else f"{park.deadline:%Y-%m-%d %H:%M:%S} UTC"
+    if park.names is None and doing:
+        return f"{doing}; goes on at {moment}" if moment else doing
+    parts = [moment] if moment else []
     if park.names is not None:
         queues = ", ".join(unescape(each) for each in sorted(park.names)) or "any queue"
-        parts.append(f"a message in {queues}")
-    if park.deadline is not None:
-        parts.append(f"{park.deadline:%Y-%m-%d %H:%M:%S} UTC")
-    return "waiting for " + " or ".join(parts)
+        parts.insert(0, f"a message in {queues}")
+    waits = "waiting for " + " or ".join(parts)
+    return f"{doing}; {waits}" if doing else waits

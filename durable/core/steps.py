@@ -25,6 +25,7 @@ from durable.core.errors import (
 )
 from durable.core.journal import Event
 from durable.core.keys import idempotency_key
+from durable.core.location import spoken
 from durable.core.options import StepOptions, handler_name, resolve_name, retry_delay
 from durable.core.results import Failure, StepFailure, StepResult, failure_of, with_failure
 from durable.core.scope import Scope
@@ -33,6 +34,7 @@ __all__ = ["check_catch", "step", "try_step"]
 
 STEP_CATCHES = ("critical", "timeout", "exhausted", "rollback")
 STEP_CATCHES_DEFAULT = ("critical", "timeout", "exhausted")
+_TYPE_LIMIT = 60  # characters of an error's type that lists show
 _REPR_LIMIT = 200  # characters of an argument that the codec refuses, shown to operators
 
 
@@ -145,7 +147,7 @@ class _Attempt:
             return
         due = self.entry.next_attempt_at
         if due is not None and due > self.environment.now():
-            raise Park(due)
+            raise self._park()
 
     def _start(self) -> None:
         entry, options = self.entry, self.options
@@ -209,7 +211,14 @@ class _Attempt:
     def _outcome(self) -> BaseException:
         if self.entry.status == Status.EXHAUSTED:
             return self._failure_error()
-        return Park(self.entry.next_attempt_at)
+        return self._park()
+
+    def _park(self) -> Park:
+        """Until the next attempt."""
+        entry = self.entry
+        kind = entry.error.type[:_TYPE_LIMIT] if entry.error is not None else "unknown"
+        doing = f'step "{spoken(entry.location)}" failed ({kind}), attempt {entry.attempts} of {self.options.max_retries + 1}'
+        return Park(entry.next_attempt_at, doing=doing)
 
     def _record_failure(self, error: ErrorInfo, verdict: str, cause: Exception | None = None) -> Operation:
         entry, options = self.entry, self.options

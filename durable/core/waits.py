@@ -14,7 +14,7 @@ from typing import Any
 from durable.core.effects import Operation, Pause, Receive, Save
 from durable.core.entries import Entry, Kind, Message, Status
 from durable.core.errors import MessageTimeoutError, Park
-from durable.core.location import escape
+from durable.core.location import escape, spoken
 from durable.core.scope import Scope
 
 __all__ = ["Received", "Wait", "complete", "mapped", "receive", "receive_one", "sleep"]
@@ -38,12 +38,12 @@ def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime 
     else:
         deadline = datetime.fromisoformat(entry.data["deadline"])
         is_new = False
-    yield from _rest_until(scope, deadline, is_new)
+    yield from _rest_until(scope, entry, deadline, is_new)
     scope.journal.finish(entry, data={**entry.data, "state": "completed"})
     scope.see(entry)
 
 
-def _rest_until(scope: Scope, deadline: datetime, is_new: bool) -> Operation:
+def _rest_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) -> Operation:
     remaining = (deadline - scope.environment.now()).total_seconds()
     if remaining <= 0:
         return
@@ -52,7 +52,7 @@ def _rest_until(scope: Scope, deadline: datetime, is_new: bool) -> Operation:
         return
     if is_new and scope.is_concurrent:
         yield Save()  # another branch may run for long before this pass parks and commits
-    raise Park(deadline)
+    raise Park(deadline, doing=f'asleep in "{spoken(entry.location)}"')
 
 
 def _after(now: datetime, duration: timedelta) -> datetime:

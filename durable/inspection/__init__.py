@@ -1,0 +1,63 @@
+"""The read side: what the admin, REST and the command line show, made once for all of them.
+
+Reads rows through the ORM and RQ's registry; changes nothing and knows no surface. Every list pages by key, every count
+has a cap that is stated, and no question reads more as the tables grow. Payloads come out of `payloads` alone, decoded
+and redacted; who may see them is for the surfaces to ask. A surface that limits which runs a user sees passes a queryset
+as `within`.
+"""
+
+from __future__ import annotations
+
+from durable.inspection.attention import Finding, findings
+from durable.inspection.bounded import Count, capped_counts
+from durable.inspection.counts import count_by_state
+from durable.inspection.explain import Explanation, awaited_queues, explain, explain_fully, open_entries
+from durable.inspection.failures import FailedRun, FailureGroup, failed_runs, failure_groups
+from durable.inspection.payloads import jsonable, payload, pretty, redacted
+from durable.inspection.runs import (
+    InvalidCursorError,
+    RunFilter,
+    RunPage,
+    failed_attempts,
+    list_runs,
+    searched,
+)
+from durable.inspection.tree import Node, TreePage, history_tree
+from durable.inspection.verbs import possible_verbs
+from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, look_at_workers
+
+__all__ = [
+    "Count",
+    "Explanation",
+    "FailedRun",
+    "FailureGroup",
+    "Finding",
+    "HeldRun",
+    "InvalidCursorError",
+    "Node",
+    "QueueState",
+    "RunFilter",
+    "RunPage",
+    "TreePage",
+    "WorkerState",
+    "Workers",
+    "awaited_queues",
+    "capped_counts",
+    "count_by_state",
+    "explain",
+    "explain_fully",
+    "failed_attempts",
+    "failed_runs",
+    "failure_groups",
+    "findings",
+    "history_tree",
+    "jsonable",
+    "list_runs",
+    "look_at_workers",
+    "open_entries",
+    "payload",
+    "possible_verbs",
+    "pretty",
+    "redacted",
+    "searched",
+]

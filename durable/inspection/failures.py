@@ -1,0 +1,116 @@
+"""What failed, grouped by workflow, place and exception: a hundred failures of one cause are one line.
+
+Looks at the newest `NEWEST` failed runs and says so where there are more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from django.db.models.functions import Substr
+
+from durable.conf import conf
+from durable.core.entries import RunState
+from durable.core.location import unescape
+from durable.models import Run
+from durable.querysets import RunQuerySet
+
+__all__ = ["NEWEST", "FailedRun", "FailureGroup", "failed_runs", "failure_groups"]
+
+NEWEST: Final = 1_000  # failed runs that are looked at
+_BEGINNING = 400  # characters of an error's column, without its traceback: the type, and most messages
+_TYPE = re.compile(r'^\{"type": ("(?:[^"\\]|\\.)*")')
+_MESSAGE = re.compile(r'"message": ("(?:[^"\\]|\\.)*)')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRun:
+    """A failed run, as far as groups need it. `is_stuck`: it stopped in the middle of its compensation."""
+
+    id: str
+    workflow: str
+    location: str
+    error_type: str
+    message: str
+    is_stuck: bool
+    created_at: datetime
+    finished_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Failed runs of one workflow that failed at one place with one type of error; `newest` is one of them.
+
+    `place` is the location of the step, join or race, with the numbers of iterations left out; "" for the workflow's
+    own code.
+    """
+
+    workflow: str
+    place: str
+    error_type: str
+    count: int
+    newest: FailedRun
+    oldest_at: datetime
+
+
+def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
+    """The newest failed runs, at most `NEWEST`; one statement."""
+    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    found = runs.filter(state=RunState.FAILED.value).newest_first()
+    columns = ("id", "workflow", "origins", "outcome", "created_at", "finished_at")
+    rows = found.annotate(beginning=Substr("error", 1, _BEGINNING)).values_list(*columns, "beginning")[:NEWEST]
+    return [
+        FailedRun(
+            id=run_id,
+            workflow=workflow,
+            location=origins[0] if origins else "",
+            error_type=_read(_TYPE, beginning),
+            message=_read(_MESSAGE, beginning),
+            is_stuck=bool(outcome),
+            created_at=created_at,
+            finished_at=finished_at,
+        )
+        for run_id, workflow, origins, outcome, created_at, finished_at, beginning in rows
+    ]
+
+
+def failure_groups(failed: Iterable[FailedRun], most: int = 20) -> list[FailureGroup]:
+    """The failures by cause, those with the most runs first; at most `most` groups."""
+    groups: dict[tuple[str, str, str], list[FailedRun]] = {}
+    for run in failed:
+        groups.setdefault((run.workflow, _place(run.location), run.error_type), []).append(run)
+    found = [_group(key, runs) for key, runs in groups.items()]
+    found.sort(key=lambda group: (-group.count, group.workflow, group.place))
+    return found[:most]
+
+
+def _group(key: tuple[str, str, str], runs: Sequence[FailedRun]) -> FailureGroup:
+    workflow, place, error_type = key
+    newest = max(runs, key=lambda run: run.finished_at)
+    oldest_at = min(run.finished_at for run in runs)
+    return FailureGroup(
+        workflow=workflow, place=place, error_type=error_type, count=len(runs), newest=newest, oldest_at=oldest_at
+    )
+
+
+def _place(location: str) -> str:
+    segments = ["~" if re.fullmatch(r"~\d+", each) else unescape(each) for each in location.split("/")]
+    return " / ".join(segments)
+
+
+def _read(pattern: re.Pattern[str], beginning: object) -> str:
+    """One text of an error's column, whose end may be cut off."""
+    match = pattern.search(beginning) if isinstance(beginning, str) else None
+    if match is None:
+        return ""
+    quoted = re.sub(r"\\(u[0-9a-f]{0,3})?$", "", match.group(1).removesuffix('"') if len(match.group(1)) > 1 else '"')
+    try:
+        text: str = json.loads(f'{quoted}"')
+    except ValueError:
+        return ""
+    return text

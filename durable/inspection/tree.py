@@ -1,0 +1,231 @@
+"""A run's history as a tree: scopes, loops folded to iterations, branches with their winner, and what was pruned.
+
+A whole history is read as a skeleton (places and statuses, no payloads); only the nodes of one page are read in full. What
+a loop or a race has thrown away is said where it stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from durable.conf import conf
+from durable.core.entries import Kind, Status
+from durable.core.location import escape, unescape
+from durable.models import Entry
+
+__all__ = ["MOST", "PAGE", "Node", "TreePage", "history_tree"]
+
+PAGE: Final = 200  # nodes of one page
+MOST: Final = 50_000  # entries that are read; far more than a run that is not broken has
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One place in the history.
+
+    `kind` is that of its entry, or "iteration", "branch" or "block" for a scope that has none of its own. `status` is the
+    entry's; a scope's is the gravest of what is in it; a branch's what its join or race says of it ("cancelled" for
+    one that lost before its end). `entry` has the metadata and no payloads, and is there on the page of the node alone.
+    `note` is what is to be said of it, of iterations that were pruned for example.
+    """
+
+    location: str
+    title: str
+    kind: str
+    status: str
+    depth: int
+    position: int = 0
+    entry_id: int | None = None
+    entry: Entry | None = None
+    note: str = ""
+    is_winner: bool = False
+    size: int = 1  # nodes in it, itself included
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not come to its end."""
+        return self.status in (Status.PENDING, Status.RUNNING, Status.FAILED)
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether something in it has failed."""
+        return self.status in (Status.FAILED, Status.EXHAUSTED)
+
+    def walk(self) -> Iterator[Node]:
+        """Itself and all in it, in the order in which they are shown."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreePage:
+    """Some of a history. `roots` hold the nodes of this page and the scopes around them. Positions count from 0."""
+
+    roots: Sequence[Node]
+    nodes: Sequence[Node]  # of this page, in order
+    start: int
+    total: int
+    is_cut: bool = False
+
+    @property
+    def previous_start(self) -> int | None:
+        """Where the page before begins; None on the first."""
+        return max(0, self.start - PAGE) if self.start else None
+
+    @property
+    def next_start(self) -> int | None:
+        """Where the page behind begins; None on the last."""
+        end = self.start + len(self.nodes)
+        return end if end < self.total else None
+
+
+def history_tree(run_id: str, *, start: int | None = None, size: int = PAGE, only_failed: bool = False) -> TreePage:
+    """`size` nodes from the position `start` on; without it, the page of what the run is at, or the first.
+
+    With `only_failed`: only what has failed attempts or is not completed, with the scopes around it. Two statements.
+    """
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by("ordinal")
+    rows = list(found.values_list("id", "location", "kind", "metadata__status", "metadata__attempts")[: MOST + 1])
+    is_cut = len(rows) > MOST
+    roots = _Builder(rows[:MOST]).roots
+    if only_failed:
+        roots = list(filter(None, (_kept(root) for root in roots)))
+    nodes = [node for root in roots for node in root.walk()]
+    for position, node in enumerate(nodes):
+        node.position = position
+    if start is None:
+        start = _place_of_interest(nodes) // size * size
+    start = min(max(0, start), max(0, len(nodes) - 1))
+    page = nodes[start : start + size]
+    _fill(page)
+    shown = {id(node) for node in page}
+    roots = list(filter(None, (_cut(root, shown) for root in roots)))
+    return TreePage(roots=roots, nodes=page, start=start, total=len(nodes), is_cut=is_cut)
+
+
+def _place_of_interest(nodes: Sequence[Node]) -> int:
+    """The position of the last leaf that is not completed; 0 where all is."""
+    places = [
+        node.position for node in nodes if node.entry_id and not node.children and node.status != Status.COMPLETED
+    ]
+    return places[-1] if places else 0
+
+
+class _Builder:
+    """Makes nodes of rows, which come in the order in which the entries began."""
+
+    def __init__(self, rows: Iterable[tuple[int, str, str, str, int]]) -> None:
+        self.roots: list[Node] = []
+        self._nodes: dict[str, Node] = {}
+        rows = list(rows)
+        self._kinds = {location: kind for _, location, kind, _, _ in rows}
+        for entry_id, location, kind, status, attempts in rows:
+            node = self._node(location)
+            node.entry_id, node.kind, node.status = entry_id, kind, status
+            node.note = "retried" if kind == Kind.STEP and attempts > 1 else ""
+        for root in self.roots:
+            _sum_up(root)
+
+    def _node(self, location: str) -> Node:
+        node = self._nodes.get(location)
+        if node is None:
+            around, _, segment = location.rpartition("/")
+            parent = self._node(around) if around else None
+            node = Node(
+                location=location,
+                title=_title(segment),
+                kind=self._scope_kind(around, segment),
+                status=Status.COMPLETED,
+                depth=0 if parent is None else parent.depth + 1,
+            )
+            self._nodes[location] = node
+            (self.roots if parent is None else parent.children).append(node)
+        return node
+
+    def _scope_kind(self, around: str, segment: str) -> str:
+        if segment.startswith("~"):
+            return "iteration"
+        return "branch" if self._kinds.get(around) in (Kind.JOIN, Kind.RACE) else "block"
+
+
+def _title(segment: str) -> str:
+    if segment.startswith("~"):
+        return f"iteration {segment[1:]}"
+    name, mark, number = segment.partition("~")  # of a send
+    return f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(segment)
+
+
+_GRAVITY: Final = [Status.COMPLETED, Status.PENDING, Status.RUNNING, Status.FAILED, Status.EXHAUSTED]
+
+
+def _sum_up(node: Node) -> None:
+    """Scopes without an entry have the gravest status of what is in them."""
+    for child in node.children:
+        _sum_up(child)
+    node.size = 1 + sum(child.size for child in node.children)
+    if node.entry_id is None and node.children:
+        node.status = max((child.status for child in node.children), key=lambda status: _GRAVITY.index(Status(status)))
+
+
+def _kept(node: Node) -> Node | None:
+    """The node with what is not completed or was retried in it; None if there is nothing."""
+    node.children = list(filter(None, (_kept(child) for child in node.children)))
+    return node if node.children or node.note or node.status != Status.COMPLETED else None
+
+
+def _cut(node: Node, shown: set[int]) -> Node | None:
+    """The node with those of its children that are on the page; None if neither is."""
+    children = list(filter(None, (_cut(child, shown) for child in node.children)))
+    if not children and id(node) not in shown:
+        return None
+    node.children = children
+    return node
+
+
+# -- what only the page's own nodes have
+
+
+def _fill(page: Sequence[Node]) -> None:
+    """Read the entries of the page, and say what their data tells of the nodes below them."""
+    by_id = {node.entry_id: node for node in page if node.entry_id is not None}
+    found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments")
+    for entry in found.filter(pk__in=by_id):
+        node = by_id[entry.pk]
+        node.entry = entry
+        node.note = ""
+        if entry.kind == Kind.LOOP:
+            _tell_loop(node, entry.data)
+        elif entry.kind in (Kind.JOIN, Kind.RACE):
+            _tell_branches(node, entry.data)
+
+
+def _tell_loop(node: Node, data: dict[str, Any]) -> None:
+    iteration, pruned = data.get("iteration", 0), data.get("pruned", 0)
+    if node.status == Status.COMPLETED:
+        node.note = f"{iteration + 1:,} iterations"
+    else:
+        node.note = f"in iteration {iteration:,}"
+    if pruned:
+        last = f" to {pruned - 1:,}" if pruned > 1 else ""
+        node.note += f"; the records of iteration{'s' if last else ''} 0{last} are pruned, as a loop does to stay small"
+
+
+def _tell_branches(node: Node, data: dict[str, Any]) -> None:
+    present = {child.location: child for child in node.children}
+    for name, told in data.get("branches", {}).items():
+        location = f"{node.location}/{escape(name)}"
+        branch = present.get(location)
+        if branch is None:
+            branch = Node(location=location, title=name, kind="branch", status=told["status"], depth=node.depth + 1)
+            branch.position = node.position
+            node.children.append(branch)
+        if branch.entry_id is None:
+            branch.status = told["status"]
+            branch.is_winner = name == data.get("winner")
+            has_lost = data.get("winner") is not None and not branch.is_winner
+            if has_lost:
+                branch.note = "lost; what it recorded is pruned, but steps with a rollback handler"

@@ -1,0 +1,69 @@
+"""Times and counts in words, the same on every surface.
+
+Pure functions; moments are aware, spans are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.utils import timezone
+
+__all__ = ["either", "moment", "plural", "relative", "shortened", "span", "until"]
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units: "3 h 5 m", "12 s", "0.4 s"."""
+    seconds = abs(seconds)
+    if seconds < 10:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    left = round(seconds)
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        if left >= size or parts:
+            number, left = divmod(left, size)
+            parts.append(f"{number} {unit}" if number else "")
+        if len(parts) == 2:
+            break
+    return " ".join(filter(None, parts))
+
+
+def relative(then: datetime, now: datetime) -> str:
+    """How far `then` is from `now`: "in 3 h", "12 s ago", "now"."""
+    seconds = (then - now).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(seconds)} ago"
+
+
+def moment(then: datetime, now: datetime) -> str:
+    """`then` on the clock of the time zone in force: "14:00:05 UTC" today, "2 Sep 14:00 UTC", "2 Sep 2027 14:00 UTC"."""
+    there, here = timezone.localtime(then), timezone.localtime(now)
+    if there.date() == here.date():
+        return f"{there:%H:%M:%S %Z}"
+    return f"{there.day} {there:%b %H:%M %Z}" if there.year == here.year else f"{there.day} {there:%b %Y %H:%M %Z}"
+
+
+def until(then: datetime, now: datetime) -> str:
+    """A moment on the clock and from now: "2 Sep 14:00 UTC, in 3 h"."""
+    return f"{moment(then, now)}, {relative(then, now)}"
+
+
+def either(names: Sequence[str]) -> str:
+    """ "a", "a or b", "a, b or c"; at most five are named."""
+    shown = [*names[:5], *([f"{len(names) - 5} more"] if len(names) > 5 else [])]
+    return " or ".join(filter(None, [", ".join(shown[:-1]), shown[-1]])) if shown else ""
+
+
+def plural(number: int, noun: str) -> str:
+    """ "1 run", "2 runs", "10,000 runs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shortened(text: str, length: int = 300) -> str:
+    """`text` in at most `length` characters, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else f"{line[: length - 1]}…"

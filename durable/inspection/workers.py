@@ -1,0 +1,179 @@
+"""The workers: which processes serve which queues, when they last gave a sign of life, and which runs they hold.
+
+What serves a queue is known to Redis, which runs are held to the database; the two are joined by host and process id.
+Redis may be away: then that is what is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from redis import Redis
+from redis.exceptions import RedisError
+from rq import Worker
+
+from durable import redis_client, registry
+from durable.conf import conf
+from durable.models import Run
+from durable.querysets import RunQuerySet
+
+__all__ = ["HeldRun", "QueueState", "WorkerState", "Workers", "look_at_workers", "queues_with_runs"]
+
+MOST: Final = 200  # workers, and held runs, that are shown
+_MOST_QUEUES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRun:
+    """A run that a worker is passing. Its lease ends at `lease_expires_at` unless it is renewed."""
+
+    id: str
+    workflow: str
+    worker: str
+    queue: str
+    lease_expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """One worker process. `state` is RQ's ("busy", "idle", ...), "unknown" for one that Redis does not know."""
+
+    name: str
+    host: str
+    pid: int
+    queues: Sequence[str]
+    state: str
+    last_heartbeat: datetime | None
+    started_at: datetime | None
+    runs: Sequence[HeldRun]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """One queue of RQ_QUEUES, or of runs: how many workers serve it, and whether runs want it."""
+
+    name: str
+    workers: int
+    is_known: bool
+    has_runs: bool
+    has_workflows: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """All workers and queues at one moment. `problem` says why Redis could not be asked, "" if it was."""
+
+    workers: Sequence[WorkerState]
+    queues: Sequence[QueueState]
+    problem: str = ""
+    is_capped: bool = False
+
+
+def look_at_workers(within: RunQuerySet | None = None) -> Workers:
+    """The workers now: at most `MOST`. A few statements, and a Redis command for each worker. Raises nothing for Redis."""
+    held = _held(within)
+    problem, known = "", []
+    try:
+        for redis in redis_client.unique(redis_client.names()).values():
+            known += _of(redis)
+    except (RedisError, OSError) as error:
+        problem = f"Redis does not answer: {error}"
+    workers = _joined(known[:MOST], held)
+    return Workers(
+        workers=workers,
+        queues=_queues(workers),
+        problem=problem,
+        is_capped=len(known) > MOST or len(held) >= MOST,
+    )
+
+
+def queues_with_runs() -> list[str]:
+    """The queues of runs that will wake by themselves or are held, at most 50; one statement each, along the index."""
+    runs = Run.objects.using(conf.DATABASE).filter(wake_at__isnull=False).exclude(state="paused").order_by("queue")
+    found: list[str] = []
+    while len(found) < _MOST_QUEUES:
+        queue = (runs.filter(queue__gt=found[-1]) if found else runs).values_list("queue", flat=True).first()
+        if queue is None:
+            break
+        found.append(queue)
+    return found
+
+
+def _of(redis: Redis) -> list[WorkerState]:
+    keys = sorted(str(key) for key in Worker.all_keys(connection=redis))[: MOST + 1]
+    found = [Worker.find_by_key(key, connection=redis) for key in keys]
+    return [_state(worker) for worker in found if worker is not None]
+
+
+def _state(worker: Any) -> WorkerState:
+    return WorkerState(
+        name=worker.name,
+        host=worker.hostname or "",
+        pid=worker.pid or 0,
+        queues=tuple(worker.queue_names()),
+        state=str(getattr(worker.get_state(), "value", worker.get_state())),
+        last_heartbeat=_aware(worker.last_heartbeat),
+        started_at=_aware(worker.birth_date),
+        runs=(),
+    )
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+
+
+def _held(within: RunQuerySet | None) -> list[HeldRun]:
+    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    found = runs.filter(lease_expires_at__isnull=False).order_by("-lease_expires_at")
+    columns = ("id", "workflow", "worker", "queue", "lease_expires_at")
+    return [HeldRun(**row) for row in found.values(*columns)[:MOST]]
+
+
+def _joined(known: Iterable[WorkerState], held: Sequence[HeldRun]) -> list[WorkerState]:
+    by_process: dict[tuple[str, int], list[HeldRun]] = {}
+    for run in held:
+        by_process.setdefault(_process(run.worker), []).append(run)
+    states = []
+    for worker in known:
+        # RQ's worker that forks runs its jobs in children, whose process ids are other ones
+        runs = by_process.pop((worker.host, worker.pid), [])
+        states.append(replace(worker, runs=tuple(runs)))
+    strangers = [
+        WorkerState(
+            name=runs[0].worker,
+            host=host,
+            pid=pid,
+            queues=tuple(sorted({run.queue for run in runs})),
+            state="unknown",
+            last_heartbeat=None,
+            started_at=None,
+            runs=runs,
+        )
+        for (host, pid), runs in by_process.items()
+    ]
+    return states + strangers
+
+
+def _process(worker: str) -> tuple[str, int]:
+    """Host and process id of a worker's name, `host:pid:random`."""
+    host, _, pid = worker.rpartition(":")[0].rpartition(":")
+    return (host, int(pid)) if pid.isdigit() else (worker, 0)
+
+
+def _queues(workers: Sequence[WorkerState]) -> list[QueueState]:
+    known, with_runs = redis_client.names(), queues_with_runs()
+    with_workflows = {conf.QUEUE, *(each.queue for each in registry.all())}
+    serving = [queue for worker in workers if worker.state != "unknown" for queue in worker.queues]
+    return [
+        QueueState(
+            name=name,
+            workers=serving.count(name),
+            is_known=name in known,
+            has_runs=name in with_runs,
+            has_workflows=name in with_workflows,
+        )
+        for name in dict.fromkeys([*known, *with_runs])
+    ]

@@ -1,0 +1,108 @@
+"""Runs on the real store, passed in this thread on a clock that the test moves, and users with some permissions."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.utils import timezone
+
+from durable import Handle, backend
+from durable.models import Run
+from durable.passes import Eviction, execute_pass
+
+LEASE = timedelta(seconds=30)
+MOST_PASSES = 50
+
+
+@dataclass
+class Stage:
+    """Starts and passes runs. `now` is what the backend takes for the time."""
+
+    now: datetime
+
+    def advance(self, **span: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(**span)
+
+    def claim(self, run_id: str) -> Any:
+        """Take a run, as a worker does."""
+        store = backend.current().store
+        return store.claim_run(run_id, now=self.now, lease_until=self.now + LEASE, worker="host:4711:abc")
+
+    def run(self, run_id: str) -> Run:
+        """One pass; the run's row."""
+        record = self.claim(run_id)
+        assert record is not None, "it cannot be claimed"
+        execute_pass(record, store=backend.current().store, eviction=Eviction())
+        return Run.objects.get(pk=run_id)
+
+    def settle(self, run_id: str) -> Run:
+        """Passes until nothing is due."""
+        for _ in range(MOST_PASSES):
+            run = self.run(run_id)
+            if run.wake_at is None or run.wake_at > self.now:
+                return run
+        raise AssertionError(f"{run_id} does not settle")
+
+    def start(self, workflow: Any, *args: Any, id: str, settle: bool = True) -> Run:
+        """A new run, passed until it rests."""
+        handle: Handle = workflow.using(id=id).start(*args)
+        return self.settle(handle.id) if settle else Run.objects.get(pk=handle.id)
+
+
+@pytest.fixture
+def stage(db: None) -> Iterator[Stage]:
+    """The backend of production without Redis, on a clock of the test's own; branches run in turn."""
+    stage = Stage(now=timezone.now())
+    installed = replace(
+        backend.production(),
+        now=lambda: stage.now,
+        ring=lambda queues: None,
+        alarm=lambda queue, moment: None,
+        pause=lambda seconds: None,
+        runs_in_turn=True,
+    )
+    backend.install(installed)
+    yield stage
+    backend.uninstall(installed)
+
+
+MakeUser = Callable[..., User]
+
+
+@pytest.fixture
+def make_user(db: None) -> MakeUser:
+    """A staff user with these permissions of durable's."""
+
+    def make(*permissions: str, name: str = "ada", is_staff: bool = True) -> User:
+        user = User.objects.create_user(name, password="correct horse", is_staff=is_staff)
+        found = Permission.objects.filter(content_type__app_label="durable", codename__in=permissions)
+        assert len(found) == len(permissions), permissions
+        user.user_permissions.set(found)
+        return user
+
+    return make
+
+
+@pytest.fixture
+def log_in(client: Client, make_user: MakeUser) -> Callable[..., Client]:
+    """The test's client, as a staff user with these permissions."""
+
+    def log(*permissions: str, name: str = "ada", is_staff: bool = True) -> Client:
+        client.force_login(make_user(*permissions, name=name, is_staff=is_staff))
+        return client
+
+    return log
+
+
+OPERATOR = ("view_run", "view_payload", "start_run", "operate_run", "replay_run")
+
+
+@pytest.fixture
+def operator(log_in: Callable[..., Client]) -> Client:
+    """A client that may do everything."""
+    return log_in(*OPERATOR)

@@ -1,0 +1,96 @@
+"""Workflows of every shape that operators look at."""
+
+from typing import Any
+
+from durable import Break, Context, Continue, CriticalError, RollbackContext, workflow
+
+__all__ = ["SWITCH", "approve", "branches", "looping", "many", "nap", "quick", "saga", "stubborn", "switched"]
+
+SWITCH = {"broken": False, "rollback_broken": False}
+
+
+class GatewayTimeout(Exception):
+    pass
+
+
+def value_of(value: Any) -> Any:
+    return value
+
+
+def charge(order_id: Any) -> str:
+    if SWITCH["broken"]:
+        raise GatewayTimeout(f"no answer for {order_id}")
+    return f"charged {order_id}"
+
+
+def refund(_rollback: RollbackContext, _output: Any) -> None:
+    if SWITCH["rollback_broken"]:
+        raise CriticalError("the bank is closed")
+
+
+@workflow(name="tests.quick")
+def quick(ctx: Context, value: Any = None) -> Any:
+    return ctx.step("only", value_of, value)
+
+
+@workflow(name="tests.approve")
+def approve(ctx: Context, order_id: Any = 1) -> str:
+    ctx.step("prepare", value_of, order_id)
+    return ctx.queue.next("approval", names=["approved", "rejected"], timeout="2 days").name
+
+
+@workflow(name="tests.nap")
+def nap(ctx: Context) -> str:
+    ctx.sleep("cool off", "3 hours")
+    return "awake"
+
+
+@workflow(name="tests.stubborn")
+def stubborn(ctx: Context, order_id: Any = 1) -> str:
+    ctx.step("before", value_of, order_id)
+    charged: str = ctx.step("charge", charge, order_id, max_retries=2, retry_backoff_base=360, retry_backoff_max=3600)
+    return charged
+
+
+@workflow(name="tests.switched")
+def switched(ctx: Context, order_id: Any = 1) -> str:
+    ctx.step("before", value_of, order_id)
+    charged: str = ctx.step("charge", charge, order_id, max_retries=0)
+    ctx.step("after", value_of, charged)
+    return charged
+
+
+@workflow(name="tests.saga")
+def saga(ctx: Context, order_id: Any = 1) -> str:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("charge", value_of, order_id, rollback=refund, max_retries=0)
+    raise CriticalError("out of stock")
+
+
+@workflow(name="tests.branches")
+def branches(ctx: Context) -> Any:
+    joined = ctx.join(
+        "ship", {"label": lambda c: c.step("buy", value_of, "L1"), "mail": lambda c: c.step("send", value_of, "M1")}
+    )
+    raced = ctx.race(
+        "fastest", {"slow": lambda c: c.sleep("wait", "1 hour"), "fast": lambda c: c.step("run", value_of, "won")}
+    )
+    block = ctx.try_block("careful", lambda c: c.step("inside", value_of, 1))
+    return [joined, raced.winner, block.ok]
+
+
+@workflow(name="tests.looping")
+def looping(ctx: Context, count: int) -> int:
+    def body(c: Context, number: int) -> Break | Continue:
+        c.step("turn", value_of, number)
+        return Break(number) if number + 1 == count else Continue(number + 1)
+
+    total: int = ctx.loop("turns", body, state=0, history_prune_interval=5)
+    return total
+
+
+@workflow(name="tests.many")
+def many(ctx: Context, count: int) -> int:
+    for number in range(count):
+        ctx.step(f"step {number}", value_of, number, ephemeral=True)
+    return count

@@ -1,0 +1,121 @@
+"""What a run does or waits for, in words: for a list's row and for its own page."""
+
+from datetime import timedelta
+
+import pytest
+from pytest_django.fixtures import DjangoAssertNumQueries
+
+from durable import get_run
+from durable.inspection import Explanation, explain, explain_fully
+from durable.models import Run
+from tests.admin import flows
+from tests.admin.conftest import Stage
+
+
+@pytest.fixture(autouse=True)
+def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
+
+
+def told(stage: Stage, run_id: str) -> Explanation:
+    return explain_fully(Run.objects.get(pk=run_id), stage.now)
+
+
+def test_a_wait_says_what_for_until_when_and_that_nothing_came(stage: Stage) -> None:
+    run = stage.start(flows.approve, id="waits")
+    headline = told(stage, "waits").headline
+    assert headline.startswith("Waiting for a message in approved or rejected until ")
+    assert headline.endswith(", in 2 d; nothing received")
+    assert told(stage, "waits").location == "approval"
+    assert told(stage, "waits").remedies[0] == "send"
+    assert explain(run, stage.now).headline == headline.removesuffix("; nothing received")
+
+
+def test_a_message_in_another_queue_is_said(stage: Stage) -> None:
+    stage.start(flows.approve, id="waits")
+    get_run("waits").send("elsewhere", 1)
+    assert told(stage, "waits").headline.endswith("; 1 in other queues")
+
+
+def test_a_step_in_backoff_says_which_attempt_and_when_the_next_one_is(stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
+    run = stage.start(flows.stubborn, id="fails")
+    headline = told(stage, "fails").headline
+    assert headline.startswith('Step "charge" failed (GatewayTimeout), attempt 1 of 3, next try ')
+    assert headline.endswith(", in 12 m")
+    assert explain(run, stage.now).headline == headline
+
+
+def test_an_exhausted_step_needs_a_person(stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, id="exhausted")
+    stage.advance(minutes=6)
+    said = told(stage, "exhausted")
+    assert said.headline.startswith('Failed at "charge" 6 m ago, after 0 s: StepExhaustedError: ')
+    assert (said.needs_attention, said.remedies[0], said.location) == (True, "recover", "charge")
+
+
+def test_a_sleep_says_its_name_and_its_end(stage: Stage) -> None:
+    stage.start(flows.nap, id="sleeps")
+    assert told(stage, "sleeps").headline.startswith('Asleep in "cool off" until ')
+    assert told(stage, "sleeps").headline.endswith(", in 3 h")
+
+
+def test_a_run_that_no_worker_takes_needs_a_person(stage: Stage) -> None:
+    stage.start(flows.quick, id="due", settle=False)
+    assert told(stage, "due").headline == 'Waiting for a worker of the queue "default"'
+    stage.advance(minutes=5)
+    said = told(stage, "due")
+    assert said.headline == 'Due for 5 m, and no worker of the queue "default" has taken it'
+    assert said.needs_attention
+    assert "durable_worker default" in said.detail
+
+
+def test_a_delayed_start_says_when(stage: Stage) -> None:
+    flows.quick.using(id="later", delay=3600).start()
+    assert told(stage, "later").headline.startswith("Starts ")
+    assert told(stage, "later").headline.endswith(", in 1 h")
+
+
+def test_a_running_step_says_on_which_worker(stage: Stage) -> None:
+    stage.start(flows.quick, id="runs", settle=False)
+    assert stage.claim("runs") is not None
+    assert told(stage, "runs").headline == "Worker host:4711:abc is passing it"
+    stage.advance(minutes=3)
+    said = told(stage, "runs")
+    assert said.headline == "Its worker host:4711:abc has given no sign of life for 2 m 30 s"
+    assert said.needs_attention
+
+
+def test_a_request_says_that_it_is_not_obeyed_yet(stage: Stage) -> None:
+    stage.start(flows.quick, id="asked", settle=False)
+    stage.claim("asked")
+    get_run("asked").pause()
+    assert told(stage, "asked").headline == "Asked to pause: it obeys at its next operation"
+
+
+def test_a_failed_rollback_handler_is_told_apart_from_the_failure(stage: Stage) -> None:
+    flows.SWITCH["rollback_broken"] = True
+    stage.start(flows.saga, id="stuck")
+    said = told(stage, "stuck")
+    assert said.headline.startswith('Compensation has stopped now, after 0 s: the rollback handler of "charge" failed')
+    assert "out of stock" in said.detail
+    assert said.remedies == ("recover",)
+
+
+@pytest.mark.parametrize(
+    ("verb", "headline"),
+    [("pause", "Paused, until somebody resumes it"), ("cancel", "Cancelled now, after 0 s")],
+)
+def test_what_an_operator_did_is_said(stage: Stage, verb: str, headline: str) -> None:
+    stage.start(flows.approve, id="run")
+    getattr(get_run("run"), verb)()
+    assert told(stage, "run").headline == headline
+
+
+def test_the_row_alone_costs_no_query(stage: Stage, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    run = stage.start(flows.approve, id="waits")
+    with django_assert_num_queries(0):
+        explain(run, stage.now + timedelta(hours=1))
+    with django_assert_num_queries(2):
+        explain_fully(run, stage.now)
