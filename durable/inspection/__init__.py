@@ -22,11 +22,14 @@ from durable.inspection.runs import (
     list_runs,
     searched,
 )
+from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
+from durable.inspection.timeline import Lane, Shape, Timeline, timeline
 from durable.inspection.tree import Node, TreePage, history_tree
 from durable.inspection.verbs import possible_verbs
 from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, look_at_workers
 
 __all__ = [
+    "Bar",
     "Count",
     "Explanation",
     "FailedRun",
@@ -34,10 +37,14 @@ __all__ = [
     "Finding",
     "HeldRun",
     "InvalidCursorError",
+    "Lane",
     "Node",
     "QueueState",
     "RunFilter",
     "RunPage",
+    "Shape",
+    "Throughput",
+    "Timeline",
     "TreePage",
     "WorkerState",
     "Workers",
@@ -52,6 +59,8 @@ __all__ = [
     "findings",
     "history_tree",
     "jsonable",
+    "last_day",
+    "last_hour",
     "list_runs",
     "look_at_workers",
     "open_entries",
@@ -60,4 +69,5 @@ __all__ = [
     "pretty",
     "redacted",
     "searched",
+    "timeline",
 ]

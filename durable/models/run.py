@@ -94,6 +94,10 @@ class Run(models.Model):
                 condition=Q(finished_at__isnull=False),
                 name="durable_run_ended",
             ),
+            # what ended when, for throughput; entered once as well
+            models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="durable_run_finished"),
+            # runs that no code at hand fits: hardly ever any
+            models.Index(fields=["diverged_at"], condition=Q(diverged_at__isnull=False), name="durable_run_diverged"),
             models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="durable_run_children"),
             models.Index(fields=["replay_of"], condition=Q(replay_of__isnull=False), name="durable_run_replays"),
         ]

@@ -1,0 +1,153 @@
+"""When a run did what: attempts, backoff, sleeps and waits on lanes, one for each branch.
+
+Made of the nodes of one page of the history, and never of more than `MOST` shapes. Positions are shares of the whole, from
+0 to 1; how they are drawn is the surface's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from durable.conf import conf
+from durable.core.entries import Kind, Status
+from durable.core.location import spoken
+from durable.inspection.tree import Node
+from durable.models import Attempt, Run
+
+__all__ = ["MOST", "Lane", "Shape", "Timeline", "timeline"]
+
+MOST: Final = 400  # shapes
+_MOST_LANES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A span of time. `kind`: attempt, failed, backoff, sleep, wait or rollback. `ends_at` is None for what is under way."""
+
+    kind: str
+    location: str
+    title: str
+    begins_at: datetime
+    ends_at: datetime | None
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """Shapes that follow each other: those of one branch, or of the run's own code."""
+
+    title: str
+    shapes: Sequence[Shape]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """`left_out` shapes were too many to be drawn."""
+
+    begins_at: datetime
+    ends_at: datetime
+    lanes: Sequence[Lane]
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    kind: str
+    node: Node
+    begins_at: datetime
+    ends_at: datetime | None
+
+
+def timeline(run: Run, nodes: Sequence[Node], now: datetime) -> Timeline:
+    """The shapes of these nodes of the run's history; one statement, for the failed attempts among them."""
+    attempts: dict[str, list[Attempt]] = {}
+    retried = [node.location for node in nodes if node.entry is not None and _may_have_failed(node)]
+    found = Attempt.objects.using(conf.DATABASE).filter(run=run, location__in=retried).defer("error").order_by("-id")
+    for attempt in found[:MOST]:
+        attempts.setdefault(attempt.location, []).append(attempt)
+    kinds = {node.location: node.kind for node in nodes}
+    spans = [span for node in nodes for span in _spans(node, attempts.get(node.location, [])[::-1])]
+    begins_at = min((span.begins_at for span in spans), default=run.created_at)
+    ends_at = max((span.ends_at or run.finished_at or now for span in spans), default=run.finished_at or now)
+    lanes: dict[str, list[Shape]] = {}
+    left_out = 0
+    drawn = spans[-MOST:]
+    for span in drawn:
+        name = _lane(span.node.location, kinds)
+        if name not in lanes and len(lanes) >= _MOST_LANES:
+            left_out += 1
+            continue
+        lanes.setdefault(name, []).append(_shape(span, begins_at, ends_at))
+    return Timeline(
+        begins_at=begins_at,
+        ends_at=ends_at,
+        lanes=[Lane(title=name, shapes=shapes) for name, shapes in lanes.items()],
+        left_out=left_out + len(spans) - len(drawn),
+    )
+
+
+def _may_have_failed(node: Node) -> bool:
+    metadata = node.entry.metadata if node.entry is not None else None
+    return metadata is not None and (metadata.attempts > 1 or metadata.error is not None)
+
+
+def _spans(node: Node, failed: Sequence[Attempt]) -> Iterator[_Span]:
+    if node.entry is None:
+        return
+    metadata = node.entry.metadata
+    if node.kind == Kind.STEP:
+        yield from _attempts(node, failed)
+        if metadata.rollback_completed_at is not None:
+            yield _Span("rollback", node, metadata.rollback_completed_at, metadata.rollback_completed_at)
+    elif node.kind in (Kind.SLEEP, Kind.MESSAGE):
+        kind = "sleep" if node.kind == Kind.SLEEP else "wait"
+        yield _Span(kind, node, metadata.created_at, metadata.completed_at)
+
+
+def _attempts(node: Node, failed: Iterable[Attempt]) -> Iterator[_Span]:
+    assert node.entry is not None
+    metadata = node.entry.metadata
+    last_end: datetime | None = None
+    for attempt in failed:
+        if last_end is not None and attempt.started_at > last_end:
+            yield _Span("backoff", node, last_end, attempt.started_at)
+        yield _Span("failed", node, attempt.started_at, attempt.finished_at)
+        last_end = attempt.finished_at
+    if metadata.status in (Status.COMPLETED, Status.RUNNING):
+        began = metadata.last_attempt_at or metadata.created_at
+        if last_end is not None and began > last_end:
+            yield _Span("backoff", node, last_end, began)
+        yield _Span("attempt", node, began, metadata.completed_at)
+    elif metadata.status == Status.FAILED and last_end is not None:
+        yield _Span("backoff", node, last_end, metadata.next_attempt_at)
+
+
+def _lane(location: str, kinds: dict[str, str]) -> str:
+    """The innermost branch that the location stands in, "" for the run's own code."""
+    segments = location.split("/")
+    for depth in range(len(segments) - 1, 0, -1):
+        around = "/".join(segments[:depth])
+        if kinds.get(around) == "branch" or kinds.get("/".join(segments[: depth - 1])) in (Kind.JOIN, Kind.RACE):
+            return spoken(around)
+    return ""
+
+
+def _shape(span: _Span, begins_at: datetime, ends_at: datetime) -> Shape:
+    whole = (ends_at - begins_at).total_seconds() or 1.0
+
+    def share(moment: datetime) -> float:
+        return min(1.0, max(0.0, (moment - begins_at).total_seconds() / whole))
+
+    return Shape(
+        kind=span.kind,
+        location=span.node.location,
+        title=spoken(span.node.location),
+        begins_at=span.begins_at,
+        ends_at=span.ends_at,
+        start=share(span.begins_at),
+        end=share(span.ends_at or ends_at),
+    )
