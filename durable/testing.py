@@ -358,13 +358,14 @@ class _CrashingStore(RehearsalStore):
         """The application's rows and the record, together; of a verb, which writes no rows, what the store holds."""
         is_of_atomic_step = running_run() is not None and not is_in_step()
         rows = committed_or_raised(self.using) if is_of_atomic_step else nullcontext()
+        is_around = self._is_in_transaction
         with super().transaction(), rows:
             self._is_in_transaction = True
             try:
                 yield
             finally:
-                self._is_in_transaction = False
-        if self._dies_after_transaction:
+                self._is_in_transaction = is_around
+        if self._dies_after_transaction and not is_around:
             self._dies_after_transaction = False
             raise SimulatedCrash
 

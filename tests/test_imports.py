@@ -35,15 +35,31 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("operations", "replay", "audit", "history", "handles", "definitions"),
         ("backend", "retention", "store", "bell", "models", "core", "foundation"),
     ),
+    "workflows": (
+        ("workflows",),
+        ("operations", "context", "drivers", "backend", "store", "bell", "models", "core", "foundation"),
+    ),
     "worker": (
         ("worker", "passes", "jobs", "timer", "process", "stopping", "supervisor", "fleet", "rq_workers"),
         ("drivers", "context", "backend", "retention", "store", "bell", "models", "core", "foundation"),
     ),
     "inspection": (("inspection",), ("backend", "store", "bell", "models", "core", "foundation")),
-    "inspection": (("inspection",), ("backend", "store", "bell", "models", "core", "foundation")),
     "lint": (("lint",), ("core", "foundation")),
     "surfaces": (
-        ("admin", "api", "management", "tasks", "checks", "testing", "pytest_plugin", "apps", "templatetags"),
+        (
+            "admin",
+            "api",
+            "management",
+            "tasks",
+            "metrics",
+            "tracing",
+            "logs",
+            "checks",
+            "testing",
+            "pytest_plugin",
+            "apps",
+            "templatetags",
+        ),
         (ANYTHING,),
     ),
     # Only inside functions: see test_importing_durable_needs_no_configured_django.

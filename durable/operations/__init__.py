@@ -11,9 +11,10 @@ from durable.operations.messages import ask, send
 from durable.operations.reading import history, output, record, result, waiting_for
 from durable.operations.replaying import plan_replay, replay
 from durable.operations.starting import StartRequest, restart, start
-from durable.operations.steering import cancel, pause, recover, resume, wake
+from durable.operations.steering import ALLOWED, cancel, pause, recover, resume, wake
 
 __all__ = [
+    "ALLOWED",
     "StartRequest",
     "ask",
     "cancel",

@@ -18,7 +18,7 @@ from durable.ids import check_id, check_queue, new_id
 from durable.operations.attribution import Attribution, attributed
 from durable.operations.common import announce, require_step, tell
 
-__all__ = ["StartRequest", "check_is_successor", "restart", "start", "successor"]
+__all__ = ["StartRequest", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
 
 Call = tuple[str | None, tuple[Any, ...], dict[str, Any]]
 
@@ -42,37 +42,40 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[str]:
     """
     at = backend.current()
     if audit.acting() is None:  # the application's own traffic, which is not logged
-        runs, created = _created(at, request, calls)
+        created = put(at, request, calls)
     else:
         with attributed(at, "start", _first_id(calls)) as by, at.store.transaction():
-            runs, created = _created(at, request, calls)
+            created = put(at, request, calls)
             at.store.log([_logged(by, found, is_new) for found, is_new in created])
-    new = [run for run, (_, is_new) in zip(runs, created, strict=True) if is_new]
+    announce_started(at, created)
+    return [run.id for run, _ in created]
+
+
+def announce_started(at: Backend, created: Sequence[tuple[RunRecord, bool]]) -> None:
+    """Tell workers and the world of those that are new."""
+    new = [run for run, is_new in created if is_new]
     if new:
-        announce(at, request.queue, new[0].wake_at)
+        announce(at, new[0].queue, new[0].wake_at)
         for run in new:
             tell(run, previous="")
-    return [run.id for run in runs]
 
 
-def _created(
-    at: Backend, request: StartRequest, calls: Sequence[Call]
-) -> tuple[list[RunRecord], list[tuple[RunRecord, bool]]]:
-    """The runs that were asked for; and for each the row that has its id, and whether it is new."""
+def put(at: Backend, request: StartRequest, calls: Sequence[Call]) -> list[tuple[RunRecord, bool]]:
+    """Create the runs, whoever asks; for each the row that now has its id, and whether it is new."""
     if any(run_id is None for run_id, _, _ in calls):
         require_step(
             f"starting {request.workflow} without an id", "start it in a step, or with using(id=...) made of ctx.run_id"
         )
     runs = [_new_run(at, request, call) for call in calls]
     if not runs:
-        return [], []
+        return []
     may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
     with at.store.transaction() if may_conflict else nullcontext():  # all of them or none
         created = at.store.create(runs)
         for wanted, (found, is_new) in zip(runs, created, strict=True):
             if not is_new:
                 _check_same(at, request, wanted, found)
-    return runs, created
+    return created
 
 
 def _first_id(calls: Sequence[Call]) -> str:

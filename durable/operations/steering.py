@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
 from durable import audit, backend
 from durable.backend import Backend
@@ -16,17 +17,24 @@ from durable.ids import check_reason
 from durable.operations.attribution import attributed
 from durable.operations.common import announce, check_state, tell
 
-__all__ = ["cancel", "pause", "recover", "resume", "wake"]
+__all__ = ["ALLOWED", "cancel", "pause", "recover", "resume", "wake"]
 
+#: The states of a run in which each verb is allowed. A pause that a running run has not come to can be resumed too.
+ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
+    "wake": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK),
+    "pause": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK),
+    "resume": (RunState.PAUSED,),
+    "cancel": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.PAUSED),
+    "recover": (RunState.FAILED,),
+}
 _SUMMARY = 200  # characters of a reason that lists show
 
 
 def wake(run_id: str, *, end_sleeps: bool = False) -> None:
     """Give the run a pass now and try steps in backoff at once; with `end_sleeps`, end its sleeps too."""
-    allowed = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK)
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
-        check_state(run, "wake", allowed)
+        check_state(run, "wake", ALLOWED["wake"])
         now = at.now()
         changed = [woken for each in entries() if (woken := _woken(each, end_sleeps, now))]
         return RunChange(run={"wake_at": now, "signal": run.signal + 1}, entries=changed)
@@ -47,10 +55,9 @@ def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
 
 def pause(run_id: str) -> None:
     """Stop the run until it is resumed: a parked one at once, a running one at its next operation."""
-    allowed = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK)
 
     def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
-        check_state(run, "pause", allowed)
+        check_state(run, "pause", ALLOWED["pause"])
         if _is_held(at, run):
             return RunChange(run={"request": Request.PAUSE, "signal": run.signal + 1})
         patch = _unheld(RunState.PAUSED)
@@ -67,7 +74,7 @@ def resume(run_id: str) -> None:
     def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
         if run.request == Request.PAUSE:
             return RunChange(run={"request": Request.NONE})
-        check_state(run, "resume", (RunState.PAUSED,))
+        check_state(run, "resume", ALLOWED["resume"])
         state = RunState.ROLLING_BACK if run.outcome else RunState.PENDING
         return RunChange(run={"state": state, "wake_at": at.now(), "summary": "resumed", "signal": run.signal + 1})
 
@@ -81,13 +88,12 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
     Without a `reason` of its own, the acting operator's is the run's too.
     """
     check_reason(reason)
-    allowed = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.PAUSED)
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
-        check_state(run, "cancel", allowed)
+        check_state(run, "cancel", ALLOWED["cancel"])
         now = at.now()
         if run.outcome:  # paused while it compensates
-            raise InvalidTransitionError(RunState.ROLLING_BACK, allowed, "cancel")
+            raise InvalidTransitionError(RunState.ROLLING_BACK, ALLOWED["cancel"], "cancel")
         if _is_held(at, run):
             request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
             return RunChange(run={"request": request, "request_reason": reason, "signal": run.signal + 1})
@@ -114,7 +120,7 @@ def recover(run_id: str) -> None:
     """Let a failed run go on: what made it fail is tried again, what it compensated is done again."""
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
-        check_state(run, "recover", (RunState.FAILED,))
+        check_state(run, "recover", ALLOWED["recover"])
         return recovery_of(run, entries(), at.now())
 
     at = backend.current()

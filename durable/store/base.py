@@ -46,6 +46,9 @@ class Store(Protocol):
     def get(self, run_id: str) -> RunRecord | None:
         """The run's row."""
 
+    def states(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """The states of those of the runs that there are; one query."""
+
     def history(self, run_id: str) -> list[Entry]:
         """The run's entries by ordinal; one query."""
 

@@ -83,6 +83,10 @@ class MemoryStore:
         with self._lock:
             return rules.copied(run) if (run := self._runs.get(run_id)) else None
 
+    def states(self, run_ids: Sequence[str]) -> dict[str, str]:
+        with self._lock:
+            return {each: str(self._runs[each].state) for each in run_ids if each in self._runs}
+
     def history(self, run_id: str) -> list[Entry]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
 

@@ -1,4 +1,4 @@
-"""What verbs write that no pass does, for the stores on a database: the audit log, and the history of a new run.
+"""What verbs ask and write that no pass does, for the stores on a database: the audit log, the history of a new run.
 
 Rare and never in a hurry, hence ordinary ORM statements for every database. The caller has the transaction and the lock.
 """
@@ -15,7 +15,7 @@ from durable.models import Attempt, EntryMetadata, OperatorAction, QueueMessage,
 from durable.models import Entry as EntryModel
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
 
-__all__ = ["log", "plant", "retract"]
+__all__ = ["log", "plant", "retract", "states"]
 
 _AT_ONCE = 1_000  # rows of one statement
 
@@ -53,6 +53,11 @@ def plant(
 def retract(alias: str, run_id: str, message_ids: Sequence[str]) -> None:
     """Delete messages of the run."""
     QueueMessage.objects.using(alias).filter(run_id=run_id, id__in=message_ids).delete()
+
+
+def states(alias: str, run_ids: Sequence[str]) -> dict[str, str]:
+    """The states of those of the runs that there are."""
+    return dict(Run.objects.using(alias).filter(id__in=run_ids).order_by().values_list("id", "state"))
 
 
 def _row(model: Any, names: Sequence[str], record: Any, **others: Any) -> Any:

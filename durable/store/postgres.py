@@ -94,6 +94,9 @@ class PostgresStore:
     def get(self, run_id: str) -> RunRecord | None:
         return next(iter(self._found([run_id])), None)
 
+    def states(self, run_ids: Sequence[str]) -> dict[str, str]:
+        return planting.states(self.alias, run_ids)
+
     def history(self, run_id: str) -> list[Entry]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
 

@@ -1,0 +1,45 @@
+"""The workflows that the app brings itself: what operators ask for and is too much for one request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable.context import Context
+from durable.core.results import Break, Continue
+from durable.definitions import workflow
+from durable.operations.bulk import BulkOrder, perform_page
+
+__all__ = ["bulk"]
+
+_REFUSALS_KEPT = 100
+
+
+@workflow(name="durable.bulk")
+def bulk(ctx: Context, order: BulkOrder) -> dict[str, Any]:
+    """One verb on many runs, a page of them at a time.
+
+    The state of its loop is the progress: how many were `done` and `refused`, and how many are `left`, if that is known. The
+    output is the same at the end, with the first `refusals`, each as run, outcome and detail.
+    """
+
+    def page(scope: Context, state: dict[str, Any]) -> Continue | Break:
+        # one transaction: a worker that dies has done all of a page, and recorded it, or nothing
+        results, cursor = scope.step("apply", perform_page, order, state["cursor"], atomic=True, timeout=120)
+        refused = [each for each in results if each.outcome != "done"]
+        left = state["left"]
+        after = {
+            "cursor": cursor,
+            "done": state["done"] + len(results) - len(refused),
+            "refused": state["refused"] + len(refused),
+            "left": None if left is None else max(0, left - len(results)),
+            "refusals": [*state["refusals"], *([each.run_id, each.outcome, each.detail] for each in refused)][
+                :_REFUSALS_KEPT
+            ],
+        }
+        if cursor is None:
+            return Break({name: after[name] for name in ("done", "refused", "refusals")})
+        return Continue(after)
+
+    begin = {"cursor": None, "done": 0, "refused": 0, "left": order.selection.total, "refusals": []}
+    outcome: dict[str, Any] = ctx.loop("runs", page, state=begin)
+    return outcome
