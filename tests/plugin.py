@@ -74,6 +74,13 @@ def uses_database(item: pytest.Item) -> bool:
     return isinstance(cls, type) and issubclass(cls, TransactionTestCase)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """In CI, tell of a failure at once: a session that is ended for its length never comes to its summary."""
+    if report.failed and os.environ.get("CI") == "true":
+        print(f"\n{report.nodeid} failed in its {report.when}:\n{report.longreprtext}\n", flush=True)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if (summary := config.stash.get(SQLITE_SUMMARY, None)) is not None:
         terminalreporter.write_line(f"The tests that use the database, again on SQLite: {summary}")
