@@ -9,7 +9,9 @@ from django.db import migrations
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import StateApps
 
-CREATE = """
+FUNCTIONS = {}
+
+FUNCTIONS["durable_flush_1"] = """
 CREATE FUNCTION durable_flush_1(of_run text, with_fence bigint, entries json) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   pending text;
@@ -48,7 +50,7 @@ END $$
 
 def create(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
     if schema_editor.connection.vendor == "postgresql":
-        schema_editor.execute(CREATE, params=None)
+        schema_editor.execute(FUNCTIONS["durable_flush_1"], params=None)
 
 
 def drop(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:

@@ -156,7 +156,7 @@ class OrmStore:
                 stored.append(seen.get(key))
                 continue
             newest[outgoing.to] += 1
-            message = _as_stored(outgoing, newest[outgoing.to])
+            message = rules.stored(outgoing, newest[outgoing.to])
             stored.append(message)
             new.append(message)
             if outgoing.idempotency_id is not None:
@@ -338,15 +338,3 @@ class OrmStore:
 
 def _records(runs: RunQuerySet) -> list[RunRecord]:
     return [RunRecord(**row) for row in runs.values(*RUN.names)]
-
-
-def _as_stored(outgoing: OutgoingMessage, order: int) -> Message:
-    return Message(
-        id=outgoing.id,
-        run_id=outgoing.to,
-        queue=outgoing.queue,
-        body=outgoing.body,
-        sent_at=outgoing.sent_at,
-        order=order,
-        idempotency_id=outgoing.idempotency_id,
-    )

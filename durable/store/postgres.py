@@ -1,19 +1,20 @@
 """The store for PostgreSQL: one statement, one round trip and one commit for each thing that the engine does.
 
-Keeps no state in the session (no prepared statements, no advisory locks), so that a pooler in transaction mode may
-stand between. Relies on READ COMMITTED, Django's default: after a wait for a row's lock its newest version decides.
+What it does often it leaves to functions of the database's (`durable.store.functions`). Keeps no state in the session
+(no prepared statements, no advisory locks), so that a pooler in transaction mode may stand between. Relies on READ
+COMMITTED, Django's default: after a wait for a row's lock its newest version decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.migrations.loader import MigrationLoader
 
 from durable.core.entries import (
     ActionRecord,
@@ -29,12 +30,14 @@ from durable.core.entries import (
 from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.core.location import escape
 from durable.models.fields import pack, unpack
-from durable.store import commits, planting, rules, statements
+from durable.store import functions, planting, rules, statements
+from durable.store.calls import Value
 from durable.store.rows import (
     ATTEMPT,
     ENTRY,
     METADATA,
     RUN,
+    json_row,
     json_rows,
     outgoing_row,
     to_attempt,
@@ -45,8 +48,6 @@ from durable.store.rows import (
 from durable.store.transactions import committed_or_raised
 
 __all__ = ["PostgresStore"]
-
-_PATCH_ALONE = frozenset({"run", "fence", "now"})  # the parameters that every commit has
 
 
 class PostgresStore:
@@ -80,11 +81,11 @@ class PostgresStore:
 
     def _insert(self, runs: Iterable[RunRecord]) -> set[str]:
         """The ids that were free."""
-        dumped = [RUN.dumped(run) for run in runs]
-        if len(dumped) == 1:
-            rows = self._rows(statements.CREATE_ONE, dumped[0])
-        else:
-            rows = self._rows(statements.CREATE, {"runs": json_rows(dumped)})
+        new = list(runs)
+        if len(new) == 1 and (values := _as_started(new[0])):
+            [is_new] = functions.START(self.alias, values)
+            return {new[0].id} if is_new == "true" else set()
+        rows = self._rows(statements.CREATE, {"runs": json_rows(map(RUN.dumped, new))})
         return {unpack(run_id) for (run_id,) in rows}
 
     def _found(self, run_ids: Iterable[str]) -> list[RunRecord]:
@@ -111,18 +112,21 @@ class PostgresStore:
         return to_message(rows[0]) if rows else None
 
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
-        if not messages:
-            return [], frozenset()
-        wanted = _once_per_id(messages)
-        found = self._rows(commits.SEND, _sending(wanted))
-        stored = [to_message(row[:-1]) for row in found]
-        by_id = {each.id: each for each in stored}
-        by_idempotency_id = {(each.run_id, each.idempotency_id): each for each in stored if each.idempotency_id}
-        answers = [
-            by_id.get(each.id) if each.idempotency_id is None else by_idempotency_id.get((each.to, each.idempotency_id))
-            for each in messages
-        ]
-        return answers, frozenset(unpack(row[-1]) for row in found if row[-1] is not None)
+        if len(messages) == 1:
+            rows = [functions.SEND(self.alias, [*outgoing_row(messages[0]).values(), 1])]
+        else:
+            sends = json_rows(map(_numbered, enumerate(messages)))
+            rows = self._rows(statements.SEND_MANY, {"sends": sends}) if messages else []
+        answers = [self._sent(message, *row) for message, row in zip(messages, rows, strict=True)]
+        return answers, frozenset(unpack(ring) for _, ring, _ in rows if ring is not None)
+
+    def _sent(
+        self, message: OutgoingMessage, place: str | int | None, _ring: str | None, before: str | None
+    ) -> Message | None:
+        """The message as it is stored, perhaps since an earlier send; None where there is no such run."""
+        if before is not None:
+            return self.message(unpack(before))
+        return None if place is None else rules.stored(message, int(place))
 
     def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
         with transaction.atomic(using=self.alias):
@@ -193,7 +197,7 @@ class PostgresStore:
         ]
 
     def commit(self, batch: Batch) -> Committed:
-        if self._has_functions and _only_entries(batch):
+        if _only_entries(batch):
             return self._flush(batch)
         written = self._write(
             run_id=batch.run_id,
@@ -203,30 +207,25 @@ class PostgresStore:
             deleted=batch.deleted,
             attempts=batch.attempts,
             consumed=rules.consumed(batch),
-            sends=_once_per_id(batch.sends),
+            sends=batch.sends,
             patch=batch.run,
             signal=batch.park_signal,
         )
         if written is None:
             raise LeaseLost
-        request, ring = written
-        if batch.run is not None and "request" in batch.run:
-            request = batch.run["request"]
-        return Committed(request=request, ring=frozenset(map(unpack, ring or ())))
+        return written
 
     def _flush(self, batch: Batch) -> Committed:
-        rows = _entry_rows(rules.entries_to_write(batch.entries))
-        parameters = {"run": pack(batch.run_id), "fence": batch.fence, "entries": rows}
-        [(request,)] = self._rows(commits.FLUSH, parameters)
+        entries = rules.entries_to_write(batch.entries)
+        run, fence = pack(batch.run_id), batch.fence
+        if len(entries) == 1:
+            values = [run, fence, *functions.recorded(entries[0])]
+            [request] = functions.RECORD(self.alias, values, uninterrupted=True)
+        else:
+            [request] = functions.FLUSH(self.alias, [run, fence, _entry_rows(entries)], uninterrupted=True)
         if request is None:
             raise LeaseLost
         return Committed(request=request)
-
-    @cached_property
-    def _has_functions(self) -> bool:
-        """Whether the tables were made by the migrations; tests may have them made from the models alone."""
-        migrated = connections[self.alias].settings_dict["TEST"].get("MIGRATE") is not False
-        return migrated and MigrationLoader.migrations_module("durable")[0] is not None
 
     def _write(
         self,
@@ -237,49 +236,34 @@ class PostgresStore:
         entries: Sequence[Entry] = (),
         deleted: Sequence[str] = (),
         attempts: Sequence[AttemptRecord] = (),
-        consumed: dict[str, tuple[str, str | None, str | None]] | None = None,
+        consumed: Mapping[str, tuple[str, str | None, str | None]] = MappingProxyType({}),
         unreceive: Sequence[str] = (),
         sends: Sequence[OutgoingMessage] = (),
-        patch: Any = None,
+        patch: Mapping[str, Any] | None = None,
         signal: int | None = None,
-    ) -> tuple[Any, ...] | None:
-        """Execute one `commits.commit`; its row, None if the fence has moved on."""
-        parameters: dict[str, Any] = {"run": pack(run_id), "fence": fence, "now": now}
-        entries = rules.entries_to_write(entries)
-        if entries:
-            parameters["entries"] = _entry_rows(entries)
-        if deleted:
-            parameters["deleted"] = [pack(each) for each in rules.surely_deleted(deleted, entries)]
-            parameters["forgotten"] = [pack(each) for each in deleted]
-        if attempts:
-            parameters["failures"] = json_rows(map(ATTEMPT.dumped, attempts))
-        if consumed:
-            parameters["consumed"] = json_rows(_consumption(consumed))
-        if unreceive:
-            parameters["unreceive"] = [pack(each) for each in unreceive]
-        if sends:
-            parameters |= _sending(sends, run_id)
-        if patch:
-            parameters |= {f"patch_{name}": RUN.dumps[name](value) for name, value in patch.items()}
-        if signal is not None:
-            parameters |= {"signal": signal, "taken": [pack(each) for each in consumed or ()]}
-        if patch and parameters.keys() == _PATCH_ALONE | {f"patch_{name}" for name in patch}:
-            statement = commits.patch_alone(tuple(patch))  # plans in a fraction of the time
-            rows = self._rows(statement, parameters)
-            return rows[0] if rows else None
-        statement = commits.commit(
-            entries=bool(entries),
-            deleted=bool(deleted),
-            attempts=bool(attempts),
-            consumed=bool(consumed),
-            unreceive=bool(unreceive),
-            sends=bool(sends),
-            to_itself=any(each.to == run_id for each in sends),
-            patch=tuple(patch) if patch else None,
-            parks=signal is not None,
+    ) -> Committed | None:
+        """Write all of it; None, and nothing is written, if the fence has moved on."""
+        assert functions.PATCHED.issuperset(patch or ()), f"a commit cannot write all of {sorted(patch or ())}"
+        request, rings = functions.COMMIT(
+            self.alias,
+            [
+                pack(run_id),
+                fence,
+                now,
+                _texts(deleted),
+                _entry_rows(rules.entries_to_write(entries)) if entries else None,
+                json_rows(map(ATTEMPT.dumped, attempts)) if attempts else None,
+                json_rows(_consumption(consumed)) if consumed else None,
+                _texts(unreceive),
+                json_row({name: RUN.dumps[name](value) for name, value in patch.items()}) if patch else None,
+                signal,
+                json_rows(map(_numbered, enumerate(sends))) if sends else None,
+            ],
+            uninterrupted=True,
         )
-        rows = self._rows(statement, parameters)
-        return rows[0] if rows else None
+        if request is None:
+            return None
+        return Committed(request=request, ring=frozenset(map(unpack, json.loads(rings))) if rings else frozenset())
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
         if not held:
@@ -312,18 +296,32 @@ def _entry_rows(entries: Iterable[Entry]) -> str:
     return json_rows(ENTRY.dumped(each) | METADATA.dumped(each) for each in entries)
 
 
-def _once_per_id(messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
-    """The messages without repetitions of an idempotency id, which one statement could not write."""
-    first = {(each.to, each.idempotency_id or object()): each for each in reversed(messages)}
-    return list(reversed(first.values()))
+def _texts(texts: Sequence[str]) -> str | None:
+    """Texts as a JSON list, None for none."""
+    return json.dumps([pack(each) for each in texts]) if texts else None
 
 
-def _sending(messages: Sequence[OutgoingMessage], *also: str) -> dict[str, Any]:
-    rows = json_rows(outgoing_row(message, number) for number, message in enumerate(messages))
-    return {"sends": rows, "rows": [pack(each) for each in {*also, *(message.to for message in messages)}]}
+def _numbered(sent: tuple[int, OutgoingMessage]) -> dict[str, Any]:
+    return {"number": sent[0], **outgoing_row(sent[1])}
 
 
-def _consumption(consumed: dict[str, tuple[str, str | None, str | None]]) -> Iterable[dict[str, Any]]:
+def _as_started(run: RunRecord) -> list[Value] | None:
+    """The parameters of START; None if the run is not as every new one is."""
+    values = (run.id, run.workflow, run.queue, run.input, run.created_at, run.wake_at, run.parent_id, run.replay_of_id)
+    usual = RunRecord(
+        id=run.id,
+        workflow=run.workflow,
+        queue=run.queue,
+        input=run.input,
+        created_at=run.created_at,
+        wake_at=run.wake_at,
+        parent_id=run.parent_id,
+        replay_of_id=run.replay_of_id,
+    )
+    return [pack(value) if isinstance(value, str) else value for value in values] if run == usual else None
+
+
+def _consumption(consumed: Mapping[str, tuple[str, str | None, str | None]]) -> Iterable[dict[str, Any]]:
     for message_id, (state, location, response) in consumed.items():
         yield {
             "id": pack(message_id),

@@ -7,7 +7,7 @@ statements that bypass the ORM; the ORM converts by itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -40,6 +40,7 @@ __all__ = [
     "METADATA",
     "RUN",
     "Columns",
+    "json_row",
     "json_rows",
     "outgoing_row",
     "to_attempt",
@@ -77,10 +78,6 @@ class Columns:
     def typed(self) -> str:
         """The names with their types, as a set of records declares them."""
         return ", ".join(f'"{name}" {self.types[name]}' for name in self.names)
-
-    def excluded(self) -> str:
-        """The assignments of an upsert."""
-        return ", ".join(f'"{name}" = EXCLUDED."{name}"' for name in self.names)
 
     def dumped(self, record: Any) -> dict[str, Any]:
         """What a record is in the database, by column."""
@@ -147,15 +144,22 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 ENTRY_FIELDS: Final = ", ".join(_entry_field(field.name) for field in fields(Entry))
 
 
-def json_rows(rows: Iterable[dict[str, Any]]) -> str:
+_encode: Final = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":")).encode
+
+
+def json_row(row: Mapping[str, Any]) -> str:
+    """Columns as JSON text for json_to_record."""
+    return _encode(row)
+
+
+def json_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     """Dumped records as one JSON text for json_to_recordset."""
-    return json.dumps(list(rows), default=datetime.isoformat, separators=(",", ":"))
+    return _encode(list(rows))
 
 
-def outgoing_row(message: OutgoingMessage, number: int) -> dict[str, Any]:
-    """A message as it is put into an inbox, but for what the store decides. `number` is its place among its like."""
+def outgoing_row(message: OutgoingMessage) -> dict[str, Any]:
+    """A message as it is put into an inbox, but for what the store decides."""
     return {
-        "number": number,
         "id": pack(message.id),
         "run_id": pack(message.to),
         "queue": escape(message.queue),

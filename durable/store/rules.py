@@ -38,7 +38,7 @@ __all__ = [
     "entries_to_write",
     "handed_back",
     "rings",
-    "surely_deleted",
+    "stored",
 ]
 
 _STATES = frozenset(RunState)
@@ -113,6 +113,19 @@ def after_messages(run: RunRecord, queued: Sequence[Message | OutgoingMessage], 
     )
 
 
+def stored(outgoing: OutgoingMessage, order: int) -> Message:
+    """The message as it lies in the inbox, at this place."""
+    return Message(
+        id=outgoing.id,
+        run_id=outgoing.to,
+        queue=outgoing.queue,
+        body=outgoing.body,
+        sent_at=outgoing.sent_at,
+        order=order,
+        idempotency_id=outgoing.idempotency_id,
+    )
+
+
 def rings(run: RunRecord, queued: Sequence[Message | OutgoingMessage]) -> bool:
     """Whether these messages made the run due, so that a worker should be told."""
     awaited = [each.sent_at for each in queued if is_awaited(run.waiting_for, escape(each.queue))]
@@ -162,12 +175,6 @@ def entries_to_write(entries: Sequence[Entry]) -> Sequence[Entry]:
     if len(entries) < 2:
         return entries
     return list({entry.location: entry for entry in entries}.values())
-
-
-def surely_deleted(deleted: Sequence[str], entries: Sequence[Entry]) -> list[str]:
-    """The locations that go and are not written anew by the same batch."""
-    written = {entry.location for entry in entries}
-    return [location for location in dict.fromkeys(deleted) if location not in written]
 
 
 def _earliest(first: datetime | None, *others: datetime) -> datetime:

@@ -1,6 +1,6 @@
 """The PostgreSQL store's simple statements: reading, creating, claiming, and what the timer asks.
 
-Only texts are made here, nothing is executed. See `durable.store.commits` for the others.
+Only texts are made here, nothing is executed. See `durable.store.functions` for the others.
 """
 
 # ruff: noqa: S608 - texts are made of the names of tables and columns alone; values are parameters
@@ -17,9 +17,7 @@ __all__ = [
     "CLAIM_OF_ONE",
     "CLAIM_RUN",
     "CREATE",
-    "CREATE_ONE",
     "DUE_QUEUES",
-    "ENDED_STATES",
     "GET_MESSAGE",
     "GET_RUNS",
     "LIST_ATTEMPTS",
@@ -27,15 +25,13 @@ __all__ = [
     "LOAD",
     "LOCK_RUN",
     "NEXT_DEADLINE",
-    "NOT_CLAIMABLE",
     "RELEASE",
     "RENEW",
+    "SEND_MANY",
     "inbox",
 ]
 
-#: SQL lists of states.
-ENDED_STATES: Final = "(" + ", ".join(f"'{state.value}'" for state in sorted(ENDED)) + ")"
-NOT_CLAIMABLE: Final = f"('{RunState.PAUSED.value}', " + ENDED_STATES[1:]
+_NOT_CLAIMABLE: Final = ", ".join(f"'{state.value}'" for state in sorted({RunState.PAUSED, *ENDED}))
 
 # -- claims and leases
 
@@ -61,7 +57,7 @@ CLAIM_OF_ONE: Final = CLAIM.replace("queue = ANY(%(queues)s::text[])", "queue = 
 
 #: Parameters: run, now, lease_until, worker. Rows of RUN.
 CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}
-WHERE id = %(run)s AND {_FREE} AND state NOT IN {NOT_CLAIMABLE} RETURNING {RUN.sql("r.")}"""
+WHERE id = %(run)s AND {_FREE} AND state NOT IN ({_NOT_CLAIMABLE}) RETURNING {RUN.sql("r.")}"""
 
 _LEASED = f"""leased AS MATERIALIZED (
   SELECT r.id FROM {RUN.table} AS r JOIN unnest(%(runs)s::text[], %(fences)s::bigint[]) AS h(id, fence)
@@ -82,10 +78,6 @@ FROM leased WHERE r.id = leased.id"""
 CREATE: Final = f"""INSERT INTO {RUN.table} ({RUN.sql()}) SELECT {RUN.sql()}
 FROM json_to_recordset(%(runs)s::json) AS x({RUN.typed()}) ON CONFLICT (id) DO NOTHING RETURNING id"""
 
-#: Parameters: a run's columns. The same for one run, which plans in half the time.
-CREATE_ONE: Final = f"""INSERT INTO {RUN.table} ({RUN.sql()})
-VALUES ({", ".join(f"%({name})s" for name in RUN.names)}) ON CONFLICT (id) DO NOTHING RETURNING id"""
-
 # -- reading
 
 #: Parameters: runs. Rows of RUN.
@@ -93,6 +85,9 @@ GET_RUNS: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = ANY(%(runs)s:
 
 #: Parameters: run. A row of RUN, locked.
 LOCK_RUN: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = %(run)s FOR NO KEY UPDATE"
+
+#: Parameters: sends (JSON). A row for each, in their order: place, queue to ring for, id of the message sent before.
+SEND_MANY: Final = "SELECT place, ring, before FROM durable_sends_1(%(sends)s::json)"
 
 #: Parameters: run. Rows of ENTRY_FIELDS.
 LOAD: Final = f"""SELECT {ENTRY_FIELDS}

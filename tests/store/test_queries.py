@@ -11,7 +11,6 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from durable.core.errors import LeaseLost
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
@@ -140,26 +139,3 @@ def test_claims_and_deadlines_use_the_index_of_due_runs(postgres_store: Postgres
             plan = "\n".join(line for (line,) in cursor.fetchall())
             assert "durable_run_due" in plan, plan
     assert the(postgres_store).wake_at is None
-
-
-def test_the_function_that_writes_entries_knows_every_column(postgres_store: PostgresStore) -> None:
-    from durable.store.rows import ENTRY, METADATA
-
-    with connections[POSTGRES].cursor() as cursor:
-        cursor.execute("SELECT prosrc FROM pg_proc WHERE proname = 'durable_flush_1'")
-        [body] = cursor.fetchone()
-    for columns in (ENTRY, METADATA):
-        assert all(f"{name} {columns.types[name]}" in body for name in columns.names)
-        updated = [name for name in columns.names if name != "location"]
-        assert all(f"{name} = EXCLUDED.{name}" in body for name in updated)
-
-
-def test_without_migrations_the_same_is_done_by_a_statement(postgres_store: PostgresStore, settings: Any) -> None:
-    settings.MIGRATION_MODULES = {"durable": None}
-    held = started(postgres_store)
-    with CaptureQueriesContext(connections[POSTGRES]) as captured:
-        commit(postgres_store, held, entries=[an_entry()])
-    assert "durable_flush" not in captured.captured_queries[0]["sql"]
-    assert len(captured) == len(postgres_store.load("run")) == 1
-    with pytest.raises(LeaseLost):
-        commit(postgres_store, held, fence=0, entries=[an_entry("b")])

@@ -1,0 +1,254 @@
+"""On PostgreSQL: functions for what a run does most often: begin, record, receive a message, park, end.
+
+Sent as statements these would spend more on parsing and planning than on writing; a function's plans are kept by the
+session, whichever pooler stands between. They lock first and look then, so what they decide by is the newest version.
+A plan is made once and kept while tables grow, hence none may ever scan a table whole.
+
+A column that is added later, with a default of the database's, leaves them as they are; if one of them has to write it,
+a new migration adds that function under a new name, so that workers of the old version go on.
+"""
+
+from django.db import migrations
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.state import StateApps
+
+FUNCTIONS = {}
+
+#: A new run, all else being as in every new run. True if the id was free.
+FUNCTIONS["durable_start_1"] = """
+CREATE FUNCTION durable_start_1(
+  new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
+  of_replay text
+) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+BEGIN
+  INSERT INTO durable_run (
+    id, workflow, queue, state, input, origins, wake_at, waiting_for, summary, fence, worker, crashes, signal, messages,
+    request, request_reason, outcome, generations, created_at, parent_id, replay_of_id)
+  VALUES (
+    new_id, of_workflow, on_queue, 'pending', with_input, '[]', due, '', '', 0, '', 0, 0, 0,
+    '', '', '', '{}', at, by_parent, of_replay)
+  ON CONFLICT (id) DO NOTHING;
+  RETURN FOUND;
+END $$
+"""
+
+#: One entry and its metadata: the pending request, NULL and nothing written if the fence has moved on. Whoever writes
+#: entries of a run has its row locked, so nobody comes between the look and the insert.
+FUNCTIONS["durable_record_1"] = """
+CREATE FUNCTION durable_record_1(
+  of_run text, with_fence bigint,
+  new_location text, new_kind text, new_ordinal bigint, new_output text, new_arguments text, new_data text,
+  new_status text, new_attempts integer, new_error text, new_created_at timestamptz, new_last_attempt_at timestamptz,
+  new_next_attempt_at timestamptz, new_completed_at timestamptz, new_finished_ordinal bigint,
+  new_rollback_completed_at timestamptz, new_rollback_error text
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  pending text;
+  found_id bigint;
+BEGIN
+  SELECT request INTO pending FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  SELECT id INTO found_id FROM durable_entry WHERE run_id = of_run AND location = new_location;
+  IF FOUND THEN
+    UPDATE durable_entry SET kind = new_kind, ordinal = new_ordinal, output = new_output, arguments = new_arguments,
+      data = new_data
+    WHERE id = found_id;
+    UPDATE durable_entrymetadata SET status = new_status, attempts = new_attempts, error = new_error,
+      created_at = new_created_at, last_attempt_at = new_last_attempt_at, next_attempt_at = new_next_attempt_at,
+      completed_at = new_completed_at, finished_ordinal = new_finished_ordinal,
+      rollback_completed_at = new_rollback_completed_at, rollback_error = new_rollback_error
+    WHERE entry_id = found_id;
+  ELSE
+    INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
+    VALUES (of_run, new_location, new_kind, new_ordinal, new_output, new_arguments, new_data)
+    RETURNING id INTO found_id;
+    INSERT INTO durable_entrymetadata (entry_id, status, attempts, error, created_at, last_attempt_at, next_attempt_at,
+      completed_at, finished_ordinal, rollback_completed_at, rollback_error)
+    VALUES (found_id, new_status, new_attempts, new_error, new_created_at, new_last_attempt_at, new_next_attempt_at,
+      new_completed_at, new_finished_ordinal, new_rollback_completed_at, new_rollback_error);
+  END IF;
+  RETURN pending;
+END $$
+"""
+
+#: A message to a run: its place in the inbox, and the queue to ring for or NULL; or the id of the message that was sent
+#: before with the same idempotency id; all NULL if there is no such run. `rise` is what the signal is raised by.
+FUNCTIONS["durable_send_1"] = """
+CREATE FUNCTION durable_send_1(
+  new_id text, to_run text, to_queue text, with_body text, at timestamptz, with_idempotency_id text, rise integer,
+  OUT place bigint, OUT ring text, OUT before text
+) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  r record;
+  is_awaited boolean;
+BEGIN
+  SELECT queue, state, waiting_for, messages, lease_expires_at INTO r
+  FROM durable_run WHERE id = to_run FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  IF with_idempotency_id IS NOT NULL THEN
+    SELECT id INTO before FROM durable_queuemessage
+    WHERE run_id = to_run AND idempotency_id = with_idempotency_id;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+  END IF;
+  place := r.messages + 1;
+  INSERT INTO durable_queuemessage (id, run_id, queue, body, sent_at, "order", state, received_by, idempotency_id)
+  VALUES (new_id, to_run, to_queue, with_body, at, place, 'pending', '', with_idempotency_id);
+  is_awaited := r.waiting_for = '*' OR strpos(r.waiting_for, '/' || to_queue || '/') > 0;
+  UPDATE durable_run SET messages = place, signal = signal + rise,
+    wake_at = CASE WHEN is_awaited AND state NOT IN ('completed', 'failed', 'cancelled') THEN LEAST(wake_at, at)
+      ELSE wake_at END
+  WHERE id = to_run;
+  IF is_awaited AND r.state NOT IN ('paused', 'completed', 'failed', 'cancelled')
+    AND (r.lease_expires_at IS NULL OR r.lease_expires_at <= at) THEN
+    ring := r.queue;
+  END IF;
+END $$
+"""
+
+#: Messages to runs, in their order; what SEND answers for each. The runs are locked first, in the order of their ids.
+FUNCTIONS["durable_sends_1"] = """
+CREATE FUNCTION durable_sends_1(sends json) RETURNS TABLE (place bigint, ring text, before text)
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  one record;
+  receivers text[] := ARRAY(SELECT each.value ->> 'run_id' FROM json_array_elements(sends) AS each);
+BEGIN
+  PERFORM 1 FROM durable_run WHERE id = ANY(receivers) ORDER BY id FOR NO KEY UPDATE;
+  FOR one IN SELECT * FROM json_to_recordset(sends) AS x(
+    number integer, id text, run_id text, queue text, body text, sent_at timestamptz, idempotency_id text
+  ) ORDER BY number LOOP
+    RETURN QUERY SELECT s.place, s.ring, s.before FROM durable_send_1(
+      one.id, one.run_id, one.queue, one.body, one.sent_at, one.idempotency_id, 1) AS s;
+  END LOOP;
+END $$
+"""
+
+#: Whatever one commit writes; NULL for a part stands for nothing. The pending request and the queues to ring for (JSON);
+#: all NULL, and nothing written, if the fence has moved on. The parts are written in the order in which they depend on
+#: each other: what is deleted may be written anew, what parks must not wait for a message that it has just consumed,
+#: and what the run sends to itself it finds as it parks.
+FUNCTIONS["durable_commit_1"] = """
+CREATE FUNCTION durable_commit_1(
+  of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
+  unreceived json, patch jsonb, known_signal bigint, sends json,
+  OUT pending text, OUT rings text
+) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  r record;
+  new durable_run;
+  one record;
+  rung text;
+  queues text[] := '{}';
+  concerned text[];
+  awaited text;
+  is_overruled boolean := false;
+BEGIN
+  IF sends IS NOT NULL THEN
+    concerned := ARRAY(SELECT each.value ->> 'run_id' FROM json_array_elements(sends) AS each) || of_run;
+    PERFORM 1 FROM durable_run WHERE id = ANY(concerned) ORDER BY id FOR NO KEY UPDATE;
+  END IF;
+  SELECT queue, state, waiting_for, signal, request INTO r
+  FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  pending := r.request;
+  IF deleted IS NOT NULL THEN
+    concerned := ARRAY(SELECT json_array_elements_text(deleted));
+    DELETE FROM durable_attempt WHERE run_id = of_run AND location = ANY(concerned);
+    WITH gone AS (DELETE FROM durable_entry WHERE run_id = of_run AND location = ANY(concerned) RETURNING id)
+    DELETE FROM durable_entrymetadata WHERE entry_id IN (SELECT id FROM gone);
+  END IF;
+  IF entries IS NOT NULL THEN
+    PERFORM durable_flush_1(of_run, with_fence, entries);
+  END IF;
+  IF failures IS NOT NULL THEN
+    INSERT INTO durable_attempt (run_id, location, number, worker, started_at, finished_at, error)
+    SELECT of_run, location, number, worker, started_at, finished_at, error FROM json_to_recordset(failures) AS x(
+      location text, number integer, worker text, started_at timestamptz, finished_at timestamptz, error text);
+  END IF;
+  IF consumed IS NOT NULL THEN
+    UPDATE durable_queuemessage AS m
+    SET state = x.state, received_by = COALESCE(x.received_by, m.received_by), response = x.response
+    FROM json_to_recordset(consumed) AS x(id text, state text, received_by text, response text)
+    WHERE m.id = x.id AND m.run_id = of_run;
+  END IF;
+  IF unreceived IS NOT NULL THEN
+    concerned := ARRAY(SELECT json_array_elements_text(unreceived));
+    UPDATE durable_queuemessage SET state = 'pending', received_by = '', response = NULL
+    WHERE run_id = of_run AND received_by = ANY(concerned);
+  END IF;
+  IF patch IS NOT NULL OR known_signal IS NOT NULL THEN
+    new := jsonb_populate_record(NULL::durable_run, patch);
+    IF known_signal IS NOT NULL AND COALESCE(new.state, r.state) NOT IN ('completed', 'failed', 'cancelled') THEN
+      awaited := COALESCE(new.waiting_for, r.waiting_for);
+      is_overruled := r.signal <> known_signal OR (awaited <> '' AND EXISTS (
+        SELECT 1 FROM durable_queuemessage WHERE run_id = of_run AND state = 'pending'
+        AND (awaited = '*' OR strpos(awaited, '/' || queue || '/') > 0)));
+    END IF;
+    IF is_overruled THEN
+      queues := ARRAY[r.queue::text];
+    END IF;
+    UPDATE durable_run SET
+      state = COALESCE(new.state, state),
+      output = CASE WHEN patch ? 'output' THEN new.output ELSE output END,
+      error = CASE WHEN patch ? 'error' THEN new.error ELSE error END,
+      origins = COALESCE(new.origins, origins),
+      wake_at = CASE WHEN is_overruled THEN at WHEN patch ? 'wake_at' THEN new.wake_at ELSE wake_at END,
+      waiting_for = COALESCE(new.waiting_for, waiting_for),
+      summary = COALESCE(new.summary, summary),
+      fence = COALESCE(new.fence, fence),
+      lease_expires_at = CASE WHEN patch ? 'lease_expires_at' THEN new.lease_expires_at ELSE lease_expires_at END,
+      worker = COALESCE(new.worker, worker),
+      crashes = COALESCE(new.crashes, crashes),
+      signal = COALESCE(new.signal, signal),
+      request = COALESCE(new.request, request),
+      request_reason = COALESCE(new.request_reason, request_reason),
+      outcome = COALESCE(new.outcome, outcome),
+      diverged_at = CASE WHEN patch ? 'diverged_at' THEN new.diverged_at ELSE diverged_at END,
+      generations = COALESCE(new.generations, generations),
+      started_at = CASE WHEN patch ? 'started_at' THEN new.started_at ELSE started_at END,
+      finished_at = CASE WHEN patch ? 'finished_at' THEN new.finished_at ELSE finished_at END
+    WHERE id = of_run;
+    pending := COALESCE(new.request, pending);
+  END IF;
+  IF sends IS NOT NULL THEN
+    FOR one IN SELECT * FROM json_to_recordset(sends) AS x(
+      number integer, id text, run_id text, queue text, body text, sent_at timestamptz, idempotency_id text
+    ) ORDER BY number LOOP
+      SELECT s.ring INTO rung FROM durable_send_1(one.id, one.run_id, one.queue, one.body, one.sent_at,
+        one.idempotency_id, (one.run_id <> of_run)::integer) AS s;
+      IF rung IS NOT NULL AND rung <> ALL (queues) THEN
+        queues := queues || rung;
+      END IF;
+    END LOOP;
+  END IF;
+  IF queues <> '{}' THEN
+    rings := array_to_json(queues)::text;
+  END IF;
+END $$
+"""
+
+
+def create(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
+    if schema_editor.connection.vendor == "postgresql":
+        for function in FUNCTIONS.values():
+            schema_editor.execute(function, params=None)
+
+
+def drop(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
+    if schema_editor.connection.vendor == "postgresql":
+        for name in reversed(FUNCTIONS):
+            schema_editor.execute(f"DROP FUNCTION IF EXISTS {name}", params=None)
+
+
+class Migration(migrations.Migration):
+    dependencies = [("durable", "0005_audit_and_replay")]
+
+    operations = [migrations.RunPython(create, drop)]

@@ -1,0 +1,98 @@
+"""Calls of the database's functions: one statement each, with texts for parameters and answers.
+
+Owns the shortest way to PostgreSQL that Django's connection leaves open: its cursors cost more than what they execute
+here. Whatever Django minds about a connection is minded here as well (health checks, threads, async code, broken
+transactions, its own exceptions); where somebody listens to statements, they go through Django's cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.asyncio import async_unsafe
+from psycopg.errors import error_from_result
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+
+__all__ = ["Function", "Row", "Value"]
+
+Value = str | int | datetime | None
+Row = tuple[str | None, ...]
+
+_ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+
+
+class Function:
+    """A function of the database's: its name, the types of its parameters and, if it has several, its columns."""
+
+    def __init__(self, name: str, types: Sequence[str], columns: Sequence[str] = ()) -> None:
+        self.name = name
+        numbered = ", ".join(f"${number}::{type}" for number, type in enumerate(types, start=1))
+        self._direct = self._statement(numbered, columns).encode()
+        self._portable = self._statement(", ".join(f"%s::{type}" for type in types), columns)
+
+    def _statement(self, parameters: str, columns: Sequence[str]) -> str:
+        if not columns:
+            return f"SELECT {self.name}({parameters})::text"
+        return f"SELECT {', '.join(f'{each}::text' for each in columns)} FROM {self.name}({parameters})"  # noqa: S608
+
+    def __call__(self, alias: str, values: Sequence[Value], *, uninterrupted: bool = False) -> Row:
+        """Its answer. Raises what Django raises.
+
+        With `uninterrupted` no signal handler of Python's runs before the answer is there, which is quicker: for the
+        engine's own commits, not for what the code of a step calls, because that has a timeout.
+        """
+        texts = [None if value is None else _text(value) for value in values]
+        connection: Any = connections[alias]
+        if not _is_unobserved(connection):
+            return _through_cursor(connection, self._portable, texts)
+        _make_ready(connection)
+        raw: psycopg.Connection[Any] = connection.connection
+        with connection.wrap_database_errors:
+            if uninterrupted and raw.autocommit and raw.pgconn.transaction_status == TransactionStatus.IDLE:
+                return _at_once(raw, self._direct, texts)
+            found = psycopg.Cursor(raw).execute(self._portable, texts, prepare=False)
+            [row] = found.fetchall()
+            return row  # type: ignore[no-any-return]  # a tuple, by the connection's row factory
+
+
+def _text(value: str | int | datetime) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) else value.isoformat()
+
+
+def _is_unobserved(connection: BaseDatabaseWrapper) -> bool:
+    """Whether nobody wants to see each statement: a test, a debugger, or what has replaced the method on the object."""
+    return not (connection.execute_wrappers or connection.queries_logged or "cursor" in vars(connection))
+
+
+@async_unsafe
+def _make_ready(connection: BaseDatabaseWrapper) -> None:
+    """What Django does before it gives out a cursor, and before it executes."""
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    connection.validate_thread_sharing()
+    connection.validate_no_broken_transaction()
+
+
+def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: list[str | None]) -> Row:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, texts)
+        row: Row = cursor.fetchone()
+        return row
+
+
+def _at_once(raw: psycopg.Connection[Any], statement: bytes, texts: list[str | None]) -> Row:
+    with raw.lock:
+        answer = raw.pgconn.exec_params(statement, [None if text is None else text.encode() for text in texts])
+    if answer.status not in _ANSWERED:
+        if raw.pgconn.status == ConnStatus.BAD:
+            raise psycopg.OperationalError(answer.error_message.decode(errors="replace"))
+        raise error_from_result(answer)
+    values = (answer.get_value(0, column) for column in range(answer.nfields))
+    return tuple(None if value is None else value.decode() for value in values)

@@ -1,0 +1,69 @@
+"""The PostgreSQL store's writing: functions of the database's, for what a run does most often.
+
+Owns what their parameters are, in their order, and that they exist however the tables were made; what they do stands
+in migration 0006. Executes nothing by itself.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+from django.db import connections
+from django.db.migrations.loader import MigrationLoader
+
+from durable.core.entries import Entry, RunPatch
+from durable.store.calls import Function
+from durable.store.rows import ENTRY, METADATA
+
+__all__ = ["COMMIT", "FLUSH", "PATCHED", "RECORD", "SEND", "START", "make_missing", "recorded"]
+
+#: A run and all that can be chosen about a new one: "true" if the id was free.
+START: Final = Function(
+    "durable_start_1", ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text"]
+)
+
+#: Run, fence and one entry as `recorded` gives it: the pending request, None if the fence has moved on.
+RECORD: Final = Function(
+    "durable_record_1",
+    ["text", "bigint", *(ENTRY.types | METADATA.types).values()],
+)
+
+#: Run, fence, and entries as JSON. As RECORD.
+FLUSH: Final = Function("durable_flush_1", ["text", "bigint", "json"])
+
+#: A message and what the signal is raised by: its place, the queue to ring for; or the message that was sent before.
+SEND: Final = Function(
+    "durable_send_1",
+    ["text", "text", "text", "text", "timestamptz", "text", "integer"],
+    ["place", "ring", "before"],
+)
+
+#: Run, fence, now, then as JSON what is deleted, entries, attempts, messages consumed, waits whose messages return, and
+#: the patch; the known signal; sends. The pending request and the queues to ring for, as JSON.
+COMMIT: Final = Function(
+    "durable_commit_1",
+    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json"],
+    ["pending", "rings"],
+)
+
+#: The columns of a run that a patch may have; COMMIT's function names each.
+PATCHED: Final = frozenset(RunPatch.__annotations__) | {"fence"}
+
+
+def recorded(entry: Entry) -> list[Any]:
+    """An entry and its metadata as parameters of RECORD."""
+    return [*ENTRY.dumped(entry).values(), *METADATA.dumped(entry).values()]
+
+
+def make_missing(*, using: str, **_: object) -> None:
+    """Make the functions where tables are made without migrations, as some test runs do. For `post_migrate`."""
+    if connections[using].vendor != "postgresql" or MigrationLoader.migrations_module("durable")[0] is not None:
+        return
+    with connections[using].cursor() as cursor:
+        for module in ("durable.migrations.0002_flush", "durable.migrations.0006_functions"):
+            for name, text in import_module(module).FUNCTIONS.items():
+                cursor.execute("SELECT to_regproc(%s) IS NULL", [name])
+                [is_missing] = cursor.fetchone()
+                if is_missing:
+                    cursor.execute(text)

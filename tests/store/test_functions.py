@@ -1,0 +1,196 @@
+"""The functions of the PostgreSQL store: they know every column, exist however tables are made, and answer alike on
+every way to them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.core.management import call_command
+from django.db import IntegrityError, connections, transaction
+from django.db.models.signals import post_migrate
+from django.test.utils import CaptureQueriesContext
+
+from durable.core.entries import RunState
+from durable.core.errors import ErrorInfo, LeaseLost
+from durable.store import Store, functions
+from durable.store.postgres import PostgresStore
+from durable.store.rows import ENTRY, METADATA
+from tests.store.conftest import POSTGRES, SQLITE
+from tests.store.making import NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
+
+NAMES = (
+    "durable_start_1",
+    "durable_record_1",
+    "durable_flush_1",
+    "durable_send_1",
+    "durable_sends_1",
+    "durable_commit_1",
+)
+
+#: A value for every column that a patch may have, other than that of a run in the hands of a worker.
+CHANGED: dict[str, Any] = {
+    "state": RunState.ROLLING_BACK,
+    "output": '"out"',
+    "error": ErrorInfo("E", "m\x00", "t"),
+    "origins": ["a", "b"],
+    "wake_at": at(77),
+    "waiting_for": "/a/",
+    "summary": "s\x1a",
+    "fence": 99,
+    "lease_expires_at": at(78),
+    "worker": "other",
+    "crashes": 3,
+    "signal": 7,
+    "request": "pause",
+    "request_reason": "why",
+    "outcome": RunState.FAILED,
+    "diverged_at": at(79),
+    "generations": {"a": 2},
+    "started_at": at(80),
+}
+
+
+def columns_of(name: str, column: str) -> Any:
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute(f"SELECT {column} FROM pg_proc WHERE proname = %s", [name])
+        found = cursor.fetchone()
+    return found and found[0]
+
+
+def test_the_function_that_writes_entries_knows_every_column(postgres_store: PostgresStore) -> None:
+    body = columns_of("durable_flush_1", "prosrc")
+    for columns in (ENTRY, METADATA):
+        assert all(f"{name} {columns.types[name]}" in body for name in columns.names)
+        updated = [name for name in columns.names if name != "location"]
+        assert all(f"{name} = EXCLUDED.{name}" in body for name in updated)
+
+
+def test_the_function_that_writes_one_entry_takes_every_column_in_order(postgres_store: PostgresStore) -> None:
+    given = columns_of("durable_record_1", "proargnames")
+    assert given[2:] == [f"new_{name}" for name in (*ENTRY.names, *METADATA.names)]
+    body = columns_of("durable_record_1", "prosrc")
+    assert all(f"{name} = new_{name}" in body for name in (*ENTRY.names[1:], *METADATA.names) if name != "location")
+
+
+@pytest.mark.parametrize("name", sorted(CHANGED))
+def test_a_patch_writes_its_column_and_no_other(store: Store, name: str) -> None:
+    held = started(store)
+    commit(store, held, run={name: CHANGED[name]})
+    assert the(store) == replace(held, **{name: CHANGED[name]})
+
+
+def test_every_column_of_a_patch_is_known() -> None:
+    assert CHANGED.keys() | {"finished_at"} == functions.PATCHED  # that one cannot change alone
+
+
+def test_a_column_that_no_patch_may_have_is_refused_before_anything_is_written(postgres_store: PostgresStore) -> None:
+    held = started(postgres_store)
+    with pytest.raises(AssertionError, match="input"):
+        commit(postgres_store, held, entries=[an_entry()], run={"input": "[]"})
+    assert postgres_store.load("run") == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_made_while_tables_are_small_never_scans_them_when_they_are_large(
+    postgres_store: PostgresStore, name: str
+) -> None:
+    if name != "durable_flush_1":  # called by the others, and planned under their settings or a statement's
+        assert columns_of(name, "proconfig") == ["enable_seqscan=off"]
+    assert columns_of(name, "provolatile") == "v"
+
+
+def test_a_new_run_is_created_by_the_function_and_a_special_one_by_a_statement(postgres_store: PostgresStore) -> None:
+    usual, special = a_run("a", parent_id=None), a_run("b", summary="planted")
+    with CaptureQueriesContext(connections[POSTGRES]) as captured:
+        assert postgres_store.create([usual]) == [(usual, True)]
+        assert postgres_store.create([special]) == [(special, True)]
+    assert ["durable_start_1" in each["sql"] for each in captured.captured_queries] == [True, False]
+    assert (the(postgres_store, "a"), the(postgres_store, "b")) == (usual, special)
+
+
+def everything(store: Store) -> list[object]:
+    """Use each function once; what came of it."""
+    held = started(store)
+    found: list[object] = [store.create([a_run("a\x7f")]), commit(store, held, entries=[an_entry("ä\x00")])]
+    found += [commit(store, held, entries=[an_entry("b"), an_entry("c")])]
+    message = sent(store, a_message(idempotency_id="x"))
+    found += [message.order, store.send([a_message(idempotency_id="x"), a_message("none")])[0][0] == message]
+    found += [park(store, held, waiting_for="*"), the(store), len(store.load("run"))]
+    with pytest.raises(LeaseLost):
+        commit(store, held, fence=held.fence + 1, entries=[an_entry()])
+    return found
+
+
+def test_observed_or_not_or_in_a_transaction_the_answers_are_the_same(postgres_store: PostgresStore) -> None:
+    plain = everything(postgres_store)
+    for number in range(2):
+        with connections[POSTGRES].cursor() as cursor:
+            cursor.execute("TRUNCATE durable_run CASCADE")
+        with CaptureQueriesContext(connections[POSTGRES]) if number else transaction.atomic(using=POSTGRES):
+            assert everything(postgres_store) == plain
+
+
+def test_what_the_database_refuses_is_raised_as_django_says_and_the_connection_goes_on(
+    postgres_store: PostgresStore,
+) -> None:
+    held = started(postgres_store)
+    with pytest.raises(IntegrityError, match="durable_run_state_is_known"):
+        commit(postgres_store, held, run={"state": "dreaming"})
+    with pytest.raises(IntegrityError, match="durable_entry_kind_is_known"):
+        commit(postgres_store, held, entries=[an_entry(kind="dance")])
+    commit(postgres_store, held, entries=[an_entry()])
+    assert len(postgres_store.load("run")) == 1
+
+
+def test_async_code_is_refused_as_by_djangos_cursor(postgres_store: PostgresStore) -> None:
+    held = started(postgres_store)
+
+    async def write() -> None:
+        commit(postgres_store, held, entries=[an_entry()])
+
+    with pytest.raises(SynchronousOnlyOperation):
+        asyncio.run(write())
+
+
+def test_without_migrations_the_functions_are_made_after_the_tables(
+    postgres_store: PostgresStore, settings: Any
+) -> None:
+    held = started(postgres_store)
+    with transaction.atomic(using=POSTGRES):
+        with connections[POSTGRES].cursor() as cursor:
+            for name in NAMES:
+                cursor.execute(f"DROP FUNCTION {name}")
+        functions.make_missing(using=POSTGRES)
+        assert columns_of("durable_record_1", "proname") is None, "migrations make them"
+        settings.MIGRATION_MODULES = {"durable": None}
+        for _ in range(2):  # those that are there stay
+            _tell_of_tables(POSTGRES)
+        commit(postgres_store, held, entries=[an_entry()], run={"summary": "x"})
+        assert the(postgres_store).summary == "x"
+        transaction.set_rollback(True, using=POSTGRES)
+
+
+def _tell_of_tables(alias: str) -> None:
+    from django.apps import apps
+
+    config = apps.get_app_config("durable")
+    post_migrate.send(sender=config, app_config=config, verbosity=0, interactive=False, using=alias)
+
+
+@pytest.mark.parametrize("alias", [POSTGRES, SQLITE])
+def test_migrations_take_the_functions_back_and_bring_them_again(
+    postgres_store: PostgresStore, sqlite_alias: str, alias: str
+) -> None:
+    call_command("migrate", "durable", "0002", database=alias, verbosity=0)
+    try:
+        if alias == POSTGRES:
+            assert columns_of("durable_commit_1", "proname") is None
+            assert columns_of("durable_flush_1", "proname") is not None
+    finally:
+        call_command("migrate", "durable", database=alias, verbosity=0)
+    commit(postgres_store, started(postgres_store), entries=[an_entry()], now=NOW)
+    assert len(postgres_store.load("run")) == 1
