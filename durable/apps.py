@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 __all__ = ["DurableConfig"]
 
@@ -21,4 +22,7 @@ class DurableConfig(AppConfig):
         registry.autodiscover()
         # checks registers them; process notes which process this is, before a worker forks.
         from durable import checks, process  # noqa: F401
+        from durable.store.functions import make_missing
         from durable.tasks import workflow  # noqa: F401  # the workflow that tasks are runs of
+
+        post_migrate.connect(make_missing, sender=self)
