@@ -1,7 +1,7 @@
 """The PostgreSQL store's writing: functions of the database's, for what a run does most often.
 
 Owns what their parameters are, in their order, and that they exist however the tables were made; what they do stands
-in migration 0006. Executes nothing by itself.
+in migration 0007. Executes nothing by itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def make_missing(*, using: str, **_: object) -> None:
     if connections[using].vendor != "postgresql" or MigrationLoader.migrations_module("durable")[0] is not None:
         return
     with connections[using].cursor() as cursor:
-        for module in ("durable.migrations.0002_flush", "durable.migrations.0006_functions"):
+        for module in ("durable.migrations.0002_flush", "durable.migrations.0007_functions"):
             for name, text in import_module(module).FUNCTIONS.items():
                 cursor.execute("SELECT to_regproc(%s) IS NULL", [name])
                 [is_missing] = cursor.fetchone()

@@ -249,6 +249,6 @@ def drop(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("durable", "0005_audit_and_replay")]
+    dependencies = [("durable", "0006_run_inspection")]
 
     operations = [migrations.RunPython(create, drop)]
