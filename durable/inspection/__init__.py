@@ -11,9 +11,11 @@ from __future__ import annotations
 from durable.inspection.attention import Finding, findings
 from durable.inspection.bounded import Count, capped_counts
 from durable.inspection.counts import count_by_state
+from durable.inspection.details import EntryDetail, FailedAttempt, Field, entry_detail, inbox
 from durable.inspection.explain import Explanation, awaited_queues, explain, explain_fully, open_entries
+from durable.inspection.export import exported
 from durable.inspection.failures import FailedRun, FailureGroup, failed_runs, failure_groups
-from durable.inspection.payloads import jsonable, payload, pretty, redacted
+from durable.inspection.payloads import jsonable, payload, pretty, redacted, shown_error, shown_traceback
 from durable.inspection.runs import (
     InvalidCursorError,
     RunFilter,
@@ -22,6 +24,7 @@ from durable.inspection.runs import (
     list_runs,
     searched,
 )
+from durable.inspection.selection import Filtered
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
 from durable.inspection.timeline import Lane, Shape, Timeline, timeline
 from durable.inspection.tree import Node, TreePage, history_tree
@@ -31,9 +34,13 @@ from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState
 __all__ = [
     "Bar",
     "Count",
+    "EntryDetail",
     "Explanation",
+    "FailedAttempt",
     "FailedRun",
     "FailureGroup",
+    "Field",
+    "Filtered",
     "Finding",
     "HeldRun",
     "InvalidCursorError",
@@ -51,13 +58,16 @@ __all__ = [
     "awaited_queues",
     "capped_counts",
     "count_by_state",
+    "entry_detail",
     "explain",
     "explain_fully",
+    "exported",
     "failed_attempts",
     "failed_runs",
     "failure_groups",
     "findings",
     "history_tree",
+    "inbox",
     "jsonable",
     "last_day",
     "last_hour",
@@ -69,5 +79,7 @@ __all__ = [
     "pretty",
     "redacted",
     "searched",
+    "shown_error",
+    "shown_traceback",
     "timeline",
 ]

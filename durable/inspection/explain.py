@@ -14,6 +14,7 @@ from typing import Final
 from durable.conf import conf
 from durable.core.entries import Kind, Request, RunState, Status
 from durable.core.location import ANY_QUEUE, spoken, unescape
+from durable.inspection.payloads import shown_error
 from durable.inspection.words import either, relative, shortened, span, until
 from durable.models import Entry, QueueMessage, Run
 
@@ -229,7 +230,7 @@ def _paused(facts: _Facts) -> Explanation:
 
 def _rolling_back(facts: _Facts) -> Explanation:
     run, now = facts.run, facts.now
-    why = f"because {run.error}" if run.error is not None else "because it was cancelled"
+    why = f"because {shown_error(run.workflow, run.error)}" if run.error is not None else "because it was cancelled"
     late = _late(facts)
     if late is not None:
         return late
@@ -255,7 +256,7 @@ def _cancelled(facts: _Facts) -> Explanation:
 def _failed(facts: _Facts) -> Explanation:
     run, error = facts.run, facts.run.error
     location = run.origins[0] if run.origins else ""
-    what = shortened(str(error)) if error is not None else "for a reason that was not recorded"
+    what = shortened(shown_error(run.workflow, error)) if error is not None else "for a reason that was not recorded"
     if run.outcome:
         return Explanation(
             headline=f"Compensation has stopped {_ended(facts)}: {shortened(run.summary.removesuffix('; recover() goes on with it'))}",
@@ -267,7 +268,7 @@ def _failed(facts: _Facts) -> Explanation:
     if error is not None and error.type == "HistoryDivergedError":
         return Explanation(
             headline="Stopped: the code no longer fits its history",
-            detail=f"{shortened(error.message)} Nothing was compensated. Mend the code, then retry: it goes on where it was",
+            detail=f"{shortened(shown_error(run.workflow, error))} Nothing was compensated. Mend the code, then retry: it goes on where it was",
             needs_attention=True,
             remedies=("recover", "replay", "restart"),
         )

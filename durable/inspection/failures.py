@@ -17,6 +17,7 @@ from django.db.models.functions import Substr
 from durable.conf import conf
 from durable.core.entries import RunState
 from durable.core.location import unescape
+from durable.inspection.payloads import redacted
 from durable.models import Run
 from durable.querysets import RunQuerySet
 
@@ -70,7 +71,7 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
             workflow=workflow,
             location=origins[0] if origins else "",
             error_type=_read(_TYPE, beginning),
-            message=_read(_MESSAGE, beginning),
+            message=str(redacted(workflow, "error", _read(_MESSAGE, beginning))),
             is_stuck=bool(outcome),
             created_at=created_at,
             finished_at=finished_at,

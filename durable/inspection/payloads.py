@@ -21,8 +21,9 @@ from django.utils.module_loading import import_string
 
 from durable import backend
 from durable.conf import conf
+from durable.core.errors import ErrorInfo
 
-__all__ = ["HIDDEN", "jsonable", "payload", "pretty", "redacted"]
+__all__ = ["HIDDEN", "jsonable", "payload", "pretty", "redacted", "shown_error", "shown_traceback"]
 
 logger = logging.getLogger("durable.inspection")
 
@@ -61,6 +62,19 @@ def payload(workflow: str, field: str, text: str | None) -> Any:
 def pretty(value: Any) -> str:
     """Data as indented JSON text, characters beyond ASCII as themselves."""
     return json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+
+
+def shown_error(workflow: str, error: ErrorInfo | None) -> str:
+    """The error's type and its message, redacted; "" for none."""
+    if error is None:
+        return ""
+    message = redacted(workflow, "error", error.message)
+    return f"{error.type}: {message}" if message else error.type
+
+
+def shown_traceback(workflow: str, error: ErrorInfo | None) -> str:
+    """The traceback, redacted; only for those who may see payloads."""
+    return "" if error is None or not error.traceback else str(redacted(workflow, "traceback", error.traceback))
 
 
 def jsonable(value: Any, depth: int = 0) -> Any:
