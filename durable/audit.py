@@ -8,6 +8,7 @@ Nothing here reads or writes a run.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -135,6 +136,7 @@ class Acting:
     reason: str = ""
     expected: str | None = None
     within: str | None = None  # the run whose pass the block stands in
+    is_async: bool = False  # whether the block stands in a coroutine, around which no transaction can be
     refused: list[ActionRecord] = field(default_factory=list)  # to be logged when the block ends
 
     def check(self, action: str) -> None:
@@ -156,7 +158,9 @@ def acting_as(actor: Actor, *, reason: str = "", expected: str | None = None) ->
     happen. What is refused inside a transaction of the caller's is logged when the block ends: put the block around the
     transaction, and the log has it although the refusal rolled the transaction back.
     """
-    at_work = Acting(actor=actor, reason=check_reason(reason), expected=expected, within=running_run())
+    at_work = Acting(
+        actor=actor, reason=check_reason(reason), expected=expected, within=running_run(), is_async=_is_in_event_loop()
+    )
     token = _acting.set(at_work)
     try:
         yield
@@ -168,10 +172,18 @@ def acting_as(actor: Actor, *, reason: str = "", expected: str | None = None) ->
 
 def log_refused(acting: Acting, row: ActionRecord) -> None:
     """Log what `acting` was refused, now or, where a transaction could take it back, when its block ends. Never raises."""
-    if connections[conf.DATABASE].in_atomic_block:
+    if connections[conf.DATABASE].in_atomic_block and not acting.is_async:
         acting.refused.append(row)
     else:
         _write_refused([row])
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _write_refused(rows: Sequence[ActionRecord]) -> None:

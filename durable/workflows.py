@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from durable.context import Context
@@ -24,7 +25,8 @@ def bulk(ctx: Context, order: BulkOrder) -> dict[str, Any]:
 
     def page(scope: Context, state: dict[str, Any]) -> Continue | Break:
         # one transaction: a worker that dies has done all of a page, and recorded it, or nothing
-        results, cursor = scope.step("apply", perform_page, order, state["cursor"], atomic=True, timeout=120)
+        perform = partial(perform_page, order)  # bound, so that not each page records the whole order
+        results, cursor = scope.step("apply", perform, state["cursor"], atomic=True, timeout=120)
         refused = [each for each in results if each.outcome != "done"]
         left = state["left"]
         after = {

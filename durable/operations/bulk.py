@@ -37,6 +37,7 @@ __all__ = [
 
 AT_ONCE: Final = 100  # runs that are done while the operator waits
 MAX_COUNTED: Final = 1_000  # runs of a selection that are looked at to count the eligible ones
+MAX_LOOKS: Final = 20  # pages that are asked for to count them: a selection may find little in each
 PAGE: Final = 50  # runs of one step of a bulk in the background: one transaction
 SHOWN: Final = 10  # ids
 
@@ -137,7 +138,7 @@ def eligible(verb: str, selection: Selection | Iterable[str]) -> Eligibility:
     chosen = _as_selection(selection)
     count, looked_at, shown = 0, 0, list[str]()
     cursor: str | None = None
-    while True:
+    for _ in range(MAX_LOOKS):
         ids, cursor = chosen.page(cursor, min(PAGE * 4, MAX_COUNTED - looked_at))
         states = store.states(ids)
         matching = [each for each in ids if states.get(each) in allowed]
@@ -145,7 +146,8 @@ def eligible(verb: str, selection: Selection | Iterable[str]) -> Eligibility:
         looked_at += len(ids)
         shown += matching[: SHOWN - len(shown)]
         if cursor is None or looked_at >= MAX_COUNTED:
-            return Eligibility(count=count, looked_at=looked_at, is_capped=cursor is not None, shown=tuple(shown))
+            break
+    return Eligibility(count=count, looked_at=looked_at, is_capped=cursor is not None, shown=tuple(shown))
 
 
 def apply(
@@ -163,8 +165,8 @@ def apply(
         in_background = chosen.total is None or chosen.total > AT_ONCE
     if in_background:
         return BulkReport(run_id=_start(verb, chosen, options))
-    if (acting := audit.acting()) is not None:
-        acting.check(verb)
+    with attributed(backend.current(), verb, ""):
+        pass  # whoever may not do it at all is told so once, not for each run
     results: list[BulkResult] = []
     cursor: str | None = None
     while True:

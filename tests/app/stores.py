@@ -1,0 +1,39 @@
+"""The stores of a database, each put in force in turn: the one that the settings choose, and the portable one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+from durable import backend
+from durable.backend import Backend
+from durable.conf import conf
+from durable.passes import Eviction, PassOutcome, execute_pass
+from durable.store.orm import OrmStore
+
+__all__ = ["STORES", "in_force", "passed"]
+
+STORES = ("chosen", "portable")
+
+
+@contextmanager
+def in_force(name: str) -> Iterator[Backend]:
+    """The production backend with this store."""
+    at = backend.production()
+    if name == "portable":
+        at = replace(at, store=OrmStore(conf.DATABASE))
+    backend.install(at)
+    try:
+        yield at
+    finally:
+        backend.uninstall(at)
+
+
+def passed(at: Backend, run_id: str) -> PassOutcome:
+    """One pass of the run, due or not."""
+    now = at.now()
+    claimed = at.store.claim_run(run_id, now=now, lease_until=now + timedelta(seconds=conf.LEASE), worker="test")
+    assert claimed is not None
+    return execute_pass(claimed, store=at.store, eviction=Eviction(), at=at)
