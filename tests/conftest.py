@@ -67,7 +67,8 @@ def redis_connection() -> Iterator["redis.Redis"]:
     """A client of the Redis database that RQ_QUEUES names, empty before the test and after it."""
     from django.conf import settings
 
-    with redis.Redis.from_url(settings.REDIS_URL) as client:
+    # longer than any test waits in a blocking command: redis-py's own default is 10 s
+    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=180) as client:
         client.flushdb()
         yield client
         client.flushdb()

@@ -196,11 +196,11 @@ class TestAlarm:
         """What is published, message by message; None once a marker that is published now arrives."""
         with redis_client.client(QUEUE).pubsub() as pubsub:  # type: ignore[no-untyped-call]
             pubsub.subscribe(bell.ALARMS)
-            assert pubsub.get_message(timeout=5)["type"] == "subscribe"
+            assert pubsub.get_message(timeout=60)["type"] == "subscribe"
 
             def next_alarm() -> dict[str, Any] | None:
                 redis_client.client(QUEUE).publish(bell.ALARMS, "marker")
-                message = pubsub.get_message(timeout=5)["data"]
+                message = pubsub.get_message(timeout=60)["data"]
                 return None if message == b"marker" else JSONSerializer.loads(message)  # type: ignore[no-untyped-call]
 
             yield next_alarm

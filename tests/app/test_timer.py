@@ -53,7 +53,7 @@ class Rings:
 
     def wait(self, count: int = 1) -> tuple[str, bool, datetime]:
         with self._condition:
-            assert self._condition.wait_for(lambda: len(self.rung) >= count, timeout=20), self.rung
+            assert self._condition.wait_for(lambda: len(self.rung) >= count, timeout=90), self.rung
             return self.rung[count - 1]
 
 
@@ -181,7 +181,7 @@ class TestSweep:
 
         with Watched(store):
             for _ in range(3):
-                assert looks.acquire(timeout=10)
+                assert looks.acquire(timeout=90)
         assert rings.rung == []
 
 

@@ -23,7 +23,7 @@ SETTINGS = "tests.faults.settings"
 
 
 def eventually(condition: Callable[[], bool], what: str, log: Path) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, f"{what}; the log: {log.read_text(errors='replace')[-3000:]}"
         time.sleep(0.02)
@@ -40,7 +40,7 @@ def test_a_worker_that_wakes_after_its_lease_writes_nothing(
     log, other = tmp_path / "zombie.log", tmp_path / "other.log"
     with Workers(1, child_environment, log, settings=SETTINGS):
         handle = haunted.start(is_atomic)
-        held: list[bytes] = redis_connection.blpop([f"{handle.id}:holds"], timeout=40)  # type: ignore[assignment]  # it is no pipeline
+        held: list[bytes] = redis_connection.blpop([f"{handle.id}:holds"], timeout=120)  # type: ignore[assignment]  # it is no pipeline
         assert held, log.read_text()
         zombie = int(held[1])
         psutil.Process(zombie).send_signal(signal.SIGSTOP)

@@ -15,7 +15,7 @@ __all__ = ["crossing", "haunted"]
 
 def redis() -> Redis:
     """The tests' Redis, with patience."""
-    return Redis.from_url(settings.REDIS_URL, socket_timeout=60)
+    return Redis.from_url(settings.REDIS_URL, socket_timeout=180)
 
 
 def post(key: str) -> None:
@@ -30,7 +30,7 @@ def hold(run: str) -> int:
     with redis() as client:
         if client.incr(f"{run}:calls") == 1:
             client.rpush(f"{run}:holds", pid)
-            client.blpop([f"{run}:go"], timeout=60)
+            client.blpop([f"{run}:go"], timeout=150)
     return pid
 
 

@@ -21,7 +21,7 @@ from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
 
 T = TypeVar("T")
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 class Threads:
