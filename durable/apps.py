@@ -16,8 +16,8 @@ class DurableConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import every app's `workflows` module, then the checks."""
-        from durable import registry
+        """Import every app's `workflows` module, then the checks; count and trace where that is asked for."""
+        from durable import metrics, registry, tracing
 
         registry.autodiscover()
         # checks registers them; process notes which process this is, before a worker forks.
@@ -26,3 +26,5 @@ class DurableConfig(AppConfig):
         from durable.tasks import workflow  # noqa: F401  # the workflow that tasks are runs of
 
         post_migrate.connect(make_missing, sender=self)
+        metrics.set_up()
+        tracing.set_up()

@@ -38,6 +38,7 @@ class Values:
     - `GUARD`: "off", "warn" or "raise": reserved for a guard of the rules at run time; nothing reads it yet.
     - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
       workflow (`durable.retention.Policy.of`).
+    - `METRICS_TOKEN`: the bearer token with which Prometheus may read `durable.metrics.urls`; "" for none.
     - `REDACT`: the dotted path of `redact(workflow, field, value)`, which returns what operators may see of a payload
       (`durable.inspection.payloads`); "" shows all of it to those who may see payloads.
     - `API_RUNS`: the dotted path of a function of a request and a queryset of runs, which returns those runs that the
@@ -60,6 +61,7 @@ class Values:
     RETENTION: float | Mapping[str, Any] | None = None
     API_RUNS: str | None = None
     REDACT: str = ""
+    METRICS_TOKEN: str = ""
 
 
 #: The settings that are durations, or may be one, and so may be given as `timedelta`.

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from durable.core.effects import Call
 from durable.core.entries import RunRecord
 from durable.core.run import PassOutcome
 
-__all__ = ["UNWATCHED", "Observer", "Watch", "install", "passing", "uninstall"]
+__all__ = ["UNWATCHED", "CallEnds", "Observer", "PassEnds", "Watch", "install", "lateness", "passing", "uninstall"]
 
 logger = logging.getLogger("durable")
 
@@ -24,24 +24,33 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 _installed: tuple[Observer, ...] = ()
 
 
-class Observer:
+#: Told that a pass has ended: with an outcome, or with the error that cut it short (`LeaseLost`, `PassAborted`).
+PassEnds = Callable[[PassOutcome | None, BaseException | None], None]
+#: Told that a call has ended: with the error that the function raised, or None.
+CallEnds = Callable[[BaseException | None], None]
+
+
+class Observer(Protocol):
     """Told of passes and calls, in the thread (for an async function: in the task) where they happen.
 
-    What a `..._begins` returns is given to the `..._ends` that belongs to it, which is called in the same context. A
-    pass for which `pass_begins` returns None is not observed further.
+    What is returned is called at the end, in the same context.
     """
 
-    def pass_begins(self, run: RunRecord, now: datetime) -> Any:
-        """A pass of `run`, as it was claimed, begins at `now`."""
+    def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
+        """A pass of `run`, as it was claimed, begins at `now`. None: this pass is not to be observed further."""
 
-    def pass_ends(self, begun: Any, run: RunRecord, outcome: PassOutcome | None, error: BaseException | None) -> None:
-        """It has ended: with an outcome, or with the error that cut it short (`LeaseLost`, `PassAborted`)."""
-
-    def call_begins(self, run: RunRecord, call: Call) -> Any:
+    def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
         """The function of a step, or its rollback handler, is about to be called."""
 
-    def call_ends(self, begun: Any, run: RunRecord, call: Call, error: BaseException | None) -> None:
-        """It has returned, or raised `error`."""
+
+def lateness(run: RunRecord, now: datetime) -> float | None:
+    """For how many seconds the run has been due at the beginning of its pass.
+
+    None for a pass that goes on where a worker died: that run was not waiting.
+    """
+    if run.wake_at is None or run.crashes:
+        return None
+    return max(0.0, (now - run.wake_at).total_seconds())
 
 
 def install(observer: Observer) -> None:
@@ -84,7 +93,7 @@ def passing(run: RunRecord, now: Callable[[], datetime]) -> Iterator[Watch]:
         yield Watch(run, ())
         return
     moment = now()
-    begun = [(each, token) for each in _installed if (token := _safely(each.pass_begins, run, moment)) is not None]
+    begun = [(each, ends) for each in _installed if (ends := _safely(each.pass_begins, run, moment)) is not None]
     watch = Watch(run, tuple(each for each, _ in begun))
     error: BaseException | None = None
     try:
@@ -93,13 +102,13 @@ def passing(run: RunRecord, now: Callable[[], datetime]) -> Iterator[Watch]:
         error = raised
         raise
     finally:
-        for each, token in reversed(begun):
-            _safely(each.pass_ends, token, run, watch.outcome, error)
+        for _, ends in reversed(begun):
+            _safely(ends, watch.outcome, error)
 
 
 @contextmanager
 def _told_of_call(observers: tuple[Observer, ...], run: RunRecord, call: Call) -> Iterator[None]:
-    begun = [(each, _safely(each.call_begins, run, call)) for each in observers]
+    begun = [ends for each in observers if (ends := _safely(each.call_begins, run, call)) is not None]
     error: BaseException | None = None
     try:
         yield
@@ -107,13 +116,13 @@ def _told_of_call(observers: tuple[Observer, ...], run: RunRecord, call: Call) -
         error = raised
         raise
     finally:
-        for each, token in reversed(begun):
-            _safely(each.call_ends, token, run, call, error)
+        for ends in reversed(begun):
+            _safely(ends, error)
 
 
 def _safely(tell: Callable[..., Any], *args: Any) -> Any:
     try:
         return tell(*args)
-    except Exception:  # noqa: BLE001 - an observer breaks nothing
+    except Exception:
         logger.exception("an observer failed: %s", getattr(tell, "__qualname__", tell))
         return None

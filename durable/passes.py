@@ -116,7 +116,8 @@ def _definition(record: RunRecord, at: Backend) -> WorkflowDefinition | None:
         if at.find is not None and (found := at.find(record.workflow)) is not None:
             return found
         if record.state != RunState.ROLLING_BACK:
-            logger.error("run %s waits for a worker that knows its workflow: %s", record.id, error)
+            about = {"run_id": record.id, "workflow": record.workflow}
+            logger.error("run %s waits for a worker that knows its workflow: %s", record.id, error, extra=about)
         return None
 
 
@@ -349,12 +350,14 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
     """What an operator wants to find in the log without having connected a receiver."""
     run, workflow, error = details["run"], details["workflow"], details.get("error")
     where = details.get("location", "")
+    extra = {"run_id": run, "workflow": workflow, "location": where}  # as `durable.logs.RunFilter` names them
     if event.name == "run_failed":
-        logger.error("run %s of %s failed: %s", run, workflow, error)
+        logger.error("run %s of %s failed: %s", run, workflow, error, extra=extra)
     elif event.name == "run_diverged":
-        logger.error("run %s of %s: this code does not fit its history: %s", run, workflow, error)
+        logger.error("run %s of %s: this code does not fit its history: %s", run, workflow, error, extra=extra)
     elif event.name in ("step_failed", "rollback_failed"):
         what = "step" if event.name == "step_failed" else "rollback handler of"
         then = f"tried again at {details['retry_at']:%H:%M:%S}" if details["will_retry"] else "not tried again"
         level = logging.WARNING if details["will_retry"] else logging.ERROR
-        logger.log(level, "run %s: %s %s failed, attempt %d: %s; %s", run, what, where, details["attempt"], error, then)
+        text = "run %s: %s %s failed, attempt %d: %s; %s"
+        logger.log(level, text, run, what, where, details["attempt"], error, then, extra=extra)

@@ -208,7 +208,7 @@ class Supervisor:
             with self._lock:
                 lost = self._held.pop(run_id, None)
             if lost is not None and lost.eviction is not None:  # else the pass ended while we asked
-                logger.warning("the lease of run %s was lost", run_id)
+                logger.warning("the lease of run %s was lost", run_id, extra={"run_id": run_id})
 
     def _evict(self, reason: str, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:

@@ -141,16 +141,19 @@ class Shift:
         eviction = Eviction()
         if not self._supervisor.begin(record, eviction):
             return
+        about = {"run_id": record.id, "workflow": record.workflow}
         try:
             outcome = in_clean_context(self.execute, record, store=self.store, eviction=eviction)
         except LeaseLost:
-            logger.info("run %s was taken over by another worker", record.id)
+            logger.info("run %s was taken over by another worker", record.id, extra=about)
         except (PassAborted, *DATABASE_TROUBLE) as error:
-            logger.warning("the pass of run %s was cut short: %s: %s", record.id, type(error).__name__, error)
+            text = "the pass of run %s was cut short: %s: %s"
+            logger.warning(text, record.id, type(error).__name__, error, extra=about)
             if any(isinstance(each, DATABASE_TROUBLE) for each in (error, error.__cause__)):
                 self._abandon(record)
         except Exception:  # a fault of the engine: it must not take the worker along, nor spin
-            logger.exception("the pass of run %s failed; it is tried again when its lease runs out", record.id)
+            text = "the pass of run %s failed; it is tried again when its lease runs out"
+            logger.exception(text, record.id, extra=about)
         else:
             self._announce(record, outcome)
         finally:

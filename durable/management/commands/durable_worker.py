@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from durable import redis_client
+from durable.metrics import is_installed
 
 
 class Command(BaseCommand):
@@ -24,6 +27,12 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("queues", nargs="*", help="RQ queues, the most urgent first")
         parser.add_argument("--processes", type=int, default=1, help="worker processes (default: 1)")
+        parser.add_argument(
+            "--metrics-port", type=int, help="serve Prometheus metrics of all its processes at this port"
+        )
+        parser.add_argument(
+            "--metrics-address", default="127.0.0.1", help="where to listen for that (default: 127.0.0.1)"
+        )
         parser.add_argument("--as-child", action="store_true", help="for internal use: be one of the processes")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -36,7 +45,29 @@ class Command(BaseCommand):
         if options["processes"] < 1:
             raise CommandError(f"--processes must be at least 1, not {options['processes']}")
         self._say(f"serving {', '.join(queues)} with {options['processes']} process(es)")
-        sys.exit(Fleet(worker_command(queues, self._inherited(options)), options["processes"], say=self._say).run())
+        with self._metrics(options["metrics_port"], options["metrics_address"]):
+            fleet = Fleet(worker_command(queues, self._inherited(options)), options["processes"], say=self._say)
+            status = fleet.run()
+        sys.exit(status)
+
+    @contextmanager
+    def _metrics(self, port: int | None, address: str) -> Iterator[None]:
+        """Serve the metrics of the workers that are started in the block, if a port is given."""
+        if port is None:
+            yield
+            return
+        if not is_installed():
+            raise CommandError('--metrics-port needs prometheus_client: install "durable[metrics]"')
+        from durable.metrics.exposition import served, shared_directory
+
+        with ExitStack() as stack:
+            stack.enter_context(shared_directory())
+            try:
+                chosen = stack.enter_context(served(port, address))
+            except OSError as error:
+                raise CommandError(f"cannot serve metrics at {address}:{port}: {error}") from error
+            self._say(f"metrics at http://{address}:{chosen}/metrics")
+            yield
 
     def _queues(self, wanted: list[str]) -> list[str]:
         known = redis_client.names()

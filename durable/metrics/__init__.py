@@ -1,0 +1,43 @@
+"""Metrics for Prometheus: what workers do, counted where it happens, and where the runs stand, read from the rows.
+
+Owns nothing but the way in. The extra is `durable[metrics]`; without it nothing of this is imported.
+
+- `durable.metrics.instruments`: counters and histograms of passes, steps, failures, wake-ups and leases, per process.
+- `durable.metrics.rows`: gauges of the runs by state and of the backlog, asked for when they are scraped.
+- `durable.metrics.exposition`: both as text; `durable.metrics.urls` serves it, and `durable_worker --metrics-port`.
+
+Processes share their counters through `PROMETHEUS_MULTIPROC_DIR`, as every application of prometheus_client does.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from django.apps import apps
+
+__all__ = ["MULTIPROCESS", "is_installed", "set_up"]
+
+#: The environment variable that names the directory in which processes share what they have counted.
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def is_installed() -> bool:
+    """Whether prometheus_client is."""
+    return find_spec("prometheus_client") is not None
+
+
+def set_up() -> None:
+    """Count in this process, if its counts would be read: others share the directory, or django-prometheus shows them."""
+    is_shown = apps.is_installed("django_prometheus")
+    if not (is_shown or os.environ.get(MULTIPROCESS)) or not is_installed():
+        return
+    from durable.metrics import instruments
+
+    instruments.install()
+    if is_shown:
+        from prometheus_client import REGISTRY
+
+        from durable.metrics.rows import RowsCollector
+
+        REGISTRY.register(RowsCollector())

@@ -1,0 +1,73 @@
+"""Gauges that are read from the rows when they are scraped: the same whichever process is asked.
+
+Each is a bounded question along an index; none costs more for a larger table. Counting stops at a cap, and a gauge that
+shows the cap means that or more: what ended is better counted by the workers' counters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from django.db import connections
+from django.utils import timezone
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from durable.conf import conf
+from durable.inspection.counts import CAP, count_by_state
+from durable.models import Run
+from durable.process import DATABASE_TROUBLE
+from durable.querysets import RunQuerySet
+from durable.redis_client import names
+
+__all__ = ["NAMES", "RowsCollector"]
+
+logger = logging.getLogger("durable.metrics")
+
+NAMES = ("durable_database_up", "durable_runs", "durable_due_runs", "durable_due_age_seconds")
+
+
+class RowsCollector(Collector):
+    """Runs by state, the backlog of each queue and its age. One scrape is a few statements."""
+
+    def describe(self) -> list[Metric]:
+        """Nothing: prometheus_client would otherwise collect, and so ask the database, when it is registered."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Ask the database. Closes the connection of the thread that scrapes, if that has none of its own."""
+        had_connection = connections[conf.DATABASE].connection is not None
+        found: list[Metric] = []
+        try:
+            found = [self._by_state(), *self._due()]
+        except DATABASE_TROUBLE as error:  # what the workers counted is worth the more
+            logger.warning("metrics cannot be read from the database: %s: %s", type(error).__name__, error)
+        finally:
+            if not had_connection:
+                connections[conf.DATABASE].close()
+        up = GaugeMetricFamily(
+            "durable_database_up", "1 if the gauges of runs could be read, else 0", value=bool(found)
+        )
+        yield from [up, *found]
+
+    def _by_state(self) -> Metric:
+        family = GaugeMetricFamily("durable_runs", f"Runs by state; {CAP} means that or more", labels=["state"])
+        for state, count in count_by_state().items():
+            family.add_metric([state], count.number)
+        return family
+
+    def _due(self) -> list[Metric]:
+        count = GaugeMetricFamily(
+            "durable_due_runs", f"Runs that a worker could take now; {CAP} means that or more", labels=["queue"]
+        )
+        age = GaugeMetricFamily(
+            "durable_due_age_seconds", "For how long the longest of them has been due; 0 without one", labels=["queue"]
+        )
+        now = timezone.now()
+        for queue in names():
+            due: RunQuerySet = Run.objects.using(conf.DATABASE).filter(queue=queue).due(now)
+            oldest = due.order_by("wake_at", "id").values_list("wake_at", flat=True).first()
+            count.add_metric([queue], due.order_by("wake_at", "id").values("id")[:CAP].count() if oldest else 0)
+            age.add_metric([queue], max(0.0, (now - oldest).total_seconds()) if oldest else 0.0)
+        return [count, age]

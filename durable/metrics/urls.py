@@ -1,0 +1,9 @@
+"""`path("metrics/", include("durable.metrics.urls"))`."""
+
+from django.urls import path
+
+from durable.metrics.views import metrics
+
+__all__ = ["urlpatterns"]
+
+urlpatterns = [path("", metrics, name="durable-metrics")]
