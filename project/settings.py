@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_rq",
+    "rest_framework.authtoken",
     "durable",
     "project.shop",
 ]
@@ -98,6 +99,16 @@ RQ_QUEUES = {
 RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}
 
 DURABLE = {"LEASE": float(os.environ.get("DURABLE_LEASE", "30"))}  # seconds
+
+# How the REST interface recognises somebody; what he may do there is durable's own.
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "rest_framework.authentication.TokenAuthentication",
+        "rest_framework.authentication.BasicAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_THROTTLE_RATES": {"durable-stream": "600/minute"},
+}
 
 # How long things take in the shop: durations as text, the latency of the bank, the carrier and the post in seconds.
 SHOP: dict[str, Any] = {

@@ -6,4 +6,5 @@ from django.urls import URLPattern, URLResolver, include, path
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("project.shop.urls")),
     path("admin/", admin.site.urls),
+    path("api/", include("durable.api.urls")),
 ]

@@ -1,0 +1,97 @@
+"""Who may do what, and which runs are there for whom.
+
+Closed by default: whoever is not signed in, or lacks the permission of what he asks for, gets nothing, whatever the
+host's defaults for other interfaces are. `DURABLE["API_RUNS"]`, a function of the request and a queryset of runs, limits
+the runs that a user sees: the others are not there for him, in any answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib.auth.models import AnonymousUser
+from django.utils.module_loading import import_string
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+from durable import backend
+from durable.audit import Actor, acting_as
+from durable.conf import conf
+from durable.core.errors import RunNotFoundError
+from durable.models import Run
+from durable.operations.attribution import attributed
+from durable.querysets import RunQuerySet
+
+__all__ = ["Permitted", "actor_of", "admit", "existing", "is_limited", "may", "visible_run", "visible_runs"]
+
+
+class Permitted(BasePermission):
+    """Somebody is signed in and has the permissions that the view's method needs (`permissions_of`)."""
+
+    message = "This needs a permission that you do not have."
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Whether the method may be called; of the views that change something, each verb decides by itself."""
+        if not is_signed_in(request):
+            return False
+        missing = [each for each in view.permissions_of(request.method) if not may(request, each)]
+        if missing:
+            names = " and ".join(f"durable.{each}" for each in missing)
+            self.message = f"This needs the permission {names}; ask whoever gives permissions to users and groups."
+        return not missing
+
+
+def is_signed_in(request: Request) -> bool:
+    """Whether there is a user behind the request, and an active one."""
+    user = request.user
+    return user is not None and not isinstance(user, AnonymousUser) and bool(user.is_authenticated and user.is_active)
+
+
+def actor_of(request: Request) -> Actor:
+    """The user as the one who acts."""
+    return Actor("api", user=request.user)
+
+
+def may(request: Request, permission: str) -> bool:
+    """Whether the user has one of durable's permissions."""
+    return actor_of(request).may(permission)
+
+
+def is_limited() -> bool:
+    """Whether a user may see some runs only."""
+    return conf.API_RUNS is not None
+
+
+def visible_runs(request: Request) -> RunQuerySet:
+    """The runs that are there for this user."""
+    runs: RunQuerySet = Run.objects.using(conf.DATABASE)
+    if conf.API_RUNS is not None:
+        runs = import_string(conf.API_RUNS)(request, runs)
+    return runs
+
+
+def visible_run(request: Request, run_id: str) -> Run:
+    """The run with this id, without its payloads. Raises RunNotFoundError, also if it is not there for this user."""
+    run = visible_runs(request).filter(pk=run_id).defer("input", "output").first()
+    if run is None:
+        raise RunNotFoundError(run_id)
+    return run
+
+
+def existing(request: Request, ids: Iterable[str | None]) -> frozenset[str]:
+    """Those of the ids whose runs are there for this user; one query, none where nothing is limited."""
+    wanted = {each for each in ids if each is not None}
+    if not wanted or not is_limited():
+        return frozenset(wanted)
+    return frozenset(visible_runs(request).filter(pk__in=wanted).values_list("pk", flat=True))
+
+
+def admit(request: Request, action: str, run_id: str, *, reason: str = "") -> Run | None:
+    """The run that is to be acted on, None without an id.
+
+    Raises OperationDeniedError if the user may not do this at all, and RunNotFoundError if the run is not there for
+    him; either is written to the audit log.
+    """
+    with acting_as(actor_of(request), reason=reason), attributed(backend.current(), action, run_id):
+        return visible_run(request, run_id) if run_id else None

@@ -1,0 +1,188 @@
+"""Errors as problem documents (RFC 9457, `application/problem+json`).
+
+Owns which error is which problem: its type, status, title and further members. `type` and `code` are stable, titles and
+details are for people. What is not listed here is a defect and stays an exception, for Django to report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.http import Http404
+from rest_framework import exceptions, status
+
+from durable.api.wire import BodyTooLargeError
+from durable.core.errors import (
+    EntryNotFoundError,
+    InvalidTransitionError,
+    PayloadError,
+    ReplayRefusedError,
+    RunConflictError,
+    RunNotFoundError,
+    StalePlanError,
+    StaleRunError,
+)
+from durable.inspection.keys import InvalidCursorError
+from durable.operations.idempotency import KeyReusedError
+
+__all__ = ["CONTENT_TYPE", "TITLES", "Problem", "ProblemError", "problem_of"]
+
+CONTENT_TYPE: Final = "application/problem+json"
+
+#: Every code with its title. The type of a problem is `urn:durable:problem:<code>`.
+TITLES: Final = {
+    "arguments-refused": "The workflow cannot be started with these arguments",
+    "body-too-large": "The body is too large",
+    "entry-not-found": "There is no such entry",
+    "id-taken": "The id is taken",
+    "idempotency-key-reused": "The idempotency key belongs to another request",
+    "invalid-cursor": "The cursor is not one of this list",
+    "invalid-request": "The request is not what the interface takes",
+    "invalid-transition": "The run's state does not allow this",
+    "malformed-body": "The body cannot be read",
+    "method-not-allowed": "The method is not allowed here",
+    "not-authenticated": "Nobody is signed in",
+    "not-found": "There is no such thing",
+    "payload-refused": "A value cannot be recorded",
+    "permission-denied": "You may not do this",
+    "plan-stale": "The history has changed since the replay was planned",
+    "replay-refused": "The run cannot be replayed from there",
+    "run-ended": "The run has ended without an answer",
+    "run-moved-on": "The run has moved on since you looked at it",
+    "run-not-found": "There is no such run",
+    "throttled": "Too many requests",
+    "too-many-streams": "Too many streams are open",
+    "unknown-workflow": "There is no such workflow",
+    "unsupported-media-type": "The body is not of a type that can be read",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One problem document."""
+
+    code: str
+    status: int
+    detail: str
+    members: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def document(self, instance: str) -> dict[str, Any]:
+        """The document's members; `instance` is the path of the request."""
+        return {
+            "type": f"urn:durable:problem:{self.code}",
+            "title": TITLES[self.code],
+            "status": self.status,
+            "detail": self.detail,
+            "instance": instance,
+            "code": self.code,
+            **self.members,
+        }
+
+
+class ProblemError(Exception):
+    """A problem that a view found itself."""
+
+    def __init__(self, code: str, status: int, detail: str, **members: Any) -> None:
+        self.problem = Problem(code=code, status=status, detail=detail, members=members)
+        super().__init__(detail)
+
+
+def problem_of(error: Exception, challenge: str | None = None) -> Problem | None:
+    """The problem that an error is; None if it is a defect. `challenge` says how one signs in, None: not over HTTP."""
+    if isinstance(error, exceptions.NotAuthenticated | exceptions.AuthenticationFailed):
+        return _unauthenticated(error, challenge)
+    if isinstance(error, ProblemError):
+        return error.problem
+    for kind, make in _PROBLEMS:
+        if isinstance(error, kind):
+            return make(error)
+    return None
+
+
+def _as(code: str, status: int, *attributes: str) -> Callable[[Any], Problem]:
+    """The error's own text, and some of its attributes as members."""
+
+    def make(error: Any) -> Problem:
+        members = {name: getattr(error, name) for name in attributes}
+        return Problem(code=code, status=status, detail=_sentence(error), members=members)
+
+    return make
+
+
+def _sentence(error: Exception) -> str:
+    detail = getattr(error, "detail", None)
+    text = str(error if detail is None else detail)
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith(".") else f"{text}."
+
+
+def _transition(error: InvalidTransitionError) -> Problem:
+    members = {"state": error.state, "allowed": list(error.allowed), "action": error.action}
+    return Problem(code="invalid-transition", status=409, detail=_sentence(error), members=members)
+
+
+def _moved_on(error: StaleRunError) -> Problem:
+    members = {"state": error.state, "action": error.action}
+    return Problem(code="run-moved-on", status=409, detail=_sentence(error), members=members)
+
+
+def _throttled(error: exceptions.Throttled) -> Problem:
+    wait: float | None = getattr(error, "wait", None)  # seconds
+    headers = {} if wait is None else {"Retry-After": f"{math.ceil(wait)}"}
+    return Problem(code="throttled", status=429, detail=_sentence(error), headers=headers)
+
+
+def _unauthenticated(error: exceptions.APIException, challenge: str | None) -> Problem:
+    return Problem(
+        code="not-authenticated",
+        status=401 if challenge else 403,
+        detail=_sentence(error),
+        headers={"WWW-Authenticate": challenge} if challenge else {},
+    )
+
+
+def _invalid(error: exceptions.ValidationError) -> Problem:
+    errors = [{"at": at, "detail": detail, "code": code} for at, detail, code in _faults(error.get_full_details())]
+    told = "; ".join(f"{each['at'] or 'the request'}: {each['detail']}" for each in errors[:5])
+    return Problem(code="invalid-request", status=400, detail=told, members={"errors": errors})
+
+
+def _faults(details: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
+    """Each fault: where it is, as `args/0`, what it is in words, and its code."""
+    if isinstance(details, dict) and isinstance(details.get("message"), str) and "code" in details:
+        yield "/".join(at), str(details["message"]), str(details["code"])
+        return
+    children: Iterable[tuple[str, Any]] = (
+        details.items() if isinstance(details, dict) else [("", each) for each in details]
+    )
+    for name, child in children:
+        yield from _faults(child, at if name in ("", "non_field_errors") else (*at, str(name)))
+
+
+_PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], Problem]], ...]] = (
+    (StaleRunError, _moved_on),
+    (InvalidTransitionError, _transition),
+    (RunNotFoundError, _as("run-not-found", status.HTTP_404_NOT_FOUND)),
+    (EntryNotFoundError, _as("entry-not-found", status.HTTP_404_NOT_FOUND, "location", "nearest")),
+    (RunConflictError, _as("id-taken", status.HTTP_409_CONFLICT)),
+    (StalePlanError, _as("plan-stale", status.HTTP_409_CONFLICT, "location")),
+    (ReplayRefusedError, _as("replay-refused", status.HTTP_409_CONFLICT, "location", "refusals")),
+    (PayloadError, _as("payload-refused", status.HTTP_422_UNPROCESSABLE_ENTITY, "what", "path")),
+    (KeyReusedError, _as("idempotency-key-reused", status.HTTP_422_UNPROCESSABLE_ENTITY)),
+    (InvalidCursorError, _as("invalid-cursor", status.HTTP_400_BAD_REQUEST)),
+    (BodyTooLargeError, _as("body-too-large", status.HTTP_413_REQUEST_ENTITY_TOO_LARGE)),
+    (RequestDataTooBig, _as("body-too-large", status.HTTP_413_REQUEST_ENTITY_TOO_LARGE)),
+    (exceptions.ValidationError, _invalid),
+    (exceptions.ParseError, _as("malformed-body", status.HTTP_400_BAD_REQUEST)),
+    (PermissionDenied, _as("permission-denied", status.HTTP_403_FORBIDDEN)),
+    (exceptions.PermissionDenied, _as("permission-denied", status.HTTP_403_FORBIDDEN)),
+    ((Http404, exceptions.NotFound), _as("not-found", status.HTTP_404_NOT_FOUND)),
+    (exceptions.MethodNotAllowed, _as("method-not-allowed", status.HTTP_405_METHOD_NOT_ALLOWED)),
+    (exceptions.UnsupportedMediaType, _as("unsupported-media-type", status.HTTP_415_UNSUPPORTED_MEDIA_TYPE)),
+    (exceptions.Throttled, _throttled),
+)

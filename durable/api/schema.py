@@ -1,0 +1,155 @@
+"""The OpenAPI document: what drf-spectacular finds in the views, and what is the same for all of them.
+
+`python -m durable.api.schema` prints it as YAML. It does not depend on the project in which it is made: every setting of
+drf-spectacular that shapes it is given here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+
+from durable.api.serializers.problem import ProblemSerializer
+
+__all__ = ["Description", "described", "document", "text"]
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+PROBLEM: Final = "application/problem+json"
+
+#: Statuses of problems that any endpoint may answer with, and those that need a path or a body.
+_ALWAYS: Final = (400, 401, 403, 404, 429)
+_WITH_BODY: Final = (409, 413, 415, 422)
+
+_KEY: Final = OpenApiParameter(
+    "Idempotency-Key",
+    str,
+    OpenApiParameter.HEADER,
+    description=(
+        "Makes the request safe to repeat: with the same key and the same request it is done once and answered alike, for "
+        "a day. 1 to 255 printable ASCII characters."
+    ),
+)
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "TITLE": "durable",
+    "DESCRIPTION": (
+        "Runs of durable workflows: start, find, read, steer and replay them.\n\nErrors are problem documents (RFC 9457); "
+        "their `code` is stable. Lists are paged by `cursor`, without totals. Payloads need the permission "
+        "`durable.view_payload`."
+    ),
+    "SCHEMA_PATH_PREFIX": "",
+    "SCHEMA_PATH_PREFIX_TRIM": False,
+    "COMPONENT_SPLIT_REQUEST": True,
+    "COMPONENT_NO_READ_ONLY_REQUIRED": False,
+    "COMPONENT_SPLIT_PATCH": False,
+    "ENUM_NAME_OVERRIDES": {},
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_ADD_EXPLICIT_BLANK_NULL_CHOICE": False,
+    "PREPROCESSING_HOOKS": [],
+    "POSTPROCESSING_HOOKS": [],
+    "CAMELIZE_NAMES": False,
+    "SERVERS": [{"url": "/api", "description": "wherever the interface is included"}],
+    "TAGS": [],
+    "SECURITY": [],
+    "AUTHENTICATION_WHITELIST": [],
+    "APPEND_COMPONENTS": {},
+    "EXTENSIONS_INFO": {},
+    "EXTENSIONS_ROOT": {},
+    "OAS_VERSION": "3.1.0",
+    "SORT_OPERATIONS": True,
+    "SORT_OPERATION_PARAMETERS": True,
+    "GENERIC_ADDITIONAL_PROPERTIES": "dict",
+}
+
+
+class Description(AutoSchema):
+    """How an endpoint is described: its problems, and the key of what changes something."""
+
+    def get_override_parameters(self) -> list[Any]:
+        """The header of every POST."""
+        return [_KEY] if self.method == "POST" else []
+
+    def get_auth(self) -> list[Any]:
+        """Whatever the host says; it is not known here."""
+        return []
+
+    def get_tags(self) -> list[str]:
+        """What the view is about."""
+        return [self.view.about]  # type: ignore[attr-defined]  # of durable.api.views.base.View
+
+    def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
+        found: dict[str, Any] = super()._get_response_bodies(direction)
+        describe: Any = self._get_response_for_code
+        for status in (*_ALWAYS, *(_WITH_BODY if self.method == "POST" else ())):
+            if str(status) not in found:
+                found[str(status)] = describe(ProblemSerializer, str(status), [PROBLEM], direction)
+        return dict(sorted(found.items()))
+
+
+def described(**options: Any) -> Callable[[M], M]:
+    """`extend_schema` of a view's method, on top of `Description` and not of the host's default."""
+
+    def decorate(method: M) -> M:
+        method.schema = Description  # type: ignore[attr-defined]  # where drf-spectacular looks first
+        return extend_schema(**options)(method)
+
+    return decorate
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI document of `durable.api.urls`, with paths relative to where it is included."""
+    from drf_spectacular import generators
+    from drf_spectacular.settings import patched_settings
+
+    import durable
+
+    with patched_settings({**_SETTINGS, "VERSION": durable.__version__}):
+        generator: Any = generators.SchemaGenerator
+        found: dict[str, Any] = generator(urlconf="durable.api.urls").get_schema(public=True)
+    _tell(found)
+    plain: dict[str, Any] = _plain(found)
+    return plain
+
+
+def _tell(found: dict[str, Any]) -> None:
+    """What drf-spectacular leaves out: what a status means, and that forms take no other names."""
+    for path in found["paths"].values():
+        for operation in path.values():
+            for status, response in operation["responses"].items():
+                response["description"] = response["description"] or HTTPStatus(int(status)).phrase
+    for name, schema in found["components"]["schemas"].items():
+        if name.endswith(("Form", "FormRequest")):
+            schema["additionalProperties"] = False
+
+
+def _plain(node: Any) -> Any:
+    """Any value may be null: "any value, or else null" allows none. Marks of the generator's own go."""
+    if isinstance(node, list):
+        return [_plain(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if node.get("oneOf") == [{}, {"type": "null"}]:
+        node = {name: each for name, each in node.items() if name != "oneOf"}
+    return {name: _plain(each) for name, each in node.items() if name != "x-spec-enum-id"}
+
+
+def text() -> str:
+    """The document as YAML."""
+    from drf_spectacular.renderers import OpenApiYamlRenderer
+
+    renderer: Any = OpenApiYamlRenderer()
+    rendered: bytes = renderer.render(document(), renderer_context={})
+    return rendered.decode()
+
+
+if __name__ == "__main__":
+    import django
+
+    django.setup()
+    sys.stdout.write(text())

@@ -1,0 +1,51 @@
+"""The shape of a replay's plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_serializer
+from rest_framework import serializers
+
+from durable.api.serializers.strict import Query, Text
+
+__all__ = ["PlanQuery", "PlanSerializer"]
+
+
+def _texts(help_text: str) -> serializers.ListField:
+    return serializers.ListField(child=serializers.CharField(), help_text=help_text)
+
+
+class PlanQuery(Query):
+    """From where."""
+
+    location = Text(max_length=1024)
+
+
+class ReturnedMessageSerializer(serializers.Serializer[Any]):
+    """A message that is pending again."""
+
+    id = serializers.CharField()
+    queue = serializers.CharField()
+    wait = serializers.CharField(help_text="The location of the wait that had received it.")
+
+
+@extend_schema_serializer(component_name="ReplayPlan")
+class PlanSerializer(serializers.Serializer[Any]):
+    """What a replay would do."""
+
+    run_id = serializers.CharField()
+    target = serializers.CharField(help_text="What was asked for.")
+    boundary = serializers.CharField(help_text="Where the run would go on.")
+    why = _texts("Why the boundary is not the target.")
+    removed = _texts("The entries that go.")
+    reruns = _texts("The steps among them, which run again when the code comes to them.")
+    resends = _texts("The sends among them, which are made again.")
+    kept = _texts("The entries that stay.")
+    siblings = _texts("The branches beside the boundary whose records stay.")
+    messages = ReturnedMessageSerializer(many=True, help_text="The messages that return to the queue.")
+    not_compensated = _texts("The completed steps with a rollback handler that go; their handlers are not run.")
+    refusals = _texts("What stands in the way of a new run.")
+    in_place_refusals = _texts("What stands in the way of a replay in place.")
+    notes = _texts("What else one should know.")
+    hash = serializers.CharField(help_text="To be given to the replay, which refuses a stale one.")

@@ -1,0 +1,231 @@
+"""The shapes of runs, and what a list of them is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from durable.api.paging import PageQuery
+from durable.api.serializers.strict import Moment, Query, Text, Words
+from durable.api.waiting import MAX_WAIT
+from durable.audit import revision
+from durable.core.entries import RunState
+from durable.core.errors import ErrorInfo
+from durable.inspection import awaited_queues, explain, explain_fully, payload, possible_verbs, redacted
+from durable.models import Run
+
+__all__ = [
+    "STATES",
+    "CountSerializer",
+    "CountsSerializer",
+    "ErrorSerializer",
+    "ExplanationSerializer",
+    "ResultQuery",
+    "ResultSerializer",
+    "RunDetailSerializer",
+    "RunListQuery",
+    "RunPageSerializer",
+    "RunQuery",
+    "RunReferenceSerializer",
+    "RunSerializer",
+    "error_of",
+]
+
+STATES = [state.value for state in RunState]
+_EXPANDABLE = ("input", "output")
+
+
+def error_of(run: Run, error: ErrorInfo | None, *, may_see_payloads: bool) -> dict[str, Any] | None:
+    """An error as it may be seen: its traceback is a payload."""
+    if error is None:
+        return None
+    return {
+        "type": error.type,
+        "message": str(redacted(run.workflow, "error", error.message)),
+        "traceback": str(redacted(run.workflow, "traceback", error.traceback)) if may_see_payloads else None,
+    }
+
+
+@extend_schema_serializer(component_name="Error")
+class ErrorSerializer(serializers.Serializer[Any]):
+    """An error: the name of its class and its text."""
+
+    type = serializers.CharField()
+    message = serializers.CharField()
+    traceback = serializers.CharField(allow_null=True, help_text="Null without the permission to see payloads.")
+
+
+@extend_schema_serializer(component_name="Explanation")
+class ExplanationSerializer(serializers.Serializer[Any]):
+    """In words: what the run does or waits for, and what a person can do about it."""
+
+    headline = serializers.CharField()
+    detail = serializers.CharField()
+    needs_attention = serializers.BooleanField()
+    remedies = serializers.ListField(child=serializers.CharField(), help_text="Actions, the likeliest first.")
+    location = serializers.CharField(help_text="The entry that it is about; empty for none.")
+
+
+@extend_schema_serializer(component_name="RunReference")
+class RunReferenceSerializer(serializers.Serializer[Any]):
+    """A run by name, and where it stands after what was done to it."""
+
+    id = serializers.CharField()
+    workflow = serializers.CharField()
+    state = serializers.ChoiceField(choices=STATES)
+
+
+@extend_schema_serializer(component_name="Run")
+class RunSerializer(serializers.Serializer[Run]):
+    """A run. All times are in UTC."""
+
+    id = serializers.CharField()
+    workflow = serializers.CharField()
+    queue = serializers.CharField()
+    state = serializers.ChoiceField(choices=STATES)
+    explanation = serializers.SerializerMethodField()
+    waiting_for = serializers.SerializerMethodField(
+        help_text="The queues of which it waits for a message, [] for any; null if it waits for none."
+    )
+    wake_at = Moment(allow_null=True, help_text="When it goes on by itself.")
+    error = serializers.SerializerMethodField()
+    worker = serializers.CharField(help_text="The process that passes it now; empty for none.")
+    crashes = serializers.IntegerField(help_text="How many workers died in a row while they passed it.")
+    created_at = Moment()
+    started_at = Moment(allow_null=True)
+    finished_at = Moment(allow_null=True)
+    parent = serializers.SerializerMethodField(  # type: ignore[assignment]  # DRF takes fields out of the class
+        help_text="The run that started it."
+    )
+    replay_of = serializers.SerializerMethodField(help_text="The run that it restarts or replays.")
+    actions = serializers.SerializerMethodField(help_text="The actions that its state allows.")
+    revision = serializers.SerializerMethodField(
+        help_text="Give it back with an action that must not hit a newer state."
+    )
+
+    @extend_schema_field(ExplanationSerializer)
+    def get_explanation(self, run: Run) -> Any:
+        """From the row alone."""
+        return ExplanationSerializer(explain(run, timezone.now())).data
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
+    def get_waiting_for(self, run: Run) -> list[str] | None:
+        """The names as the workflow gave them."""
+        return awaited_queues(run)
+
+    @extend_schema_field(ErrorSerializer(allow_null=True))
+    def get_error(self, run: Run) -> Any:
+        """Why it failed, or is being compensated."""
+        return error_of(run, run.error, may_see_payloads=self.context["may_see_payloads"])
+
+    def get_parent(self, run: Run) -> str | None:
+        """None also if that run is not there for the user."""
+        return run.parent_id if run.parent_id in self.context["existing"] else None
+
+    def get_replay_of(self, run: Run) -> str | None:
+        """None also if that run is not there for the user."""
+        return run.replay_of_id if run.replay_of_id in self.context["existing"] else None
+
+    def get_actions(self, run: Run) -> list[str]:
+        """For offering; the action itself decides."""
+        return list(possible_verbs(run))
+
+    def get_revision(self, run: Run) -> str:
+        """As the audit knows it."""
+        return revision(run)
+
+
+@extend_schema_serializer(component_name="RunDetail")
+class RunDetailSerializer(RunSerializer):
+    """A run, with what was asked for beside it."""
+
+    input = serializers.SerializerMethodField(help_text="With `expand=input`: its `args` and `kwargs`. Else null.")
+    output = serializers.SerializerMethodField(help_text="With `expand=output`: what the workflow returned. Else null.")
+
+    @extend_schema_field(ExplanationSerializer)
+    def get_explanation(self, run: Run) -> Any:
+        """From all that can be known."""
+        return ExplanationSerializer(explain_fully(run, timezone.now())).data
+
+    @extend_schema_field(serializers.JSONField(allow_null=True))
+    def get_input(self, run: Run) -> Any:
+        """The context says whether it was asked for."""
+        return payload(run.workflow, "input", run.input) if "input" in self.context["expand"] else None
+
+    @extend_schema_field(serializers.JSONField(allow_null=True))
+    def get_output(self, run: Run) -> Any:
+        """The context says whether it was asked for."""
+        return payload(run.workflow, "output", run.output) if "output" in self.context["expand"] else None
+
+
+@extend_schema_serializer(component_name="RunPage")
+class RunPageSerializer(serializers.Serializer[Any]):
+    """A page of runs. There may be more behind `next_cursor` also if this page is short."""
+
+    results = RunSerializer(many=True)
+    next_cursor = serializers.CharField(allow_null=True)
+
+
+class RunListQuery(PageQuery):
+    """Which runs to list; everything that is given has to hold."""
+
+    state = Words(child=serializers.ChoiceField(choices=STATES), required=False)
+    workflow = Text(required=False, max_length=200)
+    queue = Text(required=False, max_length=200)
+    created_from = Moment(required=False, help_text="Included.")
+    created_until = Moment(required=False, help_text="Excluded.")
+    finished_from = Moment(required=False, help_text="Included.")
+    finished_until = Moment(required=False, help_text="Excluded.")
+    id_prefix = Text(required=False, max_length=200)
+    error = Text(required=False, max_length=200, help_text="Part of the type or the message of its error.")
+    waiting_queue = Text(
+        required=False, max_length=128, help_text="Runs that wait for a message of this queue, or of any."
+    )
+
+
+class RunQuery(Query):
+    """What to show beside the run."""
+
+    expand = Text(required=False, help_text="`input`, `output`, or both, separated by a comma.")
+
+    def validate_expand(self, value: str) -> list[str]:
+        """The names. Raises ValidationError for others."""
+        names = value.split(",")
+        if unknown := [name for name in names if name not in _EXPANDABLE]:
+            raise ValidationError(f"{unknown[0]!r} cannot be expanded; {' and '.join(_EXPANDABLE)} can.")
+        return names
+
+
+class ResultQuery(Query):
+    """How long to wait."""
+
+    wait = serializers.FloatField(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
+
+
+@extend_schema_serializer(component_name="Result")
+class ResultSerializer(serializers.Serializer[Any]):
+    """What came of a run. If it has not ended, ask again."""
+
+    id = serializers.CharField()
+    state = serializers.ChoiceField(choices=STATES)
+    has_ended = serializers.BooleanField()
+    output = serializers.JSONField(allow_null=True)
+    error = ErrorSerializer(allow_null=True)
+
+
+class CountSerializer(serializers.Serializer[Any]):
+    """A number of runs; with `is_capped` there are more than that."""
+
+    number = serializers.IntegerField()
+    is_capped = serializers.BooleanField()
+
+
+@extend_schema_serializer(component_name="Counts")
+class CountsSerializer(serializers.Serializer[Any]):
+    """How many runs are in each state, counted no further than a cap."""
+
+    states = serializers.DictField(child=CountSerializer())

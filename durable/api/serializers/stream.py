@@ -1,0 +1,40 @@
+"""The shapes of the history stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema_serializer
+from rest_framework import serializers
+
+from durable.api.serializers.strict import Query, Text
+from durable.api.waiting import MAX_WAIT
+
+__all__ = ["LAST_EVENT_ID", "NewsSerializer", "StreamQuery"]
+
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID", str, OpenApiParameter.HEADER, description="The id of the last event that you have."
+)
+
+
+class StreamQuery(Query):
+    """From where, and how long to wait."""
+
+    after = Text(required=False, max_length=120, help_text="The id of the last event that you have.")
+    wait = serializers.FloatField(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
+
+
+class EventSerializer(serializers.Serializer[Any]):
+    """Something that has happened in a run's history."""
+
+    event = serializers.ChoiceField(choices=["entry", "removed", "reset", "run", "end"])
+    data = serializers.DictField()  # type: ignore[assignment]  # DRF takes fields out of the class
+
+
+@extend_schema_serializer(component_name="News")
+class NewsSerializer(serializers.Serializer[Any]):
+    """What has happened, in the order in which it has to be taken."""
+
+    events = EventSerializer(many=True)
+    last_event_id = serializers.CharField(help_text="Give it as `after` to go on behind these.")
+    has_ended = serializers.BooleanField(help_text="Nothing follows.")

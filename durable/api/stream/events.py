@@ -1,0 +1,75 @@
+"""News as events: what each is called and holds, as server-sent events and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rest_framework.request import Request
+
+from durable.api.access import existing, may
+from durable.api.histories import entry_shown
+from durable.api.idempotent import as_json
+from durable.api.serializers.history import EntrySerializer
+from durable.api.serializers.runs import RunSerializer
+from durable.api.stream.following import News
+from durable.models import Run
+
+__all__ = ["HEARTBEAT", "Event", "Teller", "written"]
+
+HEARTBEAT = b": nothing new\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event. `id` is what a reader gives back to go on behind it; "" where he cannot."""
+
+    event: str
+    data: Any
+    id: str = ""
+
+
+class Teller:
+    """Turns news of one run into events for one user: `run`, `entry`, `removed`, `reset`, `end`."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._may_see_payloads = may(request, "view_payload")
+
+    def events(self, news: News) -> Iterator[Event]:
+        """In the order in which they have to be taken. The last one has the id."""
+        told = list(self._events(news))
+        token = "" if news.token is None else str(news.token)
+        yield from told[:-1]
+        if told:
+            yield Event(event=told[-1].event, data=told[-1].data, id=token)
+
+    def _events(self, news: News) -> Iterator[Event]:
+        run = news.run
+        if news.is_reset:
+            yield Event(event="reset", data={})
+        if news.removed:
+            yield Event(event="removed", data={"locations": list(news.removed)})
+        for entry in news.entries:
+            shown = entry_shown(run, entry, may_see_payloads=self._may_see_payloads)
+            yield Event(event="entry", data=EntrySerializer(shown).data)
+        if news.has_changed:
+            yield Event(event="run", data=RunSerializer(run, context=self._context(run)).data)
+        if news.has_ended:
+            yield Event(event="end", data={"id": run.id, "state": run.state})
+
+    def _context(self, run: Run) -> dict[str, Any]:
+        return {
+            "request": self.request,
+            "existing": existing(self.request, (run.parent_id, run.replay_of_id)),
+            "may_see_payloads": self._may_see_payloads,
+        }
+
+
+def written(event: Event) -> bytes:
+    """The event as it is sent; the JSON is ASCII without line breaks."""
+    lines = [f"event: {event.event}", f"data: {as_json(event.data)}"]
+    if event.id:
+        lines.append(f"id: {event.id}")
+    return ("\n".join(lines) + "\n\n").encode("ascii")

@@ -1,0 +1,53 @@
+"""The interface's addresses. Include them under any prefix; what they answer with leads back to where they are."""
+
+from __future__ import annotations
+
+from django.urls import path, re_path
+
+from durable.api.views.acting import (
+    CancelView,
+    PauseView,
+    PlanView,
+    RecoverView,
+    ReplayView,
+    RestartView,
+    ResumeView,
+    WakeView,
+)
+from durable.api.views.audit import ActionsView
+from durable.api.views.history import EntriesView, EntryView, TreeView
+from durable.api.views.messages import AskView, MessagesView, MessageView
+from durable.api.views.results import ResultView
+from durable.api.views.runs import CountsView, RunsView, RunView
+from durable.api.views.stream import StreamView
+from durable.api.views.surroundings import AnywhereView, QueuesView, WorkersView, WorkflowsView, WorkflowView
+
+app_name = "durable_api"
+
+urlpatterns = [
+    path("runs", RunsView.as_view(), name="runs"),
+    path("runs/<str:run_id>", RunView.as_view(), name="run"),
+    path("runs/<str:run_id>/result", ResultView.as_view(), name="result"),
+    path("runs/<str:run_id>/entries", EntriesView.as_view(), name="entries"),
+    path("runs/<str:run_id>/entries/<path:location>", EntryView.as_view(), name="entry"),
+    path("runs/<str:run_id>/events", StreamView.as_view(), name="events"),
+    path("runs/<str:run_id>/tree", TreeView.as_view(), name="tree"),
+    path("runs/<str:run_id>/messages", MessagesView.as_view(), name="messages"),
+    path("runs/<str:run_id>/messages/<str:message_id>", MessageView.as_view(), name="message"),
+    path("runs/<str:run_id>/ask", AskView.as_view(), name="ask"),
+    path("runs/<str:run_id>/wake", WakeView.as_view(), name="wake"),
+    path("runs/<str:run_id>/pause", PauseView.as_view(), name="pause"),
+    path("runs/<str:run_id>/resume", ResumeView.as_view(), name="resume"),
+    path("runs/<str:run_id>/cancel", CancelView.as_view(), name="cancel"),
+    path("runs/<str:run_id>/recover", RecoverView.as_view(), name="recover"),
+    path("runs/<str:run_id>/restart", RestartView.as_view(), name="restart"),
+    path("runs/<str:run_id>/replay", ReplayView.as_view(), name="replay"),
+    path("runs/<str:run_id>/replay-plan", PlanView.as_view(), name="replay-plan"),
+    path("counts", CountsView.as_view(), name="counts"),
+    path("workflows", WorkflowsView.as_view(), name="workflows"),
+    path("workflows/<path:name>", WorkflowView.as_view(), name="workflow"),
+    path("queues", QueuesView.as_view(), name="queues"),
+    path("workers", WorkersView.as_view(), name="workers"),
+    path("operator-actions", ActionsView.as_view(), name="operator-actions"),
+    re_path(r"^(?P<path>.*)$", AnywhereView.as_view(), name="anywhere"),
+]

@@ -1,0 +1,1 @@
+"""The endpoints. Each view validates, calls one operation or reads rows, and answers."""

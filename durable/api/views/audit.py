@@ -1,0 +1,62 @@
+"""The audit log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable.api.access import is_limited, visible_runs
+from durable.api.paging import cursor_of, key_of
+from durable.api.schema import described
+from durable.api.serializers.surroundings import ActionListQuery, ActionPageSerializer, ActionSerializer
+from durable.api.views.base import View
+from durable.conf import conf
+from durable.inspection.keys import InvalidCursorError
+from durable.models import OperatorAction
+
+__all__ = ["ActionsView"]
+
+
+class ActionsView(View):
+    """What operators did."""
+
+    about = "surroundings"
+
+    @described(operation_id="list_operator_actions", parameters=[ActionListQuery], responses=ActionPageSerializer)
+    def get(self, request: Request) -> Response:
+        """What was done to runs, by whom, from where and why, the newest first; what was denied or refused included."""
+        query = ActionListQuery.read(request.query_params)
+        found = OperatorAction.objects.using(conf.DATABASE).order_by("-created_at", "-id")
+        found = found.filter(_behind(query.get("cursor")))
+        if "run" in query:
+            found = found.filter(run_id=query["run"])
+        if is_limited():
+            found = found.filter(run_id__in=visible_runs(request).values("pk"))
+        page = list(found[: query["limit"] + 1])
+        shown, more = page[: query["limit"]], len(page) > query["limit"]
+        last = shown[-1] if more else None
+        return Response(
+            {
+                "results": ActionSerializer(shown, many=True).data,  # type: ignore[arg-type]  # many=True takes many
+                "next_cursor": None if last is None else cursor_of(last.created_at.isoformat(), last.pk),
+            }
+        )
+
+
+def _behind(cursor: str | None) -> Q:
+    """Raises InvalidCursorError."""
+    key = key_of(cursor, str, int)
+    if key is None:
+        return Q()
+    text, number = key
+    try:
+        moment: Any = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidCursorError(str(cursor))
+    return Q(created_at__lt=moment) | Q(created_at=moment, id__lt=number)

@@ -1,0 +1,96 @@
+"""What all endpoints share: everything that the host could otherwise have set for them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import connections, transaction
+from django.urls import reverse
+from django.utils.encoding import escape_uri_path
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.settings import api_settings
+from rest_framework.views import APIView
+
+from durable.api.access import Permitted, existing, may
+from durable.api.problems import CONTENT_TYPE, ProblemError, problem_of
+from durable.api.schema import Description
+from durable.api.serializers.strict import Form
+from durable.api.throttling import READ, Throttle
+from durable.api.wire import JSONParser, JSONRenderer, Negotiation
+from durable.models import Run
+
+__all__ = ["View", "link"]
+
+
+class View(APIView):
+    """An endpoint. The host decides how somebody is recognised, and nothing else."""
+
+    permission_classes = (Permitted,)
+    throttle_classes = (Throttle,)
+    parser_classes = (JSONParser,)
+    renderer_classes: tuple[type[JSONRenderer], ...] = (JSONRenderer,)
+    content_negotiation_class = Negotiation
+    metadata_class = None
+    versioning_class = None
+    throttle_scope = READ
+    schema = Description()
+
+    #: The permissions that reading needs.
+    reads_with: ClassVar[tuple[str, ...]] = ("view_run",)
+
+    @classmethod
+    def as_view(cls, **initkwargs: Any) -> Any:
+        """The view, outside of any transaction of the request's: it waits, and logs what it refuses."""
+        view = super().as_view(**initkwargs)
+        for alias in connections:
+            view = transaction.non_atomic_requests(using=alias)(view)
+        return view
+
+    def get_authenticators(self) -> list[Any]:
+        """How somebody is recognised: as the host says."""
+        classes: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES  # imported by now
+        return [each() for each in classes]
+
+    def permissions_of(self, method: str | None) -> tuple[str, ...]:
+        """What the method needs before anything is looked at; a POST's verb decides itself, and logs its denials."""
+        return () if method == "POST" else self.reads_with
+
+    def handle_exception(self, exc: Exception) -> Response:
+        """A problem document, without the host's handler; what is no problem is a defect and is raised."""
+        challenge = self.get_authenticate_header(self.request)
+        problem = problem_of(exc, challenge=challenge)
+        if problem is None:
+            raise exc
+        document = problem.document(escape_uri_path(self.request.path))
+        response = Response(document, problem.status, headers=problem.headers, content_type=CONTENT_TYPE)
+        response.exception = True
+        return response
+
+    def form(self, kind: type[Form], request: Request) -> dict[str, Any]:
+        """The body's values. Raises ValidationError; an absent body is an empty form."""
+        form = kind(data=request.data)
+        form.is_valid(raise_exception=True)
+        values: dict[str, Any] = form.validated_data
+        return values
+
+    def context_for(self, request: Request, runs: list[Run]) -> dict[str, Any]:
+        """What the shapes of runs need to know beside the rows."""
+        others = [each for run in runs for each in (run.parent_id, run.replay_of_id)]
+        return {
+            "request": request,
+            "existing": existing(request, others),
+            "may_see_payloads": may(request, "view_payload"),
+        }
+
+    def require(self, request: Request, permission: str, what: str) -> None:
+        """Raises a problem unless the user has this permission of durable's."""
+        if not may(request, permission):
+            raise ProblemError("permission-denied", 403, f"{what} needs the permission durable.{permission}.")
+
+
+def link(request: Request, name: str, **parts: Any) -> str:
+    """The address of an endpoint, wherever and under whatever namespace the interface is included."""
+    match = request.resolver_match
+    namespaces = [] if match is None else match.namespaces
+    return reverse(":".join([*namespaces, name]), kwargs=parts)

@@ -1,0 +1,98 @@
+"""A run's history: a page of it, a tree of it, one entry with its attempts."""
+
+from __future__ import annotations
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable.api.access import may, visible_run
+from durable.api.histories import attempt_shown, entry_shown
+from durable.api.paging import cursor_of, key_of
+from durable.api.schema import described
+from durable.api.serializers.history import (
+    EntryDetailSerializer,
+    EntryPageSerializer,
+    EntryQuery,
+    EntrySerializer,
+    TreeQuery,
+    TreeSerializer,
+)
+from durable.api.views.base import View
+from durable.conf import conf
+from durable.core.errors import EntryNotFoundError
+from durable.inspection import history_tree
+from durable.models import Attempt, Entry
+
+__all__ = ["EntriesView", "EntryView", "TreeView"]
+
+_MOST_ATTEMPTS = 1_000
+
+
+class EntriesView(View):
+    """The records of a run's operations."""
+
+    about = "history"
+
+    @described(operation_id="list_entries", parameters=[EntryQuery], responses=EntryPageSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """The entries in the order in which they began; with `payloads=true` what they were given and gave.
+
+        Payloads need `durable.view_payload`.
+        """
+        query = EntryQuery.read(request.query_params)
+        after = key_of(query.get("cursor"), int)
+        if query["payloads"]:
+            self.require(request, "view_payload", "Seeing payloads")
+        run = visible_run(request, run_id)
+        found = Entry.objects.using(conf.DATABASE).filter(run=run).select_related("metadata").order_by("ordinal")
+        if after is not None:
+            found = found.filter(ordinal__gt=after[0])
+        page = list(found[: query["limit"] + 1])
+        shown, more = page[: query["limit"]], len(page) > query["limit"]
+        results = [
+            entry_shown(run, each, may_see_payloads=may(request, "view_payload"), with_payloads=query["payloads"])
+            for each in shown
+        ]
+        return Response(
+            {
+                "results": EntrySerializer(results, many=True).data,
+                "next_cursor": cursor_of(shown[-1].ordinal) if more else None,
+            }
+        )
+
+
+class TreeView(View):
+    """A history as a tree."""
+
+    about = "history"
+
+    @described(operation_id="get_tree", parameters=[TreeQuery], responses=TreeSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Up to 200 places of the history with the scopes around them."""
+        query = TreeQuery.read(request.query_params)
+        visible_run(request, run_id)
+        return Response(
+            TreeSerializer(history_tree(run_id, start=query.get("start"), only_failed=query["only_failed"])).data
+        )
+
+
+class EntryView(View):
+    """One entry."""
+
+    about = "history"
+
+    @described(operation_id="get_entry", responses=EntryDetailSerializer)
+    def get(self, request: Request, run_id: str, location: str) -> Response:
+        """The entry at a location such as `ship/label/buy`, with its failed attempts, and its payloads if they may be seen."""
+        run = visible_run(request, run_id)
+        entries = Entry.objects.using(conf.DATABASE).filter(run=run, location=location).select_related("metadata")
+        entry = entries.first()
+        if entry is None:
+            raise EntryNotFoundError(run_id, location)
+        may_see = may(request, "view_payload")
+        attempts = Attempt.objects.using(conf.DATABASE).filter(run=run, location=location).order_by("id")
+        shown = entry_shown(run, entry, may_see_payloads=may_see, with_payloads=True)
+        shown["failed_attempts"] = [
+            attempt_shown(run, each, may_see_payloads=may_see) for each in attempts[:_MOST_ATTEMPTS]
+        ]
+        return Response(EntryDetailSerializer(shown).data)

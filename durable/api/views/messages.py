@@ -1,0 +1,149 @@
+"""Messages to a run: sent, asked, looked at."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable import operations
+from durable.api.access import actor_of, admit, may, visible_run
+from durable.api.histories import message_shown
+from durable.api.idempotent import Done, answered, as_json
+from durable.api.paging import PageQuery, cursor_of, key_of
+from durable.api.problems import ProblemError
+from durable.api.schema import described
+from durable.api.serializers.acting import AskForm, SendForm
+from durable.api.serializers.history import (
+    AnswerSerializer,
+    MessagePageSerializer,
+    MessageReferenceSerializer,
+    MessageSerializer,
+)
+from durable.api.serializers.runs import ResultQuery
+from durable.api.views.base import View, link
+from durable.api.waiting import wait_for
+from durable.audit import acting_as
+from durable.conf import conf
+from durable.core.entries import ENDED, MessageState
+from durable.inspection import payload
+from durable.models import QueueMessage, Run
+
+__all__ = ["AskView", "MessageView", "MessagesView"]
+
+
+class MessagesView(View):
+    """A run's inbox."""
+
+    about = "messages"
+
+    @described(operation_id="list_messages", parameters=[PageQuery], responses=MessagePageSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """The messages in their order, whatever their state."""
+        query = PageQuery.read(request.query_params)
+        after = key_of(query.get("cursor"), int)
+        run = visible_run(request, run_id)
+        found = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("order")
+        if after is not None:
+            found = found.filter(order__gt=after[0])
+        page = list(found[: query["limit"] + 1])
+        shown, more = page[: query["limit"]], len(page) > query["limit"]
+        results = [message_shown(run, each, may_see_payloads=may(request, "view_payload")) for each in shown]
+        return Response(
+            {
+                "results": MessageSerializer(results, many=True).data,
+                "next_cursor": cursor_of(shown[-1].order) if more else None,
+            }
+        )
+
+    @described(operation_id="send_message", request=SendForm, responses={201: MessageReferenceSerializer})
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Put a message into the run's inbox. Needs `durable.operate_run`."""
+        admit(request, "send", run_id)
+        given = self.form(SendForm, request)
+        return answered(request, lambda: _sent(request, run_id, given))
+
+
+class MessageView(View):
+    """One message."""
+
+    about = "messages"
+
+    @described(operation_id="get_message", responses=MessageSerializer)
+    def get(self, request: Request, run_id: str, message_id: str) -> Response:
+        """The message, with its response once the run has given one."""
+        run = visible_run(request, run_id)
+        message = _message(run, message_id)
+        if message is None:
+            raise ProblemError("not-found", 404, f'Run "{run_id}" was sent no message with this id.')
+        shown = message_shown(run, message, may_see_payloads=may(request, "view_payload"))
+        return Response(MessageSerializer(shown).data)
+
+
+class AskView(View):
+    """A question to a run."""
+
+    about = "messages"
+
+    @described(
+        operation_id="ask",
+        request=AskForm,
+        parameters=[ResultQuery],
+        responses={200: AnswerSerializer, 202: AnswerSerializer},
+    )
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Send a message and wait for its response, `wait` seconds at most: 200. Past them 202; look at the message later.
+
+        Needs `durable.operate_run` and `durable.view_payload`. With an `Idempotency-Key`, the same request asks again
+        for the response to the same message.
+        """
+        self.require(request, "view_payload", "Seeing responses")
+        admit(request, "ask", run_id)
+        given = self.form(AskForm, request)
+        wait = ResultQuery.read(request.query_params)["wait"]
+        sent = answered(request, lambda: _sent(request, run_id, given))
+        if sent.status_code != 201:
+            return sent
+        return _awaited(request, run_id, sent, wait)
+
+
+def _sent(request: Request, run_id: str, given: dict[str, Any]) -> Done:
+    try:
+        with acting_as(actor_of(request), reason=given["reason"]):
+            message_id = operations.send(run_id, given["queue"], given["body"], idempotency_id=given.get("id"))
+    except ValueError as error:
+        raise ProblemError("arguments-refused", 422, f"{error}.") from None
+    location = link(request, "message", run_id=run_id, message_id=message_id)
+    return Done(data={"id": message_id, "run": run_id}, status=201, location=location)
+
+
+def _message(run: Run, message_id: str) -> QueueMessage | None:
+    return QueueMessage.objects.using(conf.DATABASE).filter(run=run, pk=message_id).first()
+
+
+def _awaited(request: Request, run_id: str, sent: HttpResponse, wait: float) -> HttpResponse:
+    """Turn the answer that names the message into one with its response."""
+    message_id = json.loads(sent.content)["id"]
+
+    def look() -> QueueMessage | Run | None:
+        run = visible_run(request, run_id)  # first: what it did before it ended is seen below
+        message = _message(run, message_id)
+        if message is not None and message.state == MessageState.COMPLETED:
+            return message
+        return run if run.state in ENDED else None
+
+    found = wait_for(look, wait)
+    if isinstance(found, Run):
+        raise ProblemError(
+            "run-ended", 409, f'Run "{run_id}" has {found.state} without answering the message.', state=found.state
+        )
+    response = None
+    if isinstance(found, QueueMessage):
+        response = payload(found.run.workflow, f"response:{found.queue}", found.response)
+    data = {"message": message_id, "is_answered": found is not None, "response": response}
+    sent.status_code = 200 if found is not None else 202
+    sent.content = as_json(data).encode()
+    return sent

@@ -1,0 +1,49 @@
+"""What came of a run, waited for if need be."""
+
+from __future__ import annotations
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable.api.access import visible_run
+from durable.api.schema import described
+from durable.api.serializers.runs import ResultQuery, ResultSerializer, error_of
+from durable.api.views.base import View
+from durable.api.waiting import wait_for
+from durable.core.entries import ENDED
+from durable.inspection import payload
+from durable.models import Run
+
+__all__ = ["ResultView"]
+
+
+class ResultView(View):
+    """A run's end."""
+
+    about = "runs"
+    reads_with = ("view_run", "view_payload")
+
+    @described(operation_id="get_result", parameters=[ResultQuery], responses=ResultSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """The run's output or error, as soon as it has ended, after `wait` seconds at most.
+
+        A server that has many waiting requests already answers at once.
+        """
+        wait = ResultQuery.read(request.query_params)["wait"]
+
+        def ended() -> Run | None:
+            run = visible_run(request, run_id)
+            return run if run.state in ENDED else None
+
+        run = wait_for(ended, wait) or visible_run(request, run_id)
+        return Response(
+            ResultSerializer(
+                {
+                    "id": run.id,
+                    "state": run.state,
+                    "has_ended": run.state in ENDED,
+                    "output": payload(run.workflow, "output", run.output),
+                    "error": error_of(run, run.error, may_see_payloads=True),
+                }
+            ).data
+        )

@@ -1,0 +1,147 @@
+"""Runs: listed, counted, started, looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable import registry
+from durable.api.access import actor_of, admit, is_limited, visible_run, visible_runs
+from durable.api.idempotent import Done, answered
+from durable.api.making import made
+from durable.api.problems import ProblemError
+from durable.api.schema import described
+from durable.api.serializers.acting import StartForm
+from durable.api.serializers.runs import (
+    CountsSerializer,
+    RunDetailSerializer,
+    RunListQuery,
+    RunPageSerializer,
+    RunQuery,
+    RunReferenceSerializer,
+    RunSerializer,
+)
+from durable.api.views.base import View, link
+from durable.audit import acting_as
+from durable.conf import conf
+from durable.core.errors import RunNotFoundError
+from durable.definitions import Workflow
+from durable.inspection import RunFilter, count_by_state, list_runs
+from durable.models import Run
+from durable.registry import UnknownWorkflowError
+
+__all__ = ["INTERNAL", "CountsView", "RunView", "RunsView", "reference", "startable"]
+
+#: What the names of workflows begin with that durable starts itself: their input is not for outsiders to write.
+INTERNAL = "durable."
+
+
+class RunsView(View):
+    """All runs."""
+
+    about = "runs"
+
+    @described(operation_id="list_runs", parameters=[RunListQuery], responses=RunPageSerializer)
+    def get(self, request: Request) -> Response:
+        """The runs that fit, the newest first; by id with `id_prefix`."""
+        query = RunListQuery.read(request.query_params)
+        cursor, limit = query.pop("cursor", None), query.pop("limit")
+        wanted = RunFilter(states=frozenset(query.pop("state", ())), error_text=query.pop("error", ""), **query)
+        within = visible_runs(request) if is_limited() else None
+        page = list_runs(wanted, cursor=cursor, limit=limit, within=within)
+        runs: Any = page.runs  # many=True takes many
+        shown = RunSerializer(runs, many=True, context=self.context_for(request, runs)).data
+        return Response({"results": shown, "next_cursor": page.next_cursor})
+
+    @described(
+        operation_id="start_run",
+        request=StartForm,
+        responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
+    )
+    def post(self, request: Request) -> HttpResponse:
+        """Start a run: 201. With an id that exists, the run that has it: 200, or 409 if its workflow or input differ.
+
+        Needs `durable.start_run`.
+        """
+        admit(request, "start", "")
+        given = self.form(StartForm, request)
+        workflow = startable(given["workflow"])
+        _check_queue(given.get("queue"))
+        return answered(request, lambda: _started(request, workflow, given))
+
+
+class CountsView(View):
+    """How many runs there are."""
+
+    about = "runs"
+
+    @described(operation_id="count_runs", responses=CountsSerializer)
+    def get(self, request: Request) -> Response:
+        """The number of runs in each state, counted no further than a cap."""
+        counts = count_by_state(visible_runs(request) if is_limited() else None)
+        states = {state: {"number": count.number, "is_capped": count.is_capped} for state, count in counts.items()}
+        return Response({"states": states})
+
+
+class RunView(View):
+    """One run."""
+
+    about = "runs"
+
+    @described(operation_id="get_run", parameters=[RunQuery], responses=RunDetailSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """The run. Its input and output, which need `durable.view_payload`, are there on demand."""
+        expand = RunQuery.read(request.query_params).get("expand", [])
+        if expand:
+            self.require(request, "view_payload", "Seeing inputs and outputs")
+        run = visible_run(request, run_id)
+        context = {**self.context_for(request, [run]), "expand": expand}
+        return Response(RunDetailSerializer(run, context=context).data)
+
+
+def reference(request: Request, run_id: str, *, status: int = 200) -> Done:
+    """An answer that names a run."""
+    run = Run.objects.using(conf.DATABASE).only("id", "workflow", "state").filter(pk=run_id).first()
+    if run is None:
+        raise RunNotFoundError(run_id)
+    data = {"id": run.id, "workflow": run.workflow, "state": run.state}
+    return Done(data=data, status=status, location=link(request, "run", run_id=run_id))
+
+
+def startable(name: str) -> Workflow[Any, Any]:
+    """The workflow of this name. Raises a problem if there is none, or none that may be started from outside."""
+    try:
+        found = registry.get(name)
+    except UnknownWorkflowError as error:
+        raise ProblemError("unknown-workflow", 422, f"{error}.", nearest=error.nearest) from None
+    if name.startswith(INTERNAL) or not isinstance(found, Workflow):
+        raise ProblemError("unknown-workflow", 422, f'"{name}" is started by durable itself, and not from here.')
+    return found
+
+
+def _check_queue(queue: str | None) -> None:
+    names = sorted(settings.RQ_QUEUES)
+    if queue is not None and queue not in names:
+        detail = f"No worker can serve this queue: the project's queues are {', '.join(names)}."
+        errors = [{"at": "queue", "detail": detail, "code": "unknown"}]
+        raise ProblemError("invalid-request", 400, f"queue: {detail}", errors=errors)
+
+
+def _started(request: Request, workflow: Workflow[Any, Any], given: dict[str, Any]) -> Done:
+    found, is_new = made(request, given.get("id"), lambda: _start(request, workflow, given))
+    return reference(request, found, status=201 if is_new else 200)
+
+
+def _start(request: Request, workflow: Workflow[Any, Any], given: dict[str, Any]) -> str:
+    how = workflow.using(
+        id=given.get("id"), queue=given.get("queue"), delay=given["delay"], on_conflict=given["on_conflict"]
+    )
+    try:
+        with acting_as(actor_of(request), reason=given["reason"]):
+            return how.start(*given["args"], **given["kwargs"]).id
+    except (TypeError, ValueError) as error:
+        raise ProblemError("arguments-refused", 422, f"{error}.") from None

@@ -1,0 +1,99 @@
+"""The history stream: server-sent events for those who ask for them, else a long poll of the same events as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connections
+from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable.api.access import visible_run
+from durable.api.problems import ProblemError
+from durable.api.schema import described
+from durable.api.serializers.stream import LAST_EVENT_ID, NewsSerializer, StreamQuery
+from durable.api.stream import serving
+from durable.api.stream.events import Event, Teller, written
+from durable.api.stream.following import Follower, News, Token
+from durable.api.throttling import STREAM
+from durable.api.views.base import View
+from durable.api.waiting import wait_for
+from durable.api.wire import EVENT_STREAM, EventStreamRenderer, JSONRenderer
+from durable.models import Run
+
+__all__ = ["StreamView"]
+
+_MOST_EVENTS = 1_000  # of one answer, and one chunk
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class StreamView(View):
+    """What happens in a run's history."""
+
+    about = "history"
+    throttle_scope = STREAM
+    renderer_classes = (JSONRenderer, EventStreamRenderer)
+
+    @described(
+        operation_id="stream_events",
+        parameters=[StreamQuery, LAST_EVENT_ID],
+        responses={(200, "application/json"): NewsSerializer, (200, EVENT_STREAM): str, 204: None},
+    )
+    def get(self, request: Request, run_id: str) -> HttpResponseBase:
+        """The entries of the run, and from then on each that is new or has changed, until the run has ended.
+
+        With `Accept: text/event-stream` they are server-sent events. Under ASGI the connection stays open; under WSGI it ends
+        after what there is, or after `wait` seconds, and the reader, as every `EventSource`, comes again. Otherwise they
+        are one JSON document, as soon as there is something to tell, after `wait` seconds at most. To go on where one
+        stopped, give `Last-Event-ID`, or `after`. 204: the run has ended, and there is nothing new.
+
+        The events: `entry` (an entry that is new or changed, without payloads; it takes the place of the one at its
+        location), `removed` (`locations` that are empty now), `reset` (forget what you have: all follows anew), `run`
+        (the run's row has changed), `end` (the run has ended, nothing follows).
+        """
+        query = StreamQuery.read(request.query_params)
+        query["after"] = request.headers.get("Last-Event-ID") or query.get("after", "")
+        since = Token.parsed(query["after"]) if query["after"] else None
+
+        def read() -> Run:
+            return visible_run(request, run_id)
+
+        follower, teller = Follower(read, since), Teller(request)
+        first = follower.look()
+        if since is not None and since.ended and first.has_ended and not first.has_changed:
+            return HttpResponse(status=204)
+        is_stream = request.accepted_renderer.media_type == EVENT_STREAM
+        if is_stream and isinstance(request._request, ASGIRequest):
+            return _stream(follower, teller, first)
+        told, last = _polled(follower, teller, first, query)
+        if is_stream:
+            body = b"".join(written(event) for event in told)
+            return HttpResponse(body, content_type=EVENT_STREAM, headers=_HEADERS)
+        shown = {"events": told, "last_event_id": last, "has_ended": any(event.event == "end" for event in told)}
+        return Response(NewsSerializer(shown).data, headers=_HEADERS)
+
+
+def _stream(follower: Follower, teller: Teller, first: News) -> HttpResponseBase:
+    if not serving.has_room():
+        detail = f"This process serves {serving.MOST} streams already; try again in a minute, or poll."
+        raise ProblemError("too-many-streams", 503, detail)
+    connections.close_all()  # this thread has nothing to do until the stream ends
+    return StreamingHttpResponse(serving.events(follower, teller, first), content_type=EVENT_STREAM, headers=_HEADERS)
+
+
+def _polled(follower: Follower, teller: Teller, first: News, query: dict[str, Any]) -> tuple[list[Event], str]:
+    """The events that there are, as soon as there are some, and the id to go on with."""
+    news = first
+
+    def look() -> list[Event] | None:
+        nonlocal news
+        news = follower.look()
+        return list(teller.events(news)) or None
+
+    told = list(teller.events(first)) or wait_for(look, query["wait"]) or []
+    while news.has_more and len(told) < _MOST_EVENTS:
+        told += look() or []
+    ids = [event.id for event in told if event.id]
+    return told, ids[-1] if ids else query["after"] if told else str(news.token)

@@ -1,0 +1,38 @@
+"""What the tests of the REST interface run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable import Context, workflow
+
+
+@workflow(name="tests.api.add")
+def add(ctx: Context, one: Any, other: Any = 1) -> Any:
+    """Add two things."""
+    return ctx.step("add", lambda: one + other)
+
+
+@workflow(name="tests.api.ask")
+def ask(ctx: Context, secret: str = "") -> str:
+    message = ctx.queue.next("question", names=["question"], completable=True)
+    ctx.step("think", str, f"{secret}{message.body}")
+    message.complete({"answer": message.body})
+    done: str = ctx.queue.next("end", names=["end"]).body
+    return done
+
+
+@workflow(name="tests.api.fail")
+def fail(ctx: Context, secret: str = "") -> None:
+    def break_down() -> None:
+        raise ValueError("broken")
+
+    ctx.step("break", break_down, max_retries=0)
+
+
+@workflow(name="tests.api.loop")
+def loop(ctx: Context, iterations: int) -> int:
+    for number in range(iterations):
+        ctx.step(f"step {number}", int)
+    ctx.sleep("rest", "1 day")
+    return iterations
