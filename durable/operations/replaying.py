@@ -7,7 +7,7 @@ from collections.abc import Callable
 from durable import backend
 from durable.backend import Backend
 from durable.core.entries import Entry, RunChange, RunRecord
-from durable.core.errors import ReplayRefusedError, StalePlanError
+from durable.core.errors import EntryNotFoundError, ReplayRefusedError, StalePlanError
 from durable.core.replaying import Replay
 from durable.ids import new_id
 from durable.operations.attribution import Attribution, attributed
@@ -103,7 +103,12 @@ def _planned(
     at: Backend, run: RunRecord, entries: list[Entry], location: str, plan_hash: str | None, *, in_place: bool
 ) -> Replay:
     """The replay, if it is the one that was planned and nothing stands in its way."""
-    replay = Replay(run, entries, at.store.messages(run.id), location)
+    try:
+        replay = Replay(run, entries, at.store.messages(run.id), location)
+    except EntryNotFoundError:
+        if plan_hash is None:
+            raise
+        raise StalePlanError(run.id, location) from None  # it was there when the plan was made
     plan = plan_of(replay, entries, at.now())
     if plan_hash is not None and plan_hash != plan.hash:
         raise StalePlanError(run.id, location)

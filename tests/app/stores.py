@@ -20,8 +20,8 @@ STORES = ("chosen", "portable")
 
 @contextmanager
 def in_force(name: str) -> Iterator[Backend]:
-    """The production backend with this store."""
-    at = backend.production()
+    """The production backend with this store. Branches run in turn, in the thread that has the test's transaction."""
+    at = replace(backend.production(), runs_in_turn=True)
     if name == "portable":
         at = replace(at, store=OrmStore(conf.DATABASE))
     backend.install(at)

@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
-from durable.models import Attempt, Entry, EntryMetadata, QueueMessage, Run
+from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.store import Store
 from durable.store.memory import MemoryStore
 from durable.store.orm import OrmStore
@@ -25,7 +25,7 @@ from project.settings import database_from
 SQLITE = "store_sqlite"
 POSTGRES = "store_postgres"
 
-_TABLES = [model._meta.db_table for model in (Attempt, QueueMessage, EntryMetadata, Entry, Run)]
+_TABLES = [model._meta.db_table for model in (OperatorAction, Attempt, QueueMessage, EntryMetadata, Entry, Run)]
 
 
 def _migrated(alias: str, config: dict[str, Any]) -> Iterator[str]:
