@@ -75,6 +75,10 @@ class Description(AutoSchema):
         """The header of every POST."""
         return [_KEY] if self.method == "POST" else []
 
+    def _get_format_parameters(self) -> list[Any]:
+        """The form of an answer is chosen by `Accept` alone."""
+        return []
+
     def get_auth(self) -> list[Any]:
         """Whatever the host says; it is not known here."""
         return []

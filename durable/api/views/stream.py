@@ -11,8 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api.access import visible_run
-from durable.api.problems import ProblemError
+from durable.api.problems import CONTENT_TYPE, ProblemError
 from durable.api.schema import described
+from durable.api.serializers.problem import ProblemSerializer
 from durable.api.serializers.stream import LAST_EVENT_ID, NewsSerializer, StreamQuery
 from durable.api.stream import serving
 from durable.api.stream.events import Event, Teller, written
@@ -39,7 +40,12 @@ class StreamView(View):
     @described(
         operation_id="stream_events",
         parameters=[StreamQuery, LAST_EVENT_ID],
-        responses={(200, "application/json"): NewsSerializer, (200, EVENT_STREAM): str, 204: None},
+        responses={
+            (200, "application/json"): NewsSerializer,
+            (200, EVENT_STREAM): str,
+            204: None,
+            (503, CONTENT_TYPE): ProblemSerializer,
+        },
     )
     def get(self, request: Request, run_id: str) -> HttpResponseBase:
         """The entries of the run, and from then on each that is new or has changed, until the run has ended.
