@@ -1,14 +1,14 @@
-"""Calls of the database's functions: one statement each, with texts for parameters and answers.
+"""Statements and calls of the database's functions, past Django's cursors.
 
 Owns the shortest way to PostgreSQL that Django's connection leaves open: its cursors cost more than what they execute
-here. Whatever Django minds about a connection is minded here as well (health checks, threads, async code, broken
+here, and its loader of moments more than all other columns. Whatever Django minds about a connection is minded here as well (health checks, threads, async code, broken
 transactions, its own exceptions); where somebody listens to statements, they go through Django's cursor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import psycopg
@@ -18,7 +18,7 @@ from django.utils.asyncio import async_unsafe
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
-__all__ = ["Function", "Row", "Value"]
+__all__ = ["Function", "Row", "Value", "rows"]
 
 Value = str | int | datetime | None
 Row = tuple[str | None, ...]
@@ -58,6 +58,18 @@ class Function:
             found = psycopg.Cursor(raw).execute(self._portable, texts, prepare=False)
             [row] = found.fetchall()
             return row  # type: ignore[no-any-return]  # a tuple, by the connection's row factory
+
+
+def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]] | None:
+    """The rows of a statement; None where Django's cursor has to be asked, because somebody listens to it or because
+    the connection speaks of moments in another way than UTC."""
+    connection: Any = connections[alias]
+    if not _is_unobserved(connection) or connection.timezone is not UTC:
+        return None
+    _make_ready(connection)
+    with connection.wrap_database_errors:
+        cursor = psycopg.Cursor(connection.connection).execute(statement, parameters, prepare=False, binary=True)
+        return cursor.fetchall() if cursor.description else []
 
 
 def _text(value: str | int | datetime) -> str:

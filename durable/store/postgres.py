@@ -30,7 +30,7 @@ from durable.core.entries import (
 from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.core.location import escape
 from durable.models.fields import pack, unpack
-from durable.store import functions, planting, rules, statements
+from durable.store import calls, functions, planting, rules, statements
 from durable.store.calls import Value
 from durable.store.rows import (
     ATTEMPT,
@@ -44,6 +44,7 @@ from durable.store.rows import (
     to_entries,
     to_message,
     to_run,
+    with_moments,
 )
 from durable.store.transactions import committed_or_raised
 
@@ -59,10 +60,12 @@ class PostgresStore:
         self.alias = alias
 
     def _rows(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        with connections[self.alias].cursor() as cursor:
-            cursor.execute(statement, parameters)
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
-            return rows
+        found = calls.rows(self.alias, statement, parameters)
+        if found is None:
+            with connections[self.alias].cursor() as cursor:
+                cursor.execute(statement, parameters)
+                found = cursor.fetchall() if cursor.description else []
+        return found
 
     def transaction(self) -> AbstractContextManager[None]:
         return committed_or_raised(self.alias)
@@ -182,7 +185,11 @@ class PostgresStore:
         return to_run(rows[0]) if rows else None
 
     def load(self, run_id: str) -> list[Entry]:
-        return to_entries(self._rows(statements.LOAD, {"run": pack(run_id)}))
+        parameters = {"run": pack(run_id)}
+        found = calls.rows(self.alias, statements.LOAD, parameters)
+        if found is None:
+            found = [with_moments(row) for row in self._rows(statements.LOAD_NUMBERS, parameters)]
+        return to_entries(found)
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
         parameters = {
@@ -273,8 +280,7 @@ class PostgresStore:
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         if held:
-            with connections[self.alias].cursor() as cursor:
-                cursor.execute(statements.RELEASE, {**_holding(held), "now": now})
+            self._rows(statements.RELEASE, {**_holding(held), "now": now})
 
     # -- timer and sweep
 

@@ -36,6 +36,7 @@ __all__ = [
     "ATTEMPT",
     "ENTRY",
     "ENTRY_FIELDS",
+    "ENTRY_NUMBERS",
     "MESSAGE",
     "METADATA",
     "RUN",
@@ -47,6 +48,7 @@ __all__ = [
     "to_entries",
     "to_message",
     "to_run",
+    "with_moments",
 ]
 
 type_of: Final = {
@@ -130,19 +132,18 @@ ATTEMPT: Final = Columns(Attempt, AttemptRecord)
 MESSAGE: Final = Columns(QueueMessage, Message)
 
 
-def _entry_field(name: str) -> str:
-    if name in ENTRY.names:
-        return f'e."{name}"'
-    if METADATA.types[name] == "timestamptz":  # as a number: Django's loader of moments takes longer than all the rest
-        return f'(extract(epoch FROM m."{name}") * 1000000)::bigint'
-    return f'm."{name}"'
+#: An entry's columns in the order of the record's fields, from tables named `e` and `m`.
+ENTRY_FIELDS: Final = [f'{"e" if field.name in ENTRY.names else "m"}."{field.name}"' for field in fields(Entry)]
 
+_MOMENTS: Final = [METADATA.types.get(field.name) == "timestamptz" for field in fields(Entry)]
+
+#: The same with moments as microseconds: Django's loader of moments takes longer than all the rest.
+ENTRY_NUMBERS: Final = [
+    f"(extract(epoch FROM {name}) * 1000000)::bigint" if is_moment else name
+    for name, is_moment in zip(ENTRY_FIELDS, _MOMENTS, strict=True)
+]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-#: An entry's columns in the order of the record's fields, from tables named `e` and `m`; moments in microseconds.
-ENTRY_FIELDS: Final = ", ".join(_entry_field(field.name) for field in fields(Entry))
-
 
 _encode: Final = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":")).encode
 
@@ -191,18 +192,18 @@ def to_entries(rows: Iterable[Sequence[Any]]) -> list[Entry]:
             unpack(location),
             kind,
             ordinal,
-            _moment(created_at),
+            created_at,
             status,
             attempts,
             None if output is None else unpack(output),
             None if arguments is None else unpack(arguments),
             load_json(data),
             None if error is None else load_error(error),
-            None if last_attempt_at is None else _moment(last_attempt_at),
-            None if next_attempt_at is None else _moment(next_attempt_at),
-            None if completed_at is None else _moment(completed_at),
+            last_attempt_at,
+            next_attempt_at,
+            completed_at,
             finished_ordinal,
-            None if rollback_completed_at is None else _moment(rollback_completed_at),
+            rollback_completed_at,
             None if rollback_error is None else load_error(rollback_error),
         )
         for (
@@ -226,5 +227,9 @@ def to_entries(rows: Iterable[Sequence[Any]]) -> list[Entry]:
     ]
 
 
-def _moment(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+def with_moments(row: Sequence[Any]) -> tuple[Any, ...]:
+    """A row of ENTRY_NUMBERS as one of ENTRY_FIELDS."""
+    return tuple(
+        _EPOCH + timedelta(microseconds=value) if is_moment and value is not None else value
+        for value, is_moment in zip(row, _MOMENTS, strict=True)
+    )

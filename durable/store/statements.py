@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from durable.core.entries import ENDED, MessageState, RunState
-from durable.store.rows import ATTEMPT, ENTRY, ENTRY_FIELDS, MESSAGE, METADATA, RUN
+from durable.store.rows import ATTEMPT, ENTRY, ENTRY_FIELDS, ENTRY_NUMBERS, MESSAGE, METADATA, RUN
 
 __all__ = [
     "CLAIM",
@@ -23,6 +23,7 @@ __all__ = [
     "LIST_ATTEMPTS",
     "LIST_MESSAGES",
     "LOAD",
+    "LOAD_NUMBERS",
     "LOCK_RUN",
     "NEXT_DEADLINE",
     "RELEASE",
@@ -89,9 +90,12 @@ LOCK_RUN: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = %(run)s FOR N
 #: Parameters: sends (JSON). A row for each, in their order: place, queue to ring for, id of the message sent before.
 SEND_MANY: Final = "SELECT place, ring, before FROM durable_sends_1(%(sends)s::json)"
 
-#: Parameters: run. Rows of ENTRY_FIELDS.
-LOAD: Final = f"""SELECT {ENTRY_FIELDS}
-FROM {ENTRY.table} AS e JOIN {METADATA.table} AS m ON m.entry_id = e.id WHERE e.run_id = %(run)s"""
+_LOAD = f"""SELECT {{}} FROM {ENTRY.table} AS e JOIN {METADATA.table} AS m ON m.entry_id = e.id
+WHERE e.run_id = %(run)s"""
+
+#: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS.
+LOAD: Final = _LOAD.format(", ".join(ENTRY_FIELDS))
+LOAD_NUMBERS: Final = _LOAD.format(", ".join(ENTRY_NUMBERS))
 
 #: Parameters: run. Rows of ATTEMPT.
 LIST_ATTEMPTS: Final = f"SELECT {ATTEMPT.sql()} FROM {ATTEMPT.table} WHERE run_id = %(run)s ORDER BY id"
