@@ -227,7 +227,8 @@ class _Fork:
             raise BranchCancelled
 
     def cancel_losers(self) -> None:
-        """The losers' entries go, except completed steps with a rollback handler."""
+        """The losers' entries go, except completed steps with a rollback handler, and messages that nobody acted on
+        return to the inbox."""
         if not self.has_winner():
             return
         winner = self.entry.data["winner"]
@@ -236,6 +237,8 @@ class _Fork:
                 continue
             if status["status"] in (_PENDING, _RUNNING):
                 self._set(name, status=_CANCELLED)
+                for wait in _idle_receipts(self._place(name)):
+                    self.journal.give_back(wait)
             self.journal.prune(self.node, self.segments[name])
 
     def errors(self) -> dict[str, ErrorInfo]:
@@ -252,6 +255,24 @@ class _Fork:
         self.scope.see(self.entry)
         for status in self.statuses.values():
             self.scope.open_messages.update(status.get("open", {}))
+
+
+def _idle_receipts(place: Node) -> list[Entry]:
+    """The receipts at and below `place` after which their code began no further operation, and answered nobody."""
+    entry = place.entry
+    if entry is not None and entry.kind == Kind.MESSAGE:
+        received = entry.data.get("received", ())
+        return [] if any(each["completed"] for each in received) else [entry] if received else []
+    places = list((place.children or {}).values())
+    if places and (entry is None or entry.kind not in (Kind.JOIN, Kind.RACE)):
+        places = [max(places, key=_newest)]  # one after the other: only the last can be idle
+    return [receipt for each in places for receipt in _idle_receipts(each)]
+
+
+def _newest(place: Node) -> int:
+    """The ordinal of what was begun last at or below `place`."""
+    begun = [each.entry.ordinal for each in place.walk() if each.entry is not None]
+    return max(begun, default=-1) if place.entry is None else max(place.entry.ordinal, *begun, -1)
 
 
 def _rank(error: BaseException) -> int:

@@ -250,6 +250,7 @@ class Batch:
     attempts: Sequence[AttemptRecord] = ()
     received: Sequence[tuple[str, str]] = ()  # message id, location of the wait
     completed: Sequence[tuple[str, str | None]] = ()  # message id, response
+    returned: Sequence[str] = ()  # waits whose messages go back into the inbox, those of this batch included
     sends: Sequence[OutgoingMessage] = ()
     run: RunPatch | None = None
     park_signal: int | None = None

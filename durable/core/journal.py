@@ -98,10 +98,12 @@ class _Pending:
     attempts: list[AttemptRecord] = field(default_factory=list)
     received: list[tuple[str, str]] = field(default_factory=list)
     completed: list[tuple[str, str | None]] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
     sends: list[OutgoingMessage] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.deleted or self.attempts or self.received or self.completed or self.sends)
+        messages = self.received or self.completed or self.returned or self.sends
+        return bool(self.entries or self.deleted or self.attempts or messages)
 
 
 class Journal:
@@ -118,7 +120,7 @@ class Journal:
         self.request = run.request
         #: After a crash, an attempt is committed before it runs, until one has gone well.
         self.is_wary = run.crashes > 0
-        #: Never taken out again: a look into the inbox may be older than the commit that emptied it.
+        #: Not taken out by a commit: a look into the inbox may be older than the commit that emptied it.
         self._claimed_messages: set[str] = set()
         self._uncommitted_messages: set[str] = set()
         self._crashes = run.crashes
@@ -229,6 +231,12 @@ class Journal:
         with self.lock:
             self._pending.received.extend((each, location) for each in message_ids)
 
+    def give_back(self, wait: Entry) -> None:
+        """Have the next commit return to the inbox what `wait` received: nobody has acted on it."""
+        with self.lock:
+            self._claimed_messages.difference_update(each["id"] for each in wait.data["received"])
+            self._pending.returned.append(wait.location)
+
     def complete_message(self, message_id: str, response: str | None) -> None:
         """Have the next commit complete a message."""
         with self.lock:
@@ -262,6 +270,7 @@ class Journal:
                 attempts=pending.attempts,
                 received=pending.received,
                 completed=pending.completed,
+                returned=pending.returned,
                 sends=pending.sends,
                 run=run,
                 park_signal=park_signal,
@@ -293,6 +302,7 @@ class Journal:
             self._pending.attempts = [*batch.attempts, *later.attempts]
             self._pending.received = [*batch.received, *later.received]
             self._pending.completed = [*batch.completed, *later.completed]
+            self._pending.returned = [*batch.returned, *later.returned]
             self._pending.sends = [*batch.sends, *later.sends]
 
     def _find(self, location: str) -> Node | None:

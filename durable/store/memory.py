@@ -157,12 +157,7 @@ class MemoryStore:
             self._runs[run_id] = rules.copied(rules.after_change(run, change))
             self._delete(run_id, change.deleted)
             self._write(run_id, change.entries)
-            waits = set(change.unreceive)
-            for each in self.messages(run_id):
-                if each.received_by in waits:
-                    self._messages[each.id] = replace(
-                        each, state=str(MessageState.PENDING), received_by="", response=None
-                    )
+            self._return(run_id, change.unreceive)
             for message_id in set(change.retracted).intersection(self._inboxes[run_id]):
                 del self._messages[message_id]
                 self._inboxes[run_id].remove(message_id)
@@ -237,15 +232,19 @@ class MemoryStore:
                 raise LeaseLost
             consumed = rules.consumed(batch)
             own = [each for each in batch.sends if each.to == run.id and self._seen(each) is None]
-            waiting = [each for each in self.messages(run.id) if each.state == MessageState.PENDING]
-            after, overruled = rules.after_commit(
-                run, batch, own, [each for each in waiting if each.id not in consumed]
-            )
+            waiting = [
+                each
+                for each in self.messages(run.id)
+                if (consumed.get(each.id, ("", None))[1] or each.received_by) in batch.returned
+                or (each.state == MessageState.PENDING and each.id not in consumed)
+            ]
+            after, overruled = rules.after_commit(run, batch, own, waiting)
             self._runs[run.id] = rules.copied(replace(after, messages=run.messages))
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
             self._attempts[run.id] += batch.attempts
             self._consume(run.id, consumed)
+            self._return(run.id, batch.returned)
             ring = self._send_from(run.id, batch.sends)
             return Committed(request=after.request, ring=ring | {run.queue} if overruled else ring)
 
@@ -264,6 +263,13 @@ class MemoryStore:
                 continue
             received_by = message.received_by if location is None else location
             self._messages[message_id] = replace(message, state=state, received_by=received_by, response=response)
+
+    def _return(self, run_id: str, waits: Sequence[str]) -> None:
+        """Put what these waits received back into the inbox."""
+        gone = set(waits)
+        for each in self.messages(run_id) if gone else ():
+            if each.received_by in gone:
+                self._messages[each.id] = replace(each, state=str(MessageState.PENDING), received_by="", response=None)
 
     def _delete(self, run_id: str, locations: Sequence[str]) -> None:
         if not locations:

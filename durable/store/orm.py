@@ -186,11 +186,7 @@ class OrmStore:
             self._update(run, after)
             self._delete(run_id, change.deleted)
             self._write(run_id, change.entries)
-            if change.unreceive:
-                received = QueueMessage.objects.using(self.alias).filter(
-                    run_id=run_id, received_by__in=change.unreceive
-                )
-                received.update(state=MessageState.PENDING.value, received_by="", response=None)
+            self._return(run_id, change.unreceive)
             if change.retracted:
                 planting.retract(self.alias, run_id, change.retracted)
             if change.action is not None:
@@ -251,6 +247,7 @@ class OrmStore:
             Attempt.objects.using(self.alias).bulk_create(rows)
             consumed = rules.consumed(batch)
             self._consume(run.id, consumed)
+            self._return(run.id, batch.returned)
             new = self._put(batch.sends, {**runs, run.id: run})[1] if batch.sends else []
             own = [each for each in new if each.run_id == run.id]
             after, overruled = rules.after_commit(run, batch, own, self._awaited(run, batch))
@@ -275,6 +272,12 @@ class OrmStore:
         for message_id, (state, location, response) in consumed.items():
             where = {} if location is None else {"received_by": location}
             messages.filter(id=message_id).update(state=state, response=response, **where)
+
+    def _return(self, run_id: str, waits: Sequence[str]) -> None:
+        """Put what these waits received back into the inbox."""
+        if waits:
+            received = QueueMessage.objects.using(self.alias).filter(run_id=run_id, received_by__in=waits)
+            received.update(state=MessageState.PENDING.value, received_by="", response=None)
 
     def _delete(self, run_id: str, locations: Sequence[str]) -> None:
         if locations:

@@ -214,6 +214,7 @@ class PostgresStore:
             deleted=batch.deleted,
             attempts=batch.attempts,
             consumed=rules.consumed(batch),
+            unreceive=batch.returned,
             sends=batch.sends,
             patch=batch.run,
             signal=batch.park_signal,
@@ -294,7 +295,7 @@ class PostgresStore:
 
 
 def _only_entries(batch: Batch) -> bool:
-    others = batch.deleted or batch.attempts or batch.received or batch.completed or batch.sends
+    others = batch.deleted or batch.attempts or batch.received or batch.completed or batch.returned or batch.sends
     return bool(batch.entries) and not others and batch.run is None and batch.park_signal is None
 
 

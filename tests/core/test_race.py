@@ -181,3 +181,100 @@ def test_a_winner_found_in_a_later_pass(h: Harness, flavour: Flavour) -> None:
     run = h.start(flavour(raced({"a": sleeping(60, 1), "b": sleeping(30, 2)})))
     assert h.finish(run).output == ("b", 2)
     assert locations(run) == ["race", "race/b/rest", "race/b/after", "rest"]
+
+
+# -- messages that a losing branch has received
+
+
+def left_over(branches: dict[str, Any]) -> Any:
+    """Race, then take what lies in the inbox."""
+
+    async def ship(ctx: Any) -> Any:
+        found = await ctx.race("race", branches)
+        left = await ctx.queue.next_batch("left", count=9, timeout=0)
+        return found.winner, [message.body for message in left]
+
+    return ship
+
+
+@pytest.mark.parametrize("sent_first", [True, False])
+def test_a_message_that_a_loser_received_and_did_nothing_with_returns(
+    h: Harness, flavour: Flavour, sent_first: bool
+) -> None:
+    """Also where branches of the loser stand beside the wait: they are not what its code went on with."""
+
+    async def both(ctx: Any) -> Any:
+        return await ctx.join("both", {"x": waiting("x"), "y": waiting("y")})
+
+    run = h.start(flavour(left_over({"both": both, "timeout": sleeping(60)})))
+    if not sent_first:
+        h.run(run)
+    h.send(run, "x", "kept")
+    h.run(run)
+    assert [each.state for each in h._store.messages(run.id)] == ["received"]
+    h.send(run, "z", "later")
+    assert h.finish(run).output == ("timeout", ["kept", "later"])
+    assert {each.received_by for each in h._store.messages(run.id)} == {"left"}
+
+
+def test_a_message_that_a_loser_went_on_with_stays_received(h: Harness, flavour: Flavour) -> None:
+    async def working(ctx: Any) -> Any:
+        body = (await ctx.queue.next("job", ["jobs"])).body
+        await ctx.try_block("work", stepping(body))
+        return await ctx.queue.next("never", ["never"])
+
+    run = h.start(flavour(left_over({"work": working, "timeout": sleeping(60)})))
+    h.send(run, "jobs", "done")
+    assert h.finish(run).output == ("timeout", [])
+
+
+def test_a_message_that_a_loser_answered_stays_completed(h: Harness, flavour: Flavour) -> None:
+    async def answering(ctx: Any) -> Any:
+        async def answer(ctx: Any) -> Any:
+            message = await ctx.queue.next("ask", ["asked"], completable=True)
+            await message.complete("yes")
+
+        return await ctx.join("all", {"answer": answer, "never": waiting("never")})
+
+    run = h.start(flavour(left_over({"answer": answering, "timeout": sleeping(60)})))
+    h.run(run)
+    h.send(run, "asked", "?")
+    h.run(run)
+    assert h.finish(run).output == ("timeout", [])
+    [message] = h._store.messages(run.id)
+    assert (message.state, message.response) == ("completed", '"yes"')
+
+
+def test_a_message_that_a_loser_failed_on_stays_received(h: Harness, flavour: Flavour) -> None:
+    async def refusing(ctx: Any) -> Any:
+        raise ValueError((await ctx.queue.next("wait", ["x"])).body)
+
+    run = h.start(flavour(left_over({"refuse": refusing, "timeout": sleeping(60)})))
+    h.send(run, "x", "bad")
+    assert h.finish(run).output == ("timeout", [])
+
+
+def test_of_waits_that_all_receive_at_once_the_losers_lose_no_message(h: Harness, flavour: Flavour) -> None:
+    """In threads and tasks: each message is the winner's, or still there."""
+    names = "abcdefgh"
+    for number in range(10):
+        run = h.start(flavour(left_over({name: waiting(name) for name in names})), id=f"run {number}")
+        for name in names:
+            h.send(run, name, name)
+        threaded_pass(h, run.id)
+        winner, left = run.output
+        assert sorted([winner, *left]) == list(names)
+
+
+def test_returning_messages_is_crash_proof(h: Harness, flavour: Flavour) -> None:
+    async def ship(ctx: Any) -> Any:
+        await ctx.queue.send("x", "kept")
+        await ctx.queue.send("z", "go")
+
+        async def both(ctx: Any) -> Any:
+            return await ctx.join("both", {"x": waiting("x"), "y": waiting("y")})
+
+        found = await ctx.race("race", {"both": both, "go": waiting("z")})
+        return found.winner, (await ctx.queue.next("again", ["x"])).body
+
+    assert h.crash_everywhere(flavour(ship)) > 5

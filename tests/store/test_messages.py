@@ -293,6 +293,26 @@ def test_a_message_received_in_the_commit_that_parks_does_not_wake_the_run(store
     assert the(store).wake_at == at(60)
 
 
+def test_messages_return_to_the_inbox_those_of_the_same_commit_included(store: Store) -> None:
+    held = started(store)
+    early, late, other = (sent(store, a_message(body=body)) for body in ("1", "2", "3"))
+    commit(store, held, received=[(early.id, "gone"), (other.id, "kept")])
+    commit(store, held, received=[(late.id, "gone")], returned=["gone"])
+    assert store.inbox("run", [], 9, None) == [early, late]
+    commit(store, held, returned=["gone", "elsewhere"])
+    assert [m.received_by for m in store.messages("run")] == ["", "", "kept"]
+
+
+def test_a_run_that_parks_for_a_message_that_returns_is_due(store: Store) -> None:
+    held = started(store)
+    message = sent(store, a_message())
+    held = the(store)
+    commit(store, held, received=[(message.id, "gone")])
+    committed = park(store, held, waiting_for="/mail/", wake_at=at(60), batch={"returned": ["gone"]})
+    assert the(store).wake_at == NOW
+    assert committed.ring == {"q"}
+
+
 def test_a_message_to_itself_from_a_run_that_ends_wakes_nothing(store: Store) -> None:
     held = started(store, waiting_for="*")
     park(store, held, state=RunState.FAILED, finished_at=NOW, batch={"sends": [a_message()]})
