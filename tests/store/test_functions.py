@@ -122,7 +122,7 @@ def everything(store: Store) -> list[object]:
     found += [park(store, held, waiting_for="*"), the(store), store.history("run")]
     found += store.claim(queues=["q"], now=at(9), lease_until=at(99), worker="w", limit=9)
     with pytest.raises(LeaseLost):
-        commit(store, held, fence=held.fence + 1, entries=[an_entry()])
+        commit(store, held, fence=held.fence + 9, entries=[an_entry()])
     return found
 
 
