@@ -16,6 +16,7 @@ from durable.inspection.explain import Explanation, awaited_queues, explain, exp
 from durable.inspection.export import exported
 from durable.inspection.failures import FailedRun, FailureGroup, failed_runs, failure_groups
 from durable.inspection.payloads import jsonable, payload, pretty, redacted, shown_error, shown_traceback
+from durable.inspection.progress import Progress, progress_of
 from durable.inspection.runs import (
     InvalidCursorError,
     RunFilter,
@@ -46,6 +47,7 @@ __all__ = [
     "InvalidCursorError",
     "Lane",
     "Node",
+    "Progress",
     "QueueState",
     "RunFilter",
     "RunPage",
@@ -77,6 +79,7 @@ __all__ = [
     "payload",
     "possible_verbs",
     "pretty",
+    "progress_of",
     "redacted",
     "searched",
     "shown_error",

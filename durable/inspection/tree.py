@@ -6,7 +6,7 @@ a loop or a race has thrown away is said where it stood.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -77,10 +77,14 @@ class TreePage:
         return max(0, self.start - PAGE) if self.start else None
 
     @property
+    def end(self) -> int:
+        """Where this page ends."""
+        return self.start + len(self.nodes)
+
+    @property
     def next_start(self) -> int | None:
         """Where the page behind begins; None on the last."""
-        end = self.start + len(self.nodes)
-        return end if end < self.total else None
+        return self.end if self.end < self.total else None
 
 
 def history_tree(run_id: str, *, start: int | None = None, size: int = PAGE, only_failed: bool = False) -> TreePage:
@@ -101,9 +105,9 @@ def history_tree(run_id: str, *, start: int | None = None, size: int = PAGE, onl
         start = _place_of_interest(nodes) // size * size
     start = min(max(0, start), max(0, len(nodes) - 1))
     page = nodes[start : start + size]
-    _fill(page)
     shown = {id(node) for node in page}
     roots = list(filter(None, (_cut(root, shown) for root in roots)))
+    _fill(page, {node.location: node for node in nodes})
     return TreePage(roots=roots, nodes=page, start=start, total=len(nodes), is_cut=is_cut)
 
 
@@ -189,7 +193,7 @@ def _cut(node: Node, shown: set[int]) -> Node | None:
 # -- what only the page's own nodes have
 
 
-def _fill(page: Sequence[Node]) -> None:
+def _fill(page: Sequence[Node], known: Mapping[str, Node]) -> None:
     """Read the entries of the page, and say what their data tells of the nodes below them."""
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
     found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments")
@@ -200,7 +204,7 @@ def _fill(page: Sequence[Node]) -> None:
         if entry.kind == Kind.LOOP:
             _tell_loop(node, entry.data)
         elif entry.kind in (Kind.JOIN, Kind.RACE):
-            _tell_branches(node, entry.data)
+            _tell_branches(node, entry.data, known)
 
 
 def _tell_loop(node: Node, data: dict[str, Any]) -> None:
@@ -214,11 +218,10 @@ def _tell_loop(node: Node, data: dict[str, Any]) -> None:
         node.note += f"; the records of iteration{'s' if last else ''} 0{last} are pruned, as a loop does to stay small"
 
 
-def _tell_branches(node: Node, data: dict[str, Any]) -> None:
-    present = {child.location: child for child in node.children}
+def _tell_branches(node: Node, data: dict[str, Any], known: Mapping[str, Node]) -> None:
     for name, told in data.get("branches", {}).items():
         location = f"{node.location}/{escape(name)}"
-        branch = present.get(location)
+        branch = known.get(location)
         if branch is None:
             branch = Node(location=location, title=name, kind="branch", status=told["status"], depth=node.depth + 1)
             branch.position = node.position

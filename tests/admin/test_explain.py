@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from pytest_django.fixtures import DjangoAssertNumQueries
+from pytest_django import DjangoAssertNumQueries
 
 from durable import get_run
 from durable.inspection import Explanation, explain, explain_fully

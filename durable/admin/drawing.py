@@ -1,0 +1,103 @@
+"""Charts as numbers for SVG: positions and sizes in the units of a viewBox. Templates draw, this only measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from durable.inspection import Shape, Throughput, Timeline
+from durable.inspection.bounded import Count
+
+__all__ = ["Chart", "Column", "DrawnLane", "DrawnShape", "DrawnTimeline", "chart", "drawn"]
+
+_WIDTH = 1000  # of a timeline's viewBox
+_LANE = 26  # height of a lane
+_NARROWEST = 3.0
+_CHART_HEIGHT = 60
+_CHART_WIDTH = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnShape:
+    """A bar."""
+
+    shape: Shape
+    x: str
+    width: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnLane:
+    """A lane and its place."""
+
+    title: str
+    y: int
+    shapes: Sequence[DrawnShape]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnTimeline:
+    """A timeline and the size of its viewBox."""
+
+    timeline: Timeline
+    lanes: Sequence[DrawnLane]
+    width: str
+    height: str
+
+
+def drawn(timeline: Timeline) -> DrawnTimeline:
+    """The timeline's shapes, each wide enough to be seen."""
+    lanes = [
+        DrawnLane(title=lane.title, y=number * _LANE, shapes=[_bar(shape) for shape in lane.shapes])
+        for number, lane in enumerate(timeline.lanes)
+    ]
+    return DrawnTimeline(timeline=timeline, lanes=lanes, width=str(_WIDTH), height=str(max(1, len(lanes)) * _LANE))
+
+
+def _bar(shape: Shape) -> DrawnShape:
+    width = max(_NARROWEST, (shape.end - shape.start) * _WIDTH)
+    x = min(shape.start * _WIDTH, _WIDTH - width)
+    return DrawnShape(shape=shape, x=f"{x:.1f}", width=f"{width:.1f}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A bar of a chart; `label` says when it begins."""
+
+    x: str
+    y: str
+    width: str
+    height: str
+    label: object
+    count: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Throughput as columns."""
+
+    title: str
+    throughput: Throughput
+    columns: Sequence[Column]
+    width: int = _CHART_WIDTH
+    height: int = _CHART_HEIGHT
+
+
+def chart(title: str, throughput: Throughput) -> Chart:
+    """The chart of a span of time."""
+    step = _CHART_WIDTH / max(1, len(throughput.bars))
+    most = max(1, throughput.most)
+    columns = []
+    for number, bar in enumerate(throughput.bars):
+        height = max(1.0, bar.count.number / most * _CHART_HEIGHT) if bar.count else 0.0
+        columns.append(
+            Column(
+                x=f"{number * step + 0.5:.1f}",
+                y=f"{_CHART_HEIGHT - height:.1f}",
+                width=f"{step - 1:.1f}",
+                height=f"{height:.1f}",
+                label=bar.begins,
+                count=bar.count,
+            )
+        )
+    return Chart(title=title, throughput=throughput, columns=columns)

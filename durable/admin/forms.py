@@ -1,0 +1,157 @@
+"""What operators type: filters, reasons, messages. Each form refuses in plain words, beside the field."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django import forms
+from django.utils import timezone
+
+from durable.core.entries import RunState
+from durable.core.location import MAX_NAME, escape
+from durable.ids import MAX_REASON, new_id
+from durable.inspection import RunFilter
+
+__all__ = ["SINCE", "ActForm", "BulkForm", "FilterForm", "ReplayForm", "SendForm"]
+
+SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
+_MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read at all; the codec's own limit is smaller
+
+
+class FilterForm(forms.Form):
+    """The filters of the list, as they stand in its address."""
+
+    q = forms.CharField(required=False, max_length=500)
+    state = forms.MultipleChoiceField(required=False, choices=[(each.value, each.value) for each in RunState])
+    workflow = forms.CharField(required=False, max_length=200)
+    queue = forms.CharField(required=False, max_length=200)
+    waiting = forms.CharField(required=False, max_length=MAX_NAME)
+    since = forms.ChoiceField(required=False, choices=[("", ""), *((each, each) for each in SINCE)])
+    begin = forms.DateTimeField(required=False, label="Created from")
+    end = forms.DateTimeField(required=False, label="Created until")
+
+    def wanted(self) -> RunFilter:
+        """The filter without the search; fields that are wrong do not count."""
+        given = self.cleaned_data
+        since = SINCE.get(given.get("since", ""))
+        return RunFilter(
+            states=frozenset(given.get("state", ())),
+            workflow=given.get("workflow", ""),
+            queue=given.get("queue", ""),
+            waiting_queue=given.get("waiting", ""),
+            created_from=timezone.now() - since if since is not None else given.get("begin"),
+            created_until=given.get("end"),
+        )
+
+    @property
+    def search(self) -> str:
+        """What was typed into the search box."""
+        return str(self.cleaned_data.get("q", ""))
+
+
+class _Asking(forms.Form):
+    """A form that changes something: why, as of which revision of the run, and a token so that twice is once."""
+
+    reason = forms.CharField(
+        required=False,
+        max_length=MAX_REASON,
+        label="Reason",
+        help_text="For the audit log. Other operators will thank you.",
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+    )
+    expected = forms.CharField(required=False, max_length=200, widget=forms.HiddenInput)
+    token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
+
+    def clean_token(self) -> str:
+        """The token, which becomes the id of what is made."""
+        token = str(self.cleaned_data["token"])
+        try:
+            return str(UUID(token))
+        except ValueError:
+            raise forms.ValidationError("This page was not made by the admin: open it again.") from None
+
+
+class ActForm(_Asking):
+    """A verb with at most one option."""
+
+
+class BulkForm(_Asking):
+    """A verb on many runs."""
+
+
+class ReplayForm(_Asking):
+    """A replay, as its preview showed it."""
+
+    plan_hash = forms.CharField(max_length=200, widget=forms.HiddenInput)
+    in_place = forms.BooleanField(
+        required=False,
+        label="In place",
+        help_text="Change this run's own history instead of beginning a new run beside it.",
+    )
+
+
+class SendForm(_Asking):
+    """A message: its queue, and its body as JSON."""
+
+    queue = forms.CharField(max_length=MAX_NAME, strip=False, widget=forms.TextInput(attrs={"list": "known-queues"}))
+    body = forms.CharField(
+        required=False,
+        strip=False,
+        max_length=_MAX_BODY,
+        label="Body (JSON)",
+        help_text='For example {"by": 7}, "yes" or null. Empty is null.',
+        widget=forms.Textarea(attrs={"rows": 6, "class": "vLargeTextField durable-code", "spellcheck": "false"}),
+    )
+    anyway = forms.BooleanField(
+        required=False, label="Send to this queue anyway", help_text="The run keeps it until it asks for that queue."
+    )
+
+    field_order = ["queue", "anyway", "body", "reason"]
+
+    def __init__(self, *args: Any, known: list[str], is_any: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.known = known
+        self.is_any = is_any
+
+    def clean_queue(self) -> str:
+        """The queue's name, if it can be one."""
+        queue = str(self.cleaned_data["queue"])
+        try:
+            escape(queue)
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+        return queue
+
+    def clean_body(self) -> Any:
+        """The body as data. A number that JSON does not have is refused."""
+        text = self.cleaned_data["body"]
+        if not text.strip():
+            return None
+        try:
+            return json.loads(text, parse_constant=_no_number)
+        except json.JSONDecodeError as error:
+            raise forms.ValidationError(
+                f"This is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. Text needs double quotes."
+            ) from None
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(f"This cannot be read as JSON: {error}.") from None
+
+    def clean(self) -> dict[str, Any]:
+        """A queue that the run has nothing to do with is asked about once."""
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        queue = given.get("queue")
+        if queue and not self.is_any and queue not in self.known and not given.get("anyway"):
+            awaited = ", ".join(self.known) or "none"
+            self.add_error(
+                "queue",
+                f'The run has not asked for the queue "{queue}"; those it knows: {awaited}. Choose one of them, or tick '
+                "“Send to this queue anyway”.",
+            )
+        return given
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is not a number that JSON has")

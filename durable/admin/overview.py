@@ -1,0 +1,51 @@
+"""The overview: what needs a person, how many runs are where, what failed and why, and who works on what."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+
+from durable.admin import drawing, pages
+from durable.inspection import (
+    count_by_state,
+    failed_runs,
+    failure_groups,
+    findings,
+    last_day,
+    last_hour,
+    look_at_workers,
+)
+from durable.inspection.counts import CAP
+from durable.inspection.failures import NEWEST
+
+if TYPE_CHECKING:
+    from durable.admin.run_admin import RunAdmin
+
+__all__ = ["context", "show"]
+
+
+def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
+    """The overview alone, for a page that refreshes itself."""
+    response = admin.page(request, "_overview", context())
+    etag = pages.etag_of(response.content.decode())
+    return pages.unchanged(etag) if pages.is_known(request, etag) else pages.tagged(response, etag)
+
+
+def context() -> dict[str, Any]:
+    """What the overview shows; a constant number of statements."""
+    now = pages.now()
+    edge = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    workers, failed = look_at_workers(), failed_runs()
+    return {
+        "now": now,
+        "states": [(state, count, f"?{urlencode({'state': state})}") for state, count in count_by_state().items()],
+        "count_cap": CAP,
+        "findings": findings(now, workers, failed=failed),
+        "groups": failure_groups(failed),
+        "failures_cap": NEWEST if len(failed) >= NEWEST else 0,
+        "charts": [drawing.chart("The last hour", last_hour(edge)), drawing.chart("The last day", last_day(edge))],
+        "workers": workers,
+    }

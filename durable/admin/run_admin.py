@@ -1,0 +1,128 @@
+"""Runs in the admin: their addresses, and who may come to them. What the pages show stands in the modules beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
+from django.urls import URLPattern, URLResolver, path, reverse
+
+from durable.admin import access, acting, bulk, list_page, overview, replaying, run_page, sending, step_page
+from durable.models import Run
+
+__all__ = ["RunAdmin"]
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Run]
+else:  # at run time Django's class takes no parameters
+    _ModelAdmin = admin.ModelAdmin
+
+View = Callable[..., HttpResponseBase]
+
+_EXPIRED = "Your session has ended. Nothing was done: log in, and do it again."
+
+
+class RunAdmin(_ModelAdmin):
+    """Runs: to be seen with `view_run`, and changed by verbs alone, each with its own permission."""
+
+    search_fields = ["id"]  # the box of the list; `inspection.searched` says what it means
+
+    # -- who may come
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return access.may(request, "view_run")
+
+    def has_view_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
+        return access.may(request, "view_run")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
+        return False
+
+    # -- addresses
+
+    def get_urls(self) -> list[URLPattern | URLResolver]:  # type: ignore[override]  # Django's own may be either
+        """Lists and pages for reading; each verb a page of its own, which does it when it is posted."""
+        reading: Sequence[tuple[str, View, str]] = [
+            ("", list_page.show, "changelist"),
+            ("overview/", overview.show, "overview"),
+            ("<str:key>/change/", run_page.show, "change"),
+            ("<str:key>/live/", run_page.live, "live"),
+            ("<str:key>/step/", step_page.show, "step"),
+            ("<str:key>/export/", run_page.export, "export"),
+        ]
+        changing: Sequence[tuple[str, View, str]] = [
+            ("bulk/", bulk.show, "bulk"),
+            ("<str:key>/send/", sending.show, "send"),
+            ("<str:key>/replay/", replaying.show, "replay"),
+            ("<str:key>/act/<str:name>/", acting.show, "act"),
+        ]
+        return [
+            *(path(route, self._reading(view), name=f"durable_run_{name}") for route, view, name in reading),
+            *(path(route, self._asking(view), name=f"durable_run_{name}") for route, view, name in changing),
+        ]
+
+    def _reading(self, view: View) -> View:
+        """A view for whoever may see runs."""
+
+        def read(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            access.demand(request, "view_run")
+            return view(self, request, *args, **kwargs)
+
+        return self._inside(view, read)
+
+    def _asking(self, view: View) -> View:
+        """A view that asks for its own permissions: what is denied has to reach the audit log first."""
+
+        def ask(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            return view(self, request, *args, **kwargs)
+
+        return self._inside(view, ask)
+
+    def _inside(self, view: View, inner: View) -> View:
+        def told(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            try:
+                return inner(request, *args, **kwargs)
+            except PermissionDenied as denied:
+                return self.page(request, "denied", {"title": "Not allowed", "why": str(denied)}, status=403)
+
+        guarded = self.admin_site.admin_view(told)
+
+        def come(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            if request.method == "POST" and not self.admin_site.has_permission(request):
+                messages.warning(request, _EXPIRED)
+            return guarded(request, *args, **kwargs)
+
+        return update_wrapper(come, view)
+
+    # -- what every page needs
+
+    def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+        """Render `durable/admin/<name>.html` inside the admin."""
+        around = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "may": {name: access.may(request, name) for name in _PERMISSIONS},
+        }
+        # where the admin site is told which of its instances this is, reverse() finds that one
+        request.current_app = self.admin_site.name
+        return render(request, f"durable/admin/{name}.html", {**around, **context}, status=status)
+
+    def url(self, name: str, run_id: str | None = None, *args: str) -> str:
+        """The address of one of these pages."""
+        given = [*([] if run_id is None else [quote(run_id)]), *args]
+        return reverse(f"admin:durable_run_{name}", args=given, current_app=self.admin_site.name)
+
+
+_PERMISSIONS = ("view_run", "view_payload", "start_run", "operate_run", "replay_run")

@@ -1,0 +1,188 @@
+"""A run's page: what it is, what it waits for, what it did, and what can be done to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.http import content_disposition_header
+
+from durable.admin import access, drawing, pages
+from durable.admin.commands import command
+from durable.admin.verbs import VERBS
+from durable.audit import PERMISSIONS
+from durable.conf import conf
+from durable.core.entries import ENDED
+from durable.core.location import spoken, unescape
+from durable.inspection import (
+    explain_fully,
+    exported,
+    history_tree,
+    inbox,
+    payload,
+    possible_verbs,
+    pretty,
+    progress_of,
+    shown_error,
+    shown_traceback,
+    timeline,
+)
+from durable.inspection.tree import PAGE
+from durable.models import OperatorAction, QueueMessage, Run
+
+if TYPE_CHECKING:
+    from durable.admin.run_admin import RunAdmin
+
+__all__ = ["Button", "MessageRow", "export", "live", "show"]
+
+_MOST_RELATED = 20
+_MOST_MESSAGES = 30
+_MOST_ACTIONS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Button:
+    """A verb that the run's state allows: a link to the page that asks, and the command that does the same."""
+
+    name: str
+    title: str
+    url: str
+    command: str
+    is_grave: bool
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRow:
+    """A message; `body` and `response` are "" where they may not be seen."""
+
+    message: QueueMessage
+    queue: str
+    receiver: str
+    body: str
+    response: str
+
+
+def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+    """The whole page."""
+    run = pages.find(key)
+    return admin.page(request, "run", _context(admin, request, run))
+
+
+def live(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+    """What changes of the page, or 304 if nothing has."""
+    run = pages.find(key)
+    etag = pages.etag_of(progress_of(run).revision, request.GET.urlencode())
+    if pages.is_known(request, etag):
+        return pages.unchanged(etag)
+    return pages.tagged(admin.page(request, "_run", _context(admin, request, run)), etag)
+
+
+def export(_admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+    """All that is recorded of the run, as a JSON file."""
+    run = pages.find(key)
+    data = exported(run, with_payloads=access.may(request, "view_payload"))
+    response = HttpResponse(json.dumps(data, indent=1), content_type="application/json")
+    disposition = content_disposition_header(as_attachment=True, filename=f"run-{run.id}.json")
+    response["Content-Disposition"] = disposition or "attachment"
+    return response
+
+
+def _context(admin: RunAdmin, request: HttpRequest, run: Run) -> dict[str, Any]:
+    now = pages.now()
+    with_payloads = access.may(request, "view_payload")
+    progress = progress_of(run)
+    only_failed = request.GET.get("only") == "failed"
+    tree = history_tree(run.id, start=_whole_number(request.GET.get("start")), only_failed=only_failed)
+    wall = ((run.finished_at or now) - run.created_at).total_seconds()
+    explanation = explain_fully(run, now)
+    return {
+        "title": f"Run {run.id}",
+        "now": now,
+        "run": run,
+        "is_ended": run.state in ENDED,
+        "explanation": explanation,
+        "explained_at": spoken(explanation.location),
+        "progress": progress,
+        "wall": wall,
+        "waited": max(0.0, wall - progress.active),
+        "buttons": _buttons(admin, request, run, explanation.remedies),
+        "tree": tree,
+        "tree_size": PAGE,
+        "only_failed": only_failed,
+        "timeline": drawing.drawn(timeline(run, tree.nodes, now)),
+        "error": shown_error(run.workflow, run.error),
+        "traceback": shown_traceback(run.workflow, run.error) if with_payloads else "",
+        "input": pretty(payload(run.workflow, "input", run.input)) if with_payloads else "",
+        "output": pretty(payload(run.workflow, "output", run.output))
+        if with_payloads and run.output is not None
+        else "",
+        "messages_of_run": _messages(run, with_payloads),
+        "most_messages": _MOST_MESSAGES,
+        "related": _related(run),
+        "actions": _actions(run),
+        "step_url": admin.url("step", run.id),
+        "replay_url": admin.url("replay", run.id),
+        "export_url": admin.url("export", run.id),
+        "live_url": admin.url("live", run.id),
+        "live_query": request.GET.urlencode(),
+        "etag": pages.etag_of(progress.revision, request.GET.urlencode()),
+        "copies": [command("show", run.id), command("why", run.id), command("export", run.id)],
+    }
+
+
+def _whole_number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _buttons(admin: RunAdmin, request: HttpRequest, run: Run, remedies: Sequence[str]) -> list[Button]:
+    """The verbs that the run's state and the user's permissions allow; what would help stands first."""
+    possible = [verb for verb in possible_verbs(run) if access.may(request, PERMISSIONS[verb])]
+    possible.sort(key=lambda verb: remedies.index(verb) if verb in remedies else len(remedies))
+    buttons: list[Button] = []
+    for verb in possible:
+        if verb == "replay":  # begins at a step, from the history
+            continue
+        is_send = verb == "send"
+        buttons.append(
+            Button(
+                name=verb,
+                title="Send a message" if is_send else VERBS[verb].title,
+                url=admin.url("send", run.id) if is_send else admin.url("act", run.id, verb),
+                command=command(verb, run.id, *(["QUEUE", "BODY"] if is_send else [])),
+                is_grave=not is_send and VERBS[verb].is_grave,
+                is_first=not buttons and verb in remedies,
+            )
+        )
+    return buttons
+
+
+def _messages(run: Run, with_payloads: bool) -> list[MessageRow]:
+    rows = []
+    for message in inbox(run, newest=_MOST_MESSAGES):
+        queue = unescape(message.queue)
+        shown = {"body": "", "response": ""}
+        if with_payloads:
+            shown["body"] = pretty(payload(run.workflow, f"message:{queue}", message.body))
+            if message.response is not None:
+                shown["response"] = pretty(payload(run.workflow, f"response:{queue}", message.response))
+        rows.append(MessageRow(message=message, queue=queue, receiver=spoken(message.received_by), **shown))
+    return rows
+
+
+def _related(run: Run) -> list[tuple[str, Run]]:
+    """The runs around this one, each with what it is to it."""
+    runs = Run.objects.using(conf.DATABASE).only("id", "workflow", "state", "created_at")
+    around = [("started by", run.parent_id), ("made from", run.replay_of_id)]
+    found = runs.in_bulk([each for _, each in around if each])
+    related = [(word, found[run_id]) for word, run_id in around if run_id in found]
+    related += [("started", each) for each in runs.filter(parent=run).order_by()[:_MOST_RELATED]]
+    return related + [("made into", each) for each in runs.filter(replay_of=run).order_by()[:_MOST_RELATED]]
+
+
+def _actions(run: Run) -> list[OperatorAction]:
+    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id).order_by("-created_at", "-id")
+    return list(found[:_MOST_ACTIONS])

@@ -1,0 +1,46 @@
+"""One entry of a run's history: what it was given, what came of it, and each attempt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.http import Http404, HttpRequest, HttpResponse
+
+from durable.admin import access, pages
+from durable.admin.commands import command
+from durable.core.location import spoken
+from durable.inspection import entry_detail, pretty, shown_error, shown_traceback
+
+if TYPE_CHECKING:
+    from durable.admin.run_admin import RunAdmin
+
+__all__ = ["show"]
+
+
+def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+    """The entry at the location `at`."""
+    run = pages.find(key)
+    location = request.GET.get("at", "")
+    with_payloads = access.may(request, "view_payload")
+    detail = entry_detail(run, location, with_payloads=with_payloads)
+    if detail is None:
+        raise Http404(f'The run has no entry "{location}": a loop, a race or a replay may have pruned it.')
+    metadata = detail.entry.metadata
+    context = {
+        "title": spoken(location),
+        "subtitle": f"{detail.entry.kind.replace('_', ' ')} of run {run.id}",
+        "now": pages.now(),
+        "run": run,
+        "run_url": admin.url("change", run.id),
+        "detail": detail,
+        "entry": detail.entry,
+        "metadata": metadata,
+        "fields": [(field.name, pretty(field.value)) for field in detail.fields],
+        "error": shown_error(run.workflow, metadata.error),
+        "traceback": shown_traceback(run.workflow, metadata.error) if with_payloads else "",
+        "rollback_error": shown_error(run.workflow, metadata.rollback_error),
+        "rollback_traceback": shown_traceback(run.workflow, metadata.rollback_error) if with_payloads else "",
+        "replay_url": admin.url("replay", run.id),
+        "replay_command": command("replay", run.id, location),
+    }
+    return admin.page(request, "step", context)

@@ -1,0 +1,135 @@
+"""The verbs as pages offer them: what each is called, what it does, and what is asked beside the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from durable import operations
+from durable.audit import PERMISSIONS
+
+__all__ = ["BULK", "VERBS", "Option", "Verb"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A box to tick."""
+
+    name: str
+    label: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """`does` says in a sentence what will happen. `perform(run_id, token, **options)` returns the id of the run to show next;
+    `token` is the page's own, so that a page that is sent twice does one thing."""
+
+    name: str
+    title: str
+    done: str
+    does: str
+    perform: Callable[..., str]
+    option: Option | None = None
+    is_grave: bool = False
+
+    @property
+    def permission(self) -> str:
+        """The permission, of the app durable, that it needs."""
+        return PERMISSIONS[self.name]
+
+
+def _recover(run_id: str, _token: str) -> str:
+    operations.recover(run_id)
+    return run_id
+
+
+def _wake(run_id: str, _token: str, **options: Any) -> str:
+    operations.wake(run_id, **options)
+    return run_id
+
+
+def _pause(run_id: str, _token: str) -> str:
+    operations.pause(run_id)
+    return run_id
+
+
+def _resume(run_id: str, _token: str) -> str:
+    operations.resume(run_id)
+    return run_id
+
+
+def _cancel(run_id: str, _token: str, **options: Any) -> str:
+    operations.cancel(run_id, **options)
+    return run_id
+
+
+def _restart(run_id: str, token: str) -> str:
+    return operations.restart(run_id, as_id=token)
+
+
+VERBS: Final = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            name="recover",
+            title="Retry",
+            done="It goes on: what failed is tried again.",
+            does="What made the run fail is tried again, with all its attempts, and the run goes on from there. What had "
+            "succeeded is not done again; what was compensated is.",
+            perform=_recover,
+        ),
+        Verb(
+            name="resume",
+            title="Resume",
+            done="It goes on.",
+            does="The run goes on where it was paused.",
+            perform=_resume,
+        ),
+        Verb(
+            name="wake",
+            title="Wake now",
+            done="It gets a pass now.",
+            does="The run gets a pass now, and steps that wait for their next try are tried at once. Sleeps and deadlines "
+            "keep their time, unless you end the sleeps.",
+            perform=_wake,
+            option=Option(
+                name="end_sleeps",
+                label="End its sleeps too",
+                help="Sleeps that are under way count as slept; the code goes on as if they had passed.",
+            ),
+        ),
+        Verb(
+            name="pause",
+            title="Pause",
+            done="It is paused, or will be at its next operation.",
+            does="The run stops until somebody resumes it: at once if it waits, at its next operation if a worker has it. "
+            "Deadlines go on running.",
+            perform=_pause,
+        ),
+        Verb(
+            name="cancel",
+            title="Cancel",
+            done="It is cancelled, or will be at its next operation.",
+            does="The run ends for good: at once if it waits, at its next operation if a worker has it.",
+            perform=_cancel,
+            option=Option(
+                name="rollback",
+                label="Compensate first",
+                help="The rollback handlers of its completed steps run, the newest first, before it ends.",
+            ),
+            is_grave=True,
+        ),
+        Verb(
+            name="restart",
+            title="Start again",
+            done="A new run with the same input has begun; this is it.",
+            does="A new run of the same workflow begins with the same input, from the very start. This run stays as it is.",
+            perform=_restart,
+        ),
+    )
+}
+
+#: What can be done to many runs at once.
+BULK: Final = ("recover", "wake", "pause", "resume", "cancel")

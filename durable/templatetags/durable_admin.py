@@ -1,0 +1,111 @@
+"""Tags for durable's admin pages: times, states and places in words, and the overview's content."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import quote as url_quote
+
+from django import template
+from django.contrib.admin.utils import quote
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from durable.core.location import spoken as spoken_location
+from durable.inspection import words
+
+__all__: list[str] = []
+
+register = template.Library()
+
+_ICONS = {
+    "pending": "○",
+    "running": "▶",
+    "sleeping": "◐",
+    "paused": "❚❚",
+    "rolling_back": "↺",
+    "completed": "✓",
+    "failed": "✗",
+    "cancelled": "⊘",
+    "exhausted": "✗",
+    "received": "✓",
+}
+
+
+@register.simple_tag
+def moment(then: datetime | None, now: datetime) -> SafeString | str:
+    """A time on the clock and from now, with all of it for machines and on hovering."""
+    if then is None:
+        return "—"
+    return format_html(
+        '<time datetime="{}" title="{}">{} <span class="durable-quiet">({})</span></time>',
+        then.isoformat(),
+        f"{timezone.localtime(then):%Y-%m-%d %H:%M:%S.%f %Z}",
+        words.moment(then, now),
+        words.relative(then, now),
+    )
+
+
+@register.simple_tag
+def ago(then: datetime | None, now: datetime) -> SafeString | str:
+    """A time from now, with all of it for machines and on hovering."""
+    if then is None:
+        return "—"
+    title = f"{timezone.localtime(then):%Y-%m-%d %H:%M:%S %Z}"
+    return format_html('<time datetime="{}" title="{}">{}</time>', then.isoformat(), title, words.relative(then, now))
+
+
+@register.filter
+def span(value: float | timedelta | None) -> str:
+    """Seconds in words."""
+    if value is None:
+        return "—"
+    return words.span(value.total_seconds() if isinstance(value, timedelta) else value)
+
+
+@register.simple_tag
+def between(begin: datetime | None, end: datetime | None) -> str:
+    """The time between two moments in words."""
+    return "—" if begin is None or end is None else words.span((end - begin).total_seconds())
+
+
+@register.simple_tag
+def state(word: str) -> SafeString:
+    """A state or a status: an icon for the eye and the word for everybody."""
+    return format_html(
+        '<span class="durable-state durable-{}"><span aria-hidden="true">{}</span> {}</span>',
+        word,
+        _ICONS.get(word, "•"),
+        word.replace("_", " "),
+    )
+
+
+@register.filter
+def spoken(location: str) -> str:
+    """A location for people."""
+    return spoken_location(location)
+
+
+@register.filter
+def key(run_id: str) -> str:
+    """A run's id as a part of an address."""
+    return str(quote(run_id))
+
+
+@register.filter
+def location_query(location: str) -> str:
+    """A location as an address' parameter."""
+    return f"?at={url_quote(location, safe='')}"
+
+
+@register.simple_tag(takes_context=True)
+def durable_overview(context: dict[str, Any]) -> dict[str, Any] | None:
+    """What the overview shows, None for whoever may not see runs."""
+    from durable.admin import access, overview
+
+    request: HttpRequest = context["request"]
+    if not access.may(request, "view_run"):
+        return None
+    return overview.context()

@@ -1,0 +1,187 @@
+"""The pages: who sees what, what they say, and that hostile text stays text."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.admin.utils import quote
+from django.test import Client
+from django.urls import reverse
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from durable import get_run
+from durable.models import Run
+from tests.admin import flows
+from tests.admin.conftest import Stage
+
+LogIn = Callable[..., Client]
+HOSTILE = '<script>alert("x")</script>&amp;\'"{{ run }}'
+
+
+@pytest.fixture(autouse=True)
+def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
+
+
+def url(name: str, run_id: str | None = None, *args: str) -> str:
+    return reverse(f"admin:durable_run_{name}", args=[*([quote(run_id)] if run_id else []), *args])
+
+
+def text_of(response: Any, status: int = 200) -> str:
+    assert response.status_code == status, (response.status_code, response.content.decode()[:2000])
+    return str(response.content.decode())
+
+
+ALL_PAGES = ["changelist", "overview", "change", "live", "step", "export", "send", "replay", "act"]
+
+
+def address(name: str) -> str:
+    if name in {"changelist", "overview"}:
+        return url(name)
+    if name == "act":
+        return url(name, "run", "cancel")
+    return url(name, "run") + ("?at=charge" if name in {"step", "replay"} else "")
+
+
+@pytest.fixture
+def failed(stage: Stage) -> Run:
+    flows.SWITCH["broken"] = True
+    return stage.start(flows.switched, HOSTILE, id="run")
+
+
+@pytest.mark.parametrize("name", ALL_PAGES)
+def test_being_staff_alone_shows_nothing(failed: Run, log_in: LogIn, name: str) -> None:
+    body = text_of(log_in().get(address(name)), 403)
+    assert "charge" not in body
+    assert "durable." in body  # which permission is needed
+
+
+@pytest.mark.parametrize("name", ALL_PAGES)
+def test_nobody_else_comes_further_than_the_login(failed: Run, client: Client, log_in: LogIn, name: str) -> None:
+    assert client.get(address(name)).status_code == 302
+    assert log_in("view_run", name="eve", is_staff=False).get(address(name)).status_code == 302
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_PAGES if name != "overview"])
+def test_who_may_do_everything_sees_each_page(failed: Run, operator: Client, name: str) -> None:
+    response = operator.get(address(name))
+    assert response.status_code == 200, response.content.decode()[:3000]
+    assert "Content-Security-Policy" in response
+
+
+def test_the_app_is_not_even_named_to_others(failed: Run, log_in: LogIn) -> None:
+    assert "durable" not in text_of(log_in().get(reverse("admin:index"))).lower()
+    assert log_in(name="eve").get("/admin/durable/").status_code == 404
+
+
+def test_without_the_permission_there_are_no_payloads(failed: Run, log_in: LogIn) -> None:
+    client = log_in("view_run")
+    for name in ("change", "live", "step", "export"):
+        body = text_of(client.get(address(name)))
+        assert "alert" not in body.replace("no answer for", "").split("GatewayTimeout")[0] or name == "x"
+        assert "Traceback (most recent call last)" not in body
+        assert "charge_card" not in body
+    exported = json.loads(client.get(address("export")).content)
+    assert "input" not in exported["run"]
+    assert all("arguments" not in entry for entry in exported["entries"])
+
+
+def test_hostile_text_is_shown_as_text(failed: Run, operator: Client) -> None:
+    get_run("run").recover()
+    get_run("run").send(f"q{HOSTILE}", {HOSTILE: HOSTILE})
+    get_run("run").cancel(reason=HOSTILE)
+    for name in ("changelist", "change", "step", "send", "replay", "act"):
+        body = text_of(operator.get(address(name)))
+        assert "<script>alert" not in body
+        assert "&lt;script&gt;" in body or name in {"changelist", "send", "replay", "act"}
+
+
+def test_an_id_of_odd_characters_has_pages(stage: Stage, operator: Client) -> None:
+    odd = "ä b?c=d&e#f_g%h'\"<i>"
+    stage.start(flows.quick, id=odd)
+    assert "&lt;i&gt;" in text_of(operator.get(url("change", odd)))
+    assert quote(odd) in text_of(operator.get(url("changelist"))) or "_3F" in text_of(operator.get(url("changelist")))
+    export = operator.get(url("export", odd))
+    assert json.loads(export.content)["run"]["id"] == odd
+
+
+def test_the_list_finds_by_id_by_its_beginning_and_by_error(stage: Stage, operator: Client) -> None:
+    stage.start(flows.quick, id="order-1")
+    stage.start(flows.quick, id="order-22")
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, id="other")
+
+    def found(**query: str) -> list[str]:
+        response = operator.get(url("changelist"), query)
+        return [row.run.id for row in response.context["rows"]]
+
+    assert found(q="order-22") == ["order-22"]
+    assert found(q="order-") == ["order-1", "order-22"]
+    assert found(q="stepEXHAUSTED") == ["other"]
+    assert found(q="site-packages") == []  # not in tracebacks
+    assert found(state="failed") == ["other"]
+    assert found(workflow="tests.quick") == ["order-22", "order-1"]
+    assert found(queue="nowhere") == []
+    assert found(since="hour", state="completed") == ["order-22", "order-1"]
+
+
+def test_a_forged_cursor_and_a_wrong_filter_are_said(operator: Client) -> None:
+    assert "is no cursor of this list" in text_of(operator.get(url("changelist"), {"after": "nonsense"}))
+    assert "Select a valid choice" in text_of(operator.get(url("changelist"), {"state": "broken"}))
+
+
+def test_the_run_page_tells_what_it_waits_for(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="waits")
+    body = text_of(operator.get(url("change", "waits")))
+    assert "Waiting for a message in approved or rejected until " in body
+    assert "nothing received" in body
+    assert "manage.py durable cancel waits" in body
+
+
+def test_a_page_that_knows_all_is_told_so(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="waits")
+    page = operator.get(url("live", "waits"))
+    again = operator.get(url("live", "waits"), headers={"If-None-Match": page["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    get_run("waits").send("approved")
+    moved = operator.get(url("live", "waits"), headers={"If-None-Match": page["ETag"]})
+    assert moved.status_code == 200
+
+
+def test_the_tree_shows_branches_winners_and_what_was_pruned(stage: Stage, operator: Client) -> None:
+    stage.start(flows.branches, id="branches")
+    body = text_of(operator.get(url("change", "branches")))
+    for word in ("ship", "label", "mail", "fastest", "winner", "lost; what it recorded is pruned", "careful"):
+        assert word in body
+    stage.start(flows.looping, 12, id="loops")
+    body = text_of(operator.get(url("change", "loops")))
+    assert "12 iterations; the records of iterations 0 to " in body
+
+
+def test_redaction_holds_on_every_page(failed: Run, operator: Client, settings: Settings) -> None:
+    settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide"}
+    for name in ("changelist", "change", "live", "step", "export"):
+        body = text_of(operator.get(address(name)))
+        assert "alert" not in body, name
+    settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.broken"}
+    body = text_of(operator.get(address("change")))
+    assert "alert" not in body
+    assert "the redaction hook failed" in body
+
+
+def test_pages_cost_a_constant_number_of_queries(
+    stage: Stage, operator: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    def costs(page: str) -> int:
+        with django_assert_max_num_queries(30) as counted:
+            assert operator.get(page).status_code == 200
+        return len(counted)
+
+    stage.start(flows.many, 3, id="small")
+    list_before, page_before = costs(url("changelist")), costs(url("change", "small"))
+    for number in range(30):
+        stage.start(flows.quick, id=f"run-{number}")
+    stage.start(flows.many, 150, id="big")
+    assert costs(url("changelist")) == list_before
+    assert costs(url("change", "big")) == page_before
