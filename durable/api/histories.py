@@ -12,7 +12,13 @@ from durable.models import Attempt, Entry, QueueMessage, Run
 
 __all__ = ["attempt_shown", "entry_shown", "message_shown"]
 
-_VALUES: Final = ("state", "received", "branches", "open", "body")  # members of an entry's data with values in them
+#: The members of an entry's data that hold values of the workflow's.
+_VALUES: Final = {
+    Kind.LOOP: ("state", "open"),
+    Kind.MESSAGE: ("received",),
+    Kind.JOIN: ("branches",),
+    Kind.RACE: ("branches",),
+}
 
 
 def entry_shown(run: Run, entry: Entry, *, may_see_payloads: bool, with_payloads: bool = False) -> dict[str, Any]:
@@ -66,7 +72,7 @@ def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) ->
 
 
 def _facts(entry: Entry) -> dict[str, Any]:
-    facts: dict[str, Any] = {name: value for name, value in entry.data.items() if name not in _VALUES}
+    facts = _without(_data(entry), *_VALUES.get(Kind(entry.kind), ()))
     if entry.kind == Kind.MESSAGE:
         facts["received"] = [_without(each, "body") for each in _data(entry).get("received", ())]
     if entry.kind in (Kind.JOIN, Kind.RACE):

@@ -52,7 +52,9 @@ def test_each_address_is_described(committed: dict[str, Any]) -> None:
 
 def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     return [
-        (method, path, operation) for path, methods in document["paths"].items() for method, operation in methods.items()
+        (method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
     ]
 
 
@@ -64,7 +66,9 @@ def test_each_operation_says_what_it_does_and_how_it_fails(committed: dict[str, 
         assert operation["description"], path
         responses = operation["responses"]
         assert {"400", "401", "403", "404", "429"} <= set(responses), path
-        assert all("application/problem+json" in responses[each]["content"] for each in responses if each >= "400"), path
+        assert all("application/problem+json" in responses[each]["content"] for each in responses if each >= "400"), (
+            path
+        )
         names = [each["name"] for each in operation.get("parameters", [])]
         assert ("Idempotency-Key" in names) == (method == "post"), path
 

@@ -1,0 +1,240 @@
+"""Actions over REST: what they do, in which states, on which revision, how often, and what the audit log says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from durable import get_run
+from durable.models import OperatorAction, QueueMessage, Run
+from tests.api.conftest import Api, MakeApi, problem
+from tests.api.workflows import add, ask, fail, loop
+from tests.faults.passing import pass_once
+
+pytestmark = pytest.mark.django_db
+
+
+def actions() -> list[tuple[str, str, str]]:
+    return list(OperatorAction.objects.order_by("id").values_list("action", "run_id", "outcome"))
+
+
+def test_pause_resume_wake_cancel(api: Api) -> None:
+    pass_once(loop.using(id="a").start(1))
+    for action, state in (("pause", "paused"), ("resume", "pending"), ("wake", "pending"), ("cancel", "cancelled")):
+        answer = api.post(f"/runs/a/{action}", {"reason": f"to {action}"})
+        assert answer.status_code == 200, answer.content
+        assert answer.json() == {"id": "a", "workflow": "tests.api.loop", "state": state}
+    assert actions() == [(each, "a", "done") for each in ("pause", "resume", "wake", "cancel")]
+    logged = OperatorAction.objects.first()
+    assert logged is not None
+    assert (logged.source, logged.reason, logged.before, logged.after) == ("api", "to cancel", "pending", "cancelled")
+    assert logged.actor == api.user
+    shown = api.get("/operator-actions?run=a&limit=1").json()
+    assert shown["results"][0]["reason"] == "to cancel"
+    older = api.get(f"/operator-actions?run=a&cursor={shown['next_cursor']}").json()
+    assert [each["action"] for each in older["results"]] == ["wake", "resume", "pause"]
+
+
+def test_wake_may_end_sleeps(api: Api) -> None:
+    pass_once(loop.using(id="a").start(1))
+    api.post("/runs/a/wake", {"end_sleeps": True})
+    assert pass_once(get_run("a")).state == "completed"
+
+
+def test_recover_and_restart(api: Api) -> None:
+    pass_once(fail.using(id="a").start())
+    assert api.post("/runs/a/recover").json()["state"] == "pending"
+    again = api.post("/runs/a/restart", {"id": "b"})
+    assert again.status_code == 201
+    assert again["Location"] == "/api/runs/b"
+    assert api.post("/runs/a/restart", {"id": "b"}).status_code == 200
+    assert api.get("/runs/b").json()["replay_of"] == "a"
+
+
+def test_a_transition_that_is_not_allowed_says_what_is(api: Api) -> None:
+    pass_once(add.using(id="a").start(1))
+    document = problem(api.post("/runs/a/pause"), 409, "invalid-transition")
+    assert (document["state"], document["action"]) == ("completed", "pause")
+    assert set(document["allowed"]) == {"pending", "sleeping", "running", "rolling_back"}
+    assert actions() == [("pause", "a", "refused")]
+
+
+def test_a_run_that_has_moved_on_is_refused(api: Api) -> None:
+    pass_once(loop.using(id="a").start(1))
+    seen = api.get("/runs/a").json()["revision"]
+    get_run("a").send("news")
+    document = problem(api.post("/runs/a/cancel", {"revision": seen}), 409, "run-moved-on")
+    assert document["state"] == "sleeping"
+    assert get_run("a").state == "sleeping"
+    fresh = api.get("/runs/a").json()["revision"]
+    assert api.post("/runs/a/cancel", {"revision": fresh}).status_code == 200
+
+
+class TestReplaying:
+    def test_a_plan_then_a_new_run(self, api: Api) -> None:
+        pass_once(loop.using(id="a").start(3))
+        plan = api.get("/runs/a/replay-plan?location=step%201").json()
+        assert (plan["boundary"], plan["kept"], plan["reruns"]) == ("step 1", ["step 0"], ["step 1", "step 2"])
+        made = api.post("/runs/a/replay", {"location": "step 1", "plan_hash": plan["hash"]})
+        assert made.status_code == 201
+        new = made.json()["id"]
+        assert new != "a"
+        assert [each["location"] for each in api.get(f"/runs/{new}/entries").json()["results"]] == ["step 0"]
+
+    def test_in_place(self, api: Api) -> None:
+        pass_once(loop.using(id="a").start(3))
+        done = api.post("/runs/a/replay", {"location": "step 1", "in_place": True})
+        assert (done.status_code, done.json()["id"]) == (200, "a")
+        assert [each["location"] for each in api.get("/runs/a/entries").json()["results"]] == ["step 0"]
+
+    def test_a_stale_plan(self, api: Api) -> None:
+        pass_once(loop.using(id="a").start(3))
+        plan = api.get("/runs/a/replay-plan?location=step%201").json()
+        get_run("a").wake(end_sleeps=True)
+        pass_once(get_run("a"))
+        document = problem(
+            api.post("/runs/a/replay", {"location": "step 1", "plan_hash": plan["hash"]}), 409, "plan-stale"
+        )
+        assert "plan it again" in document["detail"]
+        assert Run.objects.count() == 1
+
+    @pytest.mark.parametrize("request_", [("GET", "/replay-plan?location=nowhere"), ("POST", "/replay")])
+    def test_from_nowhere(self, api: Api, request_: tuple[str, str]) -> None:
+        pass_once(loop.using(id="a").start(3))
+        method, path = request_
+        answer = api.get(f"/runs/a{path}") if method == "GET" else api.post(f"/runs/a{path}", {"location": "nowhere"})
+        problem(answer, 404, "entry-not-found")
+
+
+class TestMessages:
+    def test_sent_listed_and_received(self, api: Api) -> None:
+        pass_once(ask.using(id="a").start())
+        sent = api.post("/runs/a/messages", {"queue": "question", "body": {"n": 1}})
+        assert sent.status_code == 201
+        message = api.get(f"/runs/a/messages/{sent.json()['id']}").json()
+        assert (message["queue"], message["body"], message["state"]) == ("question", {"n": 1}, "pending")
+        assert sent["Location"] == f"/api/runs/a/messages/{sent.json()['id']}"
+        pass_once(get_run("a"))
+        assert api.get(f"/runs/a/messages/{sent.json()['id']}").json()["response"] == {"answer": {"n": 1}}
+
+    def test_pages(self, api: Api) -> None:
+        ask.using(id="a").start()
+        for number in range(3):
+            get_run("a").send("numbers", number)
+        first = api.get("/runs/a/messages?limit=2").json()
+        rest = api.get(f"/runs/a/messages?limit=2&cursor={first['next_cursor']}").json()
+        assert [each["body"] for each in first["results"] + rest["results"]] == [0, 1, 2]
+        assert rest["next_cursor"] is None
+
+    def test_an_id_of_ones_own_sends_once(self, api: Api) -> None:
+        ask.using(id="a").start()
+        body = {"queue": "q", "body": 1, "id": "m1"}
+        assert api.post("/runs/a/messages", body).json() == api.post("/runs/a/messages", body).json()
+        assert QueueMessage.objects.count() == 1
+
+    def test_asking_a_run_that_answers(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        pass_once(ask.using(id="a").start())
+        passed: list[float] = []
+
+        def pass_instead_of_waiting(seconds: float) -> None:
+            if not passed:
+                pass_once(get_run("a"))
+            passed.append(seconds)
+
+        monkeypatch.setattr("durable.api.waiting.time.sleep", pass_instead_of_waiting)
+        answer = api.post("/runs/a/ask?wait=10", {"queue": "question", "body": 7})
+        assert answer.status_code == 200, answer.content
+        assert answer.json()["response"] == {"answer": 7}
+
+    def test_asking_a_run_that_takes_its_time(self, api: Api) -> None:
+        pass_once(ask.using(id="a").start())
+        answer = api.post("/runs/a/ask", {"queue": "question", "body": 7}, key="k")
+        assert (answer.status_code, answer.json()["is_answered"]) == (202, False)
+        pass_once(get_run("a"))
+        again = api.post("/runs/a/ask", {"queue": "question", "body": 7}, key="k")
+        assert (again.status_code, again.json()["response"]) == (200, {"answer": 7})
+        assert QueueMessage.objects.count() == 1
+
+    def test_asking_a_run_that_ends_without_an_answer(self, api: Api) -> None:
+        pass_once(ask.using(id="a").start())
+        api.post("/runs/a/ask", {"queue": "other", "body": 7}, key="k")
+        get_run("a").cancel()
+        document = problem(api.post("/runs/a/ask?wait=30", {"queue": "other", "body": 7}, key="k"), 409, "run-ended")
+        assert document["state"] == "cancelled"
+
+    def test_sending_to_a_run_that_has_ended(self, api: Api) -> None:
+        pass_once(add.using(id="a").start(1))
+        problem(api.post("/runs/a/messages", {"queue": "q"}), 409, "invalid-transition")
+
+
+class TestKeys:
+    START = {"workflow": "tests.api.add", "args": [1]}
+
+    def test_the_same_request_starts_one_run(self, api: Api) -> None:
+        first = api.post("/runs", self.START, key="k")
+        again = api.post("/runs", b'{ "args": [1],\n"workflow": "tests.api.add" }', key="k")
+        assert (first.status_code, again.status_code) == (201, 201)
+        assert first.content == again.content
+        assert first["Location"] == again["Location"]
+        assert (first.get("Idempotency-Replayed"), again["Idempotency-Replayed"]) == (None, "true")
+        assert Run.objects.count() == 1
+
+    def test_another_request_with_the_key_is_refused(self, api: Api) -> None:
+        api.post("/runs", self.START, key="k")
+        problem(api.post("/runs", {**self.START, "args": [2]}, key="k"), 422, "idempotency-key-reused")
+        run_id = Run.objects.get().id
+        problem(api.post(f"/runs/{run_id}/pause", key="k"), 422, "idempotency-key-reused")
+        assert Run.objects.get().state == "pending"
+
+    def test_what_was_refused_stays_refused(self, api: Api) -> None:
+        pass_once(loop.using(id="a").start(1))
+        refused = api.post("/runs/a/resume", key="k")
+        problem(refused, 409, "invalid-transition")
+        get_run("a").pause()
+        again = api.post("/runs/a/resume", key="k")
+        assert again.content == refused.content
+        assert again["Content-Type"] == "application/problem+json"
+        assert get_run("a").state == "paused"
+
+    def test_a_form_that_does_not_fit_leaves_the_key_free(self, api: Api) -> None:
+        problem(api.post("/runs", {"flow": 1}, key="k"), 400, "invalid-request")
+        assert api.post("/runs", self.START, key="k").status_code == 201
+
+    def test_a_denial_leaves_the_key_free_and_a_trace(self, make_api: MakeApi) -> None:
+        viewer = make_api("view_run")
+        problem(viewer.post("/runs", self.START, key="k"), 403, "permission-denied")
+        assert actions() == [("start", "", "denied")]
+        assert viewer.user is not None
+        from django.contrib.auth.models import Permission
+
+        viewer.user.user_permissions.add(Permission.objects.get(codename="start_run"))
+        assert viewer.post("/runs", self.START, key="k").status_code == 201
+
+    @pytest.mark.parametrize("path", ["restart", "replay", "messages"])
+    def test_every_verb_that_makes_something_makes_it_once(self, api: Api, path: str) -> None:
+        pass_once(loop.using(id="a").start(1))
+        bodies: dict[str, Any] = {"replay": {"location": "step 0"}, "messages": {"queue": "q"}}
+        answers = [api.post(f"/runs/a/{path}", bodies.get(path, {}), key="k") for _ in range(2)]
+        assert [each.status_code for each in answers] == [201, 201]
+        assert answers[0].content == answers[1].content
+        assert Run.objects.count() + QueueMessage.objects.count() == 2
+
+    def test_a_crash_between_doing_and_answering_does_nothing(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        from durable.api import idempotent
+
+        def crash(data: Any) -> str:
+            raise RuntimeError("the process died")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(idempotent, "as_json", crash)
+            with pytest.raises(RuntimeError):
+                api.post("/runs", self.START, key="k")
+        assert not Run.objects.exists()
+        assert not OperatorAction.objects.exists()
+        assert api.post("/runs", self.START, key="k").status_code == 201
+
+    @pytest.mark.parametrize("key", ["", "x" * 256, "é", "a\tb"])
+    def test_what_cannot_be_a_key(self, api: Api, key: str) -> None:
+        problem(api.post("/runs", self.START, key=key), 400, "invalid-request")
+        assert not Run.objects.exists()

@@ -1,0 +1,226 @@
+"""Runs over REST: started, found, looked at; and what came of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from durable import Break, Context, Continue, get_run, workflow
+from durable.models import Run
+from tests.api.conftest import ALL, Api, MakeApi, problem
+from tests.api.workflows import add, ask, fail, loop
+from tests.faults.passing import pass_once
+
+pytestmark = pytest.mark.django_db
+
+
+class TestStarting:
+    def test_a_run_with_arguments(self, api: Api) -> None:
+        started = api.post("/runs", {"workflow": "tests.api.add", "args": [[1]], "kwargs": {"other": [2.5, None]}})
+        assert started.status_code == 201
+        run_id = started.json()["id"]
+        assert started.json() == {"id": run_id, "workflow": "tests.api.add", "state": "pending"}
+        assert started["Location"] == f"/api/runs/{run_id}"
+        assert pass_once(get_run(run_id)).state == "completed"
+        assert get_run(run_id).output == [1, 2.5, None]
+
+    def test_an_id_names_a_run_for_good(self, api: Api) -> None:
+        body = {"workflow": "tests.api.add", "args": [1], "id": "order 1"}
+        first = api.post("/runs", body)
+        again = api.post("/runs", body)
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert first.json() == again.json()
+        assert first["Location"] == "/api/runs/order%201"
+        assert api.get("/runs/order%201").json()["id"] == "order 1"
+        assert Run.objects.count() == 1
+
+    @pytest.mark.parametrize("other", [{"args": [2]}, {"workflow": "tests.api.loop"}, {"on_conflict": "error"}])
+    def test_the_id_of_another_is_a_conflict(self, api: Api, other: dict[str, Any]) -> None:
+        body = {"workflow": "tests.api.add", "args": [1], "id": "one"}
+        api.post("/runs", body)
+        document = problem(api.post("/runs", body | other), 409, "id-taken")
+        assert "choose another id" in document["detail"]
+
+    def test_a_delay_and_a_queue(self, api: Api) -> None:
+        api.post("/runs", {"workflow": "tests.api.add", "args": [1], "id": "a", "delay": "1 hour", "queue": "high"})
+        run = Run.objects.get(pk="a")
+        assert run.queue == "high"
+        assert run.wake_at is not None
+        assert (run.wake_at - run.created_at).total_seconds() == 3600
+
+    def test_an_unknown_workflow_is_answered_with_the_nearest(self, api: Api) -> None:
+        document = problem(api.post("/runs", {"workflow": "tests.api.ad"}), 422, "unknown-workflow")
+        assert "tests.api.add" in document["nearest"]
+
+    def test_what_durable_starts_itself_is_not_for_outsiders(self, api: Api) -> None:
+        @workflow(name="durable.inner")
+        def inner(ctx: Context) -> None: ...
+
+        problem(api.post("/runs", {"workflow": "durable.inner"}), 422, "unknown-workflow")
+        problem(api.get("/workflows/durable.inner"), 404, "not-found")
+        assert not [each for each in api.get("/workflows").json()["results"] if each["name"].startswith("durable.")]
+
+    def test_arguments_that_do_not_fit(self, api: Api) -> None:
+        document = problem(api.post("/runs", {"workflow": "tests.api.add"}), 422, "arguments-refused")
+        assert "missing a required argument: 'one'" in document["detail"]
+
+    def test_a_value_that_is_too_large_to_record(self, api: Api) -> None:
+        with override_settings(DURABLE={"MAX_PAYLOAD_BYTES": 1000}):
+            document = problem(
+                api.post("/runs", {"workflow": "tests.api.add", "args": ["x" * 2000]}), 422, "payload-refused"
+            )
+        assert document["what"] == "the input of tests.api.add"
+        assert not Run.objects.exists()
+
+
+class TestLooking:
+    def test_payloads_are_shown_on_demand(self, api: Api) -> None:
+        add.using(id="a").start((1,), (2,))
+        pass_once(get_run("a"))
+        assert api.get("/runs/a").json()["input"] is None
+        expanded = api.get("/runs/a?expand=input,output").json()
+        assert expanded["input"] == {"args": [[1], [2]], "kwargs": {}}
+        assert expanded["output"] == [1, 2]
+
+    def test_a_waiting_run(self, api: Api) -> None:
+        ask.using(id="a").start()
+        pass_once(get_run("a"))
+        shown = api.get("/runs/a").json()
+        assert (shown["state"], shown["waiting_for"]) == ("sleeping", ["question"])
+        assert "question" in shown["explanation"]["headline"]
+        assert {"send", "cancel"} <= set(shown["actions"])
+
+    def test_an_error_without_its_traceback(self, api: Api, make_api: MakeApi) -> None:
+        fail.using(id="a").start()
+        pass_once(get_run("a"))
+        viewer = make_api("view_run")
+        assert "broken" in api.get("/runs/a").json()["error"]["traceback"]
+        shown = viewer.get("/runs/a").json()["error"]
+        assert (shown["type"], shown["traceback"]) == ("StepExhaustedError", None)
+        entry = viewer.get("/runs/a/entries/break").json()
+        assert entry["failed_attempts"][0]["error"] == {"type": "ValueError", "message": "broken", "traceback": None}
+
+    def test_values_beyond_json(self, api: Api) -> None:
+        from datetime import UTC, datetime
+        from decimal import Decimal
+
+        odd = [datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.10"), {1, 2}, b"\x00", float("nan"), "\ud800\x00", 10**5000]
+        add.using(id="a").start(odd, [{"$:x": 1}])
+        pass_once(get_run("a"))
+        shown = api.get("/runs/a?expand=output").json()["output"]
+        assert shown[:3] == ["2026-01-01T00:00:00+00:00", "1.10", [1, 2]]
+        assert shown[5] == "\ud800\x00"
+        assert shown[7] == {"$:x": 1}
+
+    def test_workflows_with_their_signatures(self, api: Api) -> None:
+        shown = api.get("/workflows/tests.api.add").json()
+        assert shown["signature"] == "(one: Any, other: Any = 1)"
+        assert shown["description"] == "Add two things."
+        assert shown["parameters"][1] == {
+            "name": "other",
+            "kind": "positional_or_keyword",
+            "is_required": False,
+            "annotation": "Any",
+            "default": "1",
+        }
+        assert "tests.api.add" in [each["name"] for each in api.get("/workflows").json()["results"]]
+
+    def test_counts_and_surroundings(self, api: Api) -> None:
+        add.start_many([(1,), (2,)])
+        assert api.get("/counts").json()["states"]["pending"] == {"number": 2, "is_capped": False}
+        assert "default" in [each["name"] for each in api.get("/queues").json()["results"]]
+        assert api.get("/workers").json()["results"] == []
+
+
+class TestListing:
+    def test_pages_follow_each_other(self, api: Api) -> None:
+        add.start_many([(number,) for number in range(7)], ids=[f"run{number}" for number in range(7)])
+        seen, cursor = [], ""
+        while cursor is not None:
+            page = api.get(f"/runs?limit=3{cursor and '&cursor=' + cursor}").json()
+            assert len(page["results"]) <= 3
+            seen += [each["id"] for each in page["results"]]
+            cursor = page["next_cursor"]
+        assert sorted(seen) == [f"run{number}" for number in range(7)]
+        assert len(seen) == 7
+
+    @pytest.mark.parametrize(
+        ("query", "found"),
+        [
+            ("", {"added", "asked", "failed"}),
+            ("state=completed", {"added"}),
+            ("state=completed&state=failed", {"added", "failed"}),
+            ("workflow=tests.api.ask", {"asked"}),
+            ("queue=high", set()),
+            ("id_prefix=a", {"added", "asked"}),
+            ("error=broken", {"failed"}),
+            ("waiting_queue=question", {"asked"}),
+            ("waiting_queue=end", set()),
+            ("created_from=2020-01-01T00:00:00Z&created_until=2021-01-01T00:00:00%2B01:00", set()),
+            ("finished_from=2020-01-01T00:00:00Z", {"added", "failed"}),
+        ],
+    )
+    def test_filters(self, api: Api, query: str, found: set[str]) -> None:
+        for each, name in ((add.using(id="added").start(1), "added"), (ask.using(id="asked").start(), "asked")):
+            assert each.id == name
+            pass_once(each)
+        pass_once(fail.using(id="failed").start())
+        assert {each["id"] for each in api.get(f"/runs?{query}").json()["results"]} == found
+
+    def test_entries_page_by_page(self, api: Api) -> None:
+        pass_once(loop.using(id="a").start(5))
+        first = api.get("/runs/a/entries?limit=4").json()
+        rest = api.get(f"/runs/a/entries?limit=4&cursor={first['next_cursor']}").json()
+        assert [each["location"] for each in first["results"]] == [f"step {number}" for number in range(4)]
+        assert [each["location"] for each in rest["results"]] == ["step 4", "rest"]
+        assert rest["next_cursor"] is None
+        assert rest["results"][-1]["data"]["state"] == "pending"
+
+    def test_entries_as_a_tree(self, api: Api) -> None:
+        @workflow(name="tests.api.looped")
+        def looped(ctx: Context) -> Any:
+            return ctx.loop("again", lambda c, n: c.step("one", int) or (Break(n) if n else Continue(1)), state=0)
+
+        pass_once(looped.using(id="a").start())
+        tree = api.get("/runs/a/tree").json()
+        assert [each["location"] for each in tree["roots"]] == ["again"]
+        assert api.get("/runs/a/entries/again").json()["payloads"] == {"state": 1, "output": 1}
+
+
+class TestResults:
+    def test_of_a_run_that_has_ended(self, api: Api) -> None:
+        pass_once(add.using(id="a").start(1, 2))
+        expected = {"id": "a", "state": "completed", "has_ended": True, "output": 3, "error": None}
+        assert api.get("/runs/a/result?wait=30").json() == expected
+
+    def test_of_a_run_that_has_failed(self, api: Api) -> None:
+        pass_once(fail.using(id="a").start())
+        result = api.get("/runs/a/result").json()
+        assert (result["state"], result["has_ended"], result["error"]["type"]) == ("failed", True, "StepExhaustedError")
+
+    def test_of_a_run_that_goes_on(self, api: Api) -> None:
+        add.using(id="a").start(1)
+        result = api.get("/runs/a/result?wait=0.05").json()
+        assert (result["state"], result["has_ended"], result["output"]) == ("pending", False, None)
+
+    def test_more_waiting_requests_than_seats_do_not_wait(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        from threading import BoundedSemaphore
+
+        from durable.api import waiting
+
+        taken = BoundedSemaphore(1)
+        taken.acquire()
+        monkeypatch.setattr(waiting, "_seats", taken)
+        add.using(id="a").start(1)
+        assert api.get("/runs/a/result?wait=30").json()["has_ended"] is False
+
+
+def test_the_interface_works_below_any_prefix(make_api: MakeApi) -> None:
+    api = make_api(*ALL)
+    with override_settings(ROOT_URLCONF="tests.api.elsewhere"):
+        api.prefix = "/deep/below/v1"
+        started = api.post("/runs", {"workflow": "tests.api.add", "args": [1], "id": "a"})
+        assert started["Location"] == "/deep/below/v1/runs/a"
+        assert api.get("/runs/a").status_code == 200
