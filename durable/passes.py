@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -202,37 +202,32 @@ class _Pass:
             committed = self._commit(effect)
         self._after(committed)
 
-    def save_atomically(self, location: str, call: Callable[[], None], record: Callable[[], None]) -> None:
-        # The lock is held from the record until the transaction has ended: another branch's save must neither commit
-        # the record without the rows, nor report as committed what this transaction took along and could still lose.
-        # Where the transaction itself keeps that save waiting, the lock comes first, or each would wait for the other.
+    def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
+        # Beside other branches the commit lock is of no use here: who holds it may be waiting for a row that this very
+        # transaction has locked. So the record is taken before another save can see it, and nothing else with it.
+        location = effect.info.location
         committed: Committed | None = None
         batch: Batch | None = None
         has_begun = False
-        with ExitStack() as until_committed:
-            if self.store.excludes_writers:
-                until_committed.enter_context(self._commit_lock)
-            try:
-                with self.store.transaction():
-                    has_begun = True
-                    call()
-                    if not self.store.excludes_writers:
-                        until_committed.enter_context(self._commit_lock)
+        try:
+            with self.store.transaction():
+                has_begun = True
+                call()
+                with self.journal.lock:
                     record()
-                    batch = self.journal.take(None, None)
-                    assert batch is not None, "a call that records leaves something to commit"
-                    committed = self._write(batch, in_transaction=True)
-            except (ControlFlow, PassAborted):
+                    batch = self.journal.take(None, None, only=location if effect.is_concurrent else None)
+                assert batch is not None, "a call that records leaves something to commit"
+                committed = self._write(batch, in_transaction=True)
+        except (ControlFlow, PassAborted):
+            raise
+        except Exception as error:
+            if not has_begun:  # the store did not answer: that is no failure of the step's
+                raise self._aborted(error) from error
+            if batch is None:  # the function failed: its transaction is rolled back, nothing was taken
                 raise
-            except Exception as error:
-                if not has_begun:  # the store did not answer: that is no failure of the step's
-                    raise self._aborted(error) from error
-                if batch is None:  # the function failed: its transaction is rolled back, nothing was taken
-                    raise
-                self._refused(batch, location, error)
-                raise
-        if batch is not None:
-            self.journal.settle(batch)
+            self._refused(batch, location, error)
+            raise
+        self.journal.settle(batch)
         self._after(committed)
 
     def _refused(self, batch: Batch, location: str, error: Exception) -> None:

@@ -46,7 +46,8 @@ class Save:
 class Call:
     """Call a user's function with these arguments. Answer: its value. Raises what it raises, or StepTimeoutError.
 
-    With `record`, the call, `record(value)` and a save are one transaction. `timeout` is in seconds, 0 for none.
+    With `record`, the call, `record(value)` and a save are one transaction; where other branches run beside it,
+    `is_concurrent`, that save takes the step's record alone. `timeout` is in seconds, 0 for none.
     """
 
     function: Callable[..., Any]
@@ -56,6 +57,7 @@ class Call:
     info: StepInfo
     record: Callable[[Any], None] | None = None
     is_rollback: bool = False
+    is_concurrent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

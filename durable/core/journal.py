@@ -249,15 +249,16 @@ class Journal:
 
     # -- commits
 
-    def take(self, run: RunPatch | None, park_signal: int | None) -> Batch | None:
-        """What is to be committed, marked no longer; None if there is nothing."""
+    def take(self, run: RunPatch | None, park_signal: int | None, *, only: str | None = None) -> Batch | None:
+        """What is to be committed, marked no longer; None if there is nothing. With `only`, the entry at that location."""
         with self.lock:
             if self.is_lost:
                 raise PassAborted("an earlier commit of this pass was not answered")
-            pending = self._pending
+            pending = self._pending if only is None else _Pending({only: self._pending.entries.pop(only)})
             if not pending and run is None:
                 return None
-            self._pending = _Pending()
+            if only is None:
+                self._pending = _Pending()
             if self._crashes:  # this commit is the progress that ends a series of crashes
                 run = {"crashes": 0, **(run or {})}
                 self._crashes = 0

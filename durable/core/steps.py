@@ -116,6 +116,8 @@ class _Attempt:
         if self.journal.is_wary:
             self.journal.mark(self.entry)
             yield Save()
+        elif self.options.atomic and self.scope.is_concurrent:
+            yield Save()  # what stands before it is recorded before it: its own commit takes its record alone
         try:
             value = yield from self._call(function)
         except ControlFlow:
@@ -195,7 +197,15 @@ class _Attempt:
             idempotency_key=idempotency_key(self.journal.run, self.entry.location),
             is_evicted=self.environment.is_evicted,
         )
-        value = yield Call(function, self.args, self.name, self.options.timeout_seconds, info, record)
+        value = yield Call(
+            function,
+            self.args,
+            self.name,
+            self.options.timeout_seconds,
+            info,
+            record,
+            is_concurrent=self.scope.is_concurrent,
+        )
         if record is None:
             self._record(value)
             if not self.options.ephemeral:

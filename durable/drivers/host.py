@@ -25,11 +25,10 @@ class Host(Protocol):
     def save(self, effect: Save) -> None:
         """Commit what the journal holds; return when it is committed."""
 
-    def save_atomically(self, location: str, call: Callable[[], None], record: Callable[[], None]) -> None:
+    def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
         """Run `call`, `record` and a commit in one transaction of the store's database.
 
-        `record` marks the entry at `location`. From there on no other commit of the pass may come between: it would
-        take along what is not sure yet.
+        `record` marks the step's entry. No other commit of the pass may take that along: it is not sure yet.
         """
 
     def receive(self, effect: Receive) -> list[Message]:

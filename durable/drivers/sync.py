@@ -181,7 +181,7 @@ def call_atomically(effect: Call, host: Host) -> Any:
         assert effect.record is not None
         effect.record(value)
 
-    host.save_atomically(effect.info.location, call, record)
+    host.save_atomically(effect, call, record)
     return value
 
 

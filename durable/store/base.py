@@ -30,10 +30,6 @@ __all__ = ["ANY_QUEUE", "Store", "is_awaited", "waiting_text"]
 class Store(Protocol):
     """Runs, their histories and their inboxes."""
 
-    @property
-    def excludes_writers(self) -> bool:
-        """Whether an open transaction keeps every other writer out until it ends."""
-
     # -- verbs, from outside a pass
 
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:

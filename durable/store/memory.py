@@ -51,8 +51,6 @@ def _copied(entry: Entry) -> Entry:
 class MemoryStore:
     """A `Store` in memory."""
 
-    excludes_writers = True
-
     def __init__(self) -> None:
         self._lock: AbstractContextManager[object] = threading.RLock()
         self._runs: dict[str, RunRecord] = {}

@@ -51,10 +51,6 @@ class OrmStore:
         self.alias = alias
 
     @property
-    def excludes_writers(self) -> bool:
-        return not connections[self.alias].features.has_select_for_update
-
-    @property
     def _runs(self) -> RunQuerySet:
         return Run.objects.using(self.alias)
 

@@ -54,8 +54,6 @@ __all__ = ["PostgresStore"]
 class PostgresStore:
     """A `Store` on the PostgreSQL database behind a Django connection."""
 
-    excludes_writers = False
-
     def __init__(self, alias: str) -> None:
         self.alias = alias
 

@@ -8,6 +8,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import IntegrityError
 
+from durable import Break, Continue
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
 
@@ -145,3 +146,25 @@ def test_an_async_function_cannot_be_atomic_in_an_async_workflow(h: Harness) -> 
     error = h.run(h.start(ship)).error
     assert error is not None
     assert "a database transaction stays in one thread" in error.message
+
+
+def test_in_branches_it_is_crash_proof(h: Harness, flavour: Flavour) -> None:
+    """Its commit takes its record alone there; what stands before it is committed before."""
+
+    async def one(ctx: Any) -> Any:
+        await ctx.step("before", lambda: 1, ephemeral=True)
+        await ctx.step("a", create, "one", atomic=True)
+        return await ctx.step("b", create, "two", atomic=True)
+
+    async def other(ctx: Any) -> Any:
+        async def iteration(ctx: Any, n: int) -> Any:
+            await ctx.step("a", create, f"other {n}", atomic=True)
+            return Break(n) if n == 2 else Continue(n + 1)
+
+        return await ctx.loop("loop", iteration, state=0)
+
+    async def ship(ctx: Any) -> Any:
+        return await ctx.join("join", {"one": one, "other": other})
+
+    assert h.crash_everywhere(flavour(ship), check=names) > 10
+    assert names() == []

@@ -37,8 +37,6 @@ class MemoryOnly(Interfering):
 class Transactional(Interfering):
     """Transactions that keep nobody out, as a database's: what they commit is written when they end."""
 
-    excludes_writers = False
-
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
         self.open: dict[int, list[Batch]] = {}

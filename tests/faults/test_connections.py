@@ -27,6 +27,7 @@ from durable.stopping import Stop
 from durable.store import store_for
 from durable.worker import Shift
 from project.shop.models import Mail
+from tests.faults.passing import other_session
 from tests.faults.workflows import post
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
@@ -37,11 +38,6 @@ def cut() -> None:
     pid = connection.connection.info.backend_pid
     with psycopg.connect(**other_session()) as other:
         other.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
-
-
-def other_session() -> dict[str, Any]:
-    parameters = connection.get_connection_params()
-    return {key: parameters[key] for key in ("dbname", "user", "password", "host", "port") if parameters.get(key)}
 
 
 class Cutter:
