@@ -23,7 +23,17 @@ from durable.models import Run
 from durable.operations.attribution import attributed
 from durable.querysets import RunQuerySet
 
-__all__ = ["Permitted", "actor_of", "admit", "existing", "is_limited", "may", "visible_run", "visible_runs"]
+__all__ = [
+    "Permitted",
+    "actor_of",
+    "admit",
+    "existing",
+    "is_limited",
+    "is_signed_in",
+    "may",
+    "visible_run",
+    "visible_runs",
+]
 
 
 class Permitted(BasePermission):

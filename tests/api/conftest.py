@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.http import HttpResponse
+from django.http import HttpResponseBase
 from django.test import Client
 
 from tests.api import workflows
@@ -43,8 +43,9 @@ class Api:
 MakeApi = Callable[..., Api]
 
 
-def problem(response: HttpResponse, status: int, code: str) -> dict[str, Any]:
+def problem(answer: HttpResponseBase, status: int, code: str) -> dict[str, Any]:
     """The answer's problem document, which has to be this one."""
+    response: Any = answer
     assert response["Content-Type"] == "application/problem+json", response.content
     document: dict[str, Any] = json.loads(response.content)
     assert (response.status_code, document["status"], document["code"]) == (status, status, code), document

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from django.db import connections, transaction
 from django.urls import reverse
 from django.utils.encoding import escape_uri_path
+from rest_framework.exceptions import NotAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
-from durable.api.access import Permitted, existing, may
+from durable.api.access import Permitted, existing, is_signed_in, may
 from durable.api.problems import CONTENT_TYPE, ProblemError, problem_of
 from durable.api.schema import Description
 from durable.api.serializers.strict import Form
@@ -55,6 +56,12 @@ class View(APIView):
     def permissions_of(self, method: str | None) -> tuple[str, ...]:
         """What the method needs before anything is looked at; a POST's verb decides itself, and logs its denials."""
         return () if method == "POST" else self.reads_with
+
+    def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
+        """Whether nobody is signed in, or somebody may not."""
+        if not is_signed_in(request):
+            raise NotAuthenticated
+        super().permission_denied(request, message, code)
 
     def handle_exception(self, exc: Exception) -> Response:
         """A problem document, without the host's handler; what is no problem is a defect and is raised."""

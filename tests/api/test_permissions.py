@@ -1,0 +1,211 @@
+"""Nothing answers without permission, whatever the host has set for other interfaces."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+from rest_framework.authtoken.models import Token
+from rest_framework.settings import api_settings
+
+from durable.models import OperatorAction, Run
+from tests.api.conftest import ALL, Api, MakeApi, problem
+from tests.api.workflows import add, loop
+from tests.faults.passing import pass_once
+
+pytestmark = pytest.mark.django_db
+
+READS = [
+    "/runs",
+    "/counts",
+    "/runs/a",
+    "/runs/a/entries",
+    "/runs/a/entries/rest",
+    "/runs/a/tree",
+    "/runs/a/events",
+    "/runs/a/messages",
+    "/workflows",
+    "/workflows/tests.api.add",
+    "/queues",
+    "/workers",
+    "/operator-actions",
+    "/nowhere",
+]
+PAYLOADS = ["/runs/a/result", "/runs/a?expand=input", "/runs/a?expand=output", "/runs/a/entries?payloads=true"]
+WRITES: list[tuple[str, dict[str, Any], str]] = [
+    ("/runs", {"workflow": "tests.api.add", "args": [1]}, "start_run"),
+    ("/runs/a/restart", {}, "start_run"),
+    ("/runs/a/messages", {"queue": "q"}, "operate_run"),
+    ("/runs/a/wake", {}, "operate_run"),
+    ("/runs/a/pause", {}, "operate_run"),
+    ("/runs/a/cancel", {}, "operate_run"),
+    ("/runs/a/replay", {"location": "step 0"}, "replay_run"),
+]
+
+
+@pytest.fixture(autouse=True)
+def run(db: None) -> Run:
+    pass_once(loop.using(id="a").start(1))
+    return Run.objects.get()
+
+
+def without(permission: str) -> list[str]:
+    return [each for each in ALL if each != permission]
+
+
+@pytest.mark.parametrize("path", [*READS, *PAYLOADS, "/runs/a/replay-plan?location=rest"])
+def test_reading_needs_the_permission_to_view(make_api: MakeApi, path: str) -> None:
+    problem(Api(None).get(path), 401, "not-authenticated")
+    document = problem(make_api(*without("view_run")).get(path), 403, "permission-denied")
+    assert "durable.view_run" in document["detail"]
+
+
+@pytest.mark.parametrize("path", READS[:-1])
+def test_viewing_is_all_that_reading_needs(make_api: MakeApi, path: str) -> None:
+    assert make_api("view_run").get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", PAYLOADS)
+def test_payloads_need_a_permission_of_their_own(make_api: MakeApi, path: str) -> None:
+    document = problem(make_api(*without("view_payload")).get(path), 403, "permission-denied")
+    assert "durable.view_payload" in document["detail"]
+    assert make_api("view_run", "view_payload").get(path).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "body", "permission"), WRITES)
+def test_each_verb_needs_its_permission(
+    make_api: MakeApi, path: str, body: dict[str, Any], permission: str, run: Run
+) -> None:
+    problem(Api(None).post(path, body), 401, "not-authenticated")
+    assert not OperatorAction.objects.exists()
+    document = problem(make_api(*without(permission)).post(path, body), 403, "permission-denied")
+    assert f"durable.{permission}" in document["detail"]
+    assert list(OperatorAction.objects.values_list("outcome", flat=True)) == ["denied"]
+    assert list(Run.objects.values_list("signal", "state")) == [(run.signal, run.state)]
+    assert make_api(permission).post(path, body).status_code in (200, 201)
+
+
+def test_asking_needs_the_permission_to_see_the_answer(make_api: MakeApi) -> None:
+    problem(make_api(*without("view_payload")).post("/runs/a/ask", {"queue": "q"}), 403, "permission-denied")
+    problem(make_api(*without("operate_run")).post("/runs/a/ask", {"queue": "q"}), 403, "permission-denied")
+    assert make_api("view_payload", "operate_run").post("/runs/a/ask", {"queue": "q"}).status_code == 202
+
+
+def test_planning_needs_the_permission_to_replay(make_api: MakeApi) -> None:
+    problem(make_api(*without("replay_run")).get("/runs/a/replay-plan?location=rest"), 403, "permission-denied")
+
+
+def test_being_staff_allows_nothing() -> None:
+    staff = User.objects.create_user("staff", is_staff=True)
+    problem(Api(staff).get("/runs"), 403, "permission-denied")
+
+
+def test_a_user_who_left_may_do_nothing(make_api: MakeApi) -> None:
+    api = make_api(*ALL)
+    assert api.user is not None
+    api.user.is_active = False
+    api.user.save()
+    assert api.get("/runs").status_code in (401, 403)
+
+
+def test_messages_without_the_permission_for_payloads(make_api: MakeApi) -> None:
+    from durable import get_run
+
+    get_run("a").send("q", {"secret": 1})
+    [message] = make_api("view_run").get("/runs/a/messages").json()["results"]
+    assert (message["queue"], message["body"], message["response"]) == ("q", None, None)
+
+
+def test_nothing_of_a_payload_is_told_without_the_permission(make_api: MakeApi) -> None:
+    from durable import get_run
+
+    pass_once(add.using(id="s").start("tell", "tale"))
+    get_run("a").send("q", "telltale")
+    viewer = make_api("view_run", "replay_run")
+    paths = [path.replace("/a", "/s", 1) if path.startswith("/runs/a") else path for path in READS]
+    for path in [*READS, *paths, "/runs/s/entries/add", "/runs/s/replay-plan?location=add"]:
+        assert "tale" not in viewer.get(path).content.decode(), path
+
+
+def test_a_session_needs_the_csrf_token(make_api: MakeApi) -> None:
+    api = make_api(*ALL)
+    assert api.user is not None
+    api.client = Client(enforce_csrf_checks=True)
+    api.client.force_login(api.user)
+    assert api.post("/runs/a/pause").status_code in (401, 403)
+    token = Token.objects.create(user=api.user)
+    bare = Client(enforce_csrf_checks=True)
+    answer = bare.post(
+        "/api/runs/a/pause", content_type="application/json", headers={"Authorization": f"Token {token.key}"}
+    )
+    assert answer.status_code == 200
+
+
+HOSTS: list[dict[str, Any]] = [
+    {"DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.AllowAny"]},
+    {"DEFAULT_AUTHENTICATION_CLASSES": []},
+    {"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
+    {"EXCEPTION_HANDLER": "tests.api.test_permissions.hosts_handler"},
+    {
+        "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.PageNumberPagination",
+        "PAGE_SIZE": 1,
+        "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.BrowsableAPIRenderer"],
+        "DEFAULT_PARSER_CLASSES": [],
+        "DEFAULT_VERSIONING_CLASS": "rest_framework.versioning.NamespaceVersioning",
+        "DEFAULT_FILTER_BACKENDS": ["rest_framework.filters.SearchFilter"],
+        "DATETIME_FORMAT": "%d",
+        "COERCE_DECIMAL_TO_STRING": False,
+        "STRICT_JSON": False,
+        "UNICODE_JSON": True,
+        "TEST_REQUEST_DEFAULT_FORMAT": "multipart",
+    },
+]
+
+
+def hosts_handler(exc: Exception, context: Any) -> None:
+    """A handler of the host's, which is not to be called."""
+    raise AssertionError("the host's handler was asked")
+
+
+@pytest.mark.parametrize("settings", HOSTS)
+def test_the_hosts_settings_open_nothing(settings: dict[str, Any], make_api: MakeApi) -> None:
+    with override_settings(REST_FRAMEWORK=settings):
+        assert api_settings.user_settings == settings
+        for path in [*READS, *PAYLOADS]:
+            document = json.loads(Api(None).get(path).content)
+            assert document["code"] == "not-authenticated", path
+            assert document["status"] in (401, 403)
+        for path, body, _ in WRITES:
+            assert Api(None).post(path, body).status_code in (401, 403)
+        if "DEFAULT_AUTHENTICATION_CLASSES" not in settings:
+            first = make_api("view_run").get("/runs").json()["results"][0]
+            assert first["created_at"].endswith("Z")
+            assert len(first["created_at"]) > 20
+
+
+def test_the_interface_changes_nothing_for_the_host() -> None:
+    from django.conf import settings
+
+    assert api_settings.EXCEPTION_HANDLER.__module__ == "rest_framework.views"
+    assert "rest_framework" not in settings.INSTALLED_APPS
+
+
+def test_throttles_count_by_scope(make_api: MakeApi) -> None:
+    api = make_api(*ALL)
+    with override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": {"durable-write": "1/hour"}}):
+        assert api.post("/runs/a/pause").status_code == 200
+        refused = api.post("/runs/a/resume")
+        problem(refused, 429, "throttled")
+        assert int(refused["Retry-After"]) > 3000
+        assert api.get("/runs").status_code == 200
+    assert api.post("/runs/a/resume").status_code == 200
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+def test_other_methods(make_api: MakeApi, method: str) -> None:
+    answer = make_api(*ALL).client.generic(method, "/api/runs")
+    problem(answer, 405, "method-not-allowed")
+    assert Api(None).client.generic(method, "/api/runs").status_code == 401

@@ -1,0 +1,133 @@
+"""A user sees the runs that `API_RUNS` leaves him; of the others nothing is told by any answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.test import override_settings
+
+from durable import get_run
+from durable.models import OperatorAction, QueueMessage, Run
+from tests.api.conftest import ALL, Api, MakeApi, problem
+from tests.api.workflows import loop
+from tests.faults.passing import pass_once
+
+pytestmark = pytest.mark.django_db
+
+
+def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """A user's runs begin with his name."""
+    return runs.filter(id__startswith=f"{request.user}-")
+
+
+@pytest.fixture(autouse=True)
+def limited() -> Iterator[None]:
+    with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+        yield
+
+
+@pytest.fixture
+def ada(make_api: MakeApi) -> Api:
+    """Somebody who may do all, beside a run of another."""
+    pass_once(loop.using(id="ada-1").start(1))
+    pass_once(loop.using(id="bob-1").start(1))
+    get_run("bob-1").send("q", "secret")
+    return make_api(*ALL, name="ada")
+
+
+READS = ["", "/entries", "/entries/rest", "/tree", "/events", "/messages", "/result", "/replay-plan?location=rest"]
+VERBS: list[tuple[str, dict[str, Any]]] = [
+    *[(verb, {}) for verb in ("wake", "pause", "resume", "cancel", "recover", "restart")],
+    ("replay", {"location": "step 0"}),
+    ("messages", {"queue": "q"}),
+    ("ask", {"queue": "q"}),
+]
+
+
+@pytest.mark.parametrize("path", READS)
+def test_anothers_run_is_not_there_to_read(ada: Api, path: str) -> None:
+    other = problem(ada.get(f"/runs/bob-1{path}"), 404, "run-not-found")
+    nobody = problem(ada.get(f"/runs/bob-2{path}"), 404, "run-not-found")
+    assert other["detail"].replace("bob-1", "bob-2") == nobody["detail"]
+    assert ada.get(f"/runs/ada-1{path}").status_code == 200
+
+
+@pytest.mark.parametrize(("verb", "body"), VERBS)
+@pytest.mark.parametrize("key", [None, "k"])
+def test_anothers_run_is_not_there_to_steer(ada: Api, verb: str, body: dict[str, Any], key: str | None) -> None:
+    before = list(Run.objects.order_by("id").values_list("id", "state", "signal"))
+    problem(ada.post(f"/runs/bob-1/{verb}", body, key=key), 404, "run-not-found")
+    assert list(Run.objects.order_by("id").values_list("id", "state", "signal")) == before
+    assert QueueMessage.objects.count() == 1
+    logged = OperatorAction.objects.get()
+    assert (logged.run_id, logged.outcome) == ("bob-1", "missing")
+
+
+def test_messages_of_another_are_not_there(ada: Api) -> None:
+    message = QueueMessage.objects.get()
+    problem(ada.get(f"/runs/bob-1/messages/{message.pk}"), 404, "run-not-found")
+    problem(ada.get(f"/runs/ada-1/messages/{message.pk}"), 404, "not-found")
+
+
+def test_lists_and_counts_leave_others_out(ada: Api) -> None:
+    get_run("bob-1").cancel()
+    ada.post("/runs/ada-1/pause")
+    assert [each["id"] for each in ada.get("/runs").json()["results"]] == ["ada-1"]
+    assert [each["id"] for each in ada.get("/runs?id_prefix=bob").json()["results"]] == []
+    states = ada.get("/counts").json()["states"]
+    assert (states["paused"]["number"], states["cancelled"]["number"]) == (1, 0)
+    assert {each["run"] for each in ada.get("/operator-actions").json()["results"]} == {"ada-1"}
+    assert ada.get("/operator-actions?run=bob-1").json()["results"] == []
+
+
+def test_workers_show_no_runs_of_others(ada: Api) -> None:
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    Run.objects.update(lease_expires_at=timezone.now() + timedelta(minutes=1), worker="host:1:x", state="running")
+    [worker] = ada.get("/workers").json()["results"]
+    assert [each["id"] for each in worker["runs"]] == ["ada-1"]
+
+
+def test_links_do_not_lead_to_others(ada: Api) -> None:
+    Run.objects.filter(pk="ada-1").update(parent="bob-1", replay_of="bob-1")
+    shown = ada.get("/runs/ada-1").json()
+    assert (shown["parent"], shown["replay_of"]) == (None, None)
+    assert "bob" not in ada.get("/runs").content.decode()
+    assert "bob" not in ada.get("/runs/ada-1/events").content.decode()
+
+
+class TestMaking:
+    START = {"workflow": "tests.api.loop", "args": [1]}
+
+    def test_ones_own(self, ada: Api) -> None:
+        assert ada.post("/runs", {**self.START, "id": "ada-2"}).status_code == 201
+        assert ada.post("/runs/ada-1/restart", {"id": "ada-3"}).status_code == 201
+        assert ada.post("/runs/ada-1/replay", {"location": "step 0", "id": "ada-4"}).status_code == 201
+
+    @pytest.mark.parametrize("args", [[1], [2]])
+    def test_an_id_of_anothers_tells_nothing(self, ada: Api, args: list[int]) -> None:
+        """Neither that it is there, nor whether the input is the same."""
+        taken = problem(ada.post("/runs", {**self.START, "args": args, "id": "bob-1"}), 404, "run-not-found")
+        free = problem(ada.post("/runs", {**self.START, "args": args, "id": "bob-2"}), 404, "run-not-found")
+        assert taken["detail"].replace("bob-1", "bob-2") == free["detail"]
+        assert Run.objects.count() == 2
+
+    @pytest.mark.parametrize("verb", ["restart", "replay"])
+    def test_neither_do_restarts_and_replays(self, ada: Api, verb: str) -> None:
+        body = {"location": "step 0"} if verb == "replay" else {}
+        for run_id in ("bob-1", "bob-2"):
+            problem(ada.post(f"/runs/ada-1/{verb}", {**body, "id": run_id}), 404, "run-not-found")
+        problem(ada.post(f"/runs/ada-1/{verb}", body), 404, "run-not-found")
+        assert Run.objects.count() == 2
+
+
+def test_a_hook_that_is_gone_shows_nothing(make_api: MakeApi) -> None:
+    api = make_api(*ALL)
+    with override_settings(DURABLE={"API_RUNS": "tests.api.gone.own_runs"}), pytest.raises(ImportError):
+        api.get("/runs")
