@@ -167,6 +167,8 @@ class _die_with_parent:  # noqa: N801  reads as the function it is
         self.prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
     def __call__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGQUIT):  # a shell's background jobs are started with both ignored
+            signal.signal(number, signal.SIG_DFL)
         if self.prctl is None:
             return
         self.prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)

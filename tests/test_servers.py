@@ -201,7 +201,8 @@ class TestRedis:
 
 
 OWNER = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with it ignored
 from project.servers import EmbeddedPostgres, EmbeddedRedis
 postgres, redis = EmbeddedPostgres(fsync=False).start(), EmbeddedRedis().start()
 if sys.argv[1] == "fork" and os.fork() == 0:
