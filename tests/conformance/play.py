@@ -17,7 +17,7 @@ from tests.conformance.recorder import Recorder, recording
 from tests.conformance.scenarios import Scenario
 from tests.conformance.trace import PassTrace, Trace, entry_traces, pass_trace
 
-__all__ = ["Colour", "Crash", "Played", "play"]
+__all__ = ["Colour", "Crash", "Played", "perform", "play"]
 
 Colour = Literal["sync", "async"]
 
@@ -53,6 +53,11 @@ def play(scenario: Scenario, colour: Colour, crash: Crash | None = None) -> Play
             commits=harness.commits - first,
             crashed=player.crashed,
         )
+
+
+def perform(harness: Harness, handle: Any, recorder: Recorder, scenario: Scenario) -> None:
+    """Do to a run of the scenario's program what the scenario says."""
+    _Player(harness, handle, recorder).perform(scenario)
 
 
 class _Player:

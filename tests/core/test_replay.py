@@ -19,7 +19,8 @@ from durable import (
     StalePlanError,
     current_step,
 )
-from durable.core.entries import MessageState
+from durable.core.entries import Batch, MessageState
+from durable.core.errors import LeaseLost
 from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.flavours import Flavour
@@ -417,6 +418,7 @@ def test_an_open_message_of_the_part_that_stays_can_be_completed(h: Harness, fla
     async def ship(ctx: Any) -> Any:
         message = await ctx.queue.next("wait", ["quote"], completable=True)
         await world.step(ctx, "a")
+        await ctx.sleep("rest", 60)
         await message.complete("answer")
         return (await ctx.queue.next("next", ["quote"])).body
 
@@ -424,11 +426,44 @@ def test_an_open_message_of_the_part_that_stays_can_be_completed(h: Harness, fla
     h.send(run, "quote", 1)
     h.run(run)
     again = run.replay("a", in_place=in_place)
-    h.run(again)
+    h.settle()
+    h.advance(60)
+    h.settle()
     [message] = h._store.messages(again.id)
     assert (message.state, message.response) == (MessageState.COMPLETED, '"answer"')
     h.send(again, "quote", 2)
     assert h.finish(again).output == 2
+
+
+def test_what_a_loop_left_open_stands_in_the_way_by_its_new_id(h: Harness, flavour: Flavour, in_place: bool) -> None:
+    world = World()
+
+    async def receiving(ctx: Any) -> Any:
+        await ctx.queue.next("wait", ["quote"], completable=True)
+
+    async def body(ctx: Any) -> Any:
+        await receiving(ctx)
+        return Break(None)
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.loop("l", body)
+        await world.step(ctx, "a")
+        await ctx.queue.next("next")
+
+    async def branching(ctx: Any) -> Any:
+        await ctx.join("j", {"x": receiving})
+        await world.step(ctx, "a")
+        await ctx.queue.next("next")
+
+    for workflow in (ship, branching):
+        run = h.start(flavour(workflow))
+        h.send(run, "quote", 1)
+        h.run(run)
+        again = run.replay("a", in_place=in_place)
+        h.run(again)
+        [message] = h._store.messages(again.id)
+        assert again.error is not None
+        assert f"message {message.id} was received with completable=True" in again.error.message
 
 
 def test_a_message_to_itself_is_not_there_twice(h: Harness, flavour: Flavour, in_place: bool) -> None:
@@ -529,6 +564,26 @@ def test_what_stays_is_compensated_when_the_replay_fails(h: Harness, flavour: Fl
     assert len(undoing.undone) == 1
 
 
+def test_a_handler_that_stays_has_all_its_attempts_again(h: Harness, flavour: Flavour, in_place: bool) -> None:
+    world = World()
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("from here")
+        await world.step(ctx, "charge", rollback=undoing.undo, max_retries=1, retry_backoff_base=0)
+        await world.step(ctx, "b")
+        raise CriticalError("no")
+
+    run = h.start(flavour(ship))
+    undoing.fails_left += [ConnectionError("down")] * 2
+    assert h.finish(run).state == "failed"
+    assert undoing.undone == []
+    undoing.fails_left.append(ConnectionError("down once"))
+    again = run.replay("b", in_place=in_place)
+    assert h.finish(again).state == "failed"
+    assert undoing.undone == ["charge1"]
+    assert again.history()[1].rollback_error is None
+
+
 # -- when it is refused
 
 
@@ -614,6 +669,36 @@ def test_a_stale_plan_is_refused(h: Harness, flavour: Flavour, in_place: bool) -
         run.replay("a", in_place=in_place, plan_hash=plan.hash)
     assert run.state == "completed"
     assert list(h._store._runs) == ["x"]
+
+
+def test_an_attempt_makes_a_plan_stale(h: Harness, flavour: Flavour) -> None:
+    def fail() -> None:
+        raise ValueError
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.step("a", str)
+        await ctx.step("b", fail, retry_backoff_base=60, retry_backoff_max=60)
+
+    run = h.start(flavour(ship))
+    h.run(run)
+    plan = run.plan_replay("a")
+    h.advance(60)
+    h.settle()
+    assert run.plan_replay("a").hash != plan.hash
+
+
+def test_a_worker_whose_lease_ran_out_writes_nothing_to_what_is_replayed(h: Harness, flavour: Flavour) -> None:
+    async def ship(ctx: Any) -> Any:
+        await ctx.sleep("rest", 60)
+
+    run = h.start(flavour(ship))
+    h.run(run)
+    zombie = h._store.claim_run(run.id, now=h.now, lease_until=h.now, worker="zombie")
+    assert zombie is not None
+    run.replay("rest", in_place=True)
+    with pytest.raises(LeaseLost):
+        h._store.commit(Batch(run_id=run.id, fence=zombie.fence, now=h.now, run={"summary": "zombie"}))
+    assert run.summary == "replayed from rest"
 
 
 def test_a_plan_for_another_place_is_refused(h: Harness, flavour: Flavour, in_place: bool) -> None:
