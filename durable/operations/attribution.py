@@ -28,6 +28,8 @@ from durable.core.errors import (
 
 __all__ = ["REFUSALS", "Attribution", "attributed", "outcome_of"]
 
+_DETAIL = 2_000  # characters of an error that the log keeps
+
 #: What a verb raises when it did nothing and will not.
 REFUSALS = (DurableError, ValueError, TypeError)
 
@@ -83,7 +85,7 @@ class Attribution:
             reason=self.reason,
             before=str(before),
             after=str(after),
-            detail=detail,
+            detail=detail[:_DETAIL],
         )
 
     def _state(self) -> str:
