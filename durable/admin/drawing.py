@@ -11,7 +11,6 @@ from durable.inspection.bounded import Count
 __all__ = ["Chart", "Column", "DrawnLane", "DrawnShape", "DrawnTimeline", "chart", "drawn"]
 
 _WIDTH = 1000  # of a timeline's viewBox
-_LANE = 26  # height of a lane
 _NARROWEST = 3.0
 _CHART_HEIGHT = 60
 _CHART_WIDTH = 300
@@ -28,30 +27,25 @@ class DrawnShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnLane:
-    """A lane and its place."""
+    """A lane."""
 
     title: str
-    y: int
     shapes: Sequence[DrawnShape]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnTimeline:
-    """A timeline and the size of its viewBox."""
+    """A timeline, and the width of each lane's viewBox."""
 
     timeline: Timeline
     lanes: Sequence[DrawnLane]
     width: str
-    height: str
 
 
 def drawn(timeline: Timeline) -> DrawnTimeline:
     """The timeline's shapes, each wide enough to be seen."""
-    lanes = [
-        DrawnLane(title=lane.title, y=number * _LANE, shapes=[_bar(shape) for shape in lane.shapes])
-        for number, lane in enumerate(timeline.lanes)
-    ]
-    return DrawnTimeline(timeline=timeline, lanes=lanes, width=str(_WIDTH), height=str(max(1, len(lanes)) * _LANE))
+    lanes = [DrawnLane(title=lane.title, shapes=[_bar(shape) for shape in lane.shapes]) for lane in timeline.lanes]
+    return DrawnTimeline(timeline=timeline, lanes=lanes, width=str(_WIDTH))
 
 
 def _bar(shape: Shape) -> DrawnShape:

@@ -1,0 +1,285 @@
+"""What operators do: each verb asks, does it once, is refused in plain words, and leaves a trace, denied ones too."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from durable import get_run
+from durable.inspection import possible_verbs
+from durable.models import OperatorAction, QueueMessage, Run
+from durable.operations import ALLOWED
+from tests.admin import flows
+from tests.admin.conftest import OPERATOR, Stage
+from tests.admin.test_pages import text_of, url
+
+LogIn = Callable[..., Client]
+
+
+@pytest.fixture(autouse=True)
+def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
+
+
+def hidden(response: Any) -> dict[str, str]:
+    """The fields that the page's form sends by itself."""
+    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', text_of(response))
+    return {name: value for name, value in found if name != "csrfmiddlewaretoken"}
+
+
+def traces(run_id: str) -> list[tuple[str, str, str, str]]:
+    found = OperatorAction.objects.filter(run_id=run_id).order_by("id")
+    return [(each.actor_label, each.action, each.outcome, each.reason) for each in found]
+
+
+def test_cancel_asks_then_does_it_and_leaves_a_trace(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="run")
+    page = operator.get(url("act", "run", "cancel"))
+    assert get_run("run").state == "sleeping"
+    done = operator.post(url("act", "run", "cancel"), {**hidden(page), "reason": "not wanted"}, follow=True)
+    assert "It is cancelled" in text_of(done)
+    assert get_run("run").state == "cancelled"
+    assert traces("run") == [("ada", "cancel", "done", "not wanted")]
+
+
+@pytest.mark.parametrize(
+    ("verb", "permission"),
+    [("cancel", "operate_run"), ("wake", "operate_run"), ("pause", "operate_run"), ("restart", "start_run")],
+)
+def test_each_verb_needs_its_permission_and_a_denial_is_logged(
+    stage: Stage, log_in: LogIn, verb: str, permission: str
+) -> None:
+    stage.start(flows.approve, id="run")
+    others = [name for name in OPERATOR if name != permission]
+    client = log_in(*others)
+    assert f"durable.{permission}" in text_of(client.get(url("act", "run", verb)), 403)
+    assert traces("run") == []
+    refused = client.post(url("act", "run", verb), {"token": "x", "reason": "let me"})
+    assert f"durable.{permission}" in text_of(refused, 403)
+    assert traces("run") == [("ada", verb, "denied", "let me")]
+    assert get_run("run").state == "sleeping"
+    assert Run.objects.count() == 1
+
+
+def test_sending_and_replaying_need_their_permissions_too(stage: Stage, log_in: LogIn) -> None:
+    stage.start(flows.approve, id="run")
+    client = log_in("view_run", "view_payload", "start_run")
+    text_of(client.post(url("send", "run"), {"queue": "approved", "token": "x"}), 403)
+    text_of(client.post(f"{url('replay', 'run')}?at=prepare", {"token": "x"}), 403)
+    text_of(client.post(url("bulk"), {"verb": "cancel", "id": ["run"]}), 403)
+    assert [(action, outcome) for _, action, outcome, _ in traces("run")] == [
+        ("send", "denied"),
+        ("replay", "denied"),
+        ("cancel", "denied"),
+    ]
+    assert not QueueMessage.objects.exists()
+
+
+def test_a_stale_page_changes_nothing_and_says_so(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="run")
+    page = operator.get(url("act", "run", "cancel"))
+    get_run("run").pause()
+    late = operator.post(url("act", "run", "cancel"), {**hidden(page), "reason": "late"})
+    body = text_of(late, 409)
+    assert "The run has moved on since this page was made, so nothing was done" in body
+    assert "late" in body  # what was typed is still there
+    assert get_run("run").state == "paused"
+    again = operator.post(url("act", "run", "cancel"), {**_fields(late), "reason": "now"})
+    assert again.status_code == 302
+    assert get_run("run").state == "cancelled"
+
+
+def _fields(response: Any) -> dict[str, str]:
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', response.content.decode()))
+
+
+@pytest.mark.parametrize("verb", ["restart", "wake"])
+def test_a_double_click_does_one_thing(stage: Stage, operator: Client, verb: str) -> None:
+    stage.start(flows.approve, id="run")
+    fields = hidden(operator.get(url("act", "run", verb)))
+    first = operator.post(url("act", "run", verb), fields)
+    second = operator.post(url("act", "run", verb), fields)
+    assert first.status_code == 302
+    if verb == "restart":
+        assert second["Location"] == first["Location"]
+    else:
+        assert second.status_code == 409
+    assert Run.objects.count() == (2 if verb == "restart" else 1)
+
+
+def test_retry_lets_a_failed_run_go_on(stage: Stage, operator: Client) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, id="run")
+    flows.SWITCH["broken"] = False
+    operator.post(url("act", "run", "recover"), hidden(operator.get(url("act", "run", "recover"))))
+    assert stage.settle("run").state == "completed"
+
+
+def test_options_reach_the_verb(stage: Stage, operator: Client) -> None:
+    stage.start(flows.nap, id="run")
+    fields = hidden(operator.get(url("act", "run", "wake")))
+    operator.post(url("act", "run", "wake"), {**fields, "end_sleeps": "on"})
+    assert stage.settle("run").state == "completed"
+
+
+def test_what_the_state_does_not_allow_is_refused_in_words(stage: Stage, operator: Client) -> None:
+    stage.start(flows.quick, id="run")
+    page = operator.get(url("act", "run", "cancel"))
+    assert "it would be refused" in text_of(page)
+    assert "Nothing was done" in text_of(operator.post(url("act", "run", "cancel"), hidden(page)), 409)
+    assert traces("run")[0][2] == "refused"
+
+
+class TestSending:
+    def test_the_awaited_queues_come_first_and_the_message_arrives_once(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.approve, id="run")
+        page = operator.get(url("send", "run"))
+        assert text_of(page).index(">approved<") < text_of(page).index('name="queue"')
+        message = {**hidden(page), "queue": "approved", "body": '{"by": 7}', "reason": "asked for"}
+        assert operator.post(url("send", "run"), message).status_code == 302
+        assert operator.post(url("send", "run"), message).status_code == 302
+        assert QueueMessage.objects.count() == 1
+        run = stage.settle("run")
+        assert (run.state, run.output) == ("completed", '"approved"')
+        assert traces("run")[0] == ("ada", "send", "done", "asked for")
+
+    @pytest.mark.parametrize(
+        ("body", "problem"),
+        [
+            ("{by: 7}", "This is not JSON: Expecting property name enclosed in double quotes at line 1, column 2"),
+            ("yes", "This is not JSON"),
+            ("NaN", "NaN is not a number that JSON has"),
+            ("[" * 100_000, "cannot be read as JSON"),
+            ('"' + "x" * 1_100_000 + '"', "This cannot be recorded"),
+        ],
+    )
+    def test_a_body_that_is_wrong_is_said_beside_it(
+        self, stage: Stage, operator: Client, body: str, problem: str
+    ) -> None:
+        stage.start(flows.approve, id="run")
+        fields = hidden(operator.get(url("send", "run")))
+        refused = operator.post(url("send", "run"), {**fields, "queue": "approved", "body": body})
+        assert problem in text_of(refused, 422).replace("&quot;", '"')
+        assert not QueueMessage.objects.exists()
+
+    def test_an_unknown_queue_is_asked_about_once(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.approve, id="run")
+        message = {**hidden(operator.get(url("send", "run"))), "queue": "aproved", "body": "1"}
+        refused = text_of(operator.post(url("send", "run"), message), 422)
+        assert "The run has not asked for the queue" in refused
+        assert "approved, rejected" in refused
+        assert not QueueMessage.objects.exists()
+        assert operator.post(url("send", "run"), {**message, "anyway": "on"}).status_code == 302
+        assert QueueMessage.objects.get().queue == "aproved"
+
+    def test_a_run_that_has_ended_takes_none(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, id="run")
+        message = {**hidden(operator.get(url("send", "run"))), "queue": "q", "anyway": "on"}
+        assert "Nothing was done" in text_of(operator.post(url("send", "run"), message), 409)
+
+
+class TestReplay:
+    def test_the_preview_says_what_runs_again_and_then_it_does(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.branches, id="run")
+        address = f"{url('replay', 'run')}?at=ship/label/buy"
+        page = operator.get(address)
+        body = text_of(page)
+        assert "Steps that run again" in body
+        assert "ship/label/buy" in body
+        done = operator.post(address, {**hidden(page), "reason": "wrong label"})
+        assert done.status_code == 302
+        [new] = Run.objects.exclude(pk="run")
+        assert new.replay_of_id == "run"
+        assert operator.post(address, hidden(page)).status_code == 302  # twice is once
+        assert Run.objects.count() == 2
+        assert stage.settle(new.id).state == "completed"
+
+    def test_a_stale_plan_is_refused(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.approve, id="run")
+        address = f"{url('replay', 'run')}?at=prepare"
+        fields = hidden(operator.get(address))
+        get_run("run").send("approved")
+        stage.settle("run")
+        assert "moved on" in text_of(operator.post(address, fields), 409)
+        assert Run.objects.count() == 1
+
+    def test_a_place_that_there_is_not(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, id="run")
+        assert operator.get(f"{url('replay', 'run')}?at=nowhere").status_code == 404
+
+
+class TestBulk:
+    def test_a_selection_is_shown_first_and_done_run_by_run(self, stage: Stage, operator: Client) -> None:
+        for number in range(3):
+            stage.start(flows.approve, id=f"run-{number}")
+        stage.start(flows.quick, id="done")
+        chosen = {"verb": "cancel", "id": ["run-0", "run-1", "done"], "filter": "?state=sleeping"}
+        page = operator.post(url("bulk"), chosen)
+        body = text_of(page)
+        assert "<strong>2</strong> runs of the 3 that were chosen" in body
+        assert Run.objects.filter(state="cancelled").count() == 0
+        done = operator.post(
+            url("bulk"), {**hidden(page), **chosen, "confirmed": "1", "reason": "all of them"}, follow=True
+        )
+        assert "done for 2 runs" in text_of(done)
+        assert "Done: " in text_of(done)  # the one that was refused, by its id
+        assert set(Run.objects.filter(state="cancelled").values_list("id", flat=True)) == {"run-0", "run-1"}
+        assert traces("run-0") == [("ada", "cancel", "done", "all of them")]
+
+    def test_all_of_a_filter_run_in_the_background(self, stage: Stage, operator: Client) -> None:
+        for number in range(3):
+            stage.start(flows.approve, id=f"run-{number}")
+        chosen = {"verb": "pause", "all": "on", "filter": "?workflow=tests.approve&state=sleeping"}
+        page = operator.post(url("bulk"), chosen)
+        assert "in the background" in text_of(page)
+        done = operator.post(url("bulk"), {**hidden(page), **chosen, "confirmed": "1", "reason": "night"})
+        bulk_run = Run.objects.get(workflow="durable.bulk")
+        assert done["Location"] == url("change", bulk_run.id)
+        assert stage.settle(bulk_run.id).state == "completed"
+        assert Run.objects.filter(state="paused").count() == 3
+        assert traces("run-1") == [("ada", "pause", "done", "night")]
+
+    @pytest.mark.parametrize(
+        "posted", [{"verb": "", "id": ["run"]}, {"verb": "cancel"}, {"verb": "explode", "id": ["x"]}]
+    )
+    def test_nothing_chosen_is_said(self, operator: Client, posted: dict[str, Any]) -> None:
+        assert "Choose" in text_of(operator.post(url("bulk"), posted, follow=True))
+
+
+def test_a_session_that_ended_is_said_and_nothing_is_done(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="run")
+    fields = hidden(operator.get(url("act", "run", "cancel")))
+    operator.logout()
+    answer = operator.post(url("act", "run", "cancel"), fields, follow=True)
+    assert "Your session has ended. Nothing was done" in text_of(answer)
+    assert get_run("run").state == "sleeping"
+
+
+def test_changes_are_posts(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="run")
+    for name in ("wake", "pause", "cancel", "restart"):
+        operator.get(url("act", "run", name))
+    operator.get(url("send", "run"), {"queue": "approved", "body": "1"})
+    operator.get(url("bulk"), {"verb": "cancel", "id": "run", "confirmed": "1"})
+    assert get_run("run").state == "sleeping"
+    assert traces("run") == []
+    assert Client(enforce_csrf_checks=True).post(url("act", "run", "cancel")).status_code in {302, 403}
+
+
+@pytest.mark.parametrize("state", ["pending", "running", "sleeping", "paused", "rolling_back", "completed", "failed"])
+def test_what_is_offered_is_what_is_allowed(state: str) -> None:
+    offered = set(possible_verbs(Run(state=state, request="", outcome="")))
+    assert offered & set(ALLOWED) == {verb for verb, states in ALLOWED.items() if state in states}
+
+
+def test_the_audit_log_is_to_be_read(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="run")
+    get_run("run").pause()
+    body = text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
+    assert "pause" in body
+    [action] = OperatorAction.objects.all()
+    assert operator.post(reverse("admin:durable_operatoraction_delete", args=[action.pk])).status_code == 403
+    assert operator.get(reverse("admin:durable_operatoraction_add")).status_code == 403
