@@ -107,15 +107,18 @@ def _ring(queue: str, insist: bool) -> None:
             return
         redis.set(key, job_id, ex=KEY_EXPIRY)
     try:
-        rq_queue.enqueue_call(
-            JOB,
-            args=(queue,),
-            timeout=-1,
-            result_ttl=0,
-            failure_ttl=FAILURE_TTL,
-            job_id=job_id,
-            description=f"durable: {queue}",
-        )
+        with redis.pipeline() as pipeline:  # one round trip instead of RQ's three
+            rq_queue.enqueue_call(
+                JOB,
+                args=(queue,),
+                timeout=-1,
+                result_ttl=0,
+                failure_ttl=FAILURE_TTL,
+                job_id=job_id,
+                description=f"durable: {queue}",
+                pipeline=pipeline,
+            )
+            pipeline.execute()
     except BaseException:
         redis.delete(key)
         raise

@@ -1,4 +1,4 @@
-"""The supervisor: a thread that keeps what a worker holds while the worker is busy with a pass.
+"""The supervisor: it keeps, in a thread of its own, what a worker holds while the worker is busy with a pass.
 
 Owns the leases of one shift: renews them, gives up those that are lost, hands back runs that wait too long behind a
 pass, and turns a stop into evictions. Runs no workflow code. It has a database connection of its own, opened when it
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self
@@ -36,8 +39,15 @@ PATIENCE = 1.0  # seconds that claimed runs wait behind a pass before other work
 TICK = 0.5  # seconds between two looks, at whether RQ's worker was told to stop for example
 BEAT = 30.0  # seconds between two signs of life for RQ
 RETRY = 1.0  # seconds until the next try while the database is away
+MOST = 256  # threads, and so shifts of one process at the same time
 
 _log_this = redis_client.Seldom()
+
+
+@cache
+def _threads(_pid: int) -> ThreadPoolExecutor:
+    """Threads that wait for the next shift: starting one anew would make a message wait for it. After a fork, others."""
+    return ThreadPoolExecutor(MOST, thread_name_prefix="supervisor-of-durable")
 
 
 class Evictable(Protocol):
@@ -76,17 +86,18 @@ class Supervisor:
         self._renew_at = 0.0
         self._beaten_at = time.monotonic()
         self._calls: SimpleQueue[str] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"durable-supervisor-{queue}", daemon=True)
+        self._ended: Future[None] | None = None
 
     def __enter__(self) -> Self:
         self._stop.listen(self._calls)
-        self._thread.start()
+        self._ended = _threads(os.getpid()).submit(self._run)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop.forget(self._calls)
         self._calls.put("end")
-        self._thread.join()
+        if self._ended is not None:
+            self._ended.exception()  # waits; the thread has told of its own faults
 
     # -- called by the shift
 

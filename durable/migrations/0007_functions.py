@@ -32,6 +32,25 @@ BEGIN
 END $$
 """
 
+#: Due runs of one queue for a worker, the longest due first; see `Store.claim`.
+FUNCTIONS["durable_claim_1"] = """
+CREATE FUNCTION durable_claim_1(on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer)
+RETURNS SETOF durable_run LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+BEGIN
+  RETURN QUERY WITH due AS MATERIALIZED (
+    SELECT id FROM durable_run
+    WHERE queue = on_queue AND wake_at IS NOT NULL AND wake_at <= at
+      AND (lease_expires_at IS NULL OR lease_expires_at <= at) AND state <> 'paused'
+    ORDER BY wake_at, id LIMIT at_most FOR NO KEY UPDATE SKIP LOCKED)
+  UPDATE durable_run AS r SET fence = r.fence + 1,
+    crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
+    lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
+    state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,
+    wake_at = LEAST(r.wake_at, at)
+  FROM due WHERE r.id = due.id RETURNING r.*;
+END $$
+"""
+
 #: One entry and its metadata: the pending request, NULL and nothing written if the fence has moved on. Whoever writes
 #: entries of a run has its row locked, so nobody comes between the look and the insert.
 FUNCTIONS["durable_record_1"] = """

@@ -164,18 +164,12 @@ class PostgresStore:
     def claim(
         self, *, queues: Sequence[str], now: datetime, lease_until: datetime, worker: str, limit: int
     ) -> list[RunRecord]:
-        parameters: dict[str, Any] = {
-            "queues": [pack(queue) for queue in queues],
-            "now": now,
-            "lease_until": lease_until,
-            "worker": pack(worker),
-            "limit": limit,
-        }
-        statement = statements.CLAIM
+        parameters: dict[str, Any] = {"now": now, "lease_until": lease_until, "worker": pack(worker), "limit": limit}
         if len(queues) == 1:
-            statement, parameters["queue"] = statements.CLAIM_OF_ONE, pack(queues[0])
-        runs = [to_run(row) for row in self._rows(statement, parameters)]
-        return sorted(runs, key=lambda run: (run.wake_at or now, run.id))
+            found = self._rows(statements.CLAIM_OF_ONE, {**parameters, "queue": pack(queues[0])})
+        else:
+            found = self._rows(statements.CLAIM, {**parameters, "queues": [pack(queue) for queue in queues]})
+        return sorted(map(to_run, found), key=lambda run: (run.wake_at or now, run.id))
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         parameters = {"run": pack(run_id), "now": now, "lease_until": lease_until, "worker": pack(worker)}

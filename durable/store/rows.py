@@ -71,7 +71,8 @@ class Columns:
         self.names = [field.attname for field in found]
         self.types = {field.attname: type_of.get(type(field), "text") for field in found}
         self.dumps = {field.attname: _dump(field) for field in found}
-        self.loads = [_load(field) for field in found]
+        loads = [_load(field) for field in found]
+        self._loads = [(place, load) for place, load in enumerate(loads) if load is not _same]
 
     def sql(self, prefix: str = "") -> str:
         """The names, to be selected or inserted: `prefix` is a table's alias and a dot."""
@@ -87,10 +88,11 @@ class Columns:
 
     def loaded(self, row: Sequence[Any]) -> dict[str, Any]:
         """The record's attributes from a row of these columns in this order."""
-        return {
-            name: value if value is None else load(value)
-            for name, load, value in zip(self.names, self.loads, row, strict=True)
-        }
+        values = list(row)
+        for place, load in self._loads:
+            if (value := values[place]) is not None:
+                values[place] = load(value)
+        return dict(zip(self.names, values, strict=True))
 
 
 def _same(value: Any) -> Any:

@@ -52,9 +52,10 @@ CLAIM: Final = f"""WITH due AS MATERIALIZED (
   ORDER BY wake_at, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING {RUN.sql("r.")}"""
 
-#: The same for one queue, in `queue`: only then does the index of due runs give them in order, and the first few are found
-#: without sorting all that are due.
-CLAIM_OF_ONE: Final = CLAIM.replace("queue = ANY(%(queues)s::text[])", "queue = %(queue)s::text")
+#: The same for one queue, by a function that keeps its plan: only then does the index of due runs give them in order, and
+#: the first few are found without sorting all that are due. Parameters: queue, now, lease_until, worker, limit.
+CLAIM_OF_ONE: Final = f"""SELECT {RUN.sql()} FROM durable_claim_1(
+  %(queue)s::text, %(now)s::timestamptz, %(lease_until)s::timestamptz, %(worker)s::text, %(limit)s::integer)"""
 
 #: Parameters: run, now, lease_until, worker. Rows of RUN.
 CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}

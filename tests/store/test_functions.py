@@ -23,6 +23,7 @@ from tests.store.conftest import POSTGRES, SQLITE
 from tests.store.making import NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
 
 NAMES = (
+    "durable_claim_1",
     "durable_start_1",
     "durable_record_1",
     "durable_flush_1",
