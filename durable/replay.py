@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from durable.core.entries import ENDED, Entry, Kind, RunRecord, RunState, Status
+from durable.core.entries import ENDED, Entry, Kind, RunState, Status
 from durable.core.replaying import Replay
 from durable.core.rollback import is_compensable
 
@@ -89,7 +89,7 @@ def plan_of(replay: Replay, entries: Sequence[Entry], now: datetime) -> ReplayPl
         not_compensated=tuple(not_compensated),
         refusals=tuple(refusals),
         in_place_refusals=(*refusals, *in_place),
-        notes=tuple(_notes(run, not_compensated)),
+        notes=tuple(_notes(replay, not_compensated)),
         hash=_hash_of(replay, entries),
     )
 
@@ -116,14 +116,17 @@ def _refusals(replay: Replay, *, is_held: bool) -> list[str]:
     return [f"{_listed(running)} would stay and is being run now: pause the run, or wait until that has ended"]
 
 
-def _notes(run: RunRecord, not_compensated: Sequence[str]) -> Iterable[str]:
+def _notes(replay: Replay, not_compensated: Sequence[str]) -> Iterable[str]:
+    failed = [name for name, status in replay.siblings() if status == "failed"]
+    if failed:
+        yield f"{_listed(failed)} has failed and stays so: replay from there to have it run again"
     if not_compensated:
         yield (
             f"the rollback handlers of {_listed(not_compensated)} are not run: what was done there stands, and is done "
             "again"
         )
-    if run.state not in ENDED:
-        yield f"this run is {run.state}: a new run goes on beside it, unless you cancel this one"
+    if replay.run.state not in ENDED:
+        yield f"this run is {replay.run.state}: a new run goes on beside it, unless you cancel this one"
 
 
 def _hash_of(replay: Replay, entries: Iterable[Entry]) -> str:

@@ -325,6 +325,23 @@ def test_a_place_that_is_not_there(h: Harness, flavour: Flavour) -> None:
         run.plan_replay(5)  # type: ignore[arg-type]
 
 
+def test_a_branch_that_failed_and_stays_is_told_of(h: Harness, flavour: Flavour) -> None:
+    world = World()
+
+    async def failing(ctx: Any) -> Any:
+        raise CriticalError("no")
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.join("j", {"good": world.branch("g"), "bad": failing})
+
+    run = h.start(flavour(ship))
+    assert h.finish(run).state == "failed"
+    assert run.plan_replay("j/good").notes == (
+        '"j/bad" has failed and stays so: replay from there to have it run again',
+    )
+    assert run.plan_replay("j/bad").notes == ()
+
+
 # -- what the code was told before
 
 
