@@ -60,6 +60,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "cancel": "operate_run",
     "recover": "operate_run",
     "replay": "replay_run",
+    "prune": "delete_run",
 }
 
 

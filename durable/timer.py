@@ -24,9 +24,9 @@ from django.utils import timezone
 from redis import Redis
 from redis.exceptions import RedisError
 
-from durable import bell, redis_client
+from durable import bell, pulse, redis_client
 from durable.conf import conf
-from durable.process import DATABASE_TROUBLE, close_connections, close_stale_connections
+from durable.process import DATABASE_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.store.base import Store
 
@@ -149,6 +149,7 @@ class Sweep(Periodic):
         """Ring, prune a little, and come again after the interval."""
         for queue in self.store.due_queues(now):
             bell.ring(queue, insist=True)
+        pulse.beat(now, worker_name())
         self._prune(now)
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
 

@@ -29,7 +29,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "models": (("models", "querysets", "migrations"), ("core", "foundation")),
     "store": (("store",), ("models", "core", "foundation")),
     "retention": (("retention",), ("models", "core", "foundation")),
-    "bell": (("bell", "redis_client"), ("models", "core", "foundation")),
+    "bell": (("bell", "pulse", "redis_client"), ("models", "core", "foundation")),
     "backend": (("backend",), ("store", "bell", "models", "core", "foundation")),
     "operations": (
         ("operations", "replay", "audit", "history", "handles", "definitions"),
@@ -40,7 +40,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("operations", "context", "drivers", "backend", "store", "bell", "models", "core", "foundation"),
     ),
     "worker": (
-        ("worker", "passes", "jobs", "timer", "process", "stopping", "supervisor", "fleet", "rq_workers"),
+        ("worker", "passes", "jobs", "timer", "process", "stopping", "supervisor", "fleet", "rq_workers", "recommit"),
         ("drivers", "context", "backend", "retention", "store", "bell", "models", "core", "foundation"),
     ),
     "inspection": (("inspection",), ("backend", "store", "bell", "models", "core", "foundation")),
@@ -48,6 +48,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "surfaces": (
         (
             "admin",
+            "cli",
             "api",
             "management",
             "tasks",
@@ -70,7 +71,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 ALLOWED: Final[dict[tuple[str, str], str]] = {}
 
 # Operators' surfaces: they read rows, and change them through operations only.
-CLOSED: Final = ("admin", "api", "management")
+CLOSED: Final = ("admin", "api", "cli", "management")
 WRITES: Final = frozenset(
     {
         *("save", "asave", "create", "acreate", "bulk_create", "abulk_create", "bulk_update", "abulk_update"),

@@ -1,0 +1,169 @@
+"""Arguments that several subcommands have, and how their texts are read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final, NoReturn, TextIO
+
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
+
+from durable.cli.output import FORMATS, Output
+from durable.core.duration import parse_duration
+
+__all__ = [
+    "JSON_HELP",
+    "add_acting",
+    "add_confirming",
+    "add_format",
+    "add_ids",
+    "confirmed",
+    "duration",
+    "given_ids",
+    "is_at_terminal",
+    "json_value",
+    "keyword",
+    "moment",
+    "read_all",
+]
+
+JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is read from standard input"
+
+
+def add_format(parser: ArgumentParser, *formats: str) -> None:
+    """`-o`."""
+    parser.add_argument(
+        "-o", "--output", choices=formats or FORMATS, default="table", metavar="FORMAT", help="what to print"
+    )
+
+
+def add_ids(parser: ArgumentParser) -> None:
+    """The ids of runs."""
+    parser.add_argument(
+        "ids", nargs="+", metavar="ID", help="run ids; - reads more of them from standard input, one a line"
+    )
+
+
+def add_acting(parser: ArgumentParser) -> None:
+    """Who acts, and why."""
+    parser.add_argument("--reason", default="", help="why; stands in the audit log")
+    parser.add_argument(
+        "--as", dest="user", metavar="USER", help="act as this user of Django, with no more than the user's permissions"
+    )
+
+
+def add_confirming(parser: ArgumentParser) -> None:
+    """For what changes much."""
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+def given_ids(ids: Iterable[str], stdin: TextIO | None = None) -> Iterator[str]:
+    """The ids, each once, in order; in the place of "-" the lines of standard input, as they come."""
+    seen: set[str] = set()
+    for each in ids:
+        found: Iterable[str] = (line.rstrip("\r\n") for line in stdin or sys.stdin) if each == "-" else (each,)
+        for run_id in found:
+            if run_id.strip() and run_id not in seen:
+                seen.add(run_id)
+                yield run_id
+
+
+def is_at_terminal() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def confirmed(output: Output, question: str) -> bool:
+    """Ask the person at the terminal; True for yes."""
+    output.stderr.write(f"{question} [y/N] ", ending="")
+    output.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def read_all(stdin: TextIO | None = None) -> str:
+    """All of standard input."""
+    return (stdin or sys.stdin).read()
+
+
+# -- types, for argparse: they raise ArgumentTypeError with what was expected
+
+
+def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def typed(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from error
+
+    return typed
+
+
+@_typed
+def duration(text: str) -> timedelta:
+    """ "30 days", "2h", or seconds."""
+    return parse_duration(float(text) if _is_number(text) else text)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@_typed
+def moment(text: str) -> datetime:
+    """A moment: an ISO 8601 date or time, in the current time zone unless it says another, or a duration before now."""
+    found = _parsed(text)
+    if found is not None:
+        return found if timezone.is_aware(found) else timezone.make_aware(found)
+    try:
+        return timezone.now() - parse_duration(text)
+    except ValueError:
+        raise ValueError(f'{text!r} is no moment: write "2 hours" for so long ago, or 2026-05-01T12:30') from None
+
+
+def _parsed(text: str) -> datetime | None:
+    if (found := parse_datetime(text)) is not None:
+        return found
+    day = parse_date(text)
+    return None if day is None else datetime(day.year, day.month, day.day)  # noqa: DTZ001  # the zone comes after
+
+
+@_typed
+def json_value(text: str) -> Any:
+    """A value as JSON; a text that does not look like JSON is itself. "-" is standard input, which has to be JSON."""
+    if text == "-":
+        return _strict(read_all())
+    if text[:1] in ("{", "[", '"'):
+        return _strict(text)
+    try:
+        return _strict(text)
+    except ValueError:
+        return text
+
+
+@_typed
+def keyword(text: str) -> tuple[str, Any]:
+    """`name=value`, the value as `json_value` reads it."""
+    name, mark, value = text.partition("=")
+    if not (mark and name.isidentifier()):
+        raise ValueError(f"{text!r} is no keyword argument: write name=value")
+    return name, json_value(value)
+
+
+def _strict(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"that is no JSON: {error}") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"JSON has no {name}")

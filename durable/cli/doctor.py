@@ -1,0 +1,169 @@
+"""`durable doctor`: is everything there that runs need, and is there anything that needs a person?"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from django.core.checks import ERROR, run_checks
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+from django.utils import timezone
+from redis.exceptions import RedisError
+
+from durable import pulse
+from durable.cli.arguments import add_format
+from durable.cli.exits import Exit
+from durable.cli.output import Cell, Output
+from durable.cli.subcommand import Subcommand
+from durable.conf import conf
+from durable.inspection import Workers, findings, look_at_workers
+from durable.inspection.words import plural, relative
+from durable.process import DATABASE_TROUBLE
+
+__all__ = ["DOCTOR"]
+
+OK: Final = "ok"
+NOTE: Final = "note"  # to be known
+PROBLEM: Final = "problem"  # a person is needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was looked at (`kind` is a stable word), the verdict, what was found, and what to do about it."""
+
+    kind: str
+    verdict: str
+    found: str
+    advice: str = ""
+    runs: Sequence[str] = ()
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--ignore", action="append", default=[], metavar="KIND", help="let this pass; may be given again"
+    )
+    add_format(parser, "table", "json")
+
+
+def _doctor(options: Namespace, output: Output) -> int:
+    diagnoses = [_ignored(each) if each.kind in options.ignore else each for each in _diagnoses()]
+    if output.format == "json":
+        for each in diagnoses:
+            data = {"kind": each.kind, "verdict": each.verdict, "found": each.found, "advice": each.advice}
+            output.json(data | {"runs": list(each.runs)})
+    else:
+        rows = ((each.kind, Cell(each.verdict, each.verdict), each.found) for each in diagnoses)
+        output.table(["LOOKED AT", "VERDICT", "FOUND"], rows)
+        for each in diagnoses:
+            if each.verdict != OK:
+                _print_advice(output, each)
+    return Exit.REFUSED if any(each.verdict == PROBLEM for each in diagnoses) else Exit.OK
+
+
+def _ignored(each: Diagnosis) -> Diagnosis:
+    verdict = NOTE if each.verdict == PROBLEM else each.verdict
+    return Diagnosis(kind=each.kind, verdict=verdict, found=each.found, advice=each.advice, runs=each.runs)
+
+
+def _print_advice(output: Output, diagnosis: Diagnosis) -> None:
+    output.line()
+    output.line(f"{diagnosis.kind}: {diagnosis.found}")
+    if diagnosis.advice:
+        output.line(f"  {diagnosis.advice}")
+    for run_id in diagnosis.runs:
+        output.line(f"  {run_id}")
+
+
+def _diagnoses() -> Iterator[Diagnosis]:
+    yield _settings()
+    database = _database()
+    yield database
+    if database.verdict == PROBLEM:
+        return  # the rest is read from it
+    workers = look_at_workers()
+    yield _redis(workers)
+    if not workers.problem:
+        yield _workers(workers)
+        yield _sweep()
+    yield from _attention(workers)
+
+
+def _settings() -> Diagnosis:
+    wrong = [each for each in run_checks(tags=["durable"]) if each.level >= ERROR]
+    if not wrong:
+        return Diagnosis(kind="settings", verdict=OK, found="manage.py check finds no error")
+    advice = " ".join(str(each.hint) for each in wrong if each.hint)
+    return Diagnosis(kind="settings", verdict=PROBLEM, found=" ".join(str(each.msg) for each in wrong), advice=advice)
+
+
+def _database() -> Diagnosis:
+    try:
+        executor = MigrationExecutor(connections[conf.DATABASE])
+        wanted = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "durable"]
+        missing = executor.migration_plan(wanted)
+    except DATABASE_TROUBLE as error:
+        advice = f'Check DATABASES["{conf.DATABASE}"] and the server.'
+        return Diagnosis(kind="database", verdict=PROBLEM, found=f"it does not answer: {error}", advice=advice)
+    if missing:
+        names = ", ".join(migration.name for migration, _ in missing)
+        advice = f"Run: manage.py migrate durable --database {conf.DATABASE}"
+        return Diagnosis(kind="database", verdict=PROBLEM, found=f"migrations are missing: {names}", advice=advice)
+    return Diagnosis(kind="database", verdict=OK, found="it answers, and has durable's tables")
+
+
+def _redis(workers: Workers) -> Diagnosis:
+    if workers.problem:
+        advice = "What becomes due waits until Redis is back. Check RQ_QUEUES and the server."
+        return Diagnosis(kind="redis", verdict=PROBLEM, found=workers.problem, advice=advice)
+    return Diagnosis(kind="redis", verdict=OK, found="it answers")
+
+
+def _workers(workers: Workers) -> Diagnosis:
+    known = [worker for worker in workers.workers if worker.state != "unknown"]
+    held = sum(len(worker.runs) for worker in workers.workers)
+    found = f"{plural(len(known), 'worker')}, {plural(held, 'run')} in hand"
+    if known:
+        return Diagnosis(kind="workers", verdict=OK, found=found)
+    advice = "Start some: manage.py durable_worker"
+    return Diagnosis(kind="workers", verdict=PROBLEM, found="there are none", advice=advice)
+
+
+def _sweep() -> Diagnosis:
+    now = timezone.now()
+    try:
+        last = pulse.last_sweep()
+    except (RedisError, OSError) as error:
+        return Diagnosis(kind="sweep", verdict=PROBLEM, found=f"Redis did not tell: {error}")
+    advice = "Keep at least one manage.py durable_worker: plain RQ workers bring neither the timer nor the sweep."
+    if last is None:
+        return Diagnosis(kind="sweep", verdict=PROBLEM, found="no sweep has given a sign of life", advice=advice)
+    seen = f"last {relative(last.at, now)}, by {last.by}"
+    if last.is_overdue(now):
+        return Diagnosis(kind="sweep", verdict=PROBLEM, found=seen, advice=advice)
+    return Diagnosis(kind="sweep", verdict=OK, found=seen)
+
+
+def _attention(workers: Workers) -> Iterator[Diagnosis]:
+    """What the runs need. Redis has been told of already."""
+    found = [each for each in findings(timezone.now(), workers) if each.kind != "redis"]
+    for each in found:
+        yield Diagnosis(
+            kind=each.kind,
+            verdict=PROBLEM if each.is_urgent else NOTE,
+            found=f"{each.title} ({each.count})" if each.runs else each.title,
+            advice=each.advice,
+            runs=[run_id for run_id, _ in each.runs],
+        )
+    if not found:
+        yield Diagnosis(kind="runs", verdict=OK, found="none needs a person")
+
+
+DOCTOR = Subcommand(
+    name="doctor",
+    help="Check database, Redis, workers, sweep and runs; exit with 1 when a person is needed.",
+    configure=_configure,
+    run=_doctor,
+)

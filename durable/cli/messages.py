@@ -1,0 +1,171 @@
+"""`durable start`, `send`, `ask` and `result`: what an application does with runs, from a shell."""
+
+from __future__ import annotations
+
+import inspect
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from durable import operations, registry
+from durable.audit import acting_as
+from durable.cli.acting import actor
+from durable.cli.arguments import JSON_HELP, add_acting, add_format, duration, json_value, keyword
+from durable.cli.exits import Exit
+from durable.cli.output import Output
+from durable.cli.subcommand import Subcommand, found_run
+from durable.core.errors import RunCancelledError, RunFailedError
+from durable.inspection import jsonable, payload, redacted
+from durable.operations import StartRequest
+from durable.operations.attribution import REFUSALS
+
+__all__ = ["ASK", "RESULT", "SEND", "START"]
+
+
+def _refused(output: Output, error: Exception) -> int:
+    output.complain(error)
+    return Exit.REFUSED
+
+
+# -- start
+
+
+def _configure_start(parser: ArgumentParser) -> None:
+    parser.add_argument("workflow", metavar="WORKFLOW")
+    parser.add_argument("arguments", nargs="*", metavar="ARG", type=json_value, help=JSON_HELP)
+    parser.add_argument(
+        "-k", "--keyword", action="append", default=[], type=keyword, metavar="NAME=VALUE", help="may be given again"
+    )
+    parser.add_argument("--id", help="the run's id; a run that has it and the same input is left as it is")
+    parser.add_argument("-q", "--queue", metavar="NAME", help="another queue than the workflow's")
+    parser.add_argument("--delay", type=duration, metavar="DURATION", default="0 s", help='"10 minutes", say')
+    parser.add_argument("--new", action="store_true", help="refuse an id that exists")
+    add_acting(parser)
+    add_format(parser, "ids", "json")
+    parser.set_defaults(output="ids")
+
+
+def _start(options: Namespace, output: Output) -> int:
+    try:
+        definition = registry.get(options.workflow)
+    except registry.UnknownWorkflowError as error:
+        raise CommandError(str(error), returncode=Exit.USAGE) from error
+    request = StartRequest(
+        workflow=definition.name,
+        signature=inspect.signature(definition.function),
+        queue=options.queue or definition.queue,
+        delay=options.delay.total_seconds(),
+        refuses_existing=options.new,
+    )
+    call = (options.id, tuple(options.arguments), dict(options.keyword))
+    try:
+        with acting_as(actor(options.user), reason=options.reason):
+            [run_id] = operations.start(request, [call])
+    except REFUSALS as error:
+        return _refused(output, error)
+    if output.format == "json":
+        output.json({"id": run_id, "workflow": definition.name})
+    else:
+        output.id(run_id)
+    return Exit.OK
+
+
+START = Subcommand(
+    name="start", help="Start a run of a workflow; prints its id.", configure=_configure_start, run=_start
+)
+
+# -- send and ask
+
+
+def _configure_send(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("queue", metavar="QUEUE", help="the message queue that the run waits for")
+    parser.add_argument("body", nargs="?", metavar="BODY", type=json_value, help=JSON_HELP)
+    parser.add_argument(
+        "--message-id", metavar="ID", help="a message with an id that the run has seen is not sent again"
+    )
+    add_acting(parser)
+
+
+def _send(options: Namespace, output: Output) -> int:
+    try:
+        with acting_as(actor(options.user), reason=options.reason):
+            sent = operations.send(options.id, options.queue, options.body, idempotency_id=options.message_id)
+    except REFUSALS as error:
+        return _refused(output, error)
+    output.id(sent)
+    return Exit.OK
+
+
+SEND = Subcommand(
+    name="send", help="Send a message to a run; prints the message's id.", configure=_configure_send, run=_send
+)
+
+
+def _configure_ask(parser: ArgumentParser) -> None:
+    _configure_send(parser)
+    parser.add_argument(
+        "--timeout",
+        type=duration,
+        metavar="DURATION",
+        help='how long to wait for the answer: "30 s" (default: for ever)',
+    )
+
+
+def _ask(options: Namespace, output: Output) -> int:
+    timeout = None if options.timeout is None else options.timeout.total_seconds()
+    try:
+        with acting_as(actor(options.user), reason=options.reason):
+            answer = operations.ask(
+                options.id, options.queue, options.body, timeout=timeout, idempotency_id=options.message_id
+            )
+    except TimeoutError as error:
+        output.complain(error)
+        return Exit.TIMEOUT
+    except REFUSALS as error:
+        return _refused(output, error)
+    workflow = operations.record(options.id).workflow
+    output.pretty(jsonable(redacted(workflow, f"response:{options.queue}", answer)))
+    return Exit.OK
+
+
+ASK = Subcommand(
+    name="ask", help="Send a message to a run and print its answer, as JSON.", configure=_configure_ask, run=_ask
+)
+
+# -- result
+
+
+def _configure_result(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument(
+        "--timeout", type=duration, metavar="DURATION", help='how long to wait for the end: "30 s" (default: for ever)'
+    )
+
+
+def _result(options: Namespace, output: Output) -> int:
+    run = found_run(options.id)
+    timeout = None if options.timeout is None else options.timeout.total_seconds()
+    try:
+        operations.result(run.id, timeout)
+    except TimeoutError as error:
+        output.complain(error)
+        return Exit.TIMEOUT
+    except (RunFailedError, RunCancelledError) as error:
+        return _refused(output, error)
+    output.pretty(_output(run.id))
+    return Exit.OK
+
+
+def _output(run_id: str) -> Any:
+    ended = found_run(run_id)
+    return payload(ended.workflow, "output", ended.output)
+
+
+RESULT = Subcommand(
+    name="result",
+    help="Wait until a run has ended, and print what it returned, as JSON.",
+    configure=_configure_result,
+    run=_result,
+)

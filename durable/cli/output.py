@@ -1,0 +1,155 @@
+"""What is printed and how: data to standard output in the format that was asked for, talk to standard error.
+
+Owns the escaping of what others wrote, tables, colours (on a terminal alone), and nothing about runs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any, Final, Literal, Protocol
+
+__all__ = ["FORMATS", "Cell", "Format", "Output", "Stream", "safe"]
+
+Format = Literal["table", "json", "ids"]
+FORMATS: Final[tuple[Format, ...]] = ("table", "json", "ids")
+
+#: Categories of characters that a terminal may obey, or that hide what is written: controls, formats (which turn the
+#: direction of text), surrogates, private and unassigned ones, and line and paragraph separators.
+_UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+_STYLES: Final = {
+    "completed": "green",
+    "ok": "green",
+    "done": "green",
+    "failed": "red",
+    "exhausted": "red",
+    "problem": "bold red",
+    "refused": "red",
+    "running": "cyan",
+    "rolling_back": "yellow",
+    "paused": "yellow",
+    "note": "yellow",
+    "cancelled": "dim",
+}
+
+
+class Stream(Protocol):
+    """The part of Django's `OutputWrapper` that is used."""
+
+    def write(self, msg: str = "", style_func: Callable[[str], str] | None = None, ending: str | None = None) -> None:
+        """Write a text."""
+
+    def flush(self) -> None:
+        """Hand on what was written."""
+
+    def isatty(self) -> bool:
+        """Whether a person reads it."""
+
+
+def safe(text: object, *, lines: bool = False) -> str:
+    """`text` with what a terminal would obey written as escapes; with `lines`, its line breaks and tabs stay."""
+    kept = "\n\t" if lines else ""
+    return "".join(
+        each if each in kept or unicodedata.category(each) not in _UNSAFE else _escaped(each) for each in str(text)
+    )
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell whose colour is that of a word, the state of a run for example."""
+
+    text: str
+    word: str = ""
+
+
+class Output:
+    """Prints in one format. `format` is "table", "json" (a JSON document on each line) or "ids" (an id on each line)."""
+
+    def __init__(self, stdout: Stream, stderr: Stream, format: Format = "table", *, is_coloured: bool = True) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        self.format = format
+        self._is_coloured = is_coloured and stdout.isatty()
+
+    # -- data
+
+    def json(self, data: Any) -> None:
+        """One line of JSON, in ASCII: no character of it is more than data to whatever it goes through."""
+        self.stdout.write(json.dumps(data, separators=(", ", ": ")))
+
+    def pretty(self, data: Any) -> None:
+        """JSON for reading: on a terminal indented, else one line."""
+        self.stdout.write(json.dumps(data, indent=2 if self.stdout.isatty() else None))
+
+    def id(self, run_id: str) -> None:
+        """One id; an id is printable by its rules."""
+        self.stdout.write(run_id)
+
+    def line(self, text: object = "") -> None:
+        """One line of text."""
+        self.stdout.write(safe(text))
+
+    def text(self, text: object) -> None:
+        """Text of several lines."""
+        self.stdout.write(safe(text, lines=True))
+
+    def facts(self, facts: Mapping[str, object]) -> None:
+        """Names and values, one to a line; what is empty is left out."""
+        shown = {name: value for name, value in facts.items() if value not in (None, "")}
+        width = max(map(len, shown), default=0)
+        for name, value in shown.items():
+            self.line(f"{name.ljust(width)}  {value}")
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[Cell | object]]) -> None:
+        """A table; on a terminal in colour and as wide as that is, else plain and as wide as its contents."""
+        cells = [[each if isinstance(each, Cell) else Cell(str(each)) for each in row] for row in rows]
+        if not cells:
+            return
+        drawn = _rich_table(headings, cells) if self._is_coloured else None
+        self.stdout.write(_plain_table(headings, cells) if drawn is None else drawn, ending="")
+
+    # -- talk
+
+    def say(self, text: object) -> None:
+        """A line for the person who watches."""
+        self.stderr.write(safe(text))
+
+    def complain(self, text: object) -> None:
+        """A line about what was not done."""
+        self.stderr.write(f"durable: {safe(text)}")
+
+
+def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    lines = [list(headings), *([safe(cell.text) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    drawn = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
+    return "".join(f"{line.rstrip()}\n" for line in drawn)
+
+
+def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str | None:
+    """None where rich, the extra `durable[cli]`, is not installed."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        return None
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, heading in enumerate(headings):
+        is_last = number == len(headings) - 1
+        table.add_column(heading, no_wrap=number == 0, overflow="fold", ratio=1 if is_last else None)
+    for row in rows:
+        table.add_row(*(Text(safe(cell.text), style=_STYLES.get(cell.word, "")) for cell in row))
+    drawn = StringIO()
+    width = shutil.get_terminal_size().columns
+    Console(file=drawn, force_terminal=True, width=width, highlight=False, legacy_windows=False).print(table)
+    return drawn.getvalue()

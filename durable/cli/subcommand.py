@@ -1,0 +1,34 @@
+"""What a subcommand is: a name, its arguments, and what it does."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.core.management.base import CommandError
+
+from durable.cli.exits import Exit
+from durable.cli.output import Output
+from durable.conf import conf
+from durable.models import Run
+
+__all__ = ["Subcommand", "found_run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subcommand:
+    """`help` is a sentence; `configure` adds the arguments; `run` does it and returns the exit status."""
+
+    name: str
+    help: str
+    configure: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace, Output], int]
+
+
+def found_run(run_id: str) -> Run:
+    """The run's row. Raises CommandError if there is none."""
+    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first()
+    if run is None:
+        raise CommandError(f'there is no run "{run_id}"', returncode=Exit.REFUSED)
+    return run

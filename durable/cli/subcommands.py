@@ -1,0 +1,21 @@
+"""All subcommands, in the order in which the help lists them."""
+
+from __future__ import annotations
+
+from durable.cli.doctor import DOCTOR
+from durable.cli.listing import LIST
+from durable.cli.messages import ASK, RESULT, SEND, START
+from durable.cli.replaying import REPLAY
+from durable.cli.showing import EXPORT, SHOW, WHY
+from durable.cli.subcommand import Subcommand
+from durable.cli.upkeep import PRUNE, WORKERS
+from durable.cli.verbs import VERBS
+
+__all__ = ["SUBCOMMANDS"]
+
+SUBCOMMANDS: tuple[Subcommand, ...] = (
+    *(LIST, SHOW, WHY, RESULT),
+    *(START, SEND, ASK),
+    *VERBS,
+    *(REPLAY, EXPORT, PRUNE, DOCTOR, WORKERS),
+)

@@ -1,0 +1,160 @@
+"""`durable retry`, `cancel`, `wake`, `pause`, `resume` and `restart`: one verb on each of the runs that are named.
+
+Each run is decided by itself, as everywhere: what one refuses stops none of the others.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from durable import backend, operations
+from durable.audit import acting_as
+from durable.cli.acting import actor
+from durable.cli.arguments import add_acting, add_confirming, add_format, add_ids, confirmed, given_ids, is_at_terminal
+from durable.cli.exits import Exit
+from durable.cli.output import Output
+from durable.cli.subcommand import Subcommand
+from durable.operations.attribution import REFUSALS, outcome_of
+
+__all__ = ["VERBS"]
+
+PAGE = 100  # runs whose states are read at once
+
+
+def _configure(add_options: Callable[[ArgumentParser], None], parser: ArgumentParser) -> None:
+    add_ids(parser)
+    add_options(parser)
+    add_acting(parser)
+    add_confirming(parser)
+    add_format(parser)
+
+
+def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, options: Namespace, output: Output) -> int:
+    ids: Iterable[str] = given_ids(options.ids)
+    if options.dry_run:
+        return _preview(verb, ids, output)
+    if not options.yes and "-" not in options.ids and is_at_terminal():
+        ids = list(ids)
+        if len(ids) > 1 and not confirmed(output, f"{verb.capitalize()} {len(ids)} runs?"):
+            output.say("Nothing was done.")
+            return Exit.REFUSED
+    done = refused = 0
+    with acting_as(actor(options.user), reason=options.reason):
+        for run_id in ids:
+            try:
+                became = call(run_id, options)
+            except REFUSALS as error:
+                refused += 1
+                output.complain(error)
+                _print(output, run_id, str(outcome_of(error)), detail=str(error))
+            else:
+                done += 1
+                _print(output, run_id, "done", became=became)
+    if done + refused != 1 or not refused:
+        output.say(f"{done} {past}{f', {refused} refused' if refused else ''}")
+    return Exit.REFUSED if refused else Exit.OK
+
+
+def _print(output: Output, run_id: str, outcome: str, *, detail: str = "", became: str | None = None) -> None:
+    """The data: a result for each run, or the ids of those that it was done to (of the new ones, if there are)."""
+    if output.format == "json":
+        data: dict[str, Any] = {"id": run_id, "outcome": outcome}
+        output.json(data | ({"detail": detail} if detail else {}) | ({"new_id": became} if became else {}))
+    elif outcome == "done" and (output.format == "ids" or became is not None):
+        output.id(became or run_id)
+
+
+def _preview(verb: str, ids: Iterable[str], output: Output) -> int:
+    """For which of the runs the verb is allowed, as they are now."""
+    allowed = operations.ALLOWED.get(verb)
+    count = 0
+    for run_id, state in _states(ids):
+        is_possible = state is not None and (allowed is None or state in allowed)
+        count += is_possible
+        if output.format == "json":
+            output.json({"id": run_id, "state": state, "allowed": is_possible})
+        elif output.format == "ids" and is_possible:
+            output.id(run_id)
+        elif output.format == "table":
+            what = "there is no such run" if state is None else f"it is {state}"
+            output.line(f"{run_id}: {'yes' if is_possible else 'no'}, {what}")
+    output.say(f"{count} would be done, nothing was")
+    return Exit.OK
+
+
+def _states(ids: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    iterator = iter(ids)
+    while page := list(islice(iterator, PAGE)):
+        states = backend.current().store.states(page)
+        yield from ((run_id, states.get(run_id)) for run_id in page)
+
+
+def _nothing(_parser: ArgumentParser) -> None:
+    """No options of its own."""
+
+
+def _cancel_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--rollback", action="store_true", help="undo what was done: compensate before it ends")
+
+
+def _wake_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--end-sleeps", action="store_true", help="end its sleeps too")
+
+
+def _verb(
+    name: str,
+    help: str,
+    call: Callable[[str, Namespace], str | None],
+    *,
+    verb: str = "",
+    past: str,
+    options: Callable[[ArgumentParser], None] = _nothing,
+) -> Subcommand:
+    return Subcommand(
+        name=name,
+        help=help,
+        configure=partial(_configure, options),
+        run=partial(_run, verb or name, call, past),
+    )
+
+
+VERBS = (
+    _verb(
+        "retry",
+        "Let failed runs go on: what made them fail is tried again.",
+        lambda run_id, _: operations.recover(run_id),
+        verb="recover",
+        past="retried",
+    ),
+    _verb(
+        "cancel",
+        "End runs for good: parked ones at once, running ones at their next operation.",
+        lambda run_id, options: operations.cancel(run_id, rollback=options.rollback),
+        past="cancelled, or asked to",
+        options=_cancel_options,
+    ),
+    _verb(
+        "wake",
+        "Give runs a pass now, and try steps in backoff at once.",
+        lambda run_id, options: operations.wake(run_id, end_sleeps=options.end_sleeps),
+        past="woken",
+        options=_wake_options,
+    ),
+    _verb(
+        "pause",
+        "Stop runs until they are resumed.",
+        lambda run_id, _: operations.pause(run_id),
+        past="paused, or asked to",
+    ),
+    _verb("resume", "Let paused runs go on.", lambda run_id, _: operations.resume(run_id), past="resumed"),
+    _verb(
+        "restart",
+        "Start new runs of the same workflows with the same input; prints their ids.",
+        lambda run_id, _: operations.restart(run_id),
+        past="restarted",
+    ),
+)

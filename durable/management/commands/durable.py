@@ -1,0 +1,70 @@
+"""`manage.py durable <subcommand>`: operate runs from a shell. The subcommands are `durable.cli`'s."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import RawDescriptionHelpFormatter
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from durable.cli.exits import Exit
+from durable.cli.output import Output
+from durable.cli.subcommand import Subcommand
+from durable.cli.subcommands import SUBCOMMANDS
+from durable.process import DATABASE_TROUBLE
+
+EPILOG = """\
+exit status: 0 done; 1 refused, not found, failed, or a person is needed; 2 wrong usage; 3 timed out;
+4 the database does not answer. See docs/cli.md.
+"""
+
+
+class Command(BaseCommand):
+    """Operate runs."""
+
+    help = "Lists, explains and steers durable's runs."
+    requires_system_checks = []
+    stealth_options = ("subcommand",)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = EPILOG
+        subparsers = parser.add_subparsers(dest="name", metavar="SUBCOMMAND", required=True)
+        for each in SUBCOMMANDS:
+            subparser = subparsers.add_parser(each.name, help=each.help, description=each.help)
+            each.configure(subparser)
+            subparser.set_defaults(subcommand=each)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        from argparse import Namespace
+
+        subcommand: Subcommand = options["subcommand"]
+        given = Namespace(**options)
+        output = Output(
+            self.stdout, self.stderr, getattr(given, "output", "table"), is_coloured=not options["no_color"]
+        )
+        try:
+            status = self._run(subcommand, given, output)
+        except BrokenPipeError:
+            self._leave_pipe()
+            status = Exit.PIPE
+        if status:
+            sys.exit(status)
+
+    def _run(self, subcommand: Subcommand, given: Any, output: Output) -> int:
+        try:
+            status = subcommand.run(given, output)
+            self.stdout.flush()
+        except DATABASE_TROUBLE as error:
+            output.complain(f"the database does not answer: {error}")
+            return Exit.UNREACHABLE
+        except KeyboardInterrupt:
+            output.complain("interrupted")
+            return Exit.INTERRUPTED
+        return status
+
+    def _leave_pipe(self) -> None:
+        """Whoever read our output is gone: what is left of it goes nowhere, without a word, also at the end."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

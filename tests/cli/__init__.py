@@ -1,0 +1,1 @@
+"""The command line, through Django's own way to call it, and through pipes and terminals."""

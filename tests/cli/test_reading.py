@@ -1,0 +1,265 @@
+"""list, show, why, export, result: data to standard output in each format, talk to standard error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from durable.cli import listing
+from durable.models import Run
+from tests.cli.conftest import Shell, Stage
+from tests.cli.workflows import HOSTILE, approving, echo, failing, napping, steps
+
+pytestmark = pytest.mark.usefixtures("stage")
+
+
+class TestList:
+    @pytest.fixture(autouse=True)
+    def _runs(self, stage: Stage) -> None:
+        stage.start(echo, 1, id="first")
+        stage.start(failing, id="second")
+        stage.start(approving, id="third")
+
+    def test_a_table_says_what_each_run_is_up_to(self, shell: Shell) -> None:
+        done = shell("list")
+        assert done.status == 0
+        assert done.lines[0].split() == ["ID", "WORKFLOW", "STATE", "STARTED", "WHAT"]
+        assert [line.split()[0] for line in done.lines[1:]] == ["third", "second", "first"]
+        assert "Waiting for a message in approved or rejected" in done.lines[1]
+        assert "ValueError: no money" in done.lines[2]
+        assert "\x1b" not in done.out
+
+    def test_ids_and_json_lines(self, shell: Shell) -> None:
+        assert shell("list", "-o", "ids").out == "third\nsecond\nfirst\n"
+        runs = shell("list", "-o", "json").all_json
+        assert [(run["id"], run["state"], run["needs_attention"]) for run in runs] == [
+            *(("third", "sleeping", False), ("second", "failed", True), ("first", "completed", False)),
+        ]
+        assert "input" not in runs[0]
+
+    @pytest.mark.parametrize(
+        ("filters", "found"),
+        [
+            (["--state", "failed"], ["second"]),
+            (["-s", "failed", "-s", "completed"], ["second", "first"]),
+            (["--workflow", "cli.echo"], ["first"]),
+            (["--queue", "high"], []),
+            (["--waiting", "approved"], ["third"]),
+            (["--waiting", "elsewhere"], []),
+            (["--error", "NO MON"], ["second"]),
+            (["--id-prefix", "fi"], ["first"]),
+            (["thi"], ["third"]),
+            (["no money"], ["second"]),
+            (["--created-since", "1 hour"], ["third", "second", "first"]),
+            (["--created-until", "1 hour"], []),
+            (["--finished-since", "1h", "-s", "completed"], ["first"]),
+            (["--created-since", "2099-01-01"], []),
+        ],
+    )
+    def test_filters(self, shell: Shell, filters: list[str], found: list[str]) -> None:
+        assert shell("list", "-o", "ids", *filters).lines == found
+
+    def test_a_table_is_a_page_and_says_how_to_go_on(self, shell: Shell) -> None:
+        done = shell("list", "--limit", "2")
+        assert [line.split()[0] for line in done.lines[1:]] == ["third", "second"]
+        cursor = done.err.split("--cursor ")[1].split(",")[0]
+        assert [line.split()[0] for line in shell("list", "--cursor", cursor).lines[1:]] == ["first"]
+
+    def test_what_goes_into_a_pipe_is_all_of_it(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(listing, "PAGE", 1)
+        assert len(shell("list", "-o", "ids").lines) == 3
+        assert len(shell("list", "-o", "ids", "--limit", "2").lines) == 2
+
+    def test_none(self, shell: Shell) -> None:
+        done = shell("list", "-s", "paused")
+        assert (done.status, done.out) == (0, "")
+        assert "No run" in done.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["--cursor", "forged"], "cursor"),
+            (["-o", "ids", "--cursor", "forged"], "cursor"),
+            (["--limit", "0"], "at least 1"),
+            (["--state", "sleping"], "sleping"),
+            (["--created-since", "soon"], "2 hours"),
+        ],
+    )
+    def test_what_cannot_be_meant(self, shell: Shell, arguments: list[str], says: str) -> None:
+        done = shell("list", *arguments)
+        assert done.status in (1, 2)  # called from Python, argparse's complaint is a CommandError
+        assert says in done.err
+        assert done.out == ""
+
+
+class TestShow:
+    def test_a_run_and_its_history(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, id="one")
+        done = shell("show", "one")
+        assert done.status == 0
+        assert "workflow  cli.failing" in done.out
+        rows = {line.split()[0]: line.split()[1:] for line in done.lines if line}
+        assert rows["before"][:3] == ["step", "completed", "1"]
+        assert rows["charge"][:3] == ["step", "exhausted", "1"]
+        assert "no money" in done.out
+        assert "Traceback" not in done.out
+
+    def test_with_payloads(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, "not a cent", id="one")
+        done = shell("show", "one", "--payloads")
+        assert '"not a cent"' in done.out
+        assert "Traceback" in done.out
+        data = shell("show", "one", "--payloads", "-o", "json").json
+        assert data["input"] == {"args": ["not a cent"], "kwargs": {}}
+        assert [entry["location"] for entry in data["history"]] == ["before", "charge"]
+        assert "input" not in shell("show", "one", "-o", "json").json
+
+    def test_a_long_history_is_shown_in_pages(self, shell: Shell, stage: Stage) -> None:
+        stage.start(steps, id="one")
+        done = shell("show", "one", "--start", "1", "-o", "json")
+        assert [entry["location"] for entry in done.json["history"]] == ["b", "c"]
+        assert (done.json["history_start"], done.json["history_total"]) == (1, 3)
+
+    def test_a_run_that_there_is_not(self, shell: Shell) -> None:
+        for subcommand in ("show", "why", "export", "result"):
+            done = shell(subcommand, "nothing")
+            assert (done.status, done.out) == (1, "")
+            assert 'no run "nothing"' in done.err
+
+    def test_following_tells_what_happens_until_the_end(
+        self, shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stage.start(approving, id="one")
+        happens: Iterator[Callable[[], object]] = iter(
+            [lambda: shell("send", "one", "approved", '"yes"'), lambda: stage.settle("one")]
+        )
+        monkeypatch.setattr("durable.cli.following.time.sleep", lambda _seconds: next(happens)())
+        done = shell("show", "one", "--follow")
+        assert done.status == 0
+        assert done.lines[-2].endswith("  approval: completed")
+        assert "run is completed" in done.lines[-1]
+
+    def test_following_a_run_that_fails_says_so(
+        self, shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        failing.using(id="one").start()
+        monkeypatch.setattr("durable.cli.following.time.sleep", lambda _seconds: stage.settle("one"))
+        done = shell("show", "one", "--follow", "-o", "json")
+        assert done.status == 1
+        assert [each.get("location") for each in done.all_json[1:]] == ["before", "charge", None]
+        assert done.all_json[-1]["state"] == "failed"
+
+    def test_following_what_has_ended_ends(self, shell: Shell, stage: Stage) -> None:
+        stage.start(echo, id="one")
+        assert shell("show", "one", "--follow").status == 0
+
+
+class TestWhy:
+    def test_in_words_with_what_to_do(self, shell: Shell, stage: Stage) -> None:
+        stage.start(approving, id="one")
+        stage.start(failing, id="two")
+        done = shell("why", "one", "two")
+        assert done.status == 0
+        assert done.lines[0] == "one (cli.approving): sleeping"
+        assert "Waiting for a message in approved or rejected until" in done.lines[1]
+        assert "  $ manage.py durable send one approved BODY" in done.lines
+        assert "  $ manage.py durable retry two" in done.lines
+        assert "  $ manage.py durable replay two charge" in done.lines
+
+    def test_as_data(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, id="one")
+        data = shell("why", "-", "-o", "json", piped="one\n").json
+        assert (data["id"], data["needs_attention"], data["location"]) == ("one", True, "charge")
+        assert data["remedies"][0] == "manage.py durable retry one"
+
+    def test_one_that_is_missing_does_not_hide_the_others(self, shell: Shell, stage: Stage) -> None:
+        stage.start(napping, id="one")
+        done = shell("why", "nothing", "one")
+        assert (done.status, done.lines[0]) == (1, "one (cli.napping): sleeping")
+
+
+class TestExport:
+    def test_a_document_for_each_run(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, "secret", id="one")
+        stage.start(echo, id="two")
+        first, second = shell("export", "one", "-", piped="two\n\none\n").all_json
+        assert (first["run"]["id"], second["run"]["id"]) == ("one", "two")
+        assert [entry["location"] for entry in first["entries"]] == ["before", "charge"]
+        assert first["run"]["input"]["args"] == ["secret"]
+
+    def test_without_payloads(self, shell: Shell, stage: Stage) -> None:
+        stage.start(echo, "secret", id="one")
+        assert "secret" not in shell("export", "one", "--no-payloads").out
+
+
+class TestResult:
+    def test_what_a_run_returned(self, shell: Shell, stage: Stage) -> None:
+        stage.start(echo, 1, {"a": None}, id="one")
+        assert shell("result", "one").json == [[1, {"a": None}], {}]
+
+    def test_a_run_that_failed_or_was_cancelled(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, id="one")
+        stage.start(napping, id="two")
+        shell("cancel", "two", "--reason", "no need")
+        for run_id, says in (("one", "no money"), ("two", "no need")):
+            done = shell("result", run_id)
+            assert (done.status, done.out) == (1, "")
+            assert says in done.err
+
+    def test_a_run_that_goes_on(self, shell: Shell, stage: Stage) -> None:
+        stage.start(napping, id="one")
+        done = shell("result", "one", "--timeout", "0")
+        assert (done.status, done.out) == (3, "")
+        assert "has not ended" in done.err
+
+
+class TestHostileText:
+    """What others wrote is shown, and never obeyed."""
+
+    def obeyed(self, text: str) -> list[str]:
+        return [character for character in text if character in "\x1b\x07\x9b\u202e\x00\r"]
+
+    def test_in_errors_ids_of_queues_and_payloads(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, HOSTILE, id="one")
+        for arguments in (["list"], ["show", "one", "-p"], ["why", "one"], ["result", "one"]):
+            done = shell(*arguments)
+            assert self.obeyed(done.out + done.err) == [], arguments
+            assert "owned" in done.out + done.err
+        assert "\\x1b[2J" in shell("list").out
+
+    def test_json_is_ascii_and_says_it_exactly(self, shell: Shell, stage: Stage) -> None:
+        stage.start(echo, HOSTILE, "\ud800", id="one")
+        done = shell("export", "one")
+        assert done.out.isascii()
+        assert self.obeyed(done.out) == []
+        assert json.loads(done.out)["run"]["input"]["args"] == [HOSTILE, "\ud800"]
+
+    def test_an_argument_comes_back_escaped(self, shell: Shell) -> None:
+        done = shell("why", "\x1b[2J")
+        assert (done.status, self.obeyed(done.err)) == (1, [])
+
+    def test_an_id_with_odd_characters_goes_through_a_pipe(self, shell: Shell, stage: Stage) -> None:
+        odd = 'it\'s "odd" $(rm) äß 🎉 -x'
+        stage.start(napping, id=odd)
+        piped = shell("list", "-o", "ids").out
+        assert piped == f"{odd}\n"
+        assert shell("cancel", "-", piped=piped).status == 0
+        assert Run.objects.get(pk=odd).state == "cancelled"
+
+    def test_colours_are_for_terminals_and_text_is_no_markup(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, f"[red]{HOSTILE}[/red]", id="one")
+        done = shell("list", colour=True)
+        assert "\x1b[31mfailed" in done.out
+        assert "[red]" in done.out
+        assert "\x1b[2J" not in done.out
+        assert "\x07" not in done.out
+
+
+def test_times_are_told_relative_to_now(shell: Shell, stage: Stage) -> None:
+    stage.start(napping, id="one")
+    Run.objects.filter(pk="one").update(created_at=timezone.now() - timedelta(hours=3))
+    assert "3 h ago" in shell("list").out

@@ -1,0 +1,336 @@
+"""The verbs, start, send, ask, replay: what they change, who did it, what they refuse, and what they ask first."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import OperationalError
+
+from durable import backend, get_run, operations
+from durable.cli import acting
+from durable.models import OperatorAction, QueueMessage, Run
+from tests.cli import workflows
+from tests.cli.conftest import Shell, Stage, state
+from tests.cli.workflows import approving, asked, echo, failing, napping, steps
+
+pytestmark = pytest.mark.usefixtures("stage")
+
+
+def actions() -> list[tuple[Any, ...]]:
+    return list(OperatorAction.objects.order_by("id").values_list("action", "run_id", "outcome", "reason"))
+
+
+class TestVerbs:
+    def test_retry_lets_a_failed_run_go_on(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, id="one")
+        workflows.mended.append(True)
+        done = shell("retry", "one", "--reason", "the bank is back")
+        assert (done.status, done.out, done.err) == (0, "", "1 retried\n")
+        assert stage.settle("one").state == "completed"
+        assert actions() == [("recover", "one", "done", "the bank is back")]
+
+    def test_each_verb(self, shell: Shell, stage: Stage) -> None:
+        stage.start(napping, id="one")
+        seen = []
+        for verb in ("pause", "resume", "cancel"):
+            assert shell(verb, "one").status == 0
+            seen.append(state("one"))
+        assert seen == ["paused", "pending", "cancelled"]
+
+    def test_wake_can_end_sleeps(self, shell: Shell, stage: Stage) -> None:
+        stage.start(napping, id="one")
+        shell("wake", "one")
+        assert stage.settle("one").state == "sleeping"
+        shell("wake", "one", "--end-sleeps")
+        assert stage.settle("one").state == "completed"
+
+    def test_cancel_can_compensate(self, shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        given: list[Any] = []
+        monkeypatch.setattr(operations, "cancel", lambda run_id, **options: given.append((run_id, options)))
+        shell("cancel", "one", "--rollback")
+        shell("cancel", "two")
+        assert given == [("one", {"rollback": True}), ("two", {"rollback": False})]
+
+    def test_restart_prints_the_new_runs(self, shell: Shell, stage: Stage) -> None:
+        stage.start(echo, 5, id="one")
+        done = shell("restart", "one")
+        (new,) = done.lines
+        assert stage.settle(new).replay_of_id == "one"
+        assert get_run(new).output == [[5], {}]
+
+    def test_a_refusal_is_told_and_stops_none_of_the_others(self, shell: Shell, stage: Stage) -> None:
+        stage.start(echo, id="ended")
+        stage.start(napping, id="asleep")
+        done = shell("cancel", "ended", "nothing", "asleep")
+        assert done.status == 1
+        assert state("asleep") == "cancelled"
+        assert [line.startswith("durable: ") for line in done.err.splitlines()] == [True, True, False]
+        assert done.err.splitlines()[-1] == "1 cancelled, or asked to, 2 refused"
+        assert {action[:3] for action in actions()} == {
+            *(("cancel", "ended", "refused"), ("cancel", "nothing", "missing"), ("cancel", "asleep", "done")),
+        }
+
+    def test_ids_through_a_pipe(self, shell: Shell, stage: Stage) -> None:
+        for run_id in ("one", "two", "three"):
+            stage.start(failing, id=run_id)
+        piped = shell("list", "-s", "failed", "-o", "ids").out
+        done = shell("retry", "-", "--reason", "mended", "-o", "ids", piped=piped)
+        assert (done.status, sorted(done.lines)) == (0, ["one", "three", "two"])
+        assert {state(run_id) for run_id in done.lines} == {"pending"}
+
+    def test_nothing_through_a_pipe_is_nothing_to_do(self, shell: Shell) -> None:
+        assert shell("retry", "-", piped="").status == 0
+
+    def test_results_as_json(self, shell: Shell, stage: Stage) -> None:
+        stage.start(napping, id="one")
+        first, second = shell("restart", "one", "nothing", "-o", "json").all_json
+        assert (first["id"], first["outcome"], Run.objects.get(pk=first["new_id"]).workflow) == (
+            "one",
+            "done",
+            "cli.napping",
+        )
+        assert (second["id"], second["outcome"]) == ("nothing", "missing")
+        assert "nothing" in second["detail"]
+
+    def test_a_dry_run_says_and_does_nothing(self, shell: Shell, stage: Stage) -> None:
+        stage.start(echo, id="ended")
+        stage.start(napping, id="asleep")
+        done = shell("cancel", "ended", "asleep", "nothing", "--dry-run")
+        assert done.status == 0
+        assert done.lines == [
+            "ended: no, it is completed",
+            "asleep: yes, it is sleeping",
+            "nothing: no, there is no such run",
+        ]
+        assert shell("cancel", "ended", "asleep", "--dry-run", "-o", "ids").lines == ["asleep"]
+        assert [each["allowed"] for each in shell("cancel", "ended", "asleep", "-o", "json", "--dry-run").all_json] == [
+            *(False, True),
+        ]
+        assert (state("asleep"), actions()) == ("sleeping", [])
+
+    @pytest.mark.parametrize(("answer", "became"), [("y\n", "cancelled"), ("n\n", "sleeping"), ("", "sleeping")])
+    def test_at_a_terminal_many_are_asked_for(self, shell: Shell, stage: Stage, answer: str, became: str) -> None:
+        for run_id in ("one", "two"):
+            stage.start(napping, id=run_id)
+        done = shell("cancel", "one", "two", typed=answer)
+        assert "Cancel 2 runs? [y/N]" in done.err
+        assert {state("one"), state("two")} == {became}
+        assert done.status == (0 if became == "cancelled" else 1)
+
+    def test_yes_and_a_single_run_are_not_asked_for(self, shell: Shell, stage: Stage) -> None:
+        for run_id in ("one", "two", "three"):
+            stage.start(napping, id=run_id)
+        assert "[y/N]" not in shell("cancel", "one", typed="").err
+        assert "[y/N]" not in shell("cancel", "two", "three", "--yes", typed="").err
+        assert {state(each) for each in ("one", "two", "three")} == {"cancelled"}
+
+
+class TestActors:
+    def test_by_itself_it_is_whoever_the_system_says(self, shell: Shell, stage: Stage) -> None:
+        stage.start(napping, id="one")
+        shell("pause", "one")
+        action = OperatorAction.objects.get()
+        assert (action.source, action.actor_id, action.actor_label) == ("cli", None, getpass.getuser())
+
+    def test_a_system_without_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def nobody() -> str:
+            raise KeyError("getpwuid(): uid not found: 4711")
+
+        monkeypatch.setattr(getpass, "getuser", nobody)
+        assert acting.actor(None).label.startswith("uid ")
+
+    def test_a_user_has_the_users_permissions_and_no_more(self, shell: Shell, stage: Stage) -> None:
+        user = User.objects.create_user("ada")
+        stage.start(napping, id="one")
+        done = shell("pause", "one", "--as", "ada")
+        assert done.status == 1
+        assert "operate_run" in done.err
+        assert state("one") == "sleeping"
+        user.user_permissions.add(Permission.objects.get(codename="operate_run"))
+        assert shell("pause", "one", "--as", "ada").status == 0
+        denied, allowed = OperatorAction.objects.order_by("id")
+        assert (denied.outcome, allowed.outcome, allowed.actor) == ("denied", "done", user)
+
+    @pytest.mark.parametrize("name", ["nobody", "gone"])
+    def test_a_user_who_is_not_there(self, shell: Shell, stage: Stage, name: str) -> None:
+        User.objects.create_user("gone", is_active=False, is_superuser=True)
+        stage.start(napping, id="one")
+        done = shell("cancel", "one", "--as", name)
+        assert (done.status, state("one")) == (2, "sleeping")
+        assert repr(name) in done.err
+
+
+class TestStart:
+    def test_arguments_are_json_or_text(self, shell: Shell, stage: Stage) -> None:
+        done = shell(
+            "start",
+            "cli.echo",
+            "1",
+            "text",
+            '"2"',
+            "null",
+            '{"a": [true]}',
+            "-3",
+            "-k",
+            "x=1.5",
+            "-k",
+            "y=no",
+            "--id",
+            "one",
+        )
+        assert (done.status, done.out) == (0, "one\n")
+        stage.settle("one")
+        assert get_run("one").output == [[1, "text", "2", None, {"a": [True]}, -3], {"x": 1.5, "y": "no"}]
+
+    def test_options(self, shell: Shell) -> None:
+        data = shell("start", "cli.echo", "-q", "high", "--delay", "10 minutes", "-o", "json").json
+        run = Run.objects.get(pk=data["id"])
+        assert (run.queue, run.wake_at and (run.wake_at - run.created_at).total_seconds()) == ("high", 600)
+        assert actions() == [("start", run.id, "done", "")]
+
+    def test_the_same_again_and_a_conflict(self, shell: Shell) -> None:
+        for _ in range(2):
+            assert shell("start", "cli.echo", "1", "--id", "one").out == "one\n"
+        assert Run.objects.count() == 1
+        for arguments in (["2"], ["1", "--new"]):
+            done = shell("start", "cli.echo", *arguments, "--id", "one")
+            assert (done.status, done.out) == (1, "")
+            assert '"one"' in done.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "status", "says"),
+        [
+            (["cli.ecko"], 2, "cli.echo"),
+            (["cli.failing", "a", "b"], 1, "cannot be started"),
+            (["cli.failing", "-k", "nonsense=1"], 1, "nonsense"),
+            (["cli.echo", "--id", "a/b"], 1, "printable"),
+        ],
+    )
+    def test_what_cannot_be_started(self, shell: Shell, arguments: list[str], status: int, says: str) -> None:
+        done = shell("start", *arguments)
+        assert (done.status, done.out) == (status, "")
+        assert says in done.err
+        assert not Run.objects.exists()
+
+    @pytest.mark.parametrize("argument", ['{"a": 1', "[1,]", '"open', "[NaN]"])
+    def test_broken_json_is_no_text(self, shell: Shell, argument: str) -> None:
+        assert "JSON" in shell("start", "cli.echo", argument).err
+        assert not Run.objects.exists()
+
+    def test_a_big_argument_through_a_pipe(self, shell: Shell, stage: Stage) -> None:
+        shell("start", "cli.echo", "-", "--id", "one", piped='{"many": [1, 2, 3]}\n')
+        stage.settle("one")
+        assert get_run("one").output[0] == [{"many": [1, 2, 3]}]
+
+
+class TestMessages:
+    def test_send(self, shell: Shell, stage: Stage) -> None:
+        stage.start(approving, id="one")
+        done = shell("send", "one", "approved", '{"by": 7}')
+        assert done.out == f"{QueueMessage.objects.get().id}\n"
+        assert stage.settle("one").state == "completed"
+        assert get_run("one").output == {"by": 7}
+
+    def test_a_message_with_an_id_is_sent_once(self, shell: Shell, stage: Stage) -> None:
+        stage.start(approving, id="one")
+        first, second = (shell("send", "one", "news", "1", "--message-id", "a").out for _ in range(2))
+        assert first == second
+        assert QueueMessage.objects.count() == 1
+
+    def test_what_is_not_sent(self, shell: Shell, stage: Stage) -> None:
+        stage.start(echo, id="one")
+        for run_id in ("one", "nothing"):
+            done = shell("send", run_id, "approved")
+            assert (done.status, done.out) == (1, "")
+            assert run_id in done.err or "completed" in done.err
+
+    def test_ask(self, shell: Shell, stage: Stage) -> None:
+        stage.start(asked, id="one")
+
+        def pause(_seconds: float) -> None:
+            stage.settle("one")
+
+        answering = replace(stage.at, pause=pause)
+        backend.install(answering)
+        try:
+            assert shell("ask", "one", "quote", '{"sku": 4}', "--timeout", "20 s").json == {"price": 8}
+        finally:
+            backend.uninstall(answering)
+
+    def test_a_question_that_nobody_answers(self, shell: Shell, stage: Stage) -> None:
+        stage.start(asked, id="one")
+        done = shell("ask", "one", "other", "--timeout", "0")
+        assert (done.status, done.out) == (3, "")
+
+
+class TestReplay:
+    def test_as_a_new_run(self, shell: Shell, stage: Stage) -> None:
+        stage.start(steps, id="one")
+        done = shell("replay", "one", "b", "--yes", "--id", "two", "--reason", "once more")
+        assert (done.status, done.out) == (0, "two\n")
+        assert stage.settle("two").state == "completed"
+        assert actions() == [("replay", "one", "done", "once more")]
+
+    def test_in_place(self, shell: Shell, stage: Stage) -> None:
+        stage.start(steps, id="one")
+        assert shell("replay", "one", "b", "--in-place", "--yes", "-o", "json").json["run"] == "one"
+        assert stage.settle("one").state == "completed"
+
+    def test_a_plan_is_looked_at_and_held_to(self, shell: Shell, stage: Stage) -> None:
+        stage.start(steps, id="one")
+        done = shell("replay", "one", "b", "--dry-run")
+        assert done.status == 0
+        assert done.lines[0] == 'run one goes on from "b", as a new run'
+        assert "steps that run again: 2" in done.lines
+        digest = done.lines[-1].removeprefix("plan ")
+        assert shell("replay", "one", "b", "--dry-run", "-o", "json").json["hash"] == digest
+        assert shell("replay", "one", "b", "--dry-run", "-o", "ids").lines == ["b", "c"]
+        assert Run.objects.count() == 1
+        stale = shell("replay", "one", "b", "--plan", "0" * 32)
+        assert (stale.status, Run.objects.count()) == (1, 1)
+        assert shell("replay", "one", "b", "--plan", digest).status == 0
+        assert Run.objects.count() == 2
+
+    def test_without_a_person_to_ask_it_wants_a_yes(self, shell: Shell, stage: Stage) -> None:
+        stage.start(steps, id="one")
+        done = shell("replay", "one", "b")
+        assert (done.status, Run.objects.count()) == (2, 1)
+        assert "--yes" in done.err
+
+    @pytest.mark.parametrize(("answer", "runs"), [("yes\n", 2), ("no\n", 1)])
+    def test_a_person_sees_the_plan_and_is_asked(self, shell: Shell, stage: Stage, answer: str, runs: int) -> None:
+        stage.start(steps, id="one")
+        done = shell("replay", "one", "b", typed=answer)
+        assert "steps that run again: 2" in done.err
+        assert Run.objects.count() == runs
+
+    def test_a_place_that_there_is_not(self, shell: Shell, stage: Stage) -> None:
+        stage.start(steps, id="one")
+        for run_id, location in (("one", "x"), ("nothing", "b")):
+            done = shell("replay", run_id, location, "--yes")
+            assert (done.status, done.out) == (1, "")
+
+    def test_in_place_there_is_no_new_id(self, shell: Shell) -> None:
+        assert shell("replay", "one", "b", "--in-place", "--id", "two").status == 2
+
+
+def test_a_database_that_is_away_has_a_status_of_its_own(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr("durable.cli.listing.list_runs", away)
+    done = shell("list")
+    assert (done.status, done.out) == (4, "")
+    assert "connection refused" in done.err
+
+
+def test_ctrl_c(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("durable.cli.listing.list_runs", interrupted)
+    assert shell("list").status == 130

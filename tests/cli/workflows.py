@@ -1,0 +1,55 @@
+"""Workflows of the tests of the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable import Context, workflow
+
+__all__ = ["approving", "asked", "echo", "failing", "napping", "steps"]
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
+
+
+@workflow(name="cli.echo")
+def echo(ctx: Context, *args: Any, **kwargs: Any) -> Any:
+    return ctx.step("echo", lambda: [list(args), kwargs])
+
+
+@workflow(name="cli.failing")
+def failing(ctx: Context, message: str = "no money") -> str:
+    ctx.step("before", lambda: 1)
+    return str(ctx.step("charge", charge, message, max_retries=0))
+
+
+def charge(message: str) -> str:
+    if mended:
+        return "charged"
+    raise ValueError(message)
+
+
+mended: list[bool] = []
+
+
+@workflow(name="cli.approving")
+def approving(ctx: Context) -> Any:
+    return ctx.queue.next("approval", names=["approved", "rejected"], timeout="2 days").body
+
+
+@workflow(name="cli.asked")
+def asked(ctx: Context) -> None:
+    message = ctx.queue.next("question", names=["quote"], completable=True)
+    message.complete({"price": message.body["sku"] * 2})
+
+
+@workflow(name="cli.napping")
+def napping(ctx: Context) -> None:
+    ctx.sleep("nap", "1 hour")
+
+
+@workflow(name="cli.steps")
+def steps(ctx: Context) -> int:
+    total = 0
+    for name in ("a", "b", "c"):
+        total += ctx.step(name, lambda: 1)
+    return total
