@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db import InterfaceError, InternalError, OperationalError, connections
+from django.db import InternalError, connections
 from django.db.transaction import TransactionManagementError
 
 from durable import backend, observers, registry, signals
@@ -35,6 +35,8 @@ from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 from durable.ids import new_id
+from durable.process import DATABASE_TROUBLE
+from durable.recommit import commit_again
 from durable.registry import WorkflowDefinition
 from durable.store import Store
 from durable.store.transactions import BROKEN
@@ -45,7 +47,6 @@ logger = logging.getLogger("durable.pass")
 
 LEASE_LOST = "lease lost"  # the reason of an eviction
 
-_UNKNOWN_OUTCOME = (OperationalError, InterfaceError)
 #: What Django and PostgreSQL say of a statement after an error that the same transaction's code has caught.
 _BROKEN_TRANSACTION = (TransactionManagementError, InternalError)
 
@@ -54,13 +55,15 @@ class Eviction:
     """Tells a pass, from any thread, that it has to end.
 
     `lease_ends_at` (monotonic) is when the lease runs out unless it is renewed. A process that was stopped for longer
-    sees that by its own clock, before the thread that renews has had a chance to say so.
+    sees that by its own clock, before the thread that renews has had a chance to say so. `is_changing_fence`: the pass
+    takes its run anew, so that the lease may seem lost under the fence of before.
     """
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.reason = ""
         self.lease_ends_at = math.inf
+        self.is_changing_fence = False
 
     @property
     def requested(self) -> bool:
@@ -232,7 +235,7 @@ class _Pass:
 
     def _refused(self, batch: Batch, location: str, error: Exception) -> None:
         """The transaction did not commit: a failure of the step, unless nobody knows whether it did."""
-        if isinstance(error, _UNKNOWN_OUTCOME):
+        if isinstance(error, DATABASE_TROUBLE):
             self.journal.is_lost = True
             raise PassAborted(f"the commit was not answered: {error}") from error
         self.journal.restore(batch, without=location)
@@ -297,6 +300,12 @@ class _Pass:
             with self._reaching_the_store():
                 try:
                     return self.store.commit(batch)
+                except DATABASE_TROUBLE as trouble:
+                    if in_transaction or _transaction_depth():
+                        raise
+                    return commit_again(
+                        batch, trouble, run=self.run, store=self.store, holder=self.eviction, now=self.now
+                    )
                 except _BROKEN_TRANSACTION as error:
                     if not in_transaction:
                         raise

@@ -54,6 +54,7 @@ class Evictable(Protocol):
     """The part of `durable.passes.Eviction` that the supervisor uses."""
 
     lease_ends_at: float
+    is_changing_fence: bool
 
     def request(self, reason: str) -> None:
         """End the pass at its next operation."""
@@ -61,10 +62,19 @@ class Evictable(Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """A claimed run. `eviction` is None until its pass begins."""
+    """A claimed run. `eviction` is None until its pass begins, which may raise the fence of the record."""
 
-    fence: int
+    record: RunRecord
     eviction: Evictable | None = None
+
+    @property
+    def fence(self) -> int:
+        """The one under which the lease is held."""
+        return self.record.fence
+
+    def is_lost_without(self, fence: int) -> bool:
+        """Whether the run is lost if its lease is not to be had under this fence."""
+        return self.fence == fence and not (self.eviction is not None and self.eviction.is_changing_fence)
 
 
 class Supervisor:
@@ -104,7 +114,7 @@ class Supervisor:
     def hold(self, records: Sequence[RunRecord], claimed_at: float) -> None:
         """Take care of the leases of `records`, claimed at the monotonic time `claimed_at`."""
         with self._lock:
-            self._held.update({each.id: _Held(each.fence) for each in records})
+            self._held.update({each.id: _Held(each) for each in records})
             self._held_since = time.monotonic()
             self._renewed_at = claimed_at
             self._renew_at = claimed_at + conf.LEASE / 3
@@ -203,8 +213,10 @@ class Supervisor:
                 each = self._held.get(run_id)
                 if each is not None and each.eviction is not None:
                     each.eviction.lease_ends_at = now + conf.LEASE
+            missing = [(run_id, fence, self._held.get(run_id)) for run_id, fence in held if run_id not in kept]
+            lost = [run_id for run_id, fence, each in missing if each is None or each.is_lost_without(fence)]
         _log_this.again("database")
-        self._lose(run_id for run_id, _ in held if run_id not in kept)
+        self._lose(lost)
 
     def _give_up_expired(self) -> None:
         """Without a renewal in time any worker may have taken the runs by now."""

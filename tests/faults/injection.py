@@ -239,6 +239,8 @@ class FaultyHarness(Harness):
             self._store.release([(claimed.id, claimed.fence)], self._now)
         except OperationalError:
             self._lose_lease(claimed.id)
+        if claimed.id in self.inner.leased():  # under a fence that the pass has not heard of: the lease runs out
+            self._lose_lease(claimed.id)
 
     def _lose_lease(self, run_id: str) -> None:
         self.inner.expire_lease(run_id, self._now)

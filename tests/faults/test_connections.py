@@ -72,11 +72,19 @@ def cutting(cutter: Cutter, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+_calls: list[str] = []
+
+
+def work(run: str) -> int:
+    _calls.append(run)
+    return 1
+
+
 @workflow(name="faults.cut")
 def cut_off(ctx: Context) -> list[Any]:
     """An atomic step, a plain one, a message and another atomic step."""
     ctx.step("first", post, f"{ctx.run_id} first", atomic=True, max_retries=5, retry_backoff_base=0)
-    value = ctx.step("plain", lambda: 1, max_retries=5, retry_backoff_base=0)
+    value = ctx.step("plain", work, ctx.run_id, max_retries=5, retry_backoff_base=0)
     message = ctx.queue.next("wait", names=["go"])
     ctx.step("last", post, f"{ctx.run_id} last", atomic=True, max_retries=5, retry_backoff_base=0)
     return [value, message.body]
@@ -104,6 +112,7 @@ def live_through(cutter: Cutter, monkeypatch: pytest.MonkeyPatch) -> None:
     handle.send("go", "on")
     work_until_ended(handle, lambda: cutting(cutter, monkeypatch))
     assert (handle.state, handle.output) == ("completed", [1, "on"]), (handle.error, cutter.seen)
+    assert _calls.count(handle.id) == 1, "its result waits until the database answers"
     keys = sorted(Mail.objects.values_list("idempotency_key", flat=True))
     assert keys == [f"{handle.id} first", f"{handle.id} last"], cutter.seen
     drawn = Entry.objects.filter(run=handle.id).values_list("ordinal", flat=True)
