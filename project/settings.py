@@ -108,7 +108,6 @@ REST_FRAMEWORK = {
         "rest_framework.authentication.BasicAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_THROTTLE_RATES": {"durable-stream": "600/minute"},
 }
 
 # How long things take in the shop: durations as text, the latency of the bank, the carrier and the post in seconds.
