@@ -16,7 +16,18 @@ from durable.core.effects import Call
 from durable.core.entries import RunRecord
 from durable.core.run import PassOutcome
 
-__all__ = ["UNWATCHED", "CallEnds", "Observer", "PassEnds", "Watch", "install", "lateness", "passing", "uninstall"]
+__all__ = [
+    "UNWATCHED",
+    "CallEnds",
+    "Observer",
+    "PassEnds",
+    "Watch",
+    "install",
+    "lateness",
+    "passing",
+    "started",
+    "uninstall",
+]
 
 logger = logging.getLogger("durable")
 
@@ -42,6 +53,9 @@ class Observer(Protocol):
     def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
         """The function of a step, or its rollback handler, is about to be called."""
 
+    def run_started(self, run: RunRecord) -> None:
+        """A run is new. Told where it was started, before the caller's transaction commits, if there is one."""
+
 
 def lateness(run: RunRecord, now: datetime) -> float | None:
     """For how many seconds the run has been due at the beginning of its pass.
@@ -63,6 +77,12 @@ def uninstall(observer: Observer) -> None:
     """Have `observer` told no longer."""
     global _installed
     _installed = tuple(each for each in _installed if each is not observer)
+
+
+def started(run: RunRecord) -> None:
+    """Tell that a run is new."""
+    for each in _installed:
+        _safely(each.run_started, run)
 
 
 class Watch:

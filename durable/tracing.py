@@ -19,7 +19,7 @@ from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from durable import observers, signals
+from durable import observers
 from durable.core.effects import Call
 from durable.core.entries import RunRecord, RunState
 from durable.core.run import PassOutcome
@@ -62,6 +62,7 @@ class Tracing:
     def __init__(self, provider: Any = None) -> None:
         from opentelemetry import trace
 
+        self._api = trace
         self._provider = provider
         self._tracer = trace.get_tracer("durable", tracer_provider=provider)
         self._newest: OrderedDict[str, SpanContext] = OrderedDict()
@@ -69,21 +70,19 @@ class Tracing:
     def connect(self) -> None:
         """Trace from now on."""
         observers.install(self)
-        signals.run_changed.connect(self._on_change)
 
     def disconnect(self) -> None:
         """Trace no longer."""
         observers.uninstall(self)
-        signals.run_changed.disconnect(self._on_change)
 
     # -- passes
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
         """Begin the span of a pass; none where nothing is set up that would record it."""
-        from opentelemetry import context, trace
-
         if not self._is_recording():
             return None
+        from opentelemetry import context, trace
+
         span = self._tracer.start_span(
             f"pass {run.workflow}",
             context=context.Context(),  # a trace of its own: the job that it happens in is about other runs too
@@ -112,9 +111,8 @@ class Tracing:
         return ends
 
     def _is_recording(self) -> bool:
-        from opentelemetry import trace
-
-        return self._provider is not None or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+        api = self._api
+        return self._provider is not None or not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
     def _links(self, run_id: str) -> list[Any]:
         from opentelemetry.trace import Link
@@ -147,14 +145,13 @@ class Tracing:
 
     # -- starts
 
-    def _on_change(self, *, run: str, previous: str, **_: Any) -> None:
-        if previous:
+    def run_started(self, run: RunRecord) -> None:
+        """Link the span in which it was started to the run."""
+        if not self._is_recording():
             return
-        from opentelemetry import trace
-
-        span = trace.get_current_span()
+        span = self._api.get_current_span()
         if span.is_recording():
-            span.add_link(run_context(run), {"durable.link": "started run"})
+            span.add_link(run_context(run.id), {"durable.link": "started run"})
 
 
 def _entered(span: Span) -> CallEnds:

@@ -116,12 +116,14 @@ class Instruments:
 
         return ends
 
+    def run_started(self, run: RunRecord) -> None:
+        """Count it."""
+        self.started.labels(run.workflow).inc()
+
     # -- signals
 
-    def _on_change(self, *, workflow: str, state: str, previous: str, **_: Any) -> None:
-        if not previous:
-            self.started.labels(workflow).inc()
-        elif state in ENDED:
+    def _on_change(self, *, workflow: str, state: str, **_: Any) -> None:
+        if state in ENDED:
             self.ended.labels(workflow, state).inc()
 
     def _on_step_failed(self, *, workflow: str, will_retry: bool, **_: Any) -> None:

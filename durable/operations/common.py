@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from durable import signals
+from durable import observers, signals
 from durable.backend import Backend
 from durable.core.current import is_in_step, running_run
 from durable.core.entries import ENDED, RunRecord, RunState
@@ -42,7 +42,9 @@ def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> Non
 
 
 def tell(run: RunRecord, previous: str) -> None:
-    """Say to the world that the run's state has changed."""
+    """Say to the world that the run's state has changed; `previous` is "" for a new run."""
+    if not previous:
+        observers.started(run)
     signals.send(signals.run_changed, run=run.id, workflow=run.workflow, state=str(run.state), previous=str(previous))
 
 

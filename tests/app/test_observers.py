@@ -50,6 +50,9 @@ class Noting:
 
         return ends
 
+    def run_started(self, run: RunRecord) -> None:
+        self.told.append(("started", run.id))
+
 
 class Broken:
     """Fails at one of its turns."""
@@ -68,6 +71,9 @@ class Broken:
     def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
         self._turn("call begins")
         return lambda _error: self._turn("call ends")
+
+    def run_started(self, run: RunRecord) -> None:
+        self._turn("run started")
 
 
 @pytest.fixture
@@ -105,6 +111,7 @@ def test_a_pass_and_its_calls_are_told_in_their_context(h: Harness, noting: Noti
     handle = h.start(simple, id="one")
     assert h.finish(handle).output == ["a", "b"]
     assert noting.told == [
+        ("started", "one"),
         *(("pass", "one"), ("call", "a", False, "in the pass"), ("called", "a", "NoneType")),
         *(("call", "b", False, "in the pass"), ("called", "b", "NoneType"), ("completed", "NoneType")),
     ]
@@ -160,11 +167,12 @@ def test_an_eviction_is_told(h: Harness, noting: Noting) -> None:
 
 def test_one_who_does_not_want_a_pass_is_not_told_of_its_calls(h: Harness, noting: Noting) -> None:
     noting.wants = False
-    assert h.finish(h.start(simple)).output == ["outside", "outside"]
-    assert noting.told == []
+    handle = h.start(simple)
+    assert h.finish(handle).output == ["outside", "outside"]
+    assert noting.told == [("started", handle.id)]
 
 
-@pytest.mark.parametrize("at", ["pass begins", "pass ends", "call begins", "call ends"])
+@pytest.mark.parametrize("at", ["run started", "pass begins", "pass ends", "call begins", "call ends"])
 def test_a_broken_observer_breaks_nothing_and_keeps_nothing_from_the_others(
     h: Harness, noting: Noting, caplog: pytest.LogCaptureFixture, at: str
 ) -> None:
@@ -175,7 +183,7 @@ def test_a_broken_observer_breaks_nothing_and_keeps_nothing_from_the_others(
     finally:
         observers.uninstall(broken)
     assert f"broken {at}" in caplog.text
-    assert len(noting.told) == 6
+    assert len(noting.told) == 7
 
 
 def _undo(_rollback: Any, _output: Any) -> None: ...
