@@ -19,6 +19,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.db import InternalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
 from durable import backend, observers, registry, signals
@@ -141,8 +142,9 @@ class _Pass:
         self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
         self.runs_in_turn = at.runs_in_turn
         self.max_threads = conf.MAX_BRANCH_THREADS
-        #: How deep in transactions a thread was before the pass: a test's own may be open.
-        self._depths = {threading.get_ident(): _transaction_depth()}
+        #: The thread's connection, and how deep in transactions it was before the pass: a test's own may be open.
+        self._here = threading.local()
+        self._here.depth = _transaction_depth()
         self._commit_lock = threading.Lock()
         self._state = str(record.state)
         self.journal = Journal(record, self._history(), self)
@@ -196,7 +198,10 @@ class _Pass:
                 signals.send(getattr(signals, event.name), **details)
 
     def is_in_transaction(self) -> bool:
-        return _transaction_depth() > self._depths.get(threading.get_ident(), 0)
+        here = self._here  # asked at every operation, also of a replay: looked up once a thread
+        if (connection := getattr(here, "connection", None)) is None:
+            connection = here.connection = connections[conf.DATABASE]
+        return _depth_of(connection) > getattr(here, "depth", 0)
 
     # -- the drivers' host
 
@@ -346,7 +351,10 @@ class _Pass:
 
 def _transaction_depth() -> int:
     """How many transactions and savepoints are open in this thread, on the database of durable's tables."""
-    connection = connections[conf.DATABASE]
+    return _depth_of(connections[conf.DATABASE])
+
+
+def _depth_of(connection: BaseDatabaseWrapper) -> int:
     return len(connection.savepoint_ids) + connection.in_atomic_block
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Iterator
-from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -266,7 +265,7 @@ class Journal:
                 run_id=self.run.id,
                 fence=self.run.fence,
                 now=self.environment.now(),
-                entries=[copy(entry) for entry in pending.entries.values()],
+                entries=[entry.copied() for entry in pending.entries.values()],
                 deleted=list(pending.deleted),
                 attempts=pending.attempts,
                 received=pending.received,

@@ -18,9 +18,8 @@ from django.utils.asyncio import async_unsafe
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
-__all__ = ["Function", "Row", "Value", "rows"]
+__all__ = ["Function", "Row", "rows", "text"]
 
-Value = str | int | datetime | None
 Row = tuple[str | None, ...]
 
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
@@ -40,13 +39,12 @@ class Function:
             return f"SELECT {self.name}({parameters})::text"
         return f"SELECT {', '.join(f'{each}::text' for each in columns)} FROM {self.name}({parameters})"  # noqa: S608
 
-    def __call__(self, alias: str, values: Sequence[Value], *, uninterrupted: bool = False) -> Row:
-        """Its answer. Raises what Django raises.
+    def __call__(self, alias: str, texts: Sequence[str | None], *, uninterrupted: bool = False) -> Row:
+        """Its answer to parameters that are given as text. Raises what Django raises.
 
         With `uninterrupted` no signal handler of Python's runs before the answer is there, which is quicker: for the
         engine's own commits, not for what the code of a step calls, because that has a timeout.
         """
-        texts = [None if value is None else _text(value) for value in values]
         connection: Any = connections[alias]
         if not _is_unobserved(connection):
             return _through_cursor(connection, self._portable, texts)
@@ -72,10 +70,9 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
         return cursor.fetchall() if cursor.description else []
 
 
-def _text(value: str | int | datetime) -> str:
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int) else value.isoformat()
+def text(value: str | int | datetime) -> str:
+    """A value of a column as PostgreSQL reads it."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _is_unobserved(connection: BaseDatabaseWrapper) -> bool:
@@ -92,14 +89,14 @@ def _make_ready(connection: BaseDatabaseWrapper) -> None:
     connection.validate_no_broken_transaction()
 
 
-def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: list[str | None]) -> Row:
+def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: Sequence[str | None]) -> Row:
     with connection.cursor() as cursor:
         cursor.execute(statement, texts)
         row: Row = cursor.fetchone()
         return row
 
 
-def _at_once(raw: psycopg.Connection[Any], statement: bytes, texts: list[str | None]) -> Row:
+def _at_once(raw: psycopg.Connection[Any], statement: bytes, texts: Sequence[str | None]) -> Row:
     with raw.lock:
         answer = raw.pgconn.exec_params(statement, [None if text is None else text.encode() for text in texts])
     if answer.status not in _ANSWERED:

@@ -6,17 +6,25 @@ in migration 0007. Executes nothing by itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, Final
 
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 
 from durable.core.entries import Entry, RunPatch
-from durable.store.calls import Function
-from durable.store.rows import ENTRY, METADATA
+from durable.store.calls import Function, text
+from durable.store.rows import ENTRY, METADATA, same
 
 __all__ = ["COMMIT", "FLUSH", "PATCHED", "RECORD", "SEND", "START", "make_missing", "recorded"]
+
+
+def _as_text(dump: Callable[[Any], Any]) -> Callable[[Any], str]:
+    """What gives a column's value as text."""
+    return text if dump is same else dump
+
 
 #: A run and all that can be chosen about a new one: "true" if the id was free.
 START: Final = Function(
@@ -51,9 +59,13 @@ COMMIT: Final = Function(
 PATCHED: Final = frozenset(RunPatch.__annotations__) | {"fence"}
 
 
-def recorded(entry: Entry) -> list[Any]:
+_DUMPS: Final = [_as_text(dump) for columns in (ENTRY, METADATA) for dump in columns.dumps.values()]
+_values_of: Final = attrgetter(*ENTRY.names, *METADATA.names)
+
+
+def recorded(entry: Entry) -> list[str | None]:
     """An entry and its metadata as parameters of RECORD."""
-    return [*ENTRY.dumped(entry).values(), *METADATA.dumped(entry).values()]
+    return [None if value is None else dump(value) for dump, value in zip(_DUMPS, _values_of(entry), strict=True)]
 
 
 def make_missing(*, using: str, **_: object) -> None:

@@ -31,7 +31,7 @@ from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.core.location import escape
 from durable.models.fields import pack, unpack
 from durable.store import calls, functions, planting, rules, statements
-from durable.store.calls import Value
+from durable.store.calls import text
 from durable.store.rows import (
     ATTEMPT,
     ENTRY,
@@ -114,7 +114,7 @@ class PostgresStore:
 
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
         if len(messages) == 1:
-            rows = [functions.SEND(self.alias, [*outgoing_row(messages[0]).values(), 1])]
+            rows = [functions.SEND(self.alias, [*_as_texts(outgoing_row(messages[0]).values()), "1"])]
         else:
             sends = json_rows(map(_numbered, enumerate(messages)))
             rows = self._rows(statements.SEND_MANY, {"sends": sends}) if messages else []
@@ -217,7 +217,7 @@ class PostgresStore:
 
     def _flush(self, batch: Batch) -> Committed:
         entries = rules.entries_to_write(batch.entries)
-        run, fence = pack(batch.run_id), batch.fence
+        run, fence = pack(batch.run_id), str(batch.fence)
         if len(entries) == 1:
             values = [run, fence, *functions.recorded(entries[0])]
             [request] = functions.RECORD(self.alias, values, uninterrupted=True)
@@ -248,15 +248,15 @@ class PostgresStore:
             self.alias,
             [
                 pack(run_id),
-                fence,
-                now,
+                str(fence),
+                None if now is None else text(now),
                 _texts(deleted),
                 _entry_rows(rules.entries_to_write(entries)) if entries else None,
                 json_rows(map(ATTEMPT.dumped, attempts)) if attempts else None,
                 json_rows(_consumption(consumed)) if consumed else None,
                 _texts(unreceive),
                 json_row({name: RUN.dumps[name](value) for name, value in patch.items()}) if patch else None,
-                signal,
+                None if signal is None else str(signal),
                 json_rows(map(_numbered, enumerate(sends))) if sends else None,
             ],
             uninterrupted=True,
@@ -304,7 +304,7 @@ def _numbered(sent: tuple[int, OutgoingMessage]) -> dict[str, Any]:
     return {"number": sent[0], **outgoing_row(sent[1])}
 
 
-def _as_started(run: RunRecord) -> list[Value] | None:
+def _as_started(run: RunRecord) -> list[str | None] | None:
     """The parameters of START; None if the run is not as every new one is."""
     values = (run.id, run.workflow, run.queue, run.input, run.created_at, run.wake_at, run.parent_id, run.replay_of_id)
     usual = RunRecord(
@@ -317,7 +317,13 @@ def _as_started(run: RunRecord) -> list[Value] | None:
         parent_id=run.parent_id,
         replay_of_id=run.replay_of_id,
     )
-    return [pack(value) if isinstance(value, str) else value for value in values] if run == usual else None
+    if run != usual:
+        return None
+    return _as_texts(pack(value) if isinstance(value, str) else value for value in values)
+
+
+def _as_texts(values: Iterable[Any]) -> list[str | None]:
+    return [None if value is None else text(value) for value in values]
 
 
 def _consumption(consumed: Mapping[str, tuple[str, str | None, str | None]]) -> Iterable[dict[str, Any]]:

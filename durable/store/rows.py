@@ -44,6 +44,7 @@ __all__ = [
     "json_row",
     "json_rows",
     "outgoing_row",
+    "same",
     "to_attempt",
     "to_entries",
     "to_message",
@@ -72,7 +73,7 @@ class Columns:
         self.types = {field.attname: type_of.get(type(field), "text") for field in found}
         self.dumps = {field.attname: _dump(field) for field in found}
         loads = [_load(field) for field in found]
-        self._loads = [(place, load) for place, load in enumerate(loads) if load is not _same]
+        self._loads = [(place, load) for place, load in enumerate(loads) if load is not same]
 
     def sql(self, prefix: str = "") -> str:
         """The names, to be selected or inserted: `prefix` is a table's alias and a dot."""
@@ -95,7 +96,8 @@ class Columns:
         return dict(zip(self.names, values, strict=True))
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """The conversion of a column that needs none."""
     return value
 
 
@@ -107,10 +109,10 @@ def _dump(field: models.Field[Any, Any]) -> Callable[[Any], Any]:
         (JSONTextField, dump_json),
         (ErrorField, dump_error),
     ]
-    dump = next((dump for kind, dump in kinds if isinstance(field, kind)), _same)
+    dump = next((dump for kind, dump in kinds if isinstance(field, kind)), same)
     if isinstance(field, models.ForeignKey):
         dump = pack
-    if not field.null or dump is _same:
+    if not field.null or dump is same:
         return dump
     return lambda value: None if value is None else dump(value)
 
@@ -124,7 +126,7 @@ def _load(field: models.Field[Any, Any]) -> Callable[[Any], Any]:
         (JSONTextField, load_json),
         (ErrorField, load_error),
     ]
-    return next((load for kind, load in kinds if isinstance(field, kind)), _same)
+    return next((load for kind, load in kinds if isinstance(field, kind)), same)
 
 
 RUN: Final = Columns(Run, RunRecord)
