@@ -74,7 +74,7 @@ def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) ->
 def _facts(entry: Entry) -> dict[str, Any]:
     facts = _without(_data(entry), *_VALUES.get(Kind(entry.kind), ()))
     if entry.kind == Kind.MESSAGE:
-        facts["received"] = [_without(each, "body") for each in _data(entry).get("received", ())]
+        facts["received"] = [_without(each, "body", "completed") for each in _data(entry).get("received", ())]
     if entry.kind in (Kind.JOIN, Kind.RACE):
         branches = _data(entry).get("branches", {})
         facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}

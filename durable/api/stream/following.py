@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
-from django.db.models import Q, QuerySet
+from django.db.models import Case, F, Q, QuerySet, TextField, Value, When
 
 from durable.conf import conf
 from durable.core.entries import ENDED, RunState, Status
@@ -34,6 +34,14 @@ _COLUMNS: Final = (
     "metadata__finished_ordinal",
     "metadata__rollback_completed_at",
     "metadata__rollback_error",
+    "metadata__next_attempt_at",
+    "moving_data",
+)
+#: An entry's data as long as it changes: a loop's iteration, the state of a join's branches, the next try of a handler.
+_MOVING_DATA: Final = Case(
+    When(metadata__status=Status.COMPLETED.value, metadata__rollback_error__isnull=True, then=Value(None)),
+    default=F("data"),
+    output_field=TextField(),
 )
 
 _Row = tuple[Any, ...]  # of _COLUMNS
@@ -42,11 +50,12 @@ _Row = tuple[Any, ...]  # of _COLUMNS
 @dataclass(frozen=True, slots=True)
 class Token:
     """What a reader has: entries up to the key `newest`, so many of them, completions up to the number `finished`, the
-    run's row as `row` stands for it, and whether he was told of its end."""
+    others as `unsettled` stands for them, the run's row as `row` does, and whether he was told of its end."""
 
     newest: int = 0
     count: int = 0
     finished: int = 0
+    unsettled: int = 0
     row: int = 0
     ended: int = 0
 
@@ -54,7 +63,7 @@ class Token:
     def parsed(cls, text: str) -> Token:
         """The token that `text` was made of. Raises InvalidCursorError."""
         parts = text.split("-")
-        if len(text) > _LONGEST or len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in parts):
+        if len(text) > _LONGEST or len(parts) != 6 or not all(part.isascii() and part.isdigit() for part in parts):
             raise InvalidCursorError(text)
         numbers = [int(part) for part in parts]
         if max(numbers) >= 2**63:
@@ -105,7 +114,7 @@ class Follower:
         run = self._run = self.read_run()  # before its entries: what changes after it is seen by the next look
         is_first = self._row is None
         before = self._row if self._row is not None else self.since.row if self.since is not None else None
-        self._row = _digest(run)
+        self._row = _row_digest(run)
         has_changed = self._row != before
         if not is_first and not has_changed and run.state not in _MOVING:
             return self._news()
@@ -115,12 +124,13 @@ class Follower:
 
     def _begin(self, entries: QuerySet[Entry]) -> tuple[bool, list[str]]:
         """Take up where the reader stopped. True if he has to begin anew, since what he has is no longer so."""
-        rows, since, is_reset = list(entries.values_list(*_COLUMNS)), self.since, False
+        rows, since, is_reset = list(_rows(entries)), self.since, False
         if since is not None:
             had = [row for row in rows if row[0] <= since.newest]
             is_reset = len(had) != since.count
             if not is_reset:
-                self._told = {row[0]: row if _is_settled(row, since.finished) else None for row in had}
+                knows_all = _digest(_unsettled(had, since.finished)) == since.unsettled
+                self._told = {row[0]: row if knows_all or _is_settled(row, since.finished) else None for row in had}
         self._note(rows)
         return is_reset, []
 
@@ -128,7 +138,7 @@ class Follower:
         """Note what has changed; the places that are empty now."""
         newest = max(self._told, default=0)
         if entries.filter(id__lte=newest).count() != len(self._told):
-            return self._compare(list(entries.values_list(*_COLUMNS)))
+            return self._compare(list(_rows(entries)))
         changed = (
             Q(id__gt=newest)
             | ~Q(metadata__status=Status.COMPLETED.value)
@@ -136,7 +146,7 @@ class Follower:
             | Q(metadata__rollback_completed_at__isnull=False)
             | Q(metadata__rollback_error__isnull=False)
         )
-        self._note(entries.filter(changed).values_list(*_COLUMNS))
+        self._note(_rows(entries.filter(changed)))
         return []
 
     def _compare(self, rows: list[_Row]) -> list[str]:
@@ -162,7 +172,15 @@ class Follower:
         is_whole = not self._pending or self._pending[0][0] not in self._told
         self._told |= {row[0]: row for row in chunk}
         has_ended = self._run.state in ENDED and not self._pending
-        token = Token(max(self._told, default=0), len(self._told), self._finished, self._row, int(has_ended))
+        told = [row for row in self._told.values() if row is not None]
+        token = Token(
+            newest=max(self._told, default=0),
+            count=len(self._told),
+            finished=self._finished,
+            unsettled=_digest(_unsettled(told, self._finished)),
+            row=self._row,
+            ended=int(has_ended),
+        )
         return News(
             run=self._run,
             has_changed=has_changed,
@@ -175,6 +193,11 @@ class Follower:
         )
 
 
+def _rows(entries: QuerySet[Entry]) -> Iterable[_Row]:
+    rows: Iterable[_Row] = entries.annotate(moving_data=_MOVING_DATA).values_list(*_COLUMNS)
+    return rows
+
+
 def _read(rows: Sequence[_Row]) -> list[Entry]:
     if not rows:
         return []
@@ -182,14 +205,22 @@ def _read(rows: Sequence[_Row]) -> list[Entry]:
     return list(entries.select_related("metadata").defer("output", "arguments").order_by("id"))
 
 
-def _digest(run: Run) -> int:
-    """What of the row is news: not a heartbeat. Never 0."""
-    told = (run.state, run.fence, run.signal, run.messages, run.wake_at, run.request, run.worker, run.summary)
+def _row_digest(run: Run) -> int:
+    """What of the row is news: not a heartbeat."""
+    return _digest((run.state, run.fence, run.signal, run.messages, run.wake_at, run.request, run.worker, run.summary))
+
+
+def _digest(told: object) -> int:
+    """A number that stands for what was told; never 0."""
     return zlib.crc32(repr(told).encode(errors="surrogatepass")) or 1
+
+
+def _unsettled(rows: Iterable[_Row], finished: int) -> list[_Row]:
+    return sorted((row for row in rows if not _is_settled(row, finished)), key=lambda row: row[0])
 
 
 def _is_settled(row: _Row, finished: int) -> bool:
     """Whether whoever has seen completions up to this number knows the entry as it is."""
-    _, _, status, _, number, compensated_at, rollback_error = row
+    _, _, status, _, number, compensated_at, rollback_error, _, _ = row
     is_untouched = compensated_at is None and rollback_error is None
     return status == Status.COMPLETED.value and number is not None and number <= finished and is_untouched

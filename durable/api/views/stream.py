@@ -99,7 +99,8 @@ def _polled(follower: Follower, teller: Teller, first: News, query: dict[str, An
         return list(teller.events(news)) or None
 
     told = list(teller.events(first)) or wait_for(look, query["wait"]) or []
-    while news.has_more and len(told) < _MOST_EVENTS:
-        told += look() or []
     ids = [event.id for event in told if event.id]
-    return told, ids[-1] if ids else query["after"] if told else str(news.token)
+    while news.has_more and (len(told) < _MOST_EVENTS or not ids):  # without an id he would come again for the same
+        told += look() or []
+        ids = [event.id for event in told if event.id]
+    return told, ids[-1] if ids else str(news.token)

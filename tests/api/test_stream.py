@@ -1,0 +1,260 @@
+"""The history stream: a reader who takes the events in their order has the history, wherever he was cut off."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from durable import Break, Context, Continue, CriticalError, get_run, workflow
+from durable.api.stream import following
+from durable.models import Run
+from tests.api.conftest import ALL, Api, MakeApi, problem
+from tests.api.workflows import ask, loop
+from tests.faults.passing import pass_once
+
+pytestmark = pytest.mark.django_db
+
+NAP = 3600
+
+
+def undo(_rollback: Any, _output: Any) -> None:
+    """Undoes nothing."""
+
+
+@workflow(name="tests.api.rich")
+def rich(ctx: Context, turns: int) -> int:
+    """Steps that are compensated, a loop that prunes, waits, and a failure in the end."""
+    ctx.rollback_checkpoint("from here")
+    for number in range(3):
+        ctx.step(f"book {number}", int, rollback=undo)
+    ctx.sleep("first", NAP)
+
+    def turn(c: Context, n: int) -> Any:
+        c.step("work", int)
+        c.sleep("rest", NAP)
+        return Continue(n + 1) if n + 1 < turns else Break(n)
+
+    ctx.loop("turns", turn, state=0, history_prune_interval=2)
+    ctx.queue.next_batch("mail", names=["mail"], timeout=NAP)
+    raise CriticalError("enough")
+
+
+class Reader:
+    """Takes events as a client does, and keeps what it would show."""
+
+    def __init__(self, api: Api, run_id: str) -> None:
+        self.api = api
+        self.path = f"/runs/{run_id}/events"
+        self.entries: dict[str, Any] = {}
+        self.run: dict[str, Any] = {}
+        self.last = ""
+        self.resets = 0
+        self.has_ended = False
+
+    def read(self) -> list[str]:
+        """Ask once, as server-sent events; the names of what came."""
+        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": self.last} if self.last else {})}
+        answer = self.api.get(self.path, **headers)
+        self.has_ended = answer.status_code == 204
+        names = []
+        for name, data, event_id in parsed(answer.content.decode()):
+            self.take(name, data)
+            self.last = event_id or self.last
+            names.append(name)
+        return names
+
+    def take(self, name: str, data: dict[str, Any]) -> None:
+        """What each event means."""
+        if name == "entry":
+            self.entries[data["location"]] = data
+        elif name == "removed":
+            assert set(data["locations"]) <= set(self.entries)
+            for location in data["locations"]:
+                del self.entries[location]
+        elif name == "reset":
+            self.entries.clear()
+            self.resets += 1
+        elif name == "run":
+            self.run = data
+
+    def assert_current(self) -> None:
+        """He has what is there."""
+        there = self.api.get("/runs/" + self.path.split("/")[2] + "/entries?limit=200").json()["results"]
+        assert self.entries == {each["location"]: each for each in there}
+        shown = self.api.get(self.path.removesuffix("/events")).json()
+        assert {name: self.run[name] for name in ("state", "revision", "wake_at", "finished_at")} == {
+            name: shown[name] for name in ("state", "revision", "wake_at", "finished_at")
+        }
+
+
+def parsed(text: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """The events of a stream: name, data, id."""
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if "event" in fields:
+            yield fields["event"], json.loads(fields["data"]), fields.get("id", "")
+
+
+def go_on(run_id: str) -> None:
+    """End its sleeps and pass it once."""
+    if get_run(run_id).state in ("sleeping", "pending"):
+        get_run(run_id).wake(end_sleeps=True)
+        pass_once(get_run(run_id))
+
+
+def test_first_all_then_what_is_new(api: Api) -> None:
+    pass_once(rich.using(id="a").start(1))
+    reader = Reader(api, "a")
+    assert reader.read() == ["entry"] * 5 + ["run"]
+    assert reader.read() == []
+    go_on("a")
+    changed = reader.read()
+    assert changed == ["entry"] * 4 + ["run"]  # the sleep that ended; the loop, its step and its sleep
+    reader.assert_current()
+    assert all(entry["payloads"] is None for entry in reader.entries.values())
+
+
+def test_a_run_that_has_ended_is_told_of_once(api: Api) -> None:
+    pass_once(loop.using(id="a").start(1))
+    reader = Reader(api, "a")
+    assert reader.read() == ["entry", "entry", "run"]
+    get_run("a").cancel()
+    assert reader.read() == ["run", "end"]
+    assert not reader.has_ended
+    assert reader.read() == []
+    assert reader.has_ended
+
+
+def test_a_run_that_is_recovered_goes_on(api: Api) -> None:
+    pass_once(rich.using(id="a").start(1))
+    for _ in range(6):
+        go_on("a")
+    get_run("a").send("mail")
+    for _ in range(5):  # the failure, and three rollbacks
+        if get_run("a").state != "failed":
+            pass_once(get_run("a"))
+    reader = Reader(api, "a")
+    assert reader.read()[-1] == "end"
+    assert reader.run["state"] == "failed"
+    assert reader.read() == []
+    assert reader.has_ended
+    get_run("a").recover()
+    assert "run" in reader.read()
+    assert not reader.has_ended
+    reader.assert_current()
+
+
+def test_what_a_replay_in_place_took_back_is_void(api: Api) -> None:
+    pass_once(loop.using(id="a").start(4))
+    reader = Reader(api, "a")
+    reader.read()
+    get_run("a").replay("step 2", in_place=True)
+    pass_once(get_run("a"))  # as many entries as before
+    assert reader.read()[0] == "reset"
+    reader.assert_current()
+
+
+def test_a_reader_who_stays_is_told_what_is_removed(api: Api) -> None:
+    pass_once(loop.using(id="a").start(4))
+    follower = following.Follower(lambda: Run.objects.get(pk="a"))
+    assert len(follower.look().entries) == 5
+    get_run("a").replay("step 2", in_place=True)
+    news = follower.look()
+    assert (sorted(news.removed), news.entries, news.is_reset) == (["rest", "step 2", "step 3"], [], False)
+    pass_once(get_run("a"))
+    assert [each.location for each in follower.look().entries] == ["step 2", "step 3", "rest"]
+
+
+def test_a_run_that_nobody_passes_costs_one_query(api: Api, django_assert_num_queries: Callable[..., Any]) -> None:
+    pass_once(loop.using(id="a").start(4))
+    follower = following.Follower(lambda: Run.objects.get(pk="a"))
+    follower.look()
+    with django_assert_num_queries(1):
+        assert not follower.look().entries
+    get_run("a").send("q")
+    assert follower.look().has_changed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_wherever_he_is_cut_off_a_reader_goes_on(api: Api, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """One reader asks now and then, is told in small chunks, and forgets what came after some random event."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(following, "CHUNK", 2)
+    monkeypatch.setattr("durable.api.views.stream._MOST_EVENTS", 3)
+    rich.using(id="a").start(7)
+    readers = [Reader(api, "a") for _ in range(2)]
+    for _ in range(30):
+        if chance.random() < 0.5:
+            move(chance)
+        for reader in readers:
+            if chance.random() < 0.5:
+                reader.read()
+    for reader in readers:
+        for _ in range(200):  # chunks are small; without an end he would be told the same for ever
+            if not reader.read():
+                break
+        reader.assert_current()
+
+
+def move(chance: random.Random) -> None:
+    """Do something to the run."""
+    handle = get_run("a")
+    if handle.state == "failed":
+        handle.recover()
+    elif chance.random() < 0.15 and handle.history():
+        handle.replay(chance.choice(handle.history()).location, in_place=True)
+    elif chance.random() < 0.2:
+        handle.send("mail", 1)
+    elif handle.state == "rolling_back":
+        pass_once(handle)
+    else:
+        go_on("a")
+
+
+class TestPolling:
+    def test_events_as_json(self, api: Api) -> None:
+        pass_once(loop.using(id="a").start(1))
+        first = api.get("/runs/a/events").json()
+        assert [each["event"] for each in first["events"]] == ["entry", "entry", "run"]
+        nothing = api.get(f"/runs/a/events?wait=0.05&after={first['last_event_id']}").json()
+        assert nothing == {"events": [], "last_event_id": first["last_event_id"], "has_ended": False}
+        get_run("a").cancel()
+        rest = api.get(f"/runs/a/events?wait=30&after={first['last_event_id']}").json()
+        assert ([each["event"] for each in rest["events"]], rest["has_ended"]) == (["run", "end"], True)
+        assert api.get(f"/runs/a/events?wait=30&after={rest['last_event_id']}").status_code == 204
+
+    def test_a_poll_waits_for_news(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        pass_once(ask.using(id="a").start())
+        last = api.get("/runs/a/events").json()["last_event_id"]
+        slept: list[float] = []
+
+        def send_instead_of_waiting(seconds: float) -> None:
+            if not slept:
+                get_run("a").send("question", 1)
+            slept.append(seconds)
+
+        monkeypatch.setattr("durable.api.waiting.time.sleep", send_instead_of_waiting)
+        assert [each["event"] for each in api.get(f"/runs/a/events?wait=9&after={last}").json()["events"]] == ["run"]
+        assert len(slept) == 1
+
+    def test_the_stream_is_not_to_be_kept(self, api: Api) -> None:
+        pass_once(loop.using(id="a").start(1))
+        for accept in ("application/json", "text/event-stream"):
+            assert api.get("/runs/a/events", Accept=accept)["Cache-Control"] == "no-store"
+
+
+def test_what_a_hook_takes_away_ends_the_stream(make_api: MakeApi) -> None:
+    pass_once(loop.using(id="bob-1").start(1))
+    reader = Reader(make_api(*ALL, name="bob"), "bob-1")
+    assert reader.read()
+    with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+        assert reader.read() == []
+        reader.api.prefix = "/api"
+        assert reader.api.get("/runs/bob-1/events").status_code == 200
+    with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+        problem(make_api(*ALL, name="ada").get("/runs/bob-1/events", Accept="text/event-stream"), 404, "run-not-found")
