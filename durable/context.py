@@ -181,7 +181,7 @@ class _SharedQueue(Generic[D]):
         return QueueMessage(
             id=record["id"],
             name=record["name"],
-            body=self._scope.environment.decode(record["body"]),
+            body=self._scope.recorded(received.entry.location, "the message", record["body"]),
             sent_at=datetime.fromisoformat(record["sent_at"]),
             _complete=answer if wait.is_completable else None,
         )

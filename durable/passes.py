@@ -29,7 +29,8 @@ from durable.context import AsyncContext, Context
 from durable.core.current import running_workflow
 from durable.core.effects import Call, Lookup, Receive, Save
 from durable.core.entries import Batch, Committed, Entry, Message, RunRecord, RunState
-from durable.core.errors import ControlFlow, Evicted, LeaseLost, PassAborted
+from durable.core.errors import ControlFlow, Evicted, LeaseLost, PassAborted, PayloadError
+from durable.core.formats import unreadable
 from durable.core.journal import Event, Journal
 from durable.core.run import PassOutcome, PassPolicy, run_pass
 from durable.core.scope import Scope
@@ -161,7 +162,10 @@ class _Pass:
             return None
 
         def call(context: Any) -> Any:
-            given = self.codec.decode(self.run.input, what=f"the input of {self.run.workflow}")
+            try:
+                given = self.codec.decode(self.run.input, what=f"the input of {self.run.workflow}")
+            except PayloadError as error:
+                raise unreadable("", "the input", error) from error
             return definition.function(context, *given["args"], **given["kwargs"])
 
         call.__qualname__ = getattr(definition.function, "__qualname__", definition.name)

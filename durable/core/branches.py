@@ -65,7 +65,7 @@ def join_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
     if errors := fork.errors():
         failure = Failure("join", name, (fork.entry.location,), ErrorInfo("JoinError", str(JoinError(errors))))
         raise with_failure(JoinError(errors), failure)
-    return {branch: scope.environment.decode(status["output"]) for branch, status in fork.in_order()}
+    return {branch: fork.output_of(branch) for branch, _ in fork.in_order()}
 
 
 def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
@@ -86,7 +86,7 @@ def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
         errors = fork.errors()
         failure = Failure("race", name, (fork.entry.location,), ErrorInfo("RaceError", str(RaceError(errors))))
         raise with_failure(RaceError(errors), failure)
-    return RaceResult(winner, scope.environment.decode(fork.statuses[winner]["output"]))
+    return RaceResult(winner, fork.output_of(winner))
 
 
 def _meet(scope: Scope, kind: Kind, name: str, bodies: Bodies) -> _Fork:
@@ -244,6 +244,12 @@ class _Fork:
     def errors(self) -> dict[str, ErrorInfo]:
         """The errors of the branches that failed."""
         return {name: ErrorInfo(*each["error"]) for name, each in self.in_order() if each["status"] == _FAILED}
+
+    def output_of(self, name: str) -> Any:
+        """The value of a branch that completed."""
+        return self.scope.recorded(
+            self._place(name).location, "the output of the branch", self.statuses[name]["output"]
+        )
 
     def in_order(self) -> Iterable[tuple[str, dict[str, Any]]]:
         """The statuses as the code orders its branches, whatever the record made of the order."""

@@ -26,6 +26,7 @@ from durable.core.entries import (
     Status,
 )
 from durable.core.errors import DurableError, PassAborted
+from durable.core.formats import is_readable
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
 
@@ -124,8 +125,12 @@ class Journal:
         self._uncommitted_messages: set[str] = set()
         self._crashes = run.crashes
         self._pending = _Pending()
+        #: What a newer release of durable has recorded, and this one cannot read.
+        self.unreadable: list[Entry] = []
         newest = -1
         for entry in entries:
+            if not is_readable(entry):
+                self.unreadable.append(entry)
             self._place(entry.location).entry = entry
             newest = max(newest, entry.ordinal, entry.finished_ordinal or 0)
         self._counter = itertools.count(newest + 1)

@@ -38,7 +38,7 @@ def loop(
         yield from _Loop(scope, node, entry, name, prune_interval, size, state is not None).run(body)
     scope.see(entry)
     scope.open_messages.update(entry.data.get("open", {}))
-    return scope.environment.decode(entry.output)
+    return scope.recorded(entry.location, "the value of the loop", entry.output)
 
 
 def _check_size(name: str, value: int, least: int = 1) -> int:
@@ -66,7 +66,7 @@ class _Loop:
     def run(self, body: Callable[..., Any]) -> Operation:
         while True:
             number = self.entry.data["iteration"]
-            state = self.scope.environment.decode(self.entry.data["state"])
+            state = self.scope.recorded(self.entry.location, "the state of the loop", self.entry.data["state"])
             outcome = yield from self._iterate(number, state, body)
             if isinstance(outcome, Break):
                 output = self.scope.environment.encode(outcome.value, f'the value of loop "{self.name}"')

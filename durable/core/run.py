@@ -23,6 +23,7 @@ from durable.core.errors import (
     PassAborted,
     RunCrashedError,
 )
+from durable.core.formats import cannot_read
 from durable.core.journal import Event, Journal
 from durable.core.location import unescape, waiting_text
 from durable.core.results import failure_of
@@ -61,6 +62,9 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
 
     `workflow` is None where this process does not know it: then the run waits for one that does.
     """
+    is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # for that, the history need not be read
+    if journal.unreadable and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
+        return (yield from _diverged(journal, cannot_read(journal.unreadable), policy))
     if journal.run.state == RunState.ROLLING_BACK:
         if journal.run.crashes >= policy.max_crashes:
             crash = ErrorInfo.of(RunCrashedError(journal.run.crashes))
@@ -172,16 +176,20 @@ def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy)
     now = journal.environment.now()
     since = journal.run.diverged_at or now
     waited = (now - since).total_seconds()
+    is_compensating = journal.run.state == RunState.ROLLING_BACK
     if waited >= policy.divergence_grace:
+        if is_compensating:
+            return (yield from _stop_compensating(journal, ErrorInfo.of(error), "compensation stopped"))
         return (yield from _fail(journal, error, may_compensate=False))
     delay = min(max(policy.divergence_retry, waited / 4), policy.divergence_grace - waited + 1)
     wake_at = now + timedelta(seconds=delay)
     summary = f"the code of this worker does not fit the history, trying again until the grace period ends: {error}"
-    patch = _released(RunState.SLEEPING, wake_at=wake_at, summary=summary, diverged_at=since)
+    state = RunState.ROLLING_BACK if is_compensating else RunState.SLEEPING
+    patch = _released(state, wake_at=wake_at, summary=summary, diverged_at=since)
     yield Save(patch, park_signal=journal.run.signal)
     journal.environment.emit(Event("run_diverged", {"error": ErrorInfo.of(error), "retry_at": wake_at}))
-    _tell(journal, RunState.SLEEPING)
-    return PassOutcome(state=RunState.SLEEPING, wake_at=wake_at)
+    _tell(journal, state)
+    return PassOutcome(state=state, wake_at=wake_at)
 
 
 def _wait_for_code(journal: Journal) -> Operation:

@@ -26,6 +26,7 @@ from durable.core.errors import (
     OpenTransactionError,
     PayloadError,
 )
+from durable.core.formats import unreadable
 from durable.core.journal import Environment, Journal, Node
 from durable.core.location import escape, join, send_segment
 
@@ -270,6 +271,13 @@ class Scope:
         )
         error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
         self._poison(error)
+
+    def recorded(self, location: str, what: str, text: str | None) -> Any:
+        """The value of codec text that is recorded at `location`. Stops the run where this code cannot read it."""
+        try:
+            return self.environment.decode(text)
+        except PayloadError as error:
+            self._poison(unreadable(location, what, error))
 
     def _in_progress(self, running: str, started: str) -> EntryInProgressError:
         return EntryInProgressError(

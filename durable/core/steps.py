@@ -48,7 +48,7 @@ def step(
         if options.rollback is not None:
             _check_checkpoint(scope, node.location)
         scope.see(entry)
-        return scope.environment.decode(entry.output)
+        return scope.recorded(entry.location, "the output of the step", entry.output)
     if options.rollback is not None:
         _check_checkpoint(scope, node.location)
     if entry is None:
