@@ -36,7 +36,7 @@ logger = logging.getLogger("durable.timer")
 
 PAUSE = 0.01  # seconds between two looks at least, however dense the deadlines are
 RETRY = 1.0  # seconds until the next try during an outage
-PRUNE_FOR = 1.0  # seconds of one sweep in which rows are deleted, at most
+PRUNE_FOR = 2.0  # seconds of one sweep in which rows are deleted, at most
 PRUNE_EVERY = 60.0  # seconds from the end of a round of pruning to the next
 
 _log_this = redis_client.Seldom()
