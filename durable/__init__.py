@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from durable.context import AsyncContext, Context
     from durable.core.current import current_step
     from durable.core.errors import (
+        BulkOrderError,
         CriticalError,
         DurableError,
         EntryInProgressError,
@@ -62,6 +63,7 @@ _MODULES = {
     "durable.audit": ("Actor", "OperationDeniedError", "acting_as"),
     "durable.context": ("AsyncContext", "Context"),
     "durable.core.errors": (
+        "BulkOrderError",
         "CriticalError",
         "DurableError",
         "EntryInProgressError",
@@ -114,6 +116,7 @@ __all__ = [
     "BlockFailure",
     "BlockResult",
     "Break",
+    "BulkOrderError",
     "Context",
     "Continue",
     "CriticalError",

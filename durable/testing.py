@@ -20,7 +20,7 @@ from durable.conf import conf
 from durable.core.current import is_in_step, running_run, running_workflow
 from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call
-from durable.core.entries import ENDED, Batch, Committed, Kind, RunRecord, RunState, Status
+from durable.core.entries import ENDED, ActionRecord, Batch, Committed, Kind, RunRecord, RunState, Status
 from durable.core.errors import ErrorInfo
 from durable.definitions import Workflow
 from durable.handles import Handle
@@ -210,6 +210,11 @@ class Harness:
             raise TimeoutError(
                 "nothing is due, so nothing more will come: advance the clock or send what is waited for"
             )
+
+    @property
+    def actions(self) -> list[ActionRecord]:
+        """What the audit log holds, oldest first: what code has steered, and operators (`durable.acting_as`) have done."""
+        return self._store.actions
 
     # -- crashes
 

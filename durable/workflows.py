@@ -9,13 +9,14 @@ from durable.context import Context
 from durable.core.results import Break, Continue
 from durable.definitions import workflow
 from durable.operations.bulk import BulkOrder, perform_page
+from durable.operations.common import BULK
 
 __all__ = ["bulk"]
 
 _REFUSALS_KEPT = 100
 
 
-@workflow(name="durable.bulk")
+@workflow(name=BULK)
 def bulk(ctx: Context, order: BulkOrder) -> dict[str, Any]:
     """One verb on many runs, a page of them at a time.
 

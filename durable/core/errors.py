@@ -18,6 +18,7 @@ from types import TracebackType
 __all__ = [
     "CONTRACT_ERRORS",
     "BranchCancelled",
+    "BulkOrderError",
     "ControlFlow",
     "CriticalError",
     "DurableError",
@@ -276,6 +277,18 @@ class StaleRunError(InvalidTransitionError):
         self.state = str(state)
         self.allowed = ()
         self.action = action
+
+
+class BulkOrderError(DurableError):
+    """A run that carries out an operator's order was to be made otherwise than by that operator's order."""
+
+    def __init__(self, action: str, workflow: str) -> None:
+        self.action = action
+        self.workflow = workflow
+        super().__init__(
+            f"cannot {action} a run of {workflow}: it acts with the permissions, and in the name, of whoever ordered it; "
+            "order it anew with durable.operations.bulk.apply"
+        )
 
 
 class EntryNotFoundError(DurableError):

@@ -18,6 +18,7 @@ from durable import audit, backend, registry
 from durable.audit import Actor, Outcome, acting_as
 from durable.core.current import running_run
 from durable.operations.attribution import REFUSALS, attributed, outcome_of
+from durable.operations.common import BULK
 from durable.operations.starting import StartRequest, announce_started, put
 from durable.operations.steering import ALLOWED, cancel, pause, recover, resume, wake
 
@@ -194,7 +195,7 @@ def _one(verb: str, run_id: str, options: Mapping[str, Any]) -> BulkResult:
 
 
 def _start(verb: str, selection: Selection, options: dict[str, Any]) -> str:
-    at, bulk = backend.current(), registry.get("durable.bulk")
+    at, bulk = backend.current(), registry.get(BULK)
     acting = audit.acting()
     actor = audit.by_code() if acting is None else acting.actor
     order = BulkOrder(

@@ -11,9 +11,22 @@ from durable import observers, signals
 from durable.backend import Backend
 from durable.core.current import is_in_step, running_run
 from durable.core.entries import ENDED, RunRecord, RunState
-from durable.core.errors import InvalidTransitionError, OutsideStepError
+from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
 
-__all__ = ["UNENDED", "announce", "check_state", "decoded", "require_step", "tell", "wait_for"]
+__all__ = [
+    "BULK",
+    "UNENDED",
+    "announce",
+    "check_not_an_order",
+    "check_state",
+    "decoded",
+    "require_step",
+    "tell",
+    "wait_for",
+]
+
+#: The workflow that carries out bulks, in the name of whoever ordered them.
+BULK = "durable.bulk"
 
 UNENDED = tuple(each for each in RunState if each not in ENDED)
 _LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first, the longest
@@ -39,6 +52,12 @@ def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> Non
     """Raises InvalidTransitionError unless the run is in one of the allowed states."""
     if run.state not in allowed:
         raise InvalidTransitionError(run.state, allowed, action)
+
+
+def check_not_an_order(workflow: str, action: str) -> None:
+    """Raises BulkOrderError where one would have an order carried out in the name of another."""
+    if workflow == BULK:
+        raise BulkOrderError(action, workflow)
 
 
 def tell(run: RunRecord, previous: str) -> None:

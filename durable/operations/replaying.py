@@ -11,7 +11,7 @@ from durable.core.errors import EntryNotFoundError, ReplayRefusedError, StalePla
 from durable.core.replaying import Replay
 from durable.ids import new_id
 from durable.operations.attribution import Attribution, attributed
-from durable.operations.common import announce, require_step, tell
+from durable.operations.common import announce, check_not_an_order, require_step, tell
 from durable.operations.reading import record
 from durable.operations.starting import check_is_successor, successor
 from durable.replay import ReplayPlan, plan_of
@@ -103,6 +103,7 @@ def _planned(
     at: Backend, run: RunRecord, entries: list[Entry], location: str, plan_hash: str | None, *, in_place: bool
 ) -> Replay:
     """The replay, if it is the one that was planned and nothing stands in its way."""
+    check_not_an_order(run.workflow, "replay")
     try:
         replay = Replay(run, entries, at.store.messages(run.id), location)
     except EntryNotFoundError:

@@ -16,7 +16,7 @@ from durable.core.entries import ActionRecord, RunRecord
 from durable.core.errors import RunConflictError
 from durable.ids import check_id, check_queue, new_id
 from durable.operations.attribution import Attribution, attributed
-from durable.operations.common import announce, require_step, tell
+from durable.operations.common import announce, check_not_an_order, require_step, tell
 
 __all__ = ["StartRequest", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
 
@@ -45,6 +45,7 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[str]:
         created = put(at, request, calls)
     else:
         with attributed(at, "start", _first_id(calls)) as by, at.store.transaction():
+            check_not_an_order(request.workflow, "start")
             created = put(at, request, calls)
             at.store.log([_logged(by, found, is_new) for found, is_new in created])
     announce_started(at, created)
@@ -126,6 +127,7 @@ def restart(run_id: str, *, as_id: str | None = None) -> str:
     at = backend.current()
     with attributed(at, "restart", run_id) as by, at.store.transaction():
         old = by.lock()
+        check_not_an_order(old.workflow, "restart")
         wanted = successor(at, old, as_id)
         [(new, is_new)] = at.store.create([wanted])
         if not is_new:

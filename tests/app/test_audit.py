@@ -97,7 +97,7 @@ IN_PLACE = (failed, lambda run: run.replay("charge", in_place=True), "failed", "
 
 
 def the_row(h: Harness) -> ActionRecord:
-    [row] = h._store.actions
+    [row] = h.actions
     return row
 
 
@@ -120,13 +120,13 @@ def test_a_start_by_an_operator_is_logged(h: Harness) -> None:
     with acting_as(Actor("cli", label="ops@host"), reason="by hand"):
         order.start_many([(1,), (2,)], ids=["a", "b"])
         order.using(id="a").start(1)
-    rows = [(row.action, row.run_id, row.before, row.after, row.actor_label) for row in h._store.actions]
+    rows = [(row.action, row.run_id, row.before, row.after, row.actor_label) for row in h.actions]
     assert rows == [
         ("start", "a", "", "pending", "ops@host"),
         ("start", "b", "", "pending", "ops@host"),
         ("start", "a", "pending", "pending", "ops@host"),
     ]
-    assert h._store.actions[2].detail == "tests.audit.order: was there already"
+    assert h.actions[2].detail == "tests.audit.order: was there already"
 
 
 def test_a_question_by_an_operator_is_logged_and_what_it_sets_off_is_not(h: Harness) -> None:
@@ -144,7 +144,7 @@ def test_a_question_by_an_operator_is_logged_and_what_it_sets_off_is_not(h: Harn
         assert run.ask("quote", timeout=5) == 7
         assert audit.acting() is not None
     assert seen == [None]
-    assert [(row.action, row.source, row.actor_label) for row in h._store.actions] == [
+    assert [(row.action, row.source, row.actor_label) for row in h.actions] == [
         ("ask", "admin", "root"),
         ("pause", "code", "run o"),
     ]
@@ -171,12 +171,12 @@ def test_what_code_steers_is_logged_and_what_it_starts_and_sends_is_not(h: Harne
     run = waiting(h)
     run.send("approved", "fail")
     h.settle()
-    assert h._store.actions == []
+    assert h.actions == []
     run.recover()
     run.cancel("enough")
     with suppress(InvalidTransitionError):
         run.cancel()
-    rows = [(row.action, row.source, row.outcome, row.reason, row.actor_label) for row in h._store.actions]
+    rows = [(row.action, row.source, row.outcome, row.reason, row.actor_label) for row in h.actions]
     assert rows == [("recover", "code", "done", "", ""), ("cancel", "code", "done", "enough", "")]
 
 

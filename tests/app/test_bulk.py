@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -11,9 +11,19 @@ import pytest
 from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.test.utils import CaptureQueriesContext
 
-from durable import Actor, Context, Handle, OperationDeniedError, acting_as, get_run, workflow
+from durable import (
+    Actor,
+    BulkOrderError,
+    Context,
+    Handle,
+    OperationDeniedError,
+    acting_as,
+    get_run,
+    workflow,
+    workflows,
+)
 from durable.backend import Backend
-from durable.core.entries import ActionRecord
+from durable.core.entries import ActionRecord, Entry, Kind, RunChange
 from durable.inspection.runs import RunFilter
 from durable.inspection.selection import Filtered
 from durable.models import OperatorAction, Run
@@ -95,7 +105,7 @@ def test_each_run_is_decided_by_itself(h: Harness) -> None:
     assert [(each.run_id, each.outcome) for each in report.refused] == [("r001", "refused"), ("missing", "missing")]
     assert "cannot pause a run that is cancelled" in report.refused[0].detail
     assert states(ids) == ["paused", "cancelled", "paused", "paused"]
-    rows = [(row.run_id, row.action, row.outcome, row.reason) for row in h._store.actions]
+    rows = [(row.run_id, row.action, row.outcome, row.reason) for row in h.actions]
     assert rows == [
         ("r000", "pause", "done", "deploy"),
         ("r001", "pause", "refused", "deploy"),
@@ -125,7 +135,7 @@ def test_without_the_permission_nothing_begins(h: Harness, count: int) -> None:
         bulk.apply("cancel", ids)
     assert set(states(ids)) == {"pending"}
     assert len(h._store._runs) == count
-    [row] = h._store.actions
+    [row] = h.actions
     assert (row.action, row.outcome) == ("cancel", "denied")
 
 
@@ -224,6 +234,30 @@ def test_the_permission_is_checked_again(at: Backend, olga: User, loses: str) ->
     assert OperatorAction.objects.filter(outcome="denied").count() == 8
 
 
+def test_nobody_has_an_order_carried_out_in_the_name_of_another(h: Harness) -> None:
+    ids = started(3)
+    with acting_as(ROOT):
+        run = background(bulk.apply("pause", ids, in_background=True))
+    forged = bulk.BulkOrder(verb="cancel", selection=bulk.Ids(tuple(ids)), source="cli")
+    other = Actor("api", User(username="eve", is_superuser=True))
+    verbs: list[Callable[[], Any]] = [
+        lambda: workflows.bulk.start(forged),
+        run.restart,
+        lambda: run.replay("runs"),
+        lambda: run.replay("runs", in_place=True),
+    ]
+    h._store.change(run.id, lambda record, entries: RunChange(run={}, entries=[a_loop()]))
+    for verb in verbs:
+        with acting_as(other), pytest.raises(BulkOrderError, match="in the name, of whoever ordered it"):
+            verb()
+    assert [row.outcome for row in h.actions] == ["done"] + ["refused"] * 4
+    assert len(h._store._runs) == 4
+
+
+def a_loop() -> Entry:
+    return Entry("runs", Kind.LOOP, 1, NOW, data={"iteration": 0, "state": "null", "pruned": 0})
+
+
 @pytest.mark.usefixtures("small_pages")
 def test_a_bulk_leaves_itself_alone(at: Backend) -> None:
     ids = started(5)
@@ -291,7 +325,7 @@ def test_a_worker_that_dies_does_each_run_once(h: Harness, number: int, when: An
     while run.state != "completed":
         h.run(run)
     assert (run.output["done"], run.output["refused"]) == (8, 0)
-    assert woken(h._store.actions) == ids
+    assert woken(h.actions) == ids
 
 
 def woken(rows: list[ActionRecord]) -> list[str]:
