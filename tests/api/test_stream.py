@@ -96,7 +96,7 @@ def parsed(text: str) -> Iterator[tuple[str, dict[str, Any], str]]:
     """The events of a stream: name, data, id."""
     for block in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
-        if "event" in fields:
+        if "event" in fields:  # and not a time for coming again alone
             yield fields["event"], json.loads(fields["data"]), fields.get("id", "")
 
 

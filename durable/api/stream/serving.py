@@ -7,18 +7,20 @@ again with the id of the last event that he has, and goes on there.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from durable.api.stream.events import HEARTBEAT, Teller, written
 from durable.api.stream.following import Follower, News
-from durable.conf import conf
 from durable.core.errors import RunNotFoundError
+
+logger = logging.getLogger("durable.api")
 
 __all__ = ["LONGEST", "MOST", "events", "has_room"]
 
@@ -48,7 +50,7 @@ class _Reader:
 
     async def read(self, look: Callable[[], T]) -> T:
         """What `look` finds, in the thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, _fresh, look)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _kept, look)
 
     def close(self) -> None:
         """One stream less."""
@@ -79,6 +81,8 @@ async def events(follower: Follower, teller: Teller, first: News) -> AsyncIterat
             yield each
     except RunNotFoundError:
         return  # pruned, or taken out of the user's sight
+    except DatabaseError as error:
+        logger.warning("a stream of events was cut off, and its reader will come again: %s", error)
     finally:
         _reader.close()
 
@@ -108,7 +112,10 @@ def _look(follower: Follower, teller: Teller) -> tuple[bytes, bool, bool]:
     return chunk, news.has_more, news.has_ended
 
 
-def _fresh(look: Callable[[], T]) -> T:
-    """`look` on a connection that still stands."""
-    connections[conf.DATABASE].close_if_unusable_or_obsolete()
-    return look()
+def _kept(look: Callable[[], T]) -> T:
+    """`look` on the thread's connections, which stay open between looks. One that has failed is given up."""
+    try:
+        return look()
+    except DatabaseError:
+        connections.close_all()
+        raise

@@ -1,0 +1,218 @@
+"""A real client, over loopback, against live servers with a real worker: what a program does with the interface."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, connections
+from rest_framework.authtoken.models import Token
+
+from durable.api.stream import serving
+from tests.api import workflows
+from tests.api.serving import asgi_server
+from tests.api.test_stream import parsed
+from tests.e2e.workers import Workers
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def token(transactional_db: None) -> str:
+    """Of somebody who may do all."""
+    user = User.objects.create_superuser("root", password=None)
+    return str(Token.objects.create(user=user).key)
+
+
+@pytest.fixture
+def worker(child_environment: dict[str, str], tmp_path: Path) -> Iterator[None]:
+    with Workers(1, child_environment, tmp_path / "workers.log", settings="tests.api.settings"):
+        yield
+
+
+def client_of(address: str, token: str) -> httpx.Client:
+    return httpx.Client(base_url=f"{address}/api", headers={"Authorization": f"Token {token}"}, timeout=60)
+
+
+def result_of(client: httpx.Client, run_id: str) -> dict[str, Any]:
+    """As the guide says: ask until it has ended."""
+    for _ in range(10):
+        result: dict[str, Any] = client.get(f"/runs/{run_id}/result", params={"wait": 10}).json()
+        if result["has_ended"]:
+            return result
+    raise AssertionError(f"run {run_id} does not end: {client.get(f'/runs/{run_id}').json()}")
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_program_starts_asks_lists_pages_and_retries(live_server: Any, token: str) -> None:
+    with client_of(live_server.url, token) as client:
+        starts_and_retries(client)
+        asks_and_sends(client)
+        lists_and_pages(client)
+        recovers_and_replays(client)
+
+
+def starts_and_retries(client: httpx.Client) -> None:
+    body = {"workflow": "tests.api.add", "args": [20, 22]}
+    headers = {"Idempotency-Key": "first"}
+    answers = [client.post("/runs", json=body, headers=headers) for _ in range(2)]
+    assert [each.status_code for each in answers] == [201, 201]
+    assert answers[0].json() == answers[1].json()
+    location = answers[0].headers["Location"]
+    result = result_of(client, answers[0].json()["id"])
+    assert (result["state"], result["output"]) == ("completed", 42)
+    assert client.get(location.removeprefix("/api"), params={"expand": "output"}).json()["output"] == 42
+    clash = client.post("/runs", json={**body, "args": [1]}, headers=headers)
+    assert (clash.status_code, clash.json()["code"]) == (422, "idempotency-key-reused")
+
+
+def asks_and_sends(client: httpx.Client) -> None:
+    client.post("/runs", json={"workflow": "tests.api.ask", "id": "asked"}).raise_for_status()
+    answer = client.post("/runs/asked/ask", params={"wait": 30}, json={"queue": "question", "body": "why"})
+    assert (answer.status_code, answer.json()["response"]) == (200, {"answer": "why"}), answer.text
+    client.post("/runs/asked/messages", json={"queue": "end", "body": "done"}).raise_for_status()
+    assert result_of(client, "asked")["output"] == "done"
+
+
+def lists_and_pages(client: httpx.Client) -> None:
+    ids = {client.post("/runs", json={"workflow": "tests.api.add", "args": [n]}).json()["id"] for n in range(5)}
+    assert len(ids) == 5
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        query = {"workflow": "tests.api.add", "limit": 2, **({"cursor": cursor} if cursor else {})}
+        page = client.get("/runs", params=query).json()
+        seen += [each["id"] for each in page["results"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert len(seen) == len(set(seen)) == 6
+    assert ids <= set(seen)
+
+
+def recovers_and_replays(client: httpx.Client) -> None:
+    run_id = client.post("/runs", json={"workflow": "tests.api.fail"}).json()["id"]
+    assert result_of(client, run_id)["error"]["type"] == "StepExhaustedError"
+    seen = client.get(f"/runs/{run_id}").json()
+    assert "recover" in seen["actions"]
+    retried = client.post(f"/runs/{run_id}/recover", json={"revision": seen["revision"], "reason": "once more"})
+    assert retried.status_code == 200
+    assert result_of(client, run_id)["state"] == "failed"
+    stale = client.post(f"/runs/{run_id}/recover", json={"revision": seen["revision"]})
+    assert (stale.status_code, stale.json()["code"]) == (409, "run-moved-on")
+    plan = client.get(f"/runs/{run_id}/replay-plan", params={"location": "break"}).json()
+    replayed = client.post(f"/runs/{run_id}/replay", json={"location": "break", "plan_hash": plan["hash"]})
+    assert replayed.status_code == 201
+    assert result_of(client, replayed.json()["id"])["state"] == "failed"
+    log = client.get("/operator-actions", params={"run": run_id}).json()["results"]
+    assert [(each["action"], each["outcome"]) for each in log] == [
+        ("replay", "done"),
+        ("recover", "stale"),
+        ("recover", "done"),
+        ("start", "done"),
+    ]
+
+
+@contextmanager
+def stream(client: httpx.Client, run_id: str, last: str = "") -> Iterator[Iterator[tuple[str, dict[str, Any], str]]]:
+    """The events of an open connection, as they come."""
+    headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
+    with client.stream("GET", f"/runs/{run_id}/events", headers=headers) as answer:
+        assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/event-stream")
+        yield (event for text in blocks(answer) for event in parsed(text))
+
+
+def blocks(answer: httpx.Response) -> Iterator[str]:
+    lines: list[str] = []
+    for line in answer.iter_lines():
+        lines.append(line)
+        if not line:
+            yield "\n".join(lines)
+            lines = []
+
+
+def until(events: Iterator[tuple[str, dict[str, Any], str]], found: Callable[[str, dict[str, Any]], bool]) -> list[Any]:
+    """The events up to the first that is it."""
+    taken = []
+    for event in events:
+        taken.append(event)
+        if found(event[0], event[1]):
+            return taken
+    raise AssertionError(f"the stream ended before: {taken}")
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_stream_goes_on_where_it_was_cut_off_and_ends_with_its_run(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)  # as is advised for ASGI
+    with asgi_server() as address, client_of(address, token) as client:
+        client.post("/runs", json={"workflow": "tests.api.ask", "id": "a"}).raise_for_status()
+        with stream(client, "a") as events:
+            taken = until(events, lambda name, data: name == "run" and data["waiting_for"] == ["question"])
+        last = next(event_id for _, _, event_id in reversed(taken) if event_id)
+        client.post("/runs/a/messages", json={"queue": "question", "body": 1}).raise_for_status()
+        client.post("/runs/a/messages", json={"queue": "end", "body": 2}).raise_for_status()
+        with stream(client, "a", last) as events:
+            rest = list(events)
+        assert rest[-1][:2] == ("end", {"id": "a", "state": "completed"})
+        entries = {data["location"]: data["status"] for name, data, _ in taken + rest if name == "entry"}
+        assert entries == {"question": "completed", "think": "completed", "end": "completed"}
+        answer = client.get("/runs/a/events", headers={"Accept": "text/event-stream", "Last-Event-ID": rest[-1][2]})
+        assert answer.status_code == 204
+
+
+def test_many_streams_hold_one_connection_and_one_thread(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+    monkeypatch.setattr(serving, "BEAT", 0.0)
+    workflows.loop.using(id="a").start(1)
+    before = sessions()
+    with asgi_server() as address, client_of(address, token) as client:
+        opened = [stream(client, "a") for _ in range(12)]
+        streams = [each.__enter__() for each in opened]
+        try:
+            for events in streams:
+                assert next(events)[0] == "run"
+            assert serving._reader.streams == 12
+            assert sum(thread.name.startswith("durable-streams") for thread in threading.enumerate()) == 1
+            assert sessions() <= before + 1
+            monkeypatch.setattr(serving, "MOST", 12)
+            refused = client.get("/runs/a/events", headers={"Accept": "text/event-stream"})
+            assert (refused.status_code, refused.json()["code"]) == (503, "too-many-streams")
+            from durable import get_run
+
+            get_run("a").cancel()
+            for events in streams:
+                assert [name for name, _, _ in events] == ["run", "end"]
+        finally:
+            for each in opened:
+                each.__exit__(None, None, None)
+    assert serving._reader.streams == 0
+
+
+def test_a_quiet_stream_gives_signs_of_life_and_ends_in_time(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+    monkeypatch.setattr(serving, "BEAT", 0.0)
+    monkeypatch.setattr(serving, "LONGEST", 0.3)
+    workflows.loop.using(id="a").start(1)
+    with asgi_server() as address, client_of(address, token) as client:
+        answer = client.get("/runs/a/events", headers={"Accept": "text/event-stream"})
+    lines = answer.text.splitlines()
+    assert lines[0] == "retry: 1000"
+    assert ": nothing new" in lines
+    assert [name for name, _, _ in parsed(answer.text)] == ["run"]
+
+
+def sessions() -> int:
+    """The sessions of this database."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        row = cursor.fetchone()
+    assert row is not None
+    return int(row[0])
