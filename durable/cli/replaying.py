@@ -25,7 +25,7 @@ SHOWN: Final = 20  # locations of each kind
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
-    parser.add_argument("location", metavar="LOCATION", help="where in the history, as durable show -o json names it")
+    parser.add_argument("location", metavar="LOCATION", help="where in the history, as durable show names it")
     parser.add_argument("--in-place", action="store_true", help="in the same run; else a new one goes on from there")
     parser.add_argument("--plan", metavar="HASH", help="only as a plan of --dry-run with this hash says")
     parser.add_argument("--id", dest="new_id", help="the new run's id")

@@ -124,7 +124,7 @@ def _print_history(output: Output, page: TreePage) -> None:
     if not page.nodes:
         return
     output.line()
-    output.table(["HISTORY", "KIND", "STATUS", "ATTEMPTS", "NOTE"], map(_row, page.nodes))
+    output.table(["LOCATION", "KIND", "STATUS", "ATTEMPTS", "NOTE"], map(_row, page.nodes))
     end = page.start + len(page.nodes)
     if end < page.total or page.start:
         output.say(f"Positions {page.start} to {end - 1} of {page.total}: --start shows others.")
@@ -134,13 +134,13 @@ def _print_history(output: Output, page: TreePage) -> None:
 
 def _row(node: Node) -> tuple[object, ...]:
     attempts = node.entry.metadata.attempts if node.entry is not None and node.kind == "step" else ""
-    mark = " *" if node.is_winner else ""
-    return (f"{'  ' * node.depth}{node.title}{mark}", node.kind, Cell(node.status, node.status), attempts, _note(node))
+    return (node.location, node.kind, Cell(node.status, node.status), attempts, _note(node))
 
 
 def _note(node: Node) -> str:
     error = node.entry.metadata.error if node.entry is not None else None
-    return "; ".join(filter(None, [node.note, f"{error.type}: {error.message}"[:200] if error is not None else ""]))
+    told = f"{error.type}: {error.message}"[:200] if error is not None else ""
+    return "; ".join(filter(None, ["won" if node.is_winner else "", node.note, told]))
 
 
 SHOW = Subcommand(name="show", help="Show a run and its history.", configure=_configure_show, run=_show)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -12,7 +13,7 @@ from django.utils import timezone
 from durable.cli import listing
 from durable.models import Run
 from tests.cli.conftest import Shell, Stage
-from tests.cli.workflows import HOSTILE, approving, echo, failing, napping, steps
+from tests.cli.workflows import HOSTILE, approving, echo, failing, napping, racing, steps
 
 pytestmark = pytest.mark.usefixtures("stage")
 
@@ -257,6 +258,20 @@ class TestHostileText:
         assert "[red]" in done.out
         assert "\x1b[2J" not in done.out
         assert "\x07" not in done.out
+
+
+def test_without_rich_a_table_is_plain(shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.start(echo, id="one")
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    done = shell("list", colour=True)
+    assert done.lines[1].split()[:3] == ["one", "cli.echo", "completed"]
+    assert "\x1b" not in done.out
+
+
+def test_a_race_tells_who_won(shell: Shell, stage: Stage) -> None:
+    stage.start(racing, id="one")
+    rows = {line.split()[0]: line for line in shell("show", "one").lines if line}
+    assert [location for location, row in rows.items() if "won" in row.split()] == ["first/quick"]
 
 
 def test_times_are_told_relative_to_now(shell: Shell, stage: Stage) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from durable import Context, workflow
 
-__all__ = ["approving", "asked", "echo", "failing", "napping", "steps"]
+__all__ = ["approving", "asked", "echo", "failing", "napping", "racing", "steps"]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
 
@@ -45,6 +45,12 @@ def asked(ctx: Context) -> None:
 @workflow(name="cli.napping")
 def napping(ctx: Context) -> None:
     ctx.sleep("nap", "1 hour")
+
+
+@workflow(name="cli.racing")
+def racing(ctx: Context) -> str:
+    won = ctx.race("first", {"slow": lambda c: c.sleep("nap", "1 hour"), "quick": lambda c: c.step("s", lambda: 1)})
+    return str(won.winner)
 
 
 @workflow(name="cli.steps")
