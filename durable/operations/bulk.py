@@ -232,7 +232,11 @@ def _as_selection(selection: Selection | Iterable[str]) -> Selection:
         raise TypeError(f"the runs of a bulk are a list of ids, not text: write [{selection!r}]")
     if not isinstance(selection, Iterable):
         return selection
-    return Ids(tuple(dict.fromkeys(selection)))
+    ids = tuple(dict.fromkeys(selection))
+    for each in ids:
+        if not isinstance(each, str):
+            raise TypeError(f"the runs of a bulk are ids, which are text, not {each!r}: write [run.id for run in ...]")
+    return Ids(ids)
 
 
 def _check_verb(verb: str, options: Mapping[str, Any]) -> None:

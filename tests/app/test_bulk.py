@@ -126,6 +126,8 @@ def test_options_are_the_verbs_own(h: Harness) -> None:
             bulk.apply(verb, ids)
     with pytest.raises(TypeError, match=r"write \['r000'\]"):
         bulk.apply("pause", "r000")
+    with pytest.raises(TypeError, match=r"write \[run.id for run in ...\]"):
+        bulk.eligible("pause", [get_run("r000")])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("count", [2, 200])
