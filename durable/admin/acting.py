@@ -110,7 +110,7 @@ def show(admin: RunAdmin, request: HttpRequest, key: str, name: str) -> HttpResp
         "problem": problem,
         "is_ticked": is_ticked,
         "is_possible": name in possible_verbs(run),
-        "command": command(name, run.id, reason="…"),
+        "command": command(name, run.id),
     }
     return admin.page(request, "act", context, status=status)
 

@@ -6,6 +6,7 @@ as well as for a run's own page.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +24,8 @@ __all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", 
 LATE: Final = timedelta(seconds=60)  # so long after it was due, a run that no worker has taken needs a person
 MOST_OPEN: Final = 50  # open entries that an explanation looks at
 _MOST_MESSAGES = 1_000
+#: What an exhausted step's error says before the error that it is about; where it was is told already.
+_LAST_ATTEMPT = re.compile(r"^StepExhaustedError: step .*? failed on its last attempt: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,9 +283,10 @@ def _failed(facts: _Facts) -> Explanation:
             remedies=("recover", "replay"),
         )
     undone = " What it had done was compensated." if run.summary == "" and _was_compensated(facts) else ""
+    when = f" {relative(run.finished_at, facts.now)}" if run.finished_at is not None else ""
     where = f' at "{spoken(location)}"' if location else ""
     return Explanation(
-        headline=f"Failed{where} {_ended(facts)}: {what}",
+        headline=f"Failed{where}{when}: {_LAST_ATTEMPT.sub('', what)}",
         detail=f"Once the cause is mended, retry: what failed is tried again and the rest goes on from there.{undone}",
         needs_attention=True,
         remedies=("recover", "replay", "restart"),

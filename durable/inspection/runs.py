@@ -105,7 +105,8 @@ def searched(text: str, base: RunFilter | None = None, within: RunQuerySet | Non
     if not text:
         return base
     runs = Run.objects.using(conf.DATABASE) if within is None else within
-    if _begins_with(runs, text).exists():
+    # in the order of the ids, which keeps the database on their index
+    if _begins_with(runs, text).order_by("id").values_list("id").first() is not None:
         return replace(base, id_prefix=text)
     return replace(base, error_text=text)
 

@@ -15,8 +15,8 @@ __all__ = ["either", "moment", "plural", "relative", "shortened", "span", "until
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
-def span(seconds: float) -> str:
-    """A length of time in its two largest units: "3 h 5 m", "12 s", "0.4 s"."""
+def span(seconds: float, units: int = 2) -> str:
+    """A length of time in its largest units: "3 h 5 m", "12 s", "0.4 s"."""
     seconds = abs(seconds)
     if seconds < 10:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
@@ -26,17 +26,17 @@ def span(seconds: float) -> str:
         if left >= size or parts:
             number, left = divmod(left, size)
             parts.append(f"{number} {unit}" if number else "")
-        if len(parts) == 2:
+        if len(parts) == units:
             break
     return " ".join(filter(None, parts))
 
 
-def relative(then: datetime, now: datetime) -> str:
+def relative(then: datetime, now: datetime, units: int = 2) -> str:
     """How far `then` is from `now`: "in 3 h", "12 s ago", "now"."""
     seconds = (then - now).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    return f"in {span(seconds)}" if seconds > 0 else f"{span(seconds)} ago"
+    return f"in {span(seconds, units)}" if seconds > 0 else f"{span(seconds, units)} ago"
 
 
 def moment(then: datetime, now: datetime) -> str:

@@ -1,0 +1,255 @@
+"""Operators at work in a real browser, on a live server with live workers: no reloads, no complaints, no barriers."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.contrib.auth.models import User
+
+from durable import get_run
+from durable.models import OperatorAction, Run
+from project.shop import checkout
+from project.shop.models import Fault, Order, Product
+from tests.admin import flows
+from tests.admin.conftest import OPERATOR, MakeUser, Stage
+from tests.admin.test_pages import url
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+    from pytest_django.live_server_helper import LiveServer
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+WAIT = 60_000  # milliseconds
+RULES = ["wcag2a", "wcag2aa", "best-practice"]
+NARROW = {"width": 390, "height": 844}
+
+LogIn = Callable[..., "Page"]
+
+
+@pytest.fixture
+def worker(child_environment: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker process on this test's database and Redis."""
+    environment = {**child_environment, "SHOP_COOL_OFF": "1 second"}
+    with (tmp_path / "worker.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "manage.py"), "durable_worker"], env=environment, stdout=log, stderr=log
+        )
+        yield process
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def complaints(page: "Page") -> list[str]:
+    """What the browser complains about: errors, warnings, and what the policy forbids among them."""
+    found: list[str] = []
+    page.on("console", lambda message: found.append(message.text) if message.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: found.append(str(error)))
+    return found
+
+
+@pytest.fixture
+def log_into(page: "Page", live_server: "LiveServer", make_user: MakeUser) -> LogIn:
+    """The page, logged in as a staff user with these permissions; superusers may do everything."""
+
+    def log(*permissions: str, is_superuser: bool = False) -> "Page":
+        user = make_user(*permissions)
+        User.objects.filter(pk=user.pk).update(is_superuser=is_superuser)
+        page.goto(f"{live_server.url}/admin/login/?next=/admin/durable/")
+        page.get_by_label("Username").fill("ada")
+        page.get_by_label("Password").fill("correct horse")
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_load_state()
+        return page
+
+    return log
+
+
+def test_an_operator_mends_an_order_from_the_overview_to_the_end(
+    log_into: LogIn, live_server: "LiveServer", worker: object, complaints: list[str]
+) -> None:
+    Fault.switch(Fault.Service.BANK, on=True)
+    yarn = Product.objects.get_or_create(slug="yarn", defaults={"name": "Yarn", "description": "", "price": "4.20"})[0]
+    order = checkout.place_order("Ada", "ada@example.org", {yarn: 2})
+    page = log_into(is_superuser=True)
+    loads: list[str] = []
+    page.on("load", lambda loaded: loads.append(loaded.url))
+
+    # the overview tells of it by itself, once the order has failed
+    page.get_by_text("Runs with a step that has no attempts left").wait_for(timeout=WAIT)
+    assert loads == []
+    page.get_by_role("link", name=f"shop.fulfil {order.run_id}").first.click()
+    page.get_by_text('Failed at "charge"').first.wait_for(timeout=WAIT)
+
+    # the switch that broke the bank
+    page.goto(f"{live_server.url}/admin/shop/fault/")
+    row = page.locator("tr", has_text="bank")
+    row.locator("input[type=checkbox][name$=is_on]").uncheck()
+    page.get_by_role("button", name="Save").click()
+
+    page.goto(live_server.url + url("change", order.run_id))
+    page.get_by_role("link", name="Retry").click()
+    page.get_by_role("textbox", name="Reason").fill("the bank is back")
+    page.get_by_role("button", name="Retry", exact=True).click()
+    page.wait_for_url("**/change/")
+    page.wait_for_load_state()
+    seen = len(loads)
+    page.get_by_text("Waiting for a message in approved or rejected").first.wait_for(timeout=WAIT)
+    assert len(loads) == seen  # it went on without a reload
+
+    page.get_by_role("link", name="Send a message").click()
+    page.get_by_label("Body (JSON)").fill('{"by": ada}')
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.get_by_text("This is not JSON").wait_for()
+    page.get_by_label("Body (JSON)").fill('{"by": "ada"}')
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.wait_for_url("**/change/")
+    page.wait_for_load_state()
+    seen = len(loads)
+    page.locator(".durable-headline .durable-completed").wait_for(timeout=WAIT)
+    assert len(loads) == seen
+    assert Order.objects.get().status == Order.Status.SENT
+
+    # from a step on, as a new run
+    page.get_by_role("link", name="hand over").click()
+    page.get_by_role("link", name="Replay from here").click()
+    page.get_by_role("heading", name="Steps that run again").wait_for()
+    page.get_by_role("button", name="Replay", exact=True).click()
+    page.wait_for_url("**/change/")
+    page.locator(".durable-headline .durable-completed").wait_for(timeout=WAIT)
+    assert Run.objects.filter(replay_of=order.run_id, state="completed").count() == 1
+    done = OperatorAction.objects.filter(source="admin").order_by("id").values_list("action", "outcome")
+    assert list(done) == [("recover", "done"), ("send", "done"), ("replay", "done")]
+    # what the refused form answered is an error to the browser's console, and to nobody else
+    assert [each for each in complaints if "422 (Unprocessable" not in each] == []
+
+
+def test_runs_are_cancelled_in_bulk(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+) -> None:
+    for number in range(4):
+        stage.start(flows.approve, id=f"run-{number}")
+    page = log_into(*OPERATOR)
+    page.goto(live_server.url + url("changelist"))
+    for number in range(3):
+        page.get_by_label(f"Choose run run-{number}").check()
+    page.get_by_label("Do to the chosen runs").select_option("Cancel")
+    page.get_by_role("button", name="Go on").click()
+    assert page.get_by_text("Cancel 3 runs").is_visible()
+    assert Run.objects.filter(state="cancelled").count() == 0
+    page.get_by_role("textbox", name="Reason").fill("a mistake of mine")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_text("Cancel: done for 3 runs.").wait_for()
+    assert set(Run.objects.filter(state="cancelled").values_list("id", flat=True)) == {"run-0", "run-1", "run-2"}
+    assert complaints == []
+
+
+def test_without_the_permission_nothing_is_offered_and_nothing_done(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage
+) -> None:
+    stage.start(flows.approve, {"secret": 1}, id="run")
+    page = log_into("view_run")
+    page.goto(live_server.url + url("change", "run"))
+    assert page.get_by_text("durable.view_payload").is_visible()
+    assert page.get_by_role("link", name="Cancel").count() == 0
+    page.goto(live_server.url + url("act", "run", "cancel"))
+    assert page.get_by_role("heading", name="Not allowed").is_visible()
+    assert get_run("run").state == "sleeping"
+
+
+def test_without_javascript_everything_works_a_reload_at_a_time(
+    chromium: "Browser", live_server: "LiveServer", make_user: MakeUser, stage: Stage
+) -> None:
+    make_user(*OPERATOR)
+    stage.start(flows.approve, id="run")
+    with chromium.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(f"{live_server.url}/admin/login/?next={url('change', 'run')}")
+        page.get_by_label("Username").fill("ada")
+        page.get_by_label("Password").fill("correct horse")
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("link", name="Send a message").click()
+        page.get_by_role("button", name="Send", exact=True).click()
+        page.get_by_text('A message was sent to "approved".').wait_for()
+        stage.settle("run")
+        page.reload()
+        assert page.locator(".durable-headline .durable-completed").is_visible()
+
+
+def test_a_page_asks_while_it_is_seen_and_until_the_end(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+) -> None:
+    stage.start(flows.approve, id="run")
+    page = log_into(*OPERATOR)
+    page.goto(live_server.url + url("change", "run"))
+    hide = """hidden => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    with page.expect_response("**/live/**") as unchanged:
+        pass
+    assert unchanged.value.status == 304
+    page.evaluate(hide, True)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(1500)
+    assert asked == []
+    page.get_by_text("Timeline", exact=True).first.wait_for()
+    page.locator("#input summary").click()  # closed by hand, and so it stays
+    get_run("run").send("approved")
+    stage.settle("run")
+    page.evaluate(hide, False)
+    page.locator(".durable-headline .durable-completed").wait_for(timeout=WAIT)
+    assert page.locator("#input").get_attribute("open") is None
+    asked.clear()
+    page.wait_for_timeout(2500)
+    assert asked == []  # a run that has ended is not asked about any more
+    assert complaints == []
+
+
+def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows, "SWITCH", {"broken": True, "rollback_broken": False})
+    stage.start(flows.branches, id="branches")
+    stage.start(flows.switched, id="failed")
+    stage.start(flows.stubborn, id="retrying")
+    stage.start(flows.approve, {"cat": "Mochi"}, id="waiting")
+    page = log_into(*OPERATOR)
+    addresses = [
+        "/admin/durable/",
+        url("changelist"),
+        url("change", "branches"),
+        url("change", "retrying"),
+        f"{url('step', 'failed')}?at=charge",
+        url("act", "waiting", "cancel"),
+        url("send", "waiting"),
+        f"{url('replay', 'branches')}?at=ship/label/buy",
+    ]
+    barriers = []
+    for scheme, seen in (("light", addresses), ("dark", addresses[:3])):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of the two words
+        for address in seen:
+            page.goto(live_server.url + address)
+            # the frame around our pages is the admin's own
+            found = Axe().run(page, context="#content", options={"runOnly": RULES}).response["violations"]
+            barriers += [
+                (address, scheme, each["id"], node["html"][:160], node["any"][:1])
+                for each in found
+                if each["impact"] in {"serious", "critical"}
+                for node in each["nodes"]
+            ]
+    assert barriers == [], "\n".join(map(str, barriers))
+    complaints.clear()  # of the styles that axe tries to set
+    page.set_viewport_size(NARROW)  # type: ignore[arg-type]  # a dict like it
+    for address in addresses:
+        page.goto(live_server.url + address)
+        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider <= 0, f"{address} is {wider} pixels wider than a telephone"
+    assert complaints == []
