@@ -1,4 +1,4 @@
-"""A step that kills its process exhausts its own retries, and nobody else's."""
+"""A step that kills its process, or eats its memory, exhausts its own retries, and nobody else's."""
 
 from __future__ import annotations
 
@@ -7,29 +7,42 @@ from pathlib import Path
 
 import pytest
 
+from durable import Handle
 from durable.models import Run
 from tests.e2e.workers import Workers
-from tests.e2e.workflows import bystander, killer
+from tests.e2e.workflows import WAYS, bystander, hoarder, killer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
 BYSTANDERS = 12
 
 
-def test_a_step_that_kills_its_worker_is_counted_and_bystanders_are_not(
+def assert_exhausted(handle: Handle, step: str, attempts: int) -> None:
+    assert handle.error is not None
+    assert handle.error.type == "StepExhaustedError"
+    assert f'"{step}"' in handle.error.message
+    assert handle.history()[0].attempts == attempts
+
+
+def test_steps_that_kill_their_workers_are_counted_and_bystanders_are_not(
     child_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    handles = [killer.start()]  # due first: the others stand in its batch
-    handles += [bystander.start(number) for number in range(BYSTANDERS)]
-    with Workers(1, {**child_environment, "E2E_MAX_CRASHES": "3"}, tmp_path / "workers.log"):
-        deadline = time.monotonic() + 90
+    killers = {way: killer.start(way) for way in WAYS}  # due first: the others stand in their batch
+    greedy = hoarder.start()
+    bystanders = [bystander.start(number) for number in range(BYSTANDERS)]
+    log = tmp_path / "workers.log"
+    with Workers(len(WAYS), {**child_environment, "E2E_MAX_CRASHES": "3"}, log):
+        deadline = time.monotonic() + 120
         while Run.objects.exclude(state__in=["completed", "failed"]).exists():
-            assert time.monotonic() < deadline, list(Run.objects.values("id", "state", "crashes", "summary"))
+            left = list(Run.objects.values("id", "state", "crashes", "summary"))
+            assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
             time.sleep(0.1)
-    dead = handles[0]
-    assert dead.error is not None
-    assert dead.error.type == "StepExhaustedError"
-    assert '"kill"' in dead.error.message
-    assert dead.history()[0].attempts == 3
-    assert [handle.output for handle in handles[1:]] == [number * 2 for number in range(BYSTANDERS)]
-    assert set(Run.objects.exclude(pk=dead.id).values_list("crashes", flat=True)) == {0}
+    for way, handle in killers.items():
+        assert_exhausted(handle, f"kill by {way}", 2)
+        assert "the worker died during attempt 2" in str(handle.error)
+    assert_exhausted(greedy, "hoard", 2)
+    assert "MemoryError" in str(greedy.error)
+    assert [handle.output for handle in bystanders] == [number * 2 for number in range(BYSTANDERS)]
+    unharmed = Run.objects.exclude(pk__in=[each.id for each in killers.values()])
+    assert set(unharmed.values_list("crashes", flat=True)) == {0}
+    assert "Fatal Python error: Segmentation fault" in log.read_text(errors="replace")

@@ -1,10 +1,15 @@
 """Workflows of the end-to-end tests, for real workers."""
 
+import ctypes
 import os
+import resource
+import signal
+
+import psutil
 
 from durable import Break, Context, Continue, workflow
 
-__all__ = ["bystander", "collect", "killer"]
+__all__ = ["WAYS", "bystander", "collect", "hoarder", "killer"]
 
 
 @workflow(name="e2e.collect")
@@ -20,10 +25,38 @@ def collect(ctx: Context, expected: int) -> list[int]:
     return received
 
 
+#: How a step can take its process along: by leaving, by a fault of native code, and as the kernel does when memory is out.
+WAYS = {
+    "exit": lambda: os._exit(9),
+    "segfault": lambda: ctypes.string_at(0),
+    "oom": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+
+
 @workflow(name="e2e.killer")
-def killer(ctx: Context) -> None:
+def killer(ctx: Context, way: str) -> None:
     """Has a step that takes its process along, each time."""
-    ctx.step("kill", os._exit, 9, max_retries=2)
+    ctx.step(f"kill by {way}", WAYS[way], max_retries=1)
+
+
+def hoard() -> int:
+    """Allocate until there is no more memory under a limit that is near; only this step's allocations fail."""
+    unlimited = resource.getrlimit(resource.RLIMIT_AS)
+    used = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), unlimited[1]))
+    hoarded = []
+    try:
+        while True:
+            hoarded.append(bytearray(8 << 20))
+    finally:
+        hoarded.clear()
+        resource.setrlimit(resource.RLIMIT_AS, unlimited)
+
+
+@workflow(name="e2e.hoarder")
+def hoarder(ctx: Context) -> None:
+    """Has a step that exhausts the memory of its process, each time."""
+    ctx.step("hoard", hoard, max_retries=1, retry_backoff_base=0)
 
 
 @workflow(name="e2e.bystander")
