@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from django.db import connections
+from django.db import Error, connections
 from django.utils import timezone
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -17,7 +17,6 @@ from prometheus_client.registry import Collector
 from durable.conf import conf
 from durable.inspection.counts import CAP, count_by_state
 from durable.models import Run
-from durable.process import DATABASE_TROUBLE
 from durable.querysets import RunQuerySet
 from durable.redis_client import names
 
@@ -41,7 +40,7 @@ class RowsCollector(Collector):
         found: list[Metric] = []
         try:
             found = [self._by_state(), *self._due()]
-        except DATABASE_TROUBLE as error:  # what the workers counted is worth the more
+        except Error as error:  # what the workers counted is worth the more
             logger.warning("metrics cannot be read from the database: %s: %s", type(error).__name__, error)
         finally:
             if not had_connection:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.db import OperationalError, connection
+from django.db import OperationalError, ProgrammingError, connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import include, path
@@ -197,9 +197,12 @@ class TestRows:
         assert len(few) == len(many)
         assert (gauges["durable_runs/pending"], gauges["durable_due_runs/default"]) == (5, 5)
 
-    def test_without_the_database_the_counters_are_still_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("error", [OperationalError("the server is away"), ProgrammingError("no such table")])
+    def test_without_the_database_the_counters_are_still_told(
+        self, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
         def away() -> None:
-            raise OperationalError("the server is away")
+            raise error
 
         monkeypatch.setattr(rows, "count_by_state", away)
         assert self.gauges() == {"durable_database_up": 0}
@@ -258,6 +261,37 @@ def test_nothing_is_counted_unless_it_is_asked_for() -> None:
         [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False"]
+
+
+def test_django_prometheus_shows_them_too(tmp_path: Path) -> None:
+    """Its own registry is prometheus_client's, in which both kinds are then; without tables, that is told as well."""
+    code = """
+import django
+from django.apps import apps
+is_installed = apps.is_installed
+apps.is_installed = lambda name: name == "django_prometheus" or is_installed(name)
+django.setup()
+from prometheus_client import REGISTRY, generate_latest
+from durable import Context, workflow
+from durable.metrics import exposition
+from durable.testing import Harness
+with Harness() as h:
+    h.finish(h.start(lambda ctx: ctx.step("a", lambda: 1)))
+print(generate_latest(REGISTRY).decode())
+print(exposition.exposition("")[0].decode().count("# HELP durable_database_up "))
+"""
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "project.settings",
+        "DATABASE_URL": f"sqlite:///{tmp_path / 'empty.sqlite3'}",
+    }
+    environment.pop(MULTIPROCESS, None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert 'durable_passes_total{outcome="completed",queue="default",workflow="harness.lambda"} 1.0' in done.stdout
+    assert "durable_database_up 0.0" in done.stdout
+    assert done.stdout.splitlines()[-1] == "1"
 
 
 @pytest.mark.e2e
