@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from durable.admin.access import may
+from durable.conf import conf
 from durable.models import OperatorAction
 
 __all__ = ["OperatorActionAdmin"]
@@ -43,6 +45,10 @@ class OperatorActionAdmin(_ModelAdmin):
     show_full_result_count = False
     paginator = CappedPaginator
     ordering = ["-created_at", "-id"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
+        """The log, where durable keeps it."""
+        return super().get_queryset(request).using(conf.DATABASE)
 
     @admin.display(description="who")
     def who(self, action: OperatorAction) -> str:

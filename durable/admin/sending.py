@@ -11,6 +11,7 @@ from durable import operations
 from durable.admin import access, acting, pages
 from durable.admin.commands import command
 from durable.admin.forms import SendForm
+from durable.audit import acting_as
 from durable.conf import conf
 from durable.core.entries import Kind
 from durable.core.location import unescape
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
-_MOST = 200  # waits and messages that are looked through for queues' names
+_MOST = 50  # waits and messages that are looked through for queues' names
 _PERMISSION = "operate_run"
 
 
@@ -64,20 +65,14 @@ def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
 
 def _send(request: HttpRequest, run: Run, given: dict[str, Any]) -> None:
     # No revision is expected: a message fits whatever the run does. That it is sent once is the token's work.
-    with acting.refusals(), acting_as_operator(request, given["reason"]):
+    with acting.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
         operations.send(run.id, given["queue"], given["body"], idempotency_id=f"admin-{given['token']}")
-
-
-def acting_as_operator(request: HttpRequest, reason: str) -> Any:
-    """The user at work, for a reason."""
-    from durable.audit import acting_as
-
-    return acting_as(access.actor_of(request), reason=reason)
 
 
 def _known_queues(run: Run, awaited: list[str]) -> list[str]:
     """The queues that the run waits for now, then those that it has waited for or was sent to."""
-    waits = Entry.objects.using(conf.DATABASE).filter(run=run, kind=Kind.MESSAGE.value).values_list("data", flat=True)
+    found = Entry.objects.using(conf.DATABASE).filter(run=run, kind=Kind.MESSAGE.value).order_by("-ordinal")
+    waits = found.values_list("data", flat=True)
     waited = [str(name) for data in waits[:_MOST] for name in data.get("names", ())]
     sent = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order").values_list("queue", flat=True)
     return list(dict.fromkeys([*awaited, *waited, *(unescape(each) for each in sent[:_MOST])]))

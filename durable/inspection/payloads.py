@@ -59,9 +59,12 @@ def payload(workflow: str, field: str, text: str | None) -> Any:
     return jsonable(redacted(workflow, field, value))
 
 
-def pretty(value: Any) -> str:
-    """Data as indented JSON text, characters beyond ASCII as themselves."""
-    return json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+def pretty(value: Any, most: int = 20_000) -> str:
+    """Data as indented JSON text, characters beyond ASCII as themselves; after `most` characters it says that it is cut."""
+    text = json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    return (
+        text if len(text) <= most else f"{text[:most]}\n… and {len(text) - most:,} characters more; the export has all"
+    )
 
 
 def shown_error(workflow: str, error: ErrorInfo | None) -> str:
