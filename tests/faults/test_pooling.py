@@ -1,0 +1,148 @@
+"""Behind a pooler in transaction mode: no promise relies on a session, and no statement is prepared by name.
+
+`POOLER_URL` names a database behind a pooler of one's own, a PgBouncer say, to prove the same there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import call_command
+from django.db import connections
+from django.test import override_settings
+from pytest_django.plugin import DjangoDbBlocker
+
+from durable import Break, Context, Continue, current_step, workflow
+from durable.conf import conf
+from durable.models import Run
+from durable.stopping import Stop
+from durable.store import Store, store_for
+from durable.store.orm import OrmStore
+from durable.worker import Shift
+from project.servers import EmbeddedPostgres
+from project.settings import database_from
+from tests.faults.pooler import Pooler
+
+pytestmark = [pytest.mark.postgres, pytest.mark.redis]
+
+ALIAS = "pooled"
+
+
+@pytest.fixture(scope="module")
+def pooler(postgres_server: EmbeddedPostgres) -> Iterator[Pooler]:
+    """Server connections that think in another time zone, and print moments accordingly."""
+    config = database_from(postgres_server.create_database(ALIAS))
+    path = Path(config["HOST"]) / f".s.PGSQL.{config['PORT']}"
+    options = "-c TimeZone=Asia/Kathmandu"
+    with Pooler(path, user=config["USER"], database=ALIAS, options=options) as pooler:
+        yield pooler
+
+
+@pytest.fixture(scope="module")
+def alias(pooler: Pooler, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    url = os.environ.get("POOLER_URL") or f"postgresql://postgres@127.0.0.1:{pooler.port}/{ALIAS}"
+    # what Django's documentation asks for behind such a pooler
+    config = {**database_from(url), "DISABLE_SERVER_SIDE_CURSORS": True}
+    connections.databases[ALIAS] = connections.configure_settings({"default": {}, ALIAS: config})[ALIAS]
+    with django_db_blocker.unblock():
+        for app in ("auth", "durable"):
+            call_command("migrate", app, database=ALIAS, verbosity=0)
+        with connections[ALIAS].cursor() as cursor:
+            cursor.execute("CREATE TABLE IF NOT EXISTS counter (number integer)")
+        yield ALIAS
+        connections[ALIAS].close()
+    store_for.cache_clear()
+    del connections.databases[ALIAS]
+    del connections[ALIAS]
+
+
+@pytest.fixture
+def counter(alias: str, django_db_blocker: DjangoDbBlocker, redis_connection: redis.Redis) -> Iterator[None]:
+    with django_db_blocker.unblock(), override_settings(DURABLE={"DATABASE": ALIAS, "SHORT_SLEEP": 0.0}):
+        with connections[ALIAS].cursor() as cursor:
+            cursor.execute("TRUNCATE counter")
+            cursor.execute("INSERT INTO counter VALUES (0)")
+        Run.objects.using(ALIAS).all().delete()
+        yield
+
+
+def count() -> int:
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("UPDATE counter SET number = number + 1 RETURNING number")
+        return int(cursor.fetchone()[0])
+
+
+def count_in_the_second_attempt() -> None:
+    count()
+    if current_step().attempt == 1:
+        raise RuntimeError("after the row")
+
+
+@workflow(name="faults.pooled")
+def pooled(ctx: Context, partner: str) -> list[Any]:
+    """Something of all that writes."""
+
+    def once(c: Context, n: int) -> Break | Continue:
+        c.step("count", count, atomic=True)
+        return Break(n) if n == 4 else Continue(n + 1)
+
+    def branch(c: Context) -> str:
+        c.step("count", count, atomic=True)
+        return str(c.step("plain", lambda: "done"))
+
+    ctx.loop("loop", once, state=0, history_prune_interval=2)
+    joined = ctx.join("join", {"a": branch, "b": branch, "c": branch})
+    ctx.step("again", count_in_the_second_attempt, atomic=True, retry_backoff_base=0)
+    ctx.queue.send("ball", ctx.run_id, to=partner)
+    came = ctx.queue.next("catch", names=["ball"], timeout="1 hour")
+    ctx.sleep("rest", 0.02)
+    moment = ctx.step("moment", lambda: datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
+    return [joined, came.body, moment.isoformat()]
+
+
+@pytest.mark.parametrize("store", [None, OrmStore(ALIAS)], ids=["postgres", "portable"])
+def test_runs_live_behind_a_pooler_that_forgets_every_session(
+    counter: None, pooler: Pooler, store: Store | None
+) -> None:
+    before = pooler.transactions
+    pairs = [(f"{n} one", f"{n} other") for n in range(4)]
+    runs = pooled.start_many(
+        [(each,) for one, other in pairs for each in (other, one)], ids=[each for pair in pairs for each in pair]
+    )
+    for _ in range(40):
+        Shift(conf.QUEUE, store=store or store_for(ALIAS), stop=Stop(), seconds=5).run()
+        if not Run.objects.using(ALIAS).exclude(state__in=["completed", "failed"]).exists():
+            break
+    joined = dict.fromkeys("abc", "done")
+    for run in runs:
+        number, _, name = run.id.partition(" ")
+        partner = f"{number} {'other' if name == 'one' else 'one'}"
+        assert run.output == [joined, partner, "2026-03-29T01:30:00+00:00"], (run.state, run.error)
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT number FROM counter")
+        assert cursor.fetchall() == [(8 * (5 + 3 + 1),)]
+    assert pooler.faults == []
+    assert pooler.prepared == []
+    if "POOLER_URL" not in os.environ:
+        assert pooler.transactions - before > 8 * 15, "all of that went through the pooler"
+
+
+def test_the_pooler_is_as_hostile_as_it_says(counter: None, pooler: Pooler) -> None:
+    """What these tests rest upon: sessions change under a client, and what it set is gone."""
+    if "POOLER_URL" in os.environ:
+        pytest.skip("what another pooler does is its own affair")
+    pids = set()
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SET application_name = 'mine'")
+        for _ in range(8):
+            cursor.execute("SELECT pg_backend_pid(), current_setting('application_name'), current_setting('TimeZone')")
+            pid, name, zone = cursor.fetchone()
+            assert (name, zone) == ("", "Asia/Kathmandu")
+            pids.add(pid)
+    assert len(pids) == 4
