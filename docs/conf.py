@@ -1,0 +1,49 @@
+"""The site: pages in Markdown, a reference made of the package itself. `uv run --group docs sphinx-build -W docs <out>`.
+
+Owns how the pages are put together. What they say of the package is read from its docstrings, its settings, its
+command line's parsers and docs/openapi.yaml, so that it cannot say something else.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+
+import django  # noqa: E402  # the paths come first
+
+django.setup()
+
+import durable  # noqa: E402  # so do the settings
+
+project = "durable"
+author = copyright = "The durable contributors"
+version = release = durable.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "sphinx_argparse_cli",
+    "parsers_of_commands",
+    "openapi",
+    "settings_table",
+]
+exclude_patterns = ["_ext", "_build"]
+nitpicky = False
+default_role = "code"  # docstrings mark code with single backticks
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "mixed"
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = "durable"
+html_show_sphinx = False
+html_copy_source = False

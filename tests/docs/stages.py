@@ -1,0 +1,112 @@
+"""What a page takes for granted: modules of the reader's own project, runs that exist. Most pages need nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import httpx
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+from django.utils import timezone
+
+from durable import Context, backend, get_run, workflow
+from durable.core.entries import ENDED
+from tests.app.stores import in_force, passed
+from tests.docs.playing import Play
+
+__all__ = ["of"]
+
+Namespace = MutableMapping[str, Any]
+
+
+def of(name: str, player: Play, namespace: Namespace) -> AbstractContextManager[None]:
+    """The stage of a page, set for as long as the page runs."""
+    make = STAGES.get(name)
+    return nullcontext() if make is None else make(player, namespace)
+
+
+@contextmanager
+def _models(player: Play, _: Namespace) -> Iterator[None]:
+    """The models of the shop in this repository, as the shop of the page."""
+    from project.shop import models
+
+    player.module("shop.models", **{name: getattr(models, name) for name in models.__all__})
+    yield
+
+
+@contextmanager
+def _served(_: Play, __: Namespace) -> Iterator[None]:
+    """Whatever httpx asks of example.org is answered by this project, in this thread; before a result, a worker comes by."""
+
+    @workflow(name="shop.fulfil")
+    def fulfil(ctx: Context, order_id: int) -> dict[str, Any]:
+        return {"order": order_id, "approval": ctx.queue.next("approval", names=["approved"]).body}
+
+    User.objects.create_superuser("ada", password="…")
+    server = Client()
+
+    with in_force("chosen") as at, pytest.MonkeyPatch.context() as patch, override_settings(ALLOWED_HOSTS=["*"]):
+
+        def handle(_: object, request: httpx.Request) -> httpx.Response:
+            if request.url.path.endswith("/result") and get_run("order-42").state not in ENDED:
+                passed(at, "order-42")
+            content_type = request.headers.pop("Content-Type", "")
+            path = request.url.raw_path.decode()
+            answer = server.generic(request.method, path, request.read(), content_type, headers=request.headers)
+            return httpx.Response(answer.status_code, headers=dict(answer.items()), content=answer.content)
+
+        patch.setattr(httpx.HTTPTransport, "handle_request", handle)
+        yield
+
+
+@contextmanager
+def _failed(_: Play, __: Namespace) -> Iterator[None]:
+    """Two hours ago an order failed, and 17 bills for another reason; nothing has happened since."""
+
+    class BankTimeout(Exception):
+        pass
+
+    def charge() -> None:
+        raise ConnectionError("503")
+
+    @workflow(name="shop.fulfil")
+    def fulfil(ctx: Context, order_id: int) -> None:
+        ctx.step("charge", charge, max_retries=2, backoff="constant", retry_backoff_base=15.5)
+
+    @workflow(name="shop.bill")
+    def bill(ctx: Context, number: int) -> None:
+        raise BankTimeout("503")
+
+    @workflow(name="shop.heartbeat")
+    def heartbeat(ctx: Context) -> None:
+        """What the page's settings name."""
+
+    clock = [timezone.now() - timedelta(hours=2, minutes=5)]
+    at = replace(backend.production(), runs_in_turn=True, now=lambda: clock[0])
+    backend.install(at)
+    try:
+        bills = bill.start_many([(number,) for number in range(17)], ids=[f"bill-{number}" for number in range(17)])
+        for run_id in (*(each.id for each in bills), fulfil.using(id="order-42").start(42).id):
+            while (run := get_run(run_id)).state not in ENDED:
+                clock[0] = max(clock[0], _moment(run.wake_at))
+                passed(at, run_id)
+    finally:
+        backend.uninstall(at)
+    yield
+
+
+def _moment(moment: datetime | None) -> datetime:
+    assert moment is not None, "this run would wait for ever"
+    return moment
+
+
+STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]]]] = {
+    "docs/cli.md": _failed,
+    "docs/guides/transactions.md": _models,
+    "docs/rest.md": _served,
+}
