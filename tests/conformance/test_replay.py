@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from durable import InvalidTransitionError
 from durable.core.entries import ENDED
 from durable.testing import Harness
 from tests.conformance import grammar
@@ -76,23 +77,29 @@ def _drive(h: Harness, run: Any) -> None:
 
 def problems(scenario: Scenario, done: Replayed, output: Any) -> list[str]:
     """What is wrong with a replay."""
-    found = []
-    error = done.again.error
-    if error is not None and error.type in _CONTRACT:
-        found.append(f"it ended with {error}")
+    found = ends_wrong(scenario, done.again, output)
     found += [f"{path} was called again" for path in done.called if done.kept.get(path) == "completed"]
-    is_closed = not any(isinstance(each, _OPEN) for each in grammar.operations(scenario.program))
-    if is_closed and output is not None and not _has_failures(scenario):
-        if done.again.output != output:
-            found.append(f"it gave {done.again.output}, not {output}")
+    if output is not None and is_certain(scenario):
         missing = set(done.plan.reruns) - set(done.called)  # a loop's pruned iterations are called too
         found += [f"{path} was not called again" for path in missing]
     return found
 
 
-def _has_failures(scenario: Scenario) -> bool:
+def ends_wrong(scenario: Scenario, run: Any, output: Any) -> list[str]:
+    """What is wrong with the end of a run; `output` is what the scenario gave undisturbed, None if it did not complete."""
+    if run.error is not None and run.error.type in _CONTRACT:
+        return [f"it ended with {run.error}"]
+    if output is not None and is_certain(scenario) and run.output != output:
+        return [f"it gave {run.output}, not {output}"]
+    return []
+
+
+def is_certain(scenario: Scenario) -> bool:
+    """Whether the program gives the same each time, whatever happens outside and however often its steps are called."""
+    if any(isinstance(each, _OPEN) for each in grammar.operations(scenario.program)):
+        return False
     steps = [each.step if isinstance(each, grammar.TryStep) else each for each in grammar.operations(scenario.program)]
-    return any(isinstance(each, grammar.Step) and each.fail for each in steps)
+    return not any(isinstance(each, grammar.Step) and each.fail for each in steps)
 
 
 def locations(run: Any) -> list[str]:
@@ -118,3 +125,41 @@ def test_a_replay_fits_and_does_nothing_twice(scenario: Scenario, colour: Colour
         if done is not None:
             found = problems(scenario, done, output)
             assert not found, f"scenario {scenario.id}, from {place}, in place: {in_place}:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("scenario", scenarios()[::3], ids=lambda scenario: scenario.id)
+def test_whatever_operators_do_one_after_the_other(scenario: Scenario) -> None:
+    drawn = random.Random(f"{scenario.id} operators")
+    with ExitStack() as worlds:
+        h, run, _ = worlds.enter_context(played(scenario, drawn.choice(["sync", "async"])))
+        output, acts = run.output, list[str]()
+        for number in range(drawn.randint(2, 5)):
+            worlds.enter_context(recording(f"again {number}", lambda: h.commits))
+            run = _act(h, run, drawn, f"again {number}", acts)
+        if run.state == "paused":
+            run.resume()
+        if run.state == "cancelled" and (places := locations(run)):
+            run = run.replay(drawn.choice(places), in_place=True)
+        _drive(h, run)
+        found = [] if run.state == "cancelled" else ends_wrong(scenario, run, output)
+        assert not found, f"scenario {scenario.id}, after {', '.join(acts)}:\n" + "\n".join(found)
+
+
+def _act(h: Harness, run: Any, drawn: random.Random, new_id: str, acts: list[str]) -> Any:
+    """One thing that an operator or the time does to the run; the run that goes on."""
+    act = drawn.choice(["replay", "replay in place", "pass", "advance", "recover", "cancel", "pause"])
+    places = locations(run)
+    place = drawn.choice(places) if places else ""
+    acts.append(f"{act} {place}" if act.startswith("replay") else act)
+    if act == "pass":
+        h.run(run)
+    elif act == "advance":
+        h.advance(drawn.choice([1, 60, 5000]))
+    elif act.startswith("replay") and place:
+        in_place = act == "replay in place"
+        if not run.plan_replay(place).refusals_of(in_place=in_place):
+            return run.replay(place, in_place=in_place, **({} if in_place else {"id": new_id}))
+    elif act in ("recover", "cancel", "pause"):
+        with suppress(InvalidTransitionError):
+            getattr(run, act)()
+    return run
