@@ -52,6 +52,7 @@ def _chaos(postgres: EmbeddedPostgres, redis: EmbeddedRedis, log: Path, seconds:
     load = Load()
     with Workers(WORKERS, dict(os.environ), log, settings="tests.chaos.settings") as workers:
         faults = Faults(chance, workers, postgres, redis)
+        faults.refusals.install()
         load.begin_a_group()
         ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
@@ -66,11 +67,15 @@ def _chaos(postgres: EmbeddedPostgres, redis: EmbeddedRedis, log: Path, seconds:
     connections.close_all()
     for kind, number in sorted(faults.injected.items()):
         print(f"{number:4} x {kind.replace('_', ' ')}")
+    for error, number in faults.refusals.refused().items():
+        print(f"{number:4} rows refused: {error.replace('_', ' ')}")
     print(f"{faults.injected.total()} faults injected, {len(load.expected)} runs, {load.charges} atomic charges")
     if problems:
         print("\n".join(["BROKEN:", *problems, "the workers' last words:", log.read_text(errors="replace")[-5000:]]))
         return 1
-    print("survived: nothing lost, nothing twice, messages once and in order, no sleep too short, counters exact")
+    print(
+        f"survived all {faults.injected.total()}: nothing lost, nothing twice, messages once and in order, no sleep too short, counters exact"
+    )
     return 0
 
 

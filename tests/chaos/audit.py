@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from durable import get_run
-from durable.models import Entry, QueueMessage, Run
+from durable.models import Attempt, Entry, QueueMessage, Run
 from project.shop.models import Charge, Product
 from tests.chaos.load import Load
 
@@ -16,7 +16,7 @@ __all__ = ["broken_promises"]
 
 def broken_promises(load: Load) -> list[str]:
     """What is wrong; [] if all is well."""
-    return [*_runs(load), *_charges(load), *_numbers(), *_messages()]
+    return [*_runs(load), *_charges(load), *_numbers(), *_attempts(), *_messages()]
 
 
 def _runs(load: Load) -> Iterator[str]:
@@ -63,6 +63,13 @@ def _numbers() -> Iterator[str]:
         drawn = [number for row in rows for number in row if number is not None]
         if len(drawn) != len(set(drawn)):
             yield f"{run.pk} was written by two: {sorted(drawn)}"
+
+
+def _attempts() -> Iterator[str]:
+    """Nothing here is recovered, so that each attempt of a step has a number of its own."""
+    counted = Counter(Attempt.objects.values_list("run", "location", "number"))
+    if twice := [each for each, times in counted.items() if times > 1]:
+        yield f"attempts were counted twice: {twice}"
 
 
 def _messages() -> Iterator[str]:

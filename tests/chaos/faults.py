@@ -12,13 +12,16 @@ from typing import Final
 
 import psutil
 import psycopg
+from redis import Redis
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis
+from tests.chaos.refusals import Refusals
 from tests.e2e.workers import Workers
 
 __all__ = ["Faults"]
 
 FREEZE: Final = 3.0  # seconds; longer than the lease
+PAUSE: Final = 1500  # milliseconds in which Redis answers nobody
 
 
 class Faults:
@@ -31,6 +34,7 @@ class Faults:
         self.workers = workers
         self.postgres = postgres
         self.redis = redis
+        self.refusals = Refusals(postgres.url)
         self.injected: Counter[str] = Counter()
         self._frozen: list[tuple[float, psutil.Process]] = []
         self._kinds: list[Callable[[], bool]] = [
@@ -42,6 +46,10 @@ class Faults:
             self.cut_connections,
             self.flush_redis,
             self.restart_redis,
+            self.pause_redis,
+            self.fill_the_disk,
+            self.fail_serialization,
+            self.report_deadlocks,
         ]
 
     def strike(self) -> None:
@@ -107,4 +115,21 @@ class Faults:
 
     def restart_redis(self) -> bool:
         self.redis.restart("kill")
+        return True
+
+    def pause_redis(self) -> bool:
+        with Redis.from_url(self.redis.url) as client:
+            client.client_pause(PAUSE, all=True)
+        return True
+
+    def fill_the_disk(self) -> bool:
+        self.refusals.begin("disk_full", self.chance)
+        return True
+
+    def fail_serialization(self) -> bool:
+        self.refusals.begin("serialization_failure", self.chance)
+        return True
+
+    def report_deadlocks(self) -> bool:
+        self.refusals.begin("deadlock", self.chance)
         return True

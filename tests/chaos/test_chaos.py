@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SECONDS = 15
+SECONDS = 20  # each kind of fault comes once or twice
 
 
 @pytest.mark.e2e
@@ -31,4 +31,4 @@ def test_runs_of_every_kind_survive_chaos() -> None:
     )
     print(done.stdout)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
-    assert "survived" in done.stdout
+    assert "survived all" in done.stdout
