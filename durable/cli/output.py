@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ FORMATS: Final[tuple[Format, ...]] = ("table", "json", "ids")
 #: Categories of characters that a terminal may obey, or that hide what is written: controls, formats (which turn the
 #: direction of text), surrogates, private and unassigned ones, and line and paragraph separators.
 _UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+SENTENCE: Final = 30  # columns that a sentence wants beside the rest of its row, or it is told below
 
 _STYLES: Final = {
     "completed": "green",
@@ -143,13 +146,30 @@ def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str 
         from rich.text import Text
     except ImportError:
         return None
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, heading in enumerate(headings):
-        is_last = number == len(headings) - 1
-        table.add_column(heading, no_wrap=number == 0, overflow="fold", ratio=1 if is_last else None)
-    for row in rows:
-        table.add_row(*(Text(safe(cell.text), style=_STYLES.get(cell.word, "")) for cell in row))
-    drawn = StringIO()
     width = shutil.get_terminal_size().columns
+    lasts = [safe(row[-1].text) for row in rows]
+    others = [
+        max(map(len, column)) for column in zip(*([safe(cell.text) for cell in row[:-1]] for row in rows), strict=True)
+    ]
+    is_narrow = max(map(len, lasts)) > SENTENCE > width - sum(others) - 2 * len(others)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings[:-1]:
+        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    if not is_narrow:
+        table.add_column(headings[-1], overflow="fold", ratio=1)
+    for row in rows:
+        shown = row[:-1] if is_narrow else row
+        table.add_row(*(Text(safe(cell.text), style=_STYLES.get(cell.word, "")) for cell in shown))
+    drawn = StringIO()
     Console(file=drawn, force_terminal=True, width=width, highlight=False, legacy_windows=False).print(table)
-    return drawn.getvalue()
+    return _with_sentences(drawn.getvalue(), lasts, width) if is_narrow else drawn.getvalue()
+
+
+def _with_sentences(drawn: str, sentences: Sequence[str], width: int) -> str:
+    """The rows of a narrow terminal, each with its last cell below it."""
+    heading, *lines = drawn.splitlines()
+    indent = " " * 4
+    told = [heading]
+    for line, sentence in zip(lines, sentences, strict=True):
+        told += [line, *textwrap.wrap(sentence, max(20, width), initial_indent=indent, subsequent_indent=indent)]
+    return "".join(f"{line}\n" for line in told)

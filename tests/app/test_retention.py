@@ -290,6 +290,25 @@ class TestLocks:
         assert Run.objects.get(id="child").parent_id == "old"
         assert prune(Policy.of(DAY)).runs == 1
 
+    def test_a_run_to_which_rows_refer_that_django_does_not_know_stays(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The database says so at the commit, of the whole batch."""
+        with_all(a_run("referred to"))
+        with_all(a_run("free"))
+        with connection.cursor() as cursor:
+            cursor.execute(
+                'CREATE TABLE invoice (run_id varchar(200) COLLATE "C" REFERENCES durable_run (id) '
+                "DEFERRABLE INITIALLY DEFERRED)"
+            )
+            cursor.execute("INSERT INTO invoice VALUES ('referred to')")
+        try:
+            assert prune(Policy.of(DAY)).runs == 1
+            assert runs() == {"referred to"}
+            assert Entry.objects.count() == 1
+            assert "invoice" in caplog.text
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("DROP TABLE invoice")
+
     def test_a_run_that_is_recovered_meanwhile_stays(self) -> None:
         store = store_for("default")
         a_run("old", "failed", error=ErrorInfo("ValueError", "no"))

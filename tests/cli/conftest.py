@@ -55,11 +55,16 @@ class Shell:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch
 
-    def __call__(self, *arguments: str, piped: str = "", typed: str | None = None, colour: bool = False) -> Done:
+    def __call__(
+        self, *arguments: str, piped: str = "", typed: str | None = None, colour: bool = False, columns: int = 160
+    ) -> Done:
         out: io.StringIO = Terminal() if colour else io.StringIO()
         err = io.StringIO()
         with self._patch.context() as patch:
             patch.setattr(sys, "stdin", io.StringIO(piped) if typed is None else Terminal(typed))
+            patch.setenv("TERM", "xterm-256color")
+            patch.delenv("NO_COLOR", raising=False)
+            patch.setenv("COLUMNS", str(columns))
             try:
                 call_command("durable", *arguments, stdout=out, stderr=err)
             except SystemExit as exit:

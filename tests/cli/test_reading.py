@@ -260,6 +260,15 @@ class TestHostileText:
         assert "\x07" not in done.out
 
 
+def test_a_narrow_terminal_has_the_sentence_below_its_row(shell: Shell, stage: Stage) -> None:
+    stage.start(approving, id="01a1fcef-74df-7c6f-a64d-c4a008ee283b")
+    sentence = "Waiting for a message in approved or rejected"
+    wide, narrow = (shell("list", colour=True, columns=columns).lines for columns in (200, 90))
+    assert (len(wide), len(narrow)) == (2, 3)
+    assert sentence in wide[1]
+    assert narrow[2].startswith(f"    {sentence}")
+
+
 def test_without_rich_a_table_is_plain(shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.start(echo, id="one")
     monkeypatch.setitem(sys.modules, "rich.console", None)
