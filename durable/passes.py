@@ -37,7 +37,7 @@ from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 from durable.ids import new_id
-from durable.process import DATABASE_TROUBLE
+from durable.process import DATABASE_TROUBLE, close_stale_connections, leave_transactions
 from durable.recommit import commit_again
 from durable.registry import WorkflowDefinition
 from durable.store import Store
@@ -282,10 +282,14 @@ class _Pass:
 
     @contextmanager
     def branch_thread(self) -> Iterator[None]:
+        close_stale_connections(thoroughly=True)  # perhaps the thread has waited for long, see durable.drivers.threads
         try:
             yield
         finally:
-            connections.close_all()  # a connection belongs to its thread
+            leave_transactions()
+
+    def branch_thread_ends(self) -> None:
+        connections.close_all()  # a connection belongs to its thread
 
     def interrupted(self) -> None:
         for connection in connections.all(initialized_only=True):

@@ -23,6 +23,7 @@ __all__ = [
     "close_stale_connections",
     "in_clean_context",
     "leave_inherited_connections",
+    "leave_transactions",
     "worker_name",
 ]
 
@@ -79,6 +80,16 @@ def _is_suspect(connection: BaseDatabaseWrapper) -> bool:
         return True
     has_age = bool(connection.settings_dict.get("CONN_MAX_AGE"))
     return has_age and connection.close_at is not None and time.monotonic() >= connection.close_at
+
+
+def leave_transactions() -> None:
+    """Give up this thread's connections that somebody's code has left in a transaction, or broken."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None and (
+            connection.in_atomic_block or connection.errors_occurred or not connection.get_autocommit()
+        ):
+            connection.close()
+            del connections[connection.alias]  # and with it the marks of the transaction
 
 
 def close_connections() -> None:

@@ -26,6 +26,7 @@ from durable import bell, redis_client
 from durable.conf import conf
 from durable.core.entries import RunRecord
 from durable.core.errors import LeaseLost, PassAborted
+from durable.drivers import threads
 from durable.passes import Eviction, PassOutcome, execute_pass
 from durable.process import (
     DATABASE_TROUBLE,
@@ -92,7 +93,7 @@ class Shift:
     def run(self) -> None:
         """Work until nothing is due, the time is up or a stop is requested."""
         bell.clear(self.queue)  # before the first look; see durable.bell
-        with self._supervisor:
+        with self._supervisor, threads.keep():
             try:
                 exhausted = self._work()
             finally:

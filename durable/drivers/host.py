@@ -56,7 +56,10 @@ class Host(Protocol):
         """The context that an asynchronous body gets."""
 
     def branch_thread(self) -> AbstractContextManager[None]:
-        """Around a branch's thread: what has to be opened and closed there, such as database connections."""
+        """Around the branches of a fork in a thread of their own: what has to be clean before and after."""
+
+    def branch_thread_ends(self) -> None:
+        """In a branch's thread, before it ends: what has to be closed there, such as database connections."""
 
     def interrupted(self) -> None:
         """A step was interrupted at its timeout, wherever it was: leave nothing half-used, such as a connection."""

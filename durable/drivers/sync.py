@@ -8,6 +8,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -16,6 +17,7 @@ from durable.core.current import running_step
 from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
 from durable.core.errors import ControlFlow, Evicted, StepTimeoutError
 from durable.core.scope import Scope
+from durable.drivers import threads
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.interrupt import TimedOut, call_with_timeout
 
@@ -94,23 +96,19 @@ class SyncDriver:
         errors: list[BaseException] = []
         helpers = [] if self.host.runs_in_turn else list(self._helpers(len(waiting) - 1, effect, waiting, errors))
         self._work(effect, waiting, errors)
-        for helper in helpers:
-            helper.join()
+        for wait_for_helper in helpers:
+            wait_for_helper()
         if errors:
             raise errors[0]
 
     def _helpers(
         self, count: int, effect: Fork, waiting: deque[Operation], errors: list[BaseException]
-    ) -> Iterable[threading.Thread]:
+    ) -> Iterable[Callable[[], object]]:
         for _ in range(count):
             if not self._spare_threads.acquire(blocking=False):
                 return
             context = contextvars.copy_context()
-            helper = threading.Thread(
-                target=context.run, args=(self._help, effect, waiting, errors), name="durable-branch", daemon=True
-            )
-            helper.start()
-            yield helper
+            yield threads.run(partial(context.run, self._help, effect, waiting, errors), self.host.branch_thread_ends)
 
     def _help(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
         try:

@@ -6,6 +6,7 @@ the rows themselves, whose `xmin` is the transaction that wrote them. Each bound
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 import redis
 from django.db import connection
+from django.db.backends.signals import connection_created
 
 from durable import Handle
+from durable.conf import conf
 from durable.store import store_for
 from durable.worker import Shift
 from tests.benchmarks import workflows
@@ -119,6 +122,23 @@ def test_a_join_is_a_row_and_a_commit_for_each_branch_and_its_own(workflow: Any)
     assert handle.output == 100
     assert count_rows("durable_entry", handle.id) <= 101
     assert commits_of(handle) <= 101
+
+
+def test_the_joins_of_a_shift_open_connections_for_their_threads_once() -> None:
+    opened: list[int] = []
+
+    def note(**_: object) -> None:
+        opened.append(threading.get_ident())
+
+    handles = parallel.start_many([(20,)] * 6)
+    connection_created.connect(note)
+    try:
+        shift()
+    finally:
+        connection_created.disconnect(note)
+    assert [handle.output for handle in handles] == [20] * 6
+    assert len(opened) <= conf.MAX_BRANCH_THREADS  # the supervisor's among them, should it renew
+    assert not [each for each in threading.enumerate() if each.name == "durable-branch"]
 
 
 def test_starting_many_is_one_statement_and_one_command_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:
