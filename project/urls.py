@@ -7,4 +7,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("project.shop.urls")),
     path("admin/", admin.site.urls),
     path("api/", include("durable.api.urls")),
+    path("metrics/", include("durable.metrics.urls")),
 ]
