@@ -16,7 +16,7 @@ import redis
 from django.db import connection
 from django.db.backends.signals import connection_created
 
-from durable import Handle
+from durable import Handle, bell
 from durable.conf import conf
 from durable.store import store_for
 from durable.worker import Shift
@@ -64,10 +64,31 @@ def test_a_step_is_one_statement_one_commit_and_two_rows(workflow: Any) -> None:
     assert count_rows("durable_attempt", handle.id) == 0
 
 
-def test_a_one_step_run_is_three_statements_and_a_share_of_a_claim() -> None:
+def test_a_one_step_run_is_two_statements_and_a_share_of_a_claim() -> None:
     steps.start_many([(1,)] * 30)
     statements = statements_of(shift)
-    assert len(statements) <= 4 + 30 * 3  # four claims, the last of them of nothing; load, step and end
+    assert len(statements) <= 4 + 30 * 2  # four claims, the last of them of nothing; step and end
+
+
+def test_what_runs_do_most_often_is_left_to_functions_whose_plans_are_kept() -> None:
+    handle = receiving.start()
+    assert statements_of(lambda: receiving.start())[0].startswith("SELECT durable_start_")
+    assert any("durable_commit_" in each for each in statements_of(lambda: one_pass(claimed(handle))))  # it parks
+    sent = statements_of(lambda: handle.send("news", 0.0))
+    assert "FROM durable_send_" in sent[-1]
+    statements = statements_of(shift)
+    written = [each for each in statements if "durable_claim_" in each or "durable_commit_" in each]
+    read = [each for each in statements if each.startswith("SELECT e.") or "ORDER BY" in each]
+    assert len(written) + len(read) == len(statements), statements
+
+
+def test_a_ring_that_nobody_heard_is_two_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    bell.clear("default")
+    commands = counted_commands(monkeypatch)
+    bell.ring("default")
+    assert len(commands) <= 2, commands  # whether it is rung; the job
+    bell.ring("default")
+    assert len(commands) <= 3, commands
 
 
 def test_a_run_costs_the_same_statements_among_many_others() -> None:

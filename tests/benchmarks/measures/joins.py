@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from durable import Handle
 from tests.benchmarks.measuring import Bench, Figure, measure, seconds
-from tests.benchmarks.passing import claimed, one_pass
+from tests.benchmarks.passing import work_off
 from tests.benchmarks.workflows import aparallel, parallel
 
 COUNT = 100
@@ -14,21 +13,13 @@ COUNT = 100
 
 @measure("join")
 def join(bench: Bench) -> Iterator[Figure]:
-    """A join of 100 branches of one step each, in one pass, sync (threads) and async (tasks): milliseconds.
+    """Runs of a join of 100 branches of one step each, sync (threads) and async (tasks), by the worker's loop in this
+    process: milliseconds a run.
 
     The steps do nothing, so branches only compete for the interpreter and for the run's row; what branches are for,
-    waiting side by side, is not shown. A sync join opens a connection for each of its threads.
+    waiting side by side, is not shown. A shift opens a connection for each thread of its sync joins, once.
     """
     times = bench.size(5, 2)
-    yield Figure(f"sync join of {COUNT}", _time([parallel.start(COUNT) for _ in range(times)]), "ms")
-    yield Figure(f"async join of {COUNT}", _time([aparallel.start(COUNT) for _ in range(times)]), "ms")
-
-
-def _time(handles: list[Handle]) -> float:
-    records = [claimed(handle) for handle in handles]
-
-    def work() -> None:
-        for record in records:
-            one_pass(record)
-
-    return seconds(work) / len(records) * 1000
+    for name, workflow in (("sync", parallel), ("async", aparallel)):
+        workflow.start_many([(COUNT,)] * times)
+        yield Figure(f"{name} join of {COUNT}", seconds(work_off) / times * 1000, "ms")
