@@ -52,13 +52,13 @@ def commands(block: str) -> Iterator[Command]:
 
 
 def fits(shown: str, printed: str) -> bool:
-    """Whether a command printed what the page shows: spaces at the ends of lines apart, `...` being anything."""
+    """Whether a command printed what the page shows: however wide its columns, `...` being anything."""
     pattern = ".*?".join(re.escape(part) for part in _trimmed(shown).split("..."))
     return re.fullmatch(pattern, _trimmed(printed), re.DOTALL) is not None
 
 
 def _trimmed(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+    return "\n".join(" ".join(line.split()) for line in text.strip().splitlines())
 
 
 def run(command: Command) -> None:
