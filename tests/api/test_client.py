@@ -86,7 +86,11 @@ def lists_and_pages(client: httpx.Client) -> None:
     seen: list[str] = []
     cursor: str | None = None
     while True:
-        query = {"workflow": "tests.api.add", "limit": 2, **({"cursor": cursor} if cursor else {})}
+        query: dict[str, str | int] = {
+            "workflow": "tests.api.add",
+            "limit": 2,
+            **({"cursor": cursor} if cursor else {}),
+        }
         page = client.get("/runs", params=query).json()
         seen += [each["id"] for each in page["results"]]
         cursor = page["next_cursor"]
