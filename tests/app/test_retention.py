@@ -15,11 +15,11 @@ from django.db.models.signals import pre_delete
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import retention, timer
+from durable import timer
 from durable.core.entries import ENDED, Kind, MessageState, RunState, Status
 from durable.core.errors import ErrorInfo
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
-from durable.retention import Policy, Pruned, Pruner
+from durable.retention import Policy, Pruned, Pruner, pruning
 from durable.store import store_for
 from durable.timer import Sweep
 
@@ -150,9 +150,9 @@ class TestPruning:
         assert OperatorAction.objects.get().run_id == "old"
 
     def test_many_go_in_batches_that_are_not_too_heavy(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retention, "BATCH", 4)
-        monkeypatch.setattr(retention, "WEIGHT", 5)
-        monkeypatch.setattr(retention, "ACTIONS", 2)
+        monkeypatch.setattr(pruning, "BATCH", 4)
+        monkeypatch.setattr(pruning, "WEIGHT", 5)
+        monkeypatch.setattr(pruning, "ACTIONS", 2)
         for number in range(9):
             with_all(a_run(f"run {number}", days=20 - number), entries=2)
         with_all(a_run("heavy", days=1), entries=8)
@@ -164,7 +164,7 @@ class TestPruning:
         assert runs() == set()
 
     def test_runs_that_ended_at_one_moment_are_all_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retention, "BATCH", 2)
+        monkeypatch.setattr(pruning, "BATCH", 2)
         for number in range(7):
             a_run(f"run {number}", days=3)
         assert prune(Policy.of(DAY)).runs == 7
@@ -172,7 +172,7 @@ class TestPruning:
     def test_what_something_refers_to_stays_and_keeps_nothing_else(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(retention, "BATCH", 3)
+        monkeypatch.setattr(pruning, "BATCH", 3)
         for number in range(8):
             with_all(a_run(f"run {number}", days=20 - number))
 
@@ -331,7 +331,7 @@ class TestSweep:
 
     @pytest.fixture(autouse=True)
     def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retention, "BATCH", 2)
+        monkeypatch.setattr(pruning, "BATCH", 2)
         monkeypatch.setattr(timer._log_this, "_said", {})
 
     def test_without_a_setting_everything_stays(self, sweep: Sweep) -> None:

@@ -15,6 +15,7 @@ from rq import SimpleWorker
 
 from durable import pulse, redis_client
 from durable.models import OperatorAction, Run
+from durable.retention import pruning
 from durable.store import store_for
 from durable.timer import Sweep
 from tests.cli.conftest import Shell, Stage
@@ -103,9 +104,7 @@ class TestPrune:
         assert "delete_run" in done.err
 
     def test_an_interruption_leaves_a_trace_of_what_went(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-        from durable import retention
-
-        monkeypatch.setattr(retention, "BATCH", 1)
+        monkeypatch.setattr(pruning, "BATCH", 1)
         monkeypatch.setattr("durable.cli.upkeep.prune", _interrupted_after(1))
         assert shell("prune", "--older-than", "30 days", "--yes").status == 130
         assert len(runs()) == 3

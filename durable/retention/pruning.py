@@ -1,140 +1,32 @@
-"""Retention: how long what has ended is kept, and how it goes.
-
-Owns the meaning of `DURABLE["RETENTION"]` and the deletion of runs that are past it, with all that belongs to them:
-entries, attempts, messages. The audit log has a time of its own, because it outlives its runs.
+"""The deletion of runs that are past their time, with all that belongs to them: entries, attempts, messages; and of old
+rows of the audit log, which has a time of its own, because it outlives its runs.
 
 A batch is one short transaction that waits for nobody: it locks the rows it deletes and the rows that refer to them,
 and skips what others hold until the next time. A run that was started or replayed from a pruned one stays, and forgets
 where it came from. What may go stands at the front of the range of an index for each state and workflow, so that
 nothing is read but what is deleted, however much is kept.
-
-Decides nothing about when to prune, and writes no audit log; see `durable.timer` and `durable.operations.pruning`.
 """
 
 from __future__ import annotations
 
-import difflib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 from django.db.models import Count, ProtectedError, QuerySet, RestrictedError
 
-from durable.core.entries import ENDED
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
+from durable.retention.policy import STATES, Policy
 
-__all__ = ["Policy", "Pruned", "Pruner", "RetentionError"]
+__all__ = ["Pruned", "Pruner"]
 
 logger = logging.getLogger("durable.retention")
 
 BATCH = 200  # runs that one transaction deletes at most
 WEIGHT = 10_000  # entries that one transaction deletes at most, unless a single run has more
 ACTIONS = 2_000  # rows of the audit log that one transaction deletes at most
-
-STATES = tuple(sorted(str(state) for state in ENDED))
-KEYS = (*STATES, "audit", "workflows")
-
-Seconds = float | None  # None: kept for ever
-
-
-class RetentionError(ValueError):
-    """`DURABLE["RETENTION"]` cannot be read. `hint` says what would be right."""
-
-    def __init__(self, problem: str, hint: str) -> None:
-        super().__init__(problem)
-        self.hint = hint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How long what has ended is kept, in seconds since its end; None for ever.
-
-    `states` has a time for each state in which a run ends, `workflows` those of workflows that differ, and `audit` is
-    the time for rows of the audit log.
-    """
-
-    states: Mapping[str, Seconds]
-    workflows: Mapping[str, Mapping[str, Seconds]]
-    audit: Seconds = None
-
-    @classmethod
-    def of(cls, given: object) -> Policy:
-        """What `DURABLE["RETENTION"]` says. Raises RetentionError.
-
-        - None: everything is kept.
-        - A duration (seconds or timedelta): for runs of every workflow and for the audit log.
-        - A dict with durations or None for "completed", "failed", "cancelled" and "audit" (kept unless named), and with
-          "workflows": by name a duration, None, or a dict by state, where what is not named is as for all.
-        """
-        if not isinstance(given, Mapping):
-            kept = _seconds(given, "RETENTION")
-            return cls(states=dict.fromkeys(STATES, kept), workflows={}, audit=kept)
-        _check_keys(given, KEYS, "RETENTION")
-        states = {state: _seconds(given.get(state), f"RETENTION, {state}") for state in STATES}
-        workflows = given.get("workflows") or {}
-        if not isinstance(workflows, Mapping):
-            raise RetentionError(
-                f"RETENTION, workflows, must be a dict by name, not {workflows!r}",
-                'Write "workflows": {"shop.fulfil": {"completed": 86400}}.',
-            )
-        return cls(
-            states=states,
-            workflows={str(name): _of_workflow(name, each, states) for name, each in workflows.items()},
-            audit=_seconds(given.get("audit"), "RETENTION, audit"),
-        )
-
-    @classmethod
-    def older_than(cls, seconds: float, *, states: Sequence[str] = (), workflow: str | None = None) -> Policy:
-        """Runs that ended so long ago, of these states and of this workflow if they are named, else the audit too."""
-        kept: dict[str, Seconds] = dict.fromkeys(STATES, None)
-        times = {**kept, **dict.fromkeys(states or STATES, seconds)}
-        if workflow is not None:
-            return cls(states=kept, workflows={workflow: times})
-        return cls(states=times, workflows={}, audit=None if states else seconds)
-
-    def of_run(self, workflow: str, state: str) -> Seconds:
-        """How long a run of this workflow is kept that ended in this state."""
-        return self.workflows.get(workflow, self.states)[state]
-
-    def is_bounded(self, state: str) -> bool:
-        """Whether any run that ended in this state goes."""
-        return any(each[state] is not None for each in (self.states, *self.workflows.values()))
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether nothing ever goes."""
-        return self.audit is None and not any(map(self.is_bounded, STATES))
-
-
-def _of_workflow(name: object, given: object, states: Mapping[str, Seconds]) -> Mapping[str, Seconds]:
-    where = f'RETENTION, workflow "{name}"'
-    if not isinstance(given, Mapping):
-        return dict.fromkeys(STATES, _seconds(given, where))
-    _check_keys(given, STATES, where)
-    return {**states, **{str(state): _seconds(each, f"{where}, {state}") for state, each in given.items()}}
-
-
-def _check_keys(given: Mapping[Any, Any], known: Sequence[str], where: str) -> None:
-    for key in given:
-        if key not in known:
-            nearest = difflib.get_close_matches(str(key), known, n=1)
-            advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
-            raise RetentionError(f"{where} has the unknown key {key!r}", f"{advice}It may have {', '.join(known)}.")
-
-
-def _seconds(given: object, where: str) -> Seconds:
-    seconds = given.total_seconds() if isinstance(given, timedelta) else given
-    if seconds is None:
-        return None
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0:
-        return float(seconds)
-    raise RetentionError(
-        f"{where} must be seconds above 0, a timedelta or None, not {given!r}",
-        "Write timedelta(days=30) for a time, None for ever.",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +55,9 @@ class Pruner:
     def __init__(self, policy: Policy, alias: str) -> None:
         self.policy = policy
         self.alias = alias
-        self._skips_locked = connections[alias].features.has_select_for_update_skip_locked
+        features = connections[alias].features
+        self._has_row_locks = features.has_select_for_update
+        self._skips_locked = features.has_select_for_update_skip_locked
 
     def batches(self, now: datetime) -> Iterator[Pruned]:
         """Delete what is past its time at `now`, a batch for each item. A run that something protects is skipped."""
@@ -221,6 +115,8 @@ class Pruner:
     def _batch(self, ended: QuerySet[Run], last: Key | None, size: int) -> tuple[Pruned, Key | None]:
         """Delete up to `size` runs after `last`; what went, and the last that was looked at, None past the end."""
         with transaction.atomic(using=self.alias):
+            if not self._has_row_locks:  # a transaction that reads first could not write any more beside another writer
+                Run.objects.using(self.alias).lock_table()
             rows = self._locked(_after(ended, last)).values_list("finished_at", "id")[:size]
             found = self._light([(moment, run_id) for moment, run_id in rows if moment is not None])
             if not found:

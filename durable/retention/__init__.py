@@ -1,0 +1,12 @@
+"""Retention: how long what has ended is kept, and how it goes.
+
+`policy` owns the meaning of `DURABLE["RETENTION"]`, `pruning` the deletion of what is past it. Neither decides when: the
+sweep does (`durable.timer`), and operators (`durable.operations.pruning`).
+"""
+
+from __future__ import annotations
+
+from durable.retention.policy import STATES, Policy, RetentionError
+from durable.retention.pruning import Pruned, Pruner
+
+__all__ = ["STATES", "Policy", "Pruned", "Pruner", "RetentionError"]
