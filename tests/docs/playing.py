@@ -7,12 +7,14 @@ amiss; `urls.py` becomes the project's addresses; the tests in `tests.py` and `t
 
 from __future__ import annotations
 
+import configparser
 import re
 import sys
 import unittest
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from inspect import signature
+from pathlib import PurePath
 from types import ModuleType
 from typing import Any, Final
 
@@ -48,7 +50,7 @@ class Play:
         kind = language(example)
         if not is_run(example) or kind in _PROSE:
             return
-        performer = {"python": self._python, "console": self._console}.get(kind)
+        performer = {"python": self._python, "console": self._console, "ini": self._unit}.get(kind)
         assert performer is not None, f"line {example.line}: nothing runs {kind!r}: teach it to, or mark the block"
         try:
             performer(example)
@@ -120,6 +122,13 @@ class Play:
         assert found, "a block of commands has none: each begins with `$ `"
         for each in found:
             shell.run(each)
+
+    def _unit(self, example: Example) -> None:
+        """A unit of systemd: what it starts is a command like any other."""
+        unit = configparser.RawConfigParser()
+        unit.read_string(example.parsed)
+        program, _, rest = unit["Service"]["ExecStart"].partition(" ")
+        shell.run(shell.Command(line=f"{PurePath(program).name} {rest}", output=None))
 
 
 @contextmanager

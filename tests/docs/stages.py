@@ -10,12 +10,14 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from cryptography.fernet import Fernet
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
 from django.utils import timezone
 
 from durable import Context, backend, get_run, workflow
 from durable.core.entries import ENDED
+from durable.testing import Harness
 from tests.app.stores import in_force, passed
 from tests.docs.playing import Play
 
@@ -37,6 +39,21 @@ def _models(player: Play, _: Namespace) -> Iterator[None]:
 
     player.module("shop.models", **{name: getattr(models, name) for name in models.__all__})
     yield
+
+
+@contextmanager
+def _in_one_harness(_: Play, names: Namespace) -> Iterator[None]:
+    """A harness from the first block to the last."""
+    with Harness() as names["h"]:
+        yield
+
+
+@contextmanager
+def _with_key(_: Play, __: Namespace) -> Iterator[None]:
+    """The environment has a key for encryption."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DURABLE_KEYS", Fernet.generate_key().decode())
+        yield
 
 
 @contextmanager
@@ -108,6 +125,8 @@ def _moment(moment: datetime | None) -> datetime:
 
 STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]]]] = {
     "docs/cli.md": _failed,
+    "docs/guides/deploying.md": _in_one_harness,
+    "docs/guides/security.md": _with_key,
     "docs/guides/transactions.md": _models,
     "docs/rest.md": _served,
 }
