@@ -12,7 +12,7 @@ __all__ = ["current_step", "is_in_step", "running_place", "running_run", "runnin
 
 _step: contextvars.ContextVar[StepInfo | None] = contextvars.ContextVar("durable_step", default=None)
 _run: contextvars.ContextVar[str | None] = contextvars.ContextVar("durable_run", default=None)
-_workflow: contextvars.ContextVar[str] = contextvars.ContextVar("durable_workflow", default="")
+_place: contextvars.ContextVar[tuple[str, str]] = contextvars.ContextVar("durable_place", default=("", ""))
 
 
 def current_step() -> StepInfo:
@@ -34,19 +34,23 @@ def running_run() -> str | None:
 
 
 def running_place() -> tuple[str, str, str]:
-    """The id and the workflow of the run that is being passed here, and the location of the step; "" for what is not."""
+    """The id and the workflow of the run that this is about, and the location of the step; "" for what there is not.
+
+    For logs: a receiver of signals is not the run's code, but what it logs is about the run.
+    """
     info = _step.get()
-    return _run.get() or "", _workflow.get(), info.location if info is not None else ""
+    return (*_place.get(), info.location if info is not None else "")
 
 
 @contextmanager
 def running_workflow(run_id: str | None, workflow: str = "") -> Iterator[None]:
     """Makes `run_id` the run that is being passed here; None: no run's code is, as in a receiver of signals."""
-    token, named = _run.set(run_id), _workflow.set(workflow)
+    token = _run.set(run_id)
+    place = _place.set(_place.get() if run_id is None else (run_id, workflow))
     try:
         yield
     finally:
-        _workflow.reset(named)
+        _place.reset(place)
         _run.reset(token)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context, current_step
+from durable import AsyncContext, Context, current_step, signals
 from durable.logs import RunFilter
 from durable.testing import Harness
 
@@ -75,6 +75,19 @@ def test_in_an_async_workflow_too(records: list[tuple[Any, ...]]) -> None:
         ("one", "harness.logging_async", "a"),
         ("one", "harness.logging_async", "b"),
     ]
+
+
+def test_what_a_receiver_says_is_about_the_run(records: list[tuple[Any, ...]]) -> None:
+    def receive(**_: object) -> None:
+        logger.info("received")
+
+    signals.run_completed.connect(receive)
+    try:
+        with Harness() as h:
+            h.finish(h.start(lambda ctx: None, id="one"))
+    finally:
+        signals.run_completed.disconnect(receive)
+    assert records == [("received", "one", "harness.lambda", "")]
 
 
 def test_what_durable_says_of_a_failure_has_them_as_well(records: list[tuple[Any, ...]]) -> None:
