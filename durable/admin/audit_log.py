@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,15 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from durable.admin.access import may
+from durable.audit import PERMISSIONS, Outcome
 from durable.conf import conf
 from durable.models import OperatorAction
 
 __all__ = ["OperatorActionAdmin"]
 
 _CAP = 10_000  # rows that the list counts and pages through
+_WINDOW = 100_000  # newest rows that a filter looks through: no index serves it
+_FILTERS = frozenset({"source__exact", "action", "outcome"})
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[OperatorAction]
@@ -35,20 +39,52 @@ class CappedPaginator(_Paginator):
         return int(rows[:_CAP].count())
 
 
+class _WordFilter(admin.SimpleListFilter):
+    """A filter whose words are known: the log is not read for them."""
+
+    words: Sequence[str] = ()
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(word, word) for word in self.words]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
+        return queryset.filter(**{self.parameter_name: self.value()}) if self.value() else queryset
+
+
+class ActionFilter(_WordFilter):
+    """By verb."""
+
+    title = "action"
+    parameter_name = "action"
+    words = tuple(PERMISSIONS)
+
+
+class OutcomeFilter(_WordFilter):
+    """By what came of it."""
+
+    title = "outcome"
+    parameter_name = "outcome"
+    words = tuple(Outcome)
+
+
 class OperatorActionAdmin(_ModelAdmin):
     """What operators did, the newest first."""
 
     list_display = ["created_at", "who", "source", "action", "run_id", "outcome", "reason"]
-    list_filter = ["source", "action", "outcome"]
+    list_filter = ["source", ActionFilter, OutcomeFilter]
     search_fields = ["run_id__startswith"]
-    search_help_text = "The beginning of a run's id"
+    search_help_text = f"The beginning of a run's id. Filters look through the newest {_WINDOW:,} actions."
     show_full_result_count = False
     paginator = CappedPaginator
     ordering = ["-created_at", "-id"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
         """The log, where durable keeps it."""
-        return super().get_queryset(request).using(conf.DATABASE)
+        found = super().get_queryset(request).using(conf.DATABASE)
+        if set(request.GET) & _FILTERS and "q" not in request.GET:
+            newest = found.order_by("-pk").values_list("pk", flat=True).first() or 0
+            found = found.filter(pk__gt=newest - _WINDOW)
+        return found
 
     @admin.display(description="who")
     def who(self, action: OperatorAction) -> str:

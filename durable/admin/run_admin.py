@@ -10,10 +10,11 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import URLPattern, URLResolver, path, reverse
 
 from durable.admin import access, acting, bulk, list_page, overview, replaying, run_page, sending, step_page
+from durable.inspection.words import printable
 from durable.models import Run
 
 __all__ = ["RunAdmin"]
@@ -117,7 +118,8 @@ class RunAdmin(_ModelAdmin):
         }
         # where the admin site is told which of its instances this is, reverse() finds that one
         request.current_app = self.admin_site.name
-        return render(request, f"durable/admin/{name}.html", {**around, **context}, status=status)
+        text = render_to_string(f"durable/admin/{name}.html", {**around, **context}, request)
+        return HttpResponse(printable(text), status=status)
 
     def url(self, name: str, run_id: str | None = None, *args: str) -> str:
         """The address of one of these pages."""

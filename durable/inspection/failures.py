@@ -18,6 +18,7 @@ from durable.conf import conf
 from durable.core.entries import RunState
 from durable.core.location import unescape
 from durable.inspection.payloads import redacted
+from durable.inspection.words import printable
 from durable.models import Run
 from durable.querysets import RunQuerySet
 
@@ -25,8 +26,10 @@ __all__ = ["NEWEST", "FailedRun", "FailureGroup", "failed_runs", "failure_groups
 
 NEWEST: Final = 1_000  # failed runs that are looked at
 _BEGINNING = 400  # characters of an error's column, without its traceback: the type, and most messages
-_TYPE = re.compile(r'^\{"type": ("(?:[^"\\]|\\.)*")')
-_MESSAGE = re.compile(r'"message": ("(?:[^"\\]|\\.)*)')
+# a text of JSON as far as it goes: the column may be cut off within it, in the middle of an escape even
+_TEXT = r'"((?:[^"\\]|\\u[0-9a-f]{4}|\\[^u])*)'
+_TYPE = re.compile(rf'^\{{"type": {_TEXT}')
+_MESSAGE = re.compile(rf'"message": {_TEXT}')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +108,6 @@ def _place(location: str) -> str:
 
 
 def _read(pattern: re.Pattern[str], beginning: object) -> str:
-    """One text of an error's column, whose end may be cut off."""
+    """One text of an error's column; "" where it has none."""
     match = pattern.search(beginning) if isinstance(beginning, str) else None
-    if match is None:
-        return ""
-    quoted = re.sub(r"\\(u[0-9a-f]{0,3})?$", "", match.group(1).removesuffix('"') if len(match.group(1)) > 1 else '"')
-    try:
-        text: str = json.loads(f'{quoted}"')
-    except ValueError:
-        return ""
-    return text
+    return "" if match is None else printable(json.loads(f'"{match.group(1)}"'))

@@ -22,6 +22,7 @@ from django.utils.module_loading import import_string
 from durable import backend
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
+from durable.inspection.words import printable
 
 __all__ = ["HIDDEN", "jsonable", "payload", "pretty", "redacted", "shown_error", "shown_traceback"]
 
@@ -61,7 +62,7 @@ def payload(workflow: str, field: str, text: str | None) -> Any:
 
 def pretty(value: Any, most: int = 20_000) -> str:
     """Data as indented JSON text, characters beyond ASCII as themselves; after `most` characters it says that it is cut."""
-    text = json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    text = printable(json.dumps(value, indent=2, ensure_ascii=False))
     return (
         text if len(text) <= most else f"{text[:most]}\n… and {len(text) - most:,} characters more; the export has all"
     )

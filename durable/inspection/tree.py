@@ -231,4 +231,4 @@ def _tell_branches(node: Node, data: dict[str, Any], known: Mapping[str, Node]) 
             branch.is_winner = name == data.get("winner")
             has_lost = data.get("winner") is not None and not branch.is_winner
             if has_lost:
-                branch.note = "lost; what it recorded is pruned, but steps with a rollback handler"
+                branch.note = "lost; its records are pruned, except steps with a rollback handler"

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
-__all__ = ["either", "moment", "plural", "relative", "shortened", "span", "until"]
+__all__ = ["either", "moment", "plural", "printable", "relative", "shortened", "span", "until"]
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
@@ -61,6 +61,11 @@ def either(names: Sequence[str]) -> str:
 def plural(number: int, noun: str) -> str:
     """ "1 run", "2 runs", "10,000 runs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def printable(text: str) -> str:
+    """`text` without what no page can be written with: lone surrogates, which are shown by their number."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def shortened(text: str, length: int = 300) -> str:

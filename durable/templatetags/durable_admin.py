@@ -100,6 +100,12 @@ def location_query(location: str) -> str:
     return f"?at={url_quote(location, safe='')}"
 
 
+@register.filter
+def parameter(text: str) -> str:
+    """Any text as the value of an address' parameter."""
+    return url_quote(words.printable(text), safe="")
+
+
 @register.simple_tag(takes_context=True)
 def durable_overview(context: dict[str, Any]) -> dict[str, Any] | None:
     """What the overview shows, None for whoever may not see runs."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from durable import Break, Context, Continue, CriticalError, RollbackContext, workflow
 
-__all__ = ["SWITCH", "approve", "branches", "looping", "many", "nap", "quick", "saga", "stubborn", "switched"]
+__all__ = ["SWITCH", "approve", "branches", "looping", "many", "nap", "odd", "quick", "saga", "stubborn", "switched"]
 
 SWITCH = {"broken": False, "rollback_broken": False}
 
@@ -87,6 +87,19 @@ def looping(ctx: Context, count: int) -> int:
 
     total: int = ctx.loop("turns", body, state=0, history_prune_interval=5)
     return total
+
+
+@workflow(name="tests.odd")
+def odd(ctx: Context) -> Any:
+    """Names and texts that neither a database nor a page can simply write."""
+    ctx.step("\ud800\x00/~%", value_of, "\udfff\x00")
+
+    def fail() -> None:
+        raise CriticalError("\ud800 and \x00")
+
+    ctx.try_step("fails\ud83c", fail)
+    ctx.queue.next("wait \ud800", names=["\ud800\x00"])
+    raise CriticalError("\ud800 at last")
 
 
 @workflow(name="tests.many")

@@ -281,5 +281,13 @@ def test_the_audit_log_is_to_be_read(stage: Stage, operator: Client) -> None:
     body = text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
     assert "pause" in body
     [action] = OperatorAction.objects.all()
+    log = reverse("admin:durable_operatoraction_changelist")
+    for query, is_there in {
+        "action=pause": True,
+        "outcome=denied": False,
+        "q=ru": True,
+        "source__exact=code": True,
+    }.items():
+        assert (operator.get(f"{log}?{query}").context["cl"].result_count == 1) == is_there
     assert operator.post(reverse("admin:durable_operatoraction_delete", args=[action.pk])).status_code == 403
     assert operator.get(reverse("admin:durable_operatoraction_add")).status_code == 403

@@ -106,6 +106,30 @@ def test_an_id_of_odd_characters_has_pages(stage: Stage, operator: Client) -> No
     assert json.loads(export.content)["run"]["id"] == odd
 
 
+def test_text_that_cannot_be_written_is_shown_by_its_number(stage: Stage, operator: Client) -> None:
+    stage.start(flows.odd, id="odd")
+    for name in ("changelist", "change", "live", "send", "act"):
+        assert (
+            operator.get(
+                url(name, *([] if name == "changelist" else ["odd"]), *(["wake"] if name == "act" else []))
+            ).status_code
+            == 200
+        )
+    for node in operator.get(url("change", "odd")).context["tree"].nodes:
+        assert "ud8" in text_of(operator.get(f"{url('step', 'odd')}", {"at": node.location}))
+        assert operator.get(f"{url('replay', 'odd')}", {"at": node.location}).status_code == 200
+    get_run("odd").send("\ud800\x00", "\ud800")
+    assert stage.settle("odd").state == "failed"
+    for address in (url("changelist"), url("change", "odd"), url("export", "odd"), url("overview")):
+        assert "ud800" in text_of(operator.get(address))
+    assert operator.get("/admin/durable/").status_code == 200
+    for nonsense in ({"q": "\x00"}, {"workflow": "\x00\ud800"}, {"after": "\x00"}, {"start": "-1"}, {"begin": "soon"}):
+        query = {name: value.encode("utf-8", "surrogatepass") for name, value in nonsense.items()}
+        assert operator.get(url("changelist"), query).status_code == 200
+    assert operator.get(f"{url('step', 'odd')}", {"at": b"\x00\xff"}).status_code == 404
+    assert operator.get(url("change", "no\x00body")).status_code == 404
+
+
 def test_the_list_finds_by_id_by_its_beginning_and_by_error(stage: Stage, operator: Client) -> None:
     stage.start(flows.quick, id="order-1")
     stage.start(flows.quick, id="order-22")
@@ -152,7 +176,7 @@ def test_a_page_that_knows_all_is_told_so(stage: Stage, operator: Client) -> Non
 def test_the_tree_shows_branches_winners_and_what_was_pruned(stage: Stage, operator: Client) -> None:
     stage.start(flows.branches, id="branches")
     body = text_of(operator.get(url("change", "branches")))
-    for word in ("ship", "label", "mail", "fastest", "winner", "lost; what it recorded is pruned", "careful"):
+    for word in ("ship", "label", "mail", "fastest", "winner", "lost; its records are pruned", "careful"):
         assert word in body
     stage.start(flows.looping, 12, id="loops")
     body = text_of(operator.get(url("change", "loops")))

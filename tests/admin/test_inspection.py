@@ -1,0 +1,345 @@
+"""The read side under the pages: what needs a person, how failures are grouped, trees, times, payloads."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pytest_django import DjangoAssertNumQueries, Settings
+from rq import Worker
+
+from durable import get_run, redis_client
+from durable.core.errors import ErrorInfo
+from durable.inspection import (
+    Filtered,
+    InvalidCursorError,
+    RunFilter,
+    count_by_state,
+    exported,
+    failed_runs,
+    failure_groups,
+    findings,
+    history_tree,
+    jsonable,
+    last_day,
+    last_hour,
+    list_runs,
+    look_at_workers,
+    payload,
+    pretty,
+    progress_of,
+    timeline,
+)
+from durable.inspection import words as w
+from durable.inspection.bounded import Count
+from durable.inspection.timeline import MOST
+from durable.models import Attempt, Run
+from tests.admin import flows
+from tests.admin.conftest import Stage
+
+if TYPE_CHECKING:
+    import redis
+
+NOW = datetime(2026, 9, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (0, "0 s"),
+            (0.42, "0.4 s"),
+            (9.96, "10.0 s"),
+            (12, "12 s"),
+            (360, "6 m"),
+            (3_725, "1 h 2 m"),
+            (90_061, "1 d 1 h"),
+        ],
+    )
+    def test_spans(self, seconds: float, text: str) -> None:
+        assert w.span(seconds) in {text, text.replace(".0", "")}
+
+    def test_moments_name_the_day_only_where_it_is_another(self) -> None:
+        assert w.moment(NOW + timedelta(hours=2), NOW) == "14:00:00 UTC"
+        assert w.until(NOW + timedelta(days=1, hours=2), NOW) == "2 Sep 14:00 UTC, in 1 d 2 h"
+        assert w.moment(NOW + timedelta(days=365), NOW) == "1 Sep 2027 12:00 UTC"
+
+    def test_lists(self) -> None:
+        assert [w.either(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+            "",
+            "a",
+            "a or b",
+            "a, b or c",
+        ]
+        assert w.either(list("abcdefg")).endswith("or 2 more")
+
+
+def kinds(stage: Stage) -> dict[str, Any]:
+    return {finding.kind: finding for finding in findings(stage.now, look_at_workers())}
+
+
+class TestWhatNeedsAPerson:
+    pytestmark = pytest.mark.redis
+
+    @pytest.fixture(autouse=True)
+    def _served(self, redis_connection: "redis.Redis") -> Iterator[None]:
+        """A worker that serves both queues, as far as Redis knows."""
+        worker = Worker(["default", "high"], connection=redis_client.client("default"), name="somebody")
+        worker.register_birth()
+        yield
+        worker.register_death()
+
+    def test_nothing_while_all_goes_well(self, stage: Stage) -> None:
+        stage.start(flows.approve, id="waits")
+        stage.start(flows.quick, id="done")
+        assert kinds(stage) == {}
+
+    def test_each_cause_is_a_finding_of_its_own(self, stage: Stage) -> None:
+        flows.SWITCH.update(broken=True, rollback_broken=True)
+        stage.start(flows.switched, id="exhausted")
+        stage.start(flows.saga, id="stuck")
+        stage.start(flows.quick, id="unclaimed", settle=False)
+        stage.start(flows.quick, id="held", settle=False)
+        stage.claim("held")
+        stage.start(flows.approve, id="overdue")
+        Run.objects.filter(pk="overdue").update(wake_at=stage.now)
+        diverged = {"diverged_at": stage.now, "state": "sleeping", "wake_at": stage.now + timedelta(hours=1)}
+        stage.start(flows.approve, id="diverging")
+        Run.objects.filter(pk="diverging").update(**diverged)
+        stage.start(flows.switched, id="diverged")
+        Run.objects.filter(pk="diverged").update(error=ErrorInfo("HistoryDivergedError", "no"))
+        stage.advance(minutes=3)
+        found = kinds(stage)
+        assert {kind: [run for run, _ in finding.runs] for kind, finding in found.items()} == {
+            "exhausted": ["exhausted"],
+            "rollback_failed": ["stuck"],
+            "unclaimed": ["unclaimed", "held"],
+            "stale_lease": ["held"],
+            "wait_overdue": ["overdue"],
+            "diverged": ["diverged"],
+        } or [run for run, _ in found["diverged"].runs] in (["diverging"], ["diverged"])
+        both = [f for f in findings(stage.now, look_at_workers()) if f.kind == "diverged"]
+        assert sorted(run for finding in both for run, _ in finding.runs) == ["diverged", "diverging"]
+        assert all(finding.advice for finding in found.values())
+
+    def test_a_queue_without_a_worker(self, stage: Stage, redis_connection: "redis.Redis") -> None:
+        redis_connection.flushdb()
+        found = [f for f in findings(stage.now, look_at_workers()) if f.kind == "no_worker"]
+        assert ['"default"' in f.title for f in found] == [True]
+        assert not found[0].is_urgent  # no run wants it yet
+        stage.start(flows.quick, id="due", settle=False)
+        [found_now] = [f for f in findings(stage.now, look_at_workers()) if f.kind == "no_worker"]
+        assert found_now.is_urgent
+
+    def test_a_queue_that_rq_does_not_know(self, stage: Stage) -> None:
+        stage.start(flows.quick, id="lost", settle=False)
+        Run.objects.filter(pk="lost").update(queue="nowhere")
+        assert 'RQ_QUEUES lacks the queue "nowhere"' in kinds(stage)["unknown_queue"].title
+
+    def test_redis_that_does_not_answer(self, stage: Stage, settings: Settings) -> None:
+        away = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}
+        settings.RQ_QUEUES = {"default": away, "high": away}
+        assert set(kinds(stage)) == {"redis"}
+
+    def test_workers_are_shown_with_what_they_run(self, stage: Stage) -> None:
+        stage.start(flows.quick, id="held", settle=False)
+        stage.claim("held")
+        workers = look_at_workers().workers
+        assert [(each.state, each.queues) for each in workers if each.state != "unknown"] == [
+            ("starting", ("default", "high"))
+        ] or workers[0].queues == ("default", "high")
+        [stranger] = [each for each in workers if each.state == "unknown"]  # held by a process that Redis does not know
+        assert (stranger.host, stranger.pid, [run.id for run in stranger.runs]) == ("host", 4711, ["held"])
+
+
+def test_failures_of_one_cause_are_one_group(stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
+    for number in range(3):
+        stage.start(flows.switched, number, id=f"failed-{number}")
+        stage.advance(minutes=1)
+    stage.start(flows.saga, id="other")
+    big, small = failure_groups(failed_runs())
+    assert (big.workflow, big.place, big.error_type, big.count) == ("tests.switched", "charge", "StepExhaustedError", 3)
+    assert big.newest.id == "failed-2"
+    assert "GatewayTimeout: no answer for 2" in big.newest.message
+    assert (small.error_type, small.count) == ("CriticalError", 1)
+
+
+@pytest.mark.parametrize("message", ["x" * 1_000, "\\" * 500, '"' * 500, "é🎉" * 200, "", "a\x00b", "\ud800", "a\nb"])
+def test_an_error_that_is_cut_off_is_still_read(stage: Stage, message: str) -> None:
+    stage.start(flows.approve, id="failed")
+    get_run("failed").cancel()
+    Run.objects.filter(pk="failed").update(state="failed", error=ErrorInfo('Odd"Error', message, "T" * 1_000))
+    [found] = failed_runs()
+    assert found.error_type == 'Odd"Error'
+    assert message.startswith(found.message)
+    assert len(found.message) >= min(len(message), 20)
+
+
+def test_counts_stop_at_their_cap(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    from durable.inspection import counts
+
+    for number in range(4):
+        stage.start(flows.quick, id=f"run-{number}")
+    stage.start(flows.approve, id="waits")
+    assert {state: str(count) for state, count in count_by_state().items() if count} == {
+        "completed": "4",
+        "sleeping": "1",
+    }
+    monkeypatch.setattr(counts, "CAP", 3)
+    assert count_by_state()["completed"] == Count(number=3, is_capped=True)
+    assert str(count_by_state()["completed"]) == "3+"
+    mine = Run.objects.filter(id__in=["run-1"])
+    assert count_by_state(mine)["completed"] == Count(number=1)
+
+
+def test_throughput_tells_of_what_ended(stage: Stage, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    for number in range(3):
+        run = stage.start(flows.approve, id=f"run-{number}")
+        stage.advance(minutes=10)
+        get_run(run.id).send("approved")
+        stage.settle(run.id)
+    with django_assert_num_queries(2):
+        hour = last_hour(stage.now + timedelta(seconds=1))
+    assert (hour.total.number, hour.sampled, hour.failed) == (3, 3, 0)
+    assert hour.median == pytest.approx(600, abs=5)
+    assert last_day(stage.now + timedelta(seconds=1)).total.number == 3
+    assert last_hour(stage.now + timedelta(hours=2)).total == Count(number=0)
+
+
+class TestTheTree:
+    def test_scopes_branches_and_iterations(self, stage: Stage) -> None:
+        stage.start(flows.branches, id="run")
+        page = history_tree("run")
+        ship, fastest, careful = page.roots
+        assert [(each.title, each.kind) for each in ship.children] == [("label", "branch"), ("mail", "branch")]
+        assert [(each.title, each.is_winner, each.status) for each in fastest.children] == [
+            ("fast", True, "completed"),
+            ("slow", False, "cancelled"),
+        ]
+        assert (careful.kind, [each.kind for each in careful.children]) == ("block", ["step"])
+
+    def test_iterations_are_counted_and_pruned_ones_are_said(self, stage: Stage) -> None:
+        stage.start(flows.looping, 12, id="run")
+        [loop] = history_tree("run").roots
+        assert [each.title for each in loop.children][-1] == "iteration 11"
+        assert loop.note.startswith("12 iterations; the records of iterations 0 to 6 are pruned")
+
+    def test_pages_cover_everything_once(self, stage: Stage) -> None:
+        stage.start(flows.many, 25, id="run")
+        seen, start = [], 0
+        while start is not None:
+            page = history_tree("run", start=start, size=10)
+            seen += [node.location for node in page.nodes]
+            assert page.total == 25
+            start = page.next_start  # type: ignore[assignment]  # None ends the loop
+        assert seen == [f"step {n}" for n in range(25)]
+        assert history_tree("run", start=10_000, size=10).nodes[-1].location == "step 24"
+
+    def test_it_opens_at_what_the_run_is_at(self, stage: Stage) -> None:
+        flows.SWITCH["broken"] = True
+        stage.start(flows.switched, id="run")
+        assert history_tree("run", size=1).nodes[0].location == "charge"
+        assert [node.location for node in history_tree("run", only_failed=True).nodes] == ["charge"]
+
+    def test_a_page_of_branches_keeps_what_stands_around_it(self, stage: Stage) -> None:
+        stage.start(flows.branches, id="run")
+        page = history_tree("run", start=3, size=2)  # mail and its step
+        assert [node.title for node in page.nodes] == ["mail", "send"]
+        assert [root.title for root in page.roots] == ["ship"]
+
+
+def test_the_timeline_draws_attempts_backoff_and_waits_on_lanes(stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.stubborn, id="run")
+    stage.advance(minutes=30)
+    flows.SWITCH["broken"] = False
+    run = stage.settle("run")
+    drawn = timeline(run, history_tree("run").nodes, stage.now)
+    [lane] = drawn.lanes
+    assert [shape.kind for shape in lane.shapes] == ["attempt", "failed", "backoff", "attempt"]
+    assert all(0 <= shape.start <= shape.end <= 1 for shape in lane.shapes)
+    run = stage.start(flows.branches, id="other")
+    lanes = timeline(run, history_tree("other").nodes, stage.now).lanes
+    assert {lane.title for lane in lanes} == {"ship/label", "ship/mail", "fastest/fast", ""}
+
+
+def test_the_timeline_never_draws_more_than_its_cap(stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
+    run = stage.start(flows.stubborn, id="run")
+    moments = [stage.now + timedelta(seconds=n) for n in range(1_000)]
+    Attempt.objects.bulk_create(
+        Attempt(run=run, location="charge", number=n, started_at=at, finished_at=at, error=ErrorInfo("E", ""))
+        for n, at in enumerate(moments)
+    )
+    Run.objects.filter(pk="run").update(wake_at=stage.now)
+    stage.settle("run")
+    drawn = timeline(run, history_tree("run").nodes, stage.now)
+    assert sum(len(lane.shapes) for lane in drawn.lanes) <= MOST
+    assert drawn.left_out > 0
+
+
+class TestPayloads:
+    def test_what_json_lacks_is_shown_as_text(self) -> None:
+        odd = {1: {2, 1}, "b": b"x", "t": (1,), "d": NOW, "n": float("nan"), "big": 2**70, "o": object}
+        shown = jsonable(odd)
+        assert shown["1"] == [1, 2]
+        assert (shown["d"], shown["n"], shown["t"]) == ("2026-09-01T12:00:00+00:00", "nan", [1])
+        assert shown["big"] == str(2**70)
+
+    def test_what_cannot_be_read_is_said(self) -> None:
+        assert "unreadable" in payload("w", "input", "no codec wrote this")
+
+    def test_what_is_long_is_cut_and_says_so(self) -> None:
+        assert pretty("x" * 100, most=10).endswith("the export has all")
+        assert pretty("\ud800é") == '"\\ud800é"'
+
+    def test_an_export_has_everything_and_without_permission_no_payload(self, stage: Stage) -> None:
+        stage.start(flows.approve, {"secret": 1}, id="run")
+        get_run("run").send("approved", {"secret": 2})
+        run = stage.settle("run")
+        whole, bare = (exported(run, with_payloads=each) for each in (True, False))
+        assert whole["run"]["input"]["args"] == [{"secret": 1}]
+        assert whole["messages"][0]["body"] == {"secret": 2}
+        assert [entry["location"] for entry in whole["entries"]] == ["prepare", "approval"]
+        assert "secret" not in str(bare)
+        assert whole["is_complete"]
+
+
+def test_a_revision_changes_with_the_history_and_not_with_a_heartbeat(stage: Stage) -> None:
+    run = stage.start(flows.approve, id="run")
+    before = progress_of(run)
+    Run.objects.filter(pk="run").update(lease_expires_at=stage.now)
+    run.refresh_from_db()
+    assert progress_of(run) == before
+    get_run("run").send("elsewhere")
+    run.refresh_from_db()
+    assert progress_of(run).revision != before.revision
+
+
+def test_a_filter_is_a_selection_page_by_page(stage: Stage) -> None:
+    for number in range(5):
+        stage.start(flows.quick, id=f"run-{number}")
+    selection = Filtered(RunFilter(states=frozenset({"completed"})))
+    first, cursor = selection.page(None, 3)
+    rest, end = selection.page(cursor, 3)
+    assert ([*first, *rest], end) == ([f"run-{n}" for n in (4, 3, 2, 1, 0)], None)
+
+
+@pytest.mark.parametrize("text", ["", "x", "=", "W10", "WzEsMl0", "bnVsbA", "ey", "a" * 5_000, "é", "\x00"])
+def test_a_cursor_that_no_page_gave_is_refused(db: None, text: str) -> None:
+    if not text:
+        assert list_runs(RunFilter(), cursor=text).runs == []
+        return
+    with pytest.raises(InvalidCursorError):
+        list_runs(RunFilter(), cursor=text)
+
+
+def test_a_state_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="no state 'lost'"):
+        RunFilter(states=frozenset({"lost"}))
