@@ -17,6 +17,7 @@ from rest_framework import exceptions, status
 
 from durable.api.wire import BodyTooLargeError
 from durable.core.errors import (
+    DurableError,
     EntryNotFoundError,
     InvalidTransitionError,
     PayloadError,
@@ -50,6 +51,7 @@ TITLES: Final = {
     "payload-refused": "A value cannot be recorded",
     "permission-denied": "You may not do this",
     "plan-stale": "The history has changed since the replay was planned",
+    "refused": "This cannot be done",
     "replay-refused": "The run cannot be replayed from there",
     "run-ended": "The run has ended without an answer",
     "run-moved-on": "The run has moved on since you looked at it",
@@ -165,6 +167,10 @@ def _faults(details: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, str, 
 
 
 _PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], Problem]], ...]] = (
+    (
+        PermissionDenied,
+        _as("permission-denied", status.HTTP_403_FORBIDDEN),
+    ),  # first: a denial is durable's own error too
     (StaleRunError, _moved_on),
     (InvalidTransitionError, _transition),
     (RunNotFoundError, _as("run-not-found", status.HTTP_404_NOT_FOUND)),
@@ -174,12 +180,12 @@ _PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Call
     (ReplayRefusedError, _as("replay-refused", status.HTTP_409_CONFLICT, "location", "refusals")),
     (PayloadError, _as("payload-refused", status.HTTP_422_UNPROCESSABLE_ENTITY, "what", "path")),
     (KeyReusedError, _as("idempotency-key-reused", status.HTTP_422_UNPROCESSABLE_ENTITY)),
+    (DurableError, _as("refused", status.HTTP_409_CONFLICT)),
     (InvalidCursorError, _as("invalid-cursor", status.HTTP_400_BAD_REQUEST)),
     (BodyTooLargeError, _as("body-too-large", status.HTTP_413_REQUEST_ENTITY_TOO_LARGE)),
     (RequestDataTooBig, _as("body-too-large", status.HTTP_413_REQUEST_ENTITY_TOO_LARGE)),
     (exceptions.ValidationError, _invalid),
     (exceptions.ParseError, _as("malformed-body", status.HTTP_400_BAD_REQUEST)),
-    (PermissionDenied, _as("permission-denied", status.HTTP_403_FORBIDDEN)),
     (exceptions.PermissionDenied, _as("permission-denied", status.HTTP_403_FORBIDDEN)),
     ((Http404, exceptions.NotFound), _as("not-found", status.HTTP_404_NOT_FOUND)),
     (exceptions.MethodNotAllowed, _as("method-not-allowed", status.HTTP_405_METHOD_NOT_ALLOWED)),

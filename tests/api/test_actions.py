@@ -71,6 +71,14 @@ def test_a_run_that_has_moved_on_is_refused(api: Api) -> None:
     assert api.post("/runs/a/cancel", {"revision": fresh}).status_code == 200
 
 
+@pytest.mark.parametrize("verb", ["restart", "replay"])
+def test_what_was_ordered_in_anothers_name_is_not_done_again(api: Api, verb: str) -> None:
+    loop.using(id="a").start(1)
+    Run.objects.filter(pk="a").update(workflow="durable.bulk")
+    problem(api.post(f"/runs/a/{verb}", {"location": "x"} if verb == "replay" else {}), 409, "refused")
+    assert Run.objects.count() == 1
+
+
 class TestReplaying:
     def test_a_plan_then_a_new_run(self, api: Api) -> None:
         pass_once(loop.using(id="a").start(3))

@@ -11,6 +11,8 @@ from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
+from durable.ids import MAX_ID, check_id
+
 __all__ = ["Flag", "Form", "Id", "Moment", "Query", "QueryFlag", "Text", "Value", "Words"]
 
 
@@ -31,7 +33,17 @@ class Id(Text):
     """A run's id: 1 to 200 printable characters without "/"."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(min_length=1, max_length=200, **options)
+        super().__init__(min_length=1, max_length=MAX_ID, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        """The id. Raises ValidationError for what cannot be one."""
+        text = super().to_internal_value(data)
+        if 1 <= len(text) <= MAX_ID:  # else the field's own validators say so
+            try:
+                check_id(text)
+            except ValueError as error:
+                raise ValidationError(f"{error}.") from None
+        return text
 
 
 class Flag(serializers.BooleanField):
