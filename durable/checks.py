@@ -14,6 +14,8 @@ E007    `RQ_QUEUES` lacks a queue that runs would go to
 E008    two functions have one workflow name
 E009    `RETENTION` says something that is no time, state or workflow
 E010    the redaction hook cannot be imported or called
+E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
+E021    the tasks backend names a queue that RQ lacks (likewise)
 W081    a queue without the JSON serializer
 W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
