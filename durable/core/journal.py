@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -120,9 +121,11 @@ class Journal:
         self.request = run.request
         #: After a crash, an attempt is committed before it runs, until one has gone well.
         self.is_wary = run.crashes > 0
-        #: Not taken out by a commit: a look into the inbox may be older than the commit that emptied it.
+        #: Committed or not: a look into the inbox may be older than the commit that emptied it.
         self._claimed_messages: set[str] = set()
         self._uncommitted_messages: set[str] = set()
+        self._committed_messages: set[str] = set()  # to be forgotten once nobody is looking
+        self._looks = 0
         self._crashes = run.crashes
         self._pending = _Pending()
         #: What a newer release of durable has recorded, and this one cannot read.
@@ -221,6 +224,24 @@ class Journal:
         """How many messages that lie in the inbox this pass has claimed and perhaps not committed yet."""
         return len(self._uncommitted_messages)
 
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Around a look into the inbox and the claim of what it found."""
+        with self.lock:
+            self._looks += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._looks -= 1
+                self._forget_committed()
+
+    def _forget_committed(self) -> None:
+        """A look that begins from now on does not see them, so they need not be known any more."""
+        if not self._looks and self._committed_messages:
+            self._claimed_messages -= self._committed_messages
+            self._committed_messages.clear()
+
     def claim_messages(self, found: Iterable[Message], count: int) -> list[Message]:
         """Up to `count` of the messages, for one wait: branches of one pass must not take the same one."""
         with self.lock:
@@ -238,7 +259,9 @@ class Journal:
     def give_back(self, wait: Entry) -> None:
         """Have the next commit return to the inbox what `wait` received: nobody has acted on it."""
         with self.lock:
-            self._claimed_messages.difference_update(each["id"] for each in wait.data["received"])
+            ids = {each["id"] for each in wait.data["received"]}
+            self._claimed_messages -= ids
+            self._committed_messages -= ids
             self._pending.returned.append(wait.location)
 
     def complete_message(self, message_id: str, response: str | None) -> None:
@@ -290,7 +313,10 @@ class Journal:
         """What `take` gave is committed."""
         if batch.received:
             with self.lock:
-                self._uncommitted_messages.difference_update(message_id for message_id, _ in batch.received)
+                ids = {message_id for message_id, _ in batch.received}
+                self._uncommitted_messages -= ids
+                self._committed_messages |= ids & self._claimed_messages
+                self._forget_committed()
 
     def restore(self, batch: Batch, without: str) -> None:
         """Mark again what `take` gave for a commit that certainly did not happen, except the entry at `without`."""

@@ -173,8 +173,9 @@ def _take(scope: Scope, wait: Wait, before: datetime | None) -> Operation:
     journal = scope.journal
     while True:
         limit = wait.count + journal.uncommitted_count()
-        found: list[Message] = yield Receive(tuple(wait.names), limit, before)
-        claimed = journal.claim_messages(found, wait.count)
+        with journal.looking():
+            found: list[Message] = yield Receive(tuple(wait.names), limit, before)
+            claimed = journal.claim_messages(found, wait.count)
         if claimed or len(found) < limit:
             return claimed
         # What lies there was claimed by other branches meanwhile: look again, behind it.

@@ -1,14 +1,22 @@
-"""Many of everything: what is bounded stays so, and nobody starves. Rows and queries are counted, not seconds."""
+"""Many of everything: what is bounded stays so, and nobody starves. Rows, queries and bytes are counted, not seconds.
+
+With `FULL_LOAD=1` the sizes are those of the promises: 100,000 messages to one run, a loop of 100,000 iterations. What is
+asserted is the same.
+"""
 
 from __future__ import annotations
 
+import os
+import tracemalloc
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from durable import Break, Context, Continue, workflow
+from durable import AsyncContext, Break, Context, Continue, workflow
 from durable.core.entries import Batch, Entry, Kind, OutgoingMessage, RunRecord, RunState, Status
 from durable.core.journal import Journal
 from durable.models import Entry as EntryRow
@@ -21,6 +29,33 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
+FULL = os.environ.get("FULL_LOAD") == "1"
+MESSAGES = 100_000 if FULL else 20_000
+ITERATIONS = 100_000 if FULL else 3_000
+ENTRIES = 50_000
+MAX_GROWTH = 200_000  # bytes that a pass may gain between an early moment and its end, however long it lasts
+
+_allocated: list[int] = []
+
+
+@pytest.fixture
+def allocations() -> Iterator[list[int]]:
+    """What Python has allocated, at the moments at which a workflow asked for it with `sample`."""
+    _allocated.clear()
+    tracemalloc.start()
+    yield _allocated
+    tracemalloc.stop()
+
+
+def sample() -> None:
+    if tracemalloc.is_tracing():
+        _allocated.append(tracemalloc.get_traced_memory()[0])
+
+
+def growth(allocated: list[int]) -> int:
+    """From the first half, in which caches and what a loop keeps of its history are filled, to the end."""
+    assert len(allocated) >= 30
+    return allocated[-1] - max(allocated[: len(allocated) // 2])
 
 
 def a_run(run_id: str, wake_at: datetime, **columns: object) -> RunRecord:
@@ -63,16 +98,17 @@ def drain(ctx: Context, until: int) -> int:
         if bodies != list(range(got, got + len(bodies))):
             raise RuntimeError(f"out of order after {got}")
         got += len(bodies)
+        sample()
         return Break(got) if got >= until else Continue(got)
 
     total: int = ctx.loop("drain", some, state=0, history_prune_interval=5)
     return total
 
 
-def test_twenty_thousand_messages_to_one_run_are_received_in_order() -> None:
-    handle = drain.start(20_000)
+def test_very_many_messages_to_one_run_are_received_in_order(allocations: list[int]) -> None:
+    handle = drain.start(MESSAGES)
     store = store_for("default")
-    for first in range(0, 20_000, 2000):
+    for first in range(0, MESSAGES, 2000):
         with CaptureQueriesContext(connection) as queries:
             store.send(
                 [
@@ -81,11 +117,27 @@ def test_twenty_thousand_messages_to_one_run_are_received_in_order() -> None:
                 ]
             )
         assert len(queries) == 1
-    with CaptureQueriesContext(connection) as queries:
-        assert pass_once(handle).output == 20_000
-    assert len(queries) < 40 * 3 + 10  # a look and a receipt for each batch of 500, and the loop's own commits
-    assert QueueMessage.objects.filter(run=handle.id, state="received").count() == 20_000
+    allocations.clear()
+    counted = Counted()
+    with connection.execute_wrapper(counted):
+        assert pass_once(handle).output == MESSAGES
+    assert (
+        counted.queries < MESSAGES // 500 * 3 + 10
+    )  # a look and a receipt for each batch of 500, the loop's own commits
+    assert growth(allocations) < MAX_GROWTH
+    assert QueueMessage.objects.filter(run=handle.id, state="received").count() == MESSAGES
     assert EntryRow.objects.filter(run=handle.id).count() <= 11  # the loop, and iterations not pruned
+
+
+class Counted:
+    """Counts queries, and keeps none of them."""
+
+    def __init__(self) -> None:
+        self.queries = 0
+
+    def __call__(self, execute: Any, *args: Any) -> Any:
+        self.queries += 1
+        return execute(*args)
 
 
 @workflow(name="faults.load.long")
@@ -97,10 +149,10 @@ def long(ctx: Context, steps: int) -> int:
 
 
 def test_a_run_with_fifty_thousand_entries_replays_with_one_query() -> None:
-    handle = long.start(50_000)
+    handle = long.start(ENTRIES)
     run = claimed(handle)
     store = store_for("default")
-    for first in range(0, 50_000, 10_000):
+    for first in range(0, ENTRIES, 10_000):
         entries = [
             Entry(
                 f"{n}", Kind.STEP, n * 2, NOW, status=Status.COMPLETED, attempts=1, output="0",
@@ -115,7 +167,7 @@ def test_a_run_with_fifty_thousand_entries_replays_with_one_query() -> None:
         outcome = execute_pass(run, store=store, eviction=Eviction())
     assert outcome.state == "sleeping"
     assert len(queries) == 2  # the history, the park
-    assert EntryRow.objects.filter(run=handle.id).count() == 50_001
+    assert EntryRow.objects.filter(run=handle.id).count() == ENTRIES + 1
 
 
 @workflow(name="faults.load.wide")
@@ -136,6 +188,31 @@ def test_a_join_of_five_hundred_branches_uses_a_few_threads_and_connections() ->
         sessions = cursor.fetchone()[0]
     assert outcome.output == sum(range(500))
     assert sessions <= 10
+    assert EntryRow.objects.filter(run=handle.id).count() == 501
+
+
+@workflow(name="faults.load.wide_async")
+async def wide_async(ctx: AsyncContext, branches: int) -> int:
+    def branch(number: int):  # type: ignore[no-untyped-def]  # a body
+        async def body(c: AsyncContext) -> int:
+            found: int = await c.step("work", lambda: number)
+            return found
+
+        return body
+
+    results = await ctx.join("wide", {f"b{number}": branch(number) for number in range(branches)})
+    return sum(results.values())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_join_of_five_hundred_tasks_uses_one_connection() -> None:
+    handle = wide_async.start(500)
+    outcome = pass_once(handle)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        [[sessions]] = cursor.fetchall()
+    assert outcome.output == sum(range(500))
+    assert sessions <= 2
     assert EntryRow.objects.filter(run=handle.id).count() == 501
 
 
@@ -162,24 +239,29 @@ def test_payloads_of_a_mebibyte_are_kept_whole_and_one_byte_more_is_refused() ->
 @workflow(name="faults.load.loop")
 def looping(ctx: Context, until: int) -> int:
     def once(c: Context, n: int) -> Break | Continue:
-        c.step("work", int, ephemeral=True)
+        c.step("work", int, ephemeral=not FULL)
+        if n % (until // 30) == 0:
+            sample()
         return Break(n) if n == until else Continue(n + 1)
 
     value: int = ctx.loop("loop", once, state=0)
     return value
 
 
-def test_the_rows_of_a_long_loop_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_and_the_memory_of_a_long_loop_are_bounded(
+    allocations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     most = 0
     take = Journal.take
 
-    def taking(self: Journal, *args: object) -> object:
+    def taking(self: Journal, *args: Any, **kwargs: Any) -> object:
         nonlocal most
         most = max(most, sum(1 for _ in self.entries()))
-        return take(self, *args)  # type: ignore[arg-type]
+        return take(self, *args, **kwargs)
 
     monkeypatch.setattr(Journal, "take", taking)
-    handle = looping.start(3000)
-    assert pass_once(handle).output == 3000
+    handle = looping.start(ITERATIONS)
+    assert pass_once(handle).output == ITERATIONS
     assert most <= 45  # two intervals of 20 and what is under way, in memory as in the table
+    assert growth(allocations) < MAX_GROWTH
     assert EntryRow.objects.filter(run=handle.id).count() <= 45
