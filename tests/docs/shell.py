@@ -84,6 +84,8 @@ def run(command: Command) -> None:
 
 
 def _stage(words: list[str], piped: str) -> str | None:
+    while re.match(r"[A-Z_]+=", words[0]):  # for the environment of the command
+        words = words[1:]
     for prefix in MANAGE:
         if tuple(words[: len(prefix)]) == prefix:
             return _manage(words[len(prefix) :], piped)
@@ -153,10 +155,9 @@ def _module(words: list[str]) -> None:
 
 
 def _pytest(words: list[str]) -> None:
-    """pytest reads its arguments, and collects nothing."""
-    from _pytest.config import get_config
-
-    get_config().parse(words[words.index("pytest") + 1 :])
+    """What is to be tested is there."""
+    for word in words[words.index("pytest") + 1 :]:
+        assert (ROOT / word.partition("::")[0]).exists(), f"there is no {word}"
 
 
 READERS: Final[dict[tuple[str, ...], Callable[[list[str]], None]]] = {

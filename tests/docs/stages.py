@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, Final
 
 import httpx
@@ -42,6 +43,26 @@ def _models(player: Play, _: Namespace) -> Iterator[None]:
 
 
 @contextmanager
+def _services(player: Play, _: Namespace) -> Iterator[None]:
+    """What the first page's shop does, in two functions."""
+    player.module("shop.services", charge_card=lambda order_id: f"payment-{order_id}", send_mail=lambda order_id: None)
+    yield
+
+
+@contextmanager
+def _shop(player: Play, names: Namespace) -> Iterator[None]:
+    """The shop of the README, with a customer who orders and a shopkeeper who approves."""
+    user = User.objects.create(username="ada")
+    with _models(player, names):
+        player.module("shop.bank", gateway=SimpleNamespace(refund=lambda payment, key: None))
+        player.module("shop.services", mark_paid=lambda order_id, payment: None, send_mail=lambda order_id: None)
+        player.module("shop.services", buy_label=lambda order_id: "label", charge_card=lambda order_id: "payment")
+        customer = player.module("shop.models").Customer.objects.create(name="Ada", email="ada@example.org")
+        names.update(customer=customer, request=SimpleNamespace(user=user))
+        yield
+
+
+@contextmanager
 def _in_one_harness(_: Play, names: Namespace) -> Iterator[None]:
     """A harness from the first block to the last."""
     with Harness() as names["h"]:
@@ -64,10 +85,16 @@ def _served(_: Play, __: Namespace) -> Iterator[None]:
     def fulfil(ctx: Context, order_id: int) -> dict[str, Any]:
         return {"order": order_id, "approval": ctx.queue.next("approval", names=["approved"]).body}
 
-    User.objects.create_superuser("ada", password="…")
+    hashers = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # each request of curl's has the password
+    with override_settings(PASSWORD_HASHERS=hashers):
+        User.objects.create_superuser("ada", password="…")
     server = Client()
 
-    with in_force("chosen") as at, pytest.MonkeyPatch.context() as patch, override_settings(ALLOWED_HOSTS=["*"]):
+    with (
+        in_force("chosen") as at,
+        pytest.MonkeyPatch.context() as patch,
+        override_settings(ALLOWED_HOSTS=["*"], PASSWORD_HASHERS=hashers),
+    ):
 
         def handle(_: object, request: httpx.Request) -> httpx.Response:
             if request.url.path.endswith("/result") and get_run("order-42").state not in ENDED:
@@ -124,9 +151,11 @@ def _moment(moment: datetime | None) -> datetime:
 
 
 STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]]]] = {
+    "README.md": _shop,
     "docs/cli.md": _failed,
     "docs/guides/deploying.md": _in_one_harness,
     "docs/guides/security.md": _with_key,
     "docs/guides/transactions.md": _models,
+    "docs/index.md": _services,
     "docs/rest.md": _served,
 }
