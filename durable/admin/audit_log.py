@@ -48,7 +48,7 @@ class _WordFilter(admin.SimpleListFilter):
         return [(word, word) for word in self.words]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
-        return queryset.filter(**{self.parameter_name: self.value()}) if self.value() else queryset
+        return queryset.filter(**{str(self.parameter_name): self.value()}) if self.value() else queryset
 
 
 class ActionFilter(_WordFilter):

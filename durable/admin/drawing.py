@@ -44,8 +44,16 @@ class DrawnTimeline:
 
 def drawn(timeline: Timeline) -> DrawnTimeline:
     """The timeline's shapes, each wide enough to be seen."""
-    lanes = [DrawnLane(title=lane.title, shapes=[_bar(shape) for shape in lane.shapes]) for lane in timeline.lanes]
+    lanes = [
+        # what was done is drawn last, over the long waits around it
+        DrawnLane(title=lane.title, shapes=[_bar(shape) for shape in sorted(lane.shapes, key=_is_work)])
+        for lane in timeline.lanes
+    ]
     return DrawnTimeline(timeline=timeline, lanes=lanes, width=str(_WIDTH))
+
+
+def _is_work(shape: Shape) -> bool:
+    return shape.kind in ("attempt", "failed", "rollback")
 
 
 def _bar(shape: Shape) -> DrawnShape:

@@ -149,6 +149,7 @@ def _serve(console: Console, port: int) -> None:
         base = f"http://127.0.0.1:{server.server_port}"
         console.print(f"\nThe shop:  {base}/")
         console.print(f"The admin: {base}/admin/  user [bold]{user}[/], password [bold]{password}[/]")
+        console.print(f"The runs:  {base}/admin/durable/")
         console.print("The workers go on. Ctrl-C ends it all.")
         serve(server)
 

@@ -90,9 +90,9 @@ class TestWhatNeedsAPerson:
     def _served(self, redis_connection: "redis.Redis") -> Iterator[None]:
         """A worker that serves both queues, as far as Redis knows."""
         worker = Worker(["default", "high"], connection=redis_client.client("default"), name="somebody")
-        worker.register_birth()
+        worker.register_birth()  # type: ignore[no-untyped-call]  # RQ's own
         yield
-        worker.register_death()
+        worker.register_death()  # type: ignore[no-untyped-call]  # RQ's own
 
     def test_nothing_while_all_goes_well(self, stage: Stage) -> None:
         stage.start(flows.approve, id="waits")
