@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -38,13 +39,15 @@ MAX_GROWTH = 200_000  # bytes that a pass may gain between an early moment and i
 _allocated: list[int] = []
 
 
-@pytest.fixture
-def allocations() -> Iterator[list[int]]:
-    """What Python has allocated, at the moments at which a workflow asked for it with `sample`."""
+@contextmanager
+def tracing() -> Iterator[list[int]]:
+    """What Python has allocated, at the moments at which a workflow asks for it with `sample`."""
     _allocated.clear()
     tracemalloc.start()
-    yield _allocated
-    tracemalloc.stop()
+    try:
+        yield _allocated
+    finally:
+        tracemalloc.stop()
 
 
 def sample() -> None:
@@ -105,7 +108,8 @@ def drain(ctx: Context, until: int) -> int:
     return total
 
 
-def test_very_many_messages_to_one_run_are_received_in_order(allocations: list[int]) -> None:
+@pytest.mark.django_db(transaction=True)
+def test_very_many_messages_to_one_run_are_received_in_order() -> None:
     handle = drain.start(MESSAGES)
     store = store_for("default")
     for first in range(0, MESSAGES, 2000):
@@ -117,9 +121,8 @@ def test_very_many_messages_to_one_run_are_received_in_order(allocations: list[i
                 ]
             )
         assert len(queries) == 1
-    allocations.clear()
     counted = Counted()
-    with connection.execute_wrapper(counted):
+    with connection.execute_wrapper(counted), tracing() as allocations:
         assert pass_once(handle).output == MESSAGES
     assert (
         counted.queries < MESSAGES // 500 * 3 + 10
@@ -248,9 +251,7 @@ def looping(ctx: Context, until: int) -> int:
     return value
 
 
-def test_the_rows_and_the_memory_of_a_long_loop_are_bounded(
-    allocations: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rows_and_the_memory_of_a_long_loop_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
     take = Journal.take
 
@@ -261,7 +262,8 @@ def test_the_rows_and_the_memory_of_a_long_loop_are_bounded(
 
     monkeypatch.setattr(Journal, "take", taking)
     handle = looping.start(ITERATIONS)
-    assert pass_once(handle).output == ITERATIONS
+    with tracing() as allocations:
+        assert pass_once(handle).output == ITERATIONS
     assert most <= 45  # two intervals of 20 and what is under way, in memory as in the table
     assert growth(allocations) < MAX_GROWTH
     assert EntryRow.objects.filter(run=handle.id).count() <= 45
