@@ -56,8 +56,11 @@ def attempt_shown(run: Run, attempt: Attempt, *, may_see_payloads: bool) -> dict
 def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) -> dict[str, Any]:
     """A message."""
 
-    def value(field: str, text: str | None) -> Any:
-        return payload(run.workflow, f"{field}:{message.queue}", text) if may_see_payloads else None
+    def value(field: str, column: str) -> Any:
+        """The column, read only if it may be seen."""
+        if not may_see_payloads:
+            return None
+        return payload(run.workflow, f"{field}:{message.queue}", getattr(message, column))
 
     return {
         "id": message.id,
@@ -66,8 +69,8 @@ def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) ->
         "order": message.order,
         "state": message.state,
         "received_by": message.received_by,
-        "body": value("message", message.body),
-        "response": value("response", message.response),
+        "body": value("message", "body"),
+        "response": value("response", "response"),
     }
 
 

@@ -89,8 +89,10 @@ class Problem:
 class ProblemError(Exception):
     """A problem that a view found itself."""
 
-    def __init__(self, code: str, status: int, detail: str, **members: Any) -> None:
-        self.problem = Problem(code=code, status=status, detail=detail, members=members)
+    def __init__(
+        self, code: str, status: int, detail: str, headers: dict[str, str] | None = None, **members: Any
+    ) -> None:
+        self.problem = Problem(code=code, status=status, detail=detail, members=members, headers=headers or {})
         super().__init__(detail)
 
 

@@ -62,6 +62,8 @@ def test_bodies(api: Api, body: bytes, status: int, code: str) -> None:
         ({**START, "delay": -1}, "delay"),
         ({**START, "delay": True}, "delay"),
         ({**START, "delay": 1e300}, "delay"),
+        ({**START, "delay": 3e11}, "delay"),
+        ({**START, "delay": "9999999 days"}, "delay"),
         ({**START, "on_conflict": "ignore"}, "on_conflict"),
         ({**START, "reason": 5}, "reason"),
         ({**START, "reason": "x" * 10_001}, "reason"),

@@ -14,7 +14,9 @@ from django.contrib.auth.models import User
 from django.db import connection, connections
 from rest_framework.authtoken.models import Token
 
+from durable import get_run
 from durable.api.stream import serving
+from durable.api.waiting import wait_for
 from tests.api import workflows
 from tests.api.serving import asgi_server
 from tests.api.test_stream import parsed
@@ -189,8 +191,7 @@ def test_many_streams_hold_one_connection_and_one_thread(token: str, monkeypatch
             monkeypatch.setattr(serving, "MOST", 12)
             refused = client.get("/runs/a/events", headers={"Accept": "text/event-stream"})
             assert (refused.status_code, refused.json()["code"]) == (503, "too-many-streams")
-            from durable import get_run
-
+            assert refused.headers["Retry-After"] == "60"
             get_run("a").cancel()
             for events in streams:
                 assert [name for name, _, _ in events] == ["run", "end"]
@@ -211,6 +212,17 @@ def test_a_quiet_stream_gives_signs_of_life_and_ends_in_time(token: str, monkeyp
     assert lines[0] == "retry: 1000"
     assert ": nothing new" in lines
     assert [name for name, _, _ in parsed(answer.text)] == ["run"]
+
+
+def test_a_waiting_request_gives_its_connection_back_between_two_looks() -> None:
+    held: list[bool] = []
+
+    def look() -> bool | None:
+        held.append(connection.connection is not None)
+        sessions()
+        return held.count(False) > 1 or None
+
+    assert wait_for(look, 20) is True
 
 
 def sessions() -> int:

@@ -193,6 +193,21 @@ def test_the_interface_changes_nothing_for_the_host() -> None:
     assert "rest_framework" not in settings.INSTALLED_APPS
 
 
+def test_no_view_stands_in_a_transaction_of_the_request() -> None:
+    from django.db import connections
+
+    from durable.api.urls import urlpatterns
+
+    for each in urlpatterns:
+        assert set(connections) <= each.callback._non_atomic_requests, each.name
+
+
+def test_the_headers_of_a_stream_alone_are_not_to_be_had(make_api: MakeApi) -> None:
+    api = make_api(*ALL)
+    assert api.client.head("/api/runs/a").status_code == 200
+    assert api.client.head("/api/runs/a/events").status_code == 405
+
+
 def test_throttles_count_by_scope(make_api: MakeApi) -> None:
     api = make_api(*ALL)
     with override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": {"durable-write": "1/hour"}}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -187,6 +188,39 @@ class TestListing:
         tree = api.get("/runs/a/tree").json()
         assert [each["location"] for each in tree["roots"]] == ["again"]
         assert api.get("/runs/a/entries/again").json()["payloads"] == {"state": 1, "output": 1}
+
+    def test_a_page_costs_the_same_however_long_it_is(
+        self, make_api: MakeApi, django_assert_max_num_queries: Callable[..., Any]
+    ) -> None:
+        add.start_many([(number,) for number in range(30)])
+        pass_once(loop.using(id="a").start(20))
+        for number in range(20):
+            get_run("a").send("q", number)
+        for api in (make_api("view_run"), make_api("view_run", "view_payload")):
+            api.get("/runs?limit=2")  # looks up the permissions, and what else is kept
+            for path in ("/runs?limit=30", "/runs/a/entries", "/runs/a/messages", "/runs/a/tree", "/operator-actions"):
+                with django_assert_max_num_queries(8):
+                    assert api.get(path).status_code == 200
+
+    def test_what_the_project_hides_is_hidden_here(self, api: Api) -> None:
+        ask.using(id="a").start("hush")
+        get_run("a").send("question", "hush")
+        pass_once(get_run("a"))
+        with override_settings(DURABLE={"REDACT": "tests.api.test_runs.hidden"}):
+            for path in (
+                "/runs/a?expand=input",
+                "/runs/a/entries?payloads=true",
+                "/runs/a/entries/think",
+                "/runs/a/messages",
+                "/runs/a/events",
+            ):
+                assert "hush" not in api.get(path).content.decode(), path
+            assert "hidden" in api.get("/runs/a/entries/think").content.decode()
+
+
+def hidden(_workflow: str, _field: str, _value: Any) -> str:
+    """A redaction hook that shows nothing."""
+    return "hidden"
 
 
 class TestResults:

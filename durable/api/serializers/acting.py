@@ -24,7 +24,10 @@ __all__ = [
 ]
 
 
-@extend_schema_field({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]})
+_LONGEST_DELAY = 100 * 365 * 86_400  # seconds; later moments come near the end of what a date can be
+
+
+@extend_schema_field({"anyOf": [{"type": "number", "minimum": 0, "maximum": _LONGEST_DELAY}, {"type": "string"}]})
 class Delay(serializers.Field[float, Any, Any, Any]):
     """Seconds, or a text such as "3 hours"."""
 
@@ -33,9 +36,12 @@ class Delay(serializers.Field[float, Any, Any, Any]):
         if isinstance(data, bool) or not isinstance(data, int | float | str):
             raise ValidationError('A number of seconds, or a text such as "3 hours".')
         try:
-            return seconds(data, "a delay")
+            delay = seconds(data, "a delay")
         except (ValueError, TypeError, OverflowError) as error:
             raise ValidationError(f"{error}.") from None
+        if delay > _LONGEST_DELAY:
+            raise ValidationError("A century at most.")
+        return delay
 
 
 class ActionForm(Form):

@@ -47,6 +47,8 @@ class EntriesView(View):
         found = Entry.objects.using(conf.DATABASE).filter(run=run).select_related("metadata").order_by("ordinal")
         if after is not None:
             found = found.filter(ordinal__gt=after[0])
+        if not query["payloads"]:
+            found = found.defer("output", "arguments")
         page = list(found[: query["limit"] + 1])
         shown, more = page[: query["limit"]], len(page) > query["limit"]
         results = [

@@ -49,9 +49,12 @@ class MessagesView(View):
         found = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("order")
         if after is not None:
             found = found.filter(order__gt=after[0])
+        may_see = may(request, "view_payload")
+        if not may_see:
+            found = found.defer("body", "response")
         page = list(found[: query["limit"] + 1])
         shown, more = page[: query["limit"]], len(page) > query["limit"]
-        results = [message_shown(run, each, may_see_payloads=may(request, "view_payload")) for each in shown]
+        results = [message_shown(run, each, may_see_payloads=may_see) for each in shown]
         return Response(
             {
                 "results": MessageSerializer(results, many=True).data,

@@ -35,6 +35,7 @@ class StreamView(View):
 
     about = "history"
     throttle_scope = STREAM
+    http_method_names = ("get",)  # asking for the headers alone would open a stream
     renderer_classes = (JSONRenderer, EventStreamRenderer)
 
     @described(
@@ -84,7 +85,7 @@ class StreamView(View):
 def _stream(follower: Follower, teller: Teller, first: News) -> HttpResponseBase:
     if not serving.has_room():
         detail = f"This process serves {serving.MOST} streams already; try again in a minute, or poll."
-        raise ProblemError("too-many-streams", 503, detail)
+        raise ProblemError("too-many-streams", 503, detail, headers={"Retry-After": "60"})
     connections.close_all()  # this thread has nothing to do until the stream ends
     return StreamingHttpResponse(serving.events(follower, teller, first), content_type=EVENT_STREAM, headers=_HEADERS)
 
