@@ -16,7 +16,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 from psycopg.errors import error_from_result
-from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 
 __all__ = ["Function", "Row", "rows", "text"]
 
@@ -100,7 +100,7 @@ def _at_once(raw: psycopg.Connection[Any], statement: bytes, texts: Sequence[str
     with raw.lock:
         answer = raw.pgconn.exec_params(statement, [None if text is None else text.encode() for text in texts])
     if answer.status not in _ANSWERED:
-        if raw.pgconn.status == ConnStatus.BAD:
+        if answer.error_field(DiagnosticField.SQLSTATE) is None:  # libpq says so, not the server: the connection broke
             raise psycopg.OperationalError(answer.error_message.decode(errors="replace"))
         raise error_from_result(answer)
     values = (answer.get_value(0, column) for column in range(answer.nfields))

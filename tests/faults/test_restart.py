@@ -1,0 +1,116 @@
+"""A PostgreSQL that is away for seconds, on a server of the test's own: what a step has done is kept, and done once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import call_command
+from django.db import connections
+from django.test import override_settings
+from pytest_django.plugin import DjangoDbBlocker
+
+from durable import AsyncContext, Context, workflow
+from durable.conf import conf
+from durable.stopping import Stop
+from durable.store import store_for
+from durable.worker import Shift
+from project.servers import EmbeddedPostgres
+from project.settings import database_from
+
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.slow]
+
+ALIAS = "restarting"
+AWAY = 1.0  # seconds
+
+_calls: list[str] = []
+_strike: Callable[[], Any] = list
+
+
+def work(name: str) -> str:
+    """Do something once, in whose middle the server goes down."""
+    _calls.append(name)
+    _strike()
+    return name
+
+
+@workflow(name="faults.restart")
+def restarted(ctx: Context) -> list[str]:
+    return [ctx.step("plain", work, "plain"), ctx.step("next", str, "next")]
+
+
+@workflow(name="faults.restart_async")
+async def restarted_async(ctx: AsyncContext) -> list[str]:
+    return [await ctx.step("plain", work, "plain"), await ctx.step("next", str, "next")]
+
+
+@workflow(name="faults.restart_branches")
+def restarted_branches(ctx: Context) -> list[str]:
+    def one(c: Context) -> str:
+        return c.step("plain", work, "one")
+
+    def two(c: Context) -> str:
+        return c.step("plain", work, "two")
+
+    return sorted(ctx.join("both", {"one": one, "two": two}).values())
+
+
+@pytest.fixture(scope="module")
+def server(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(fsync=False) as server, django_db_blocker.unblock():
+        connections.databases[ALIAS] = connections.configure_settings(
+            {"default": {}, ALIAS: database_from(server.url)}
+        )[ALIAS]
+        for app in ("auth", "durable"):
+            call_command("migrate", app, database=ALIAS, verbosity=0)
+        with override_settings(DURABLE={"DATABASE": ALIAS, "LEASE": 30.0}):
+            yield server
+        connections[ALIAS].close()
+        store_for.cache_clear()
+        del connections.databases[ALIAS]
+        del connections[ALIAS]
+
+
+@pytest.fixture
+def outage(server: EmbeddedPostgres) -> Iterator[threading.Event]:
+    """The next step that works stops the server, which is back a second later; set once it is."""
+    global _strike
+    is_back = threading.Event()
+
+    def start_again() -> None:
+        server.start()
+        is_back.set()
+
+    def strike() -> None:
+        global _strike
+        _strike = list
+        server.stop("immediate")
+        threading.Timer(AWAY, start_again).start()
+
+    _calls.clear()
+    _strike = strike
+    yield is_back
+    _strike = list
+    assert is_back.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("flow", "calls", "output"),
+    [
+        (restarted, ["plain"], ["plain", "next"]),
+        (restarted_async, ["plain"], ["plain", "next"]),
+        (restarted_branches, ["one", "two"], ["one", "two"]),
+    ],
+    ids=["sync", "async", "branches"],
+)
+def test_a_step_that_finished_while_the_server_was_away_is_not_run_again(
+    outage: threading.Event, redis_connection: redis.Redis, flow: Any, calls: list[str], output: list[str]
+) -> None:
+    handle = flow.start()
+    Shift(conf.QUEUE, store=store_for(ALIAS), stop=Stop(), seconds=5).run()
+    assert handle.output == output
+    assert sorted(_calls) == calls
+    assert {each.attempts for each in handle.history() if each.kind == "step"} == {1}
