@@ -215,6 +215,15 @@ class TestListing:
                 "/runs/a/events",
             ):
                 assert "hush" not in api.get(path).content.decode(), path
+            pass_once(fail.using(id="failed").start())
+            for path in (
+                "/runs",
+                "/runs/failed",
+                "/runs/failed/result",
+                "/runs/failed/entries/break",
+                "/runs/failed/events",
+            ):
+                assert "broken" not in api.get(path).content.decode(), path
             assert "hidden" in api.get("/runs/a/entries/think").content.decode()
 
 

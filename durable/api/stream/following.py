@@ -106,6 +106,7 @@ class Follower:
     _finished: int = 0
     _row: int | None = None
     _run: Run | None = None
+    _token: Token | None = None
 
     def look(self) -> News:
         """What is new, up to `CHUNK` entries at once. Raises RunNotFoundError."""
@@ -167,29 +168,34 @@ class Follower:
 
     def _news(self, *, has_changed: bool = False, removed: Sequence[str] = (), is_reset: bool = False) -> News:
         assert self._run is not None
-        assert self._row is not None
         chunk, self._pending = self._pending[:CHUNK], self._pending[CHUNK:]
         is_whole = not self._pending or self._pending[0][0] not in self._told
         self._told |= {row[0]: row for row in chunk}
         has_ended = self._run.state in ENDED and not self._pending
-        told = [row for row in self._told.values() if row is not None]
-        token = Token(
-            newest=max(self._told, default=0),
-            count=len(self._told),
-            finished=self._finished,
-            unsettled=_digest(_unsettled(told, self._finished)),
-            row=self._row,
-            ended=int(has_ended),
-        )
+        if chunk or removed or is_reset or has_changed or self._token is None:  # else what was told is what it was
+            self._token = self._stand(has_ended=has_ended) if is_whole else None
         return News(
             run=self._run,
             has_changed=has_changed,
             entries=_read(chunk),
             removed=removed,
             is_reset=is_reset,
-            token=token if is_whole else None,
+            token=self._token,
             has_more=bool(self._pending),
             has_ended=has_ended,
+        )
+
+    def _stand(self, *, has_ended: bool) -> Token:
+        """What the reader has now."""
+        assert self._row is not None
+        told = [row for row in self._told.values() if row is not None]
+        return Token(
+            newest=max(self._told, default=0),
+            count=len(self._told),
+            finished=self._finished,
+            unsettled=_digest(_unsettled(told, self._finished)),
+            row=self._row,
+            ended=int(has_ended),
         )
 
 
