@@ -49,10 +49,10 @@ async def restarted_async(ctx: AsyncContext) -> list[str]:
 
 @workflow(name="faults.restart_branches")
 def restarted_branches(ctx: Context) -> list[str]:
-    def one(c: Context) -> str:
+    def one(c: Context) -> Any:
         return c.step("plain", work, "one")
 
-    def two(c: Context) -> str:
+    def two(c: Context) -> Any:
         return c.step("plain", work, "two")
 
     return sorted(ctx.join("both", {"one": one, "two": two}).values())
