@@ -76,10 +76,10 @@ MakeUser = Callable[..., User]
 
 @pytest.fixture
 def make_user(db: None) -> MakeUser:
-    """A staff user with these permissions of durable's."""
+    """A staff user with these permissions of durable's; only who logs in by hand needs a password, which takes its time."""
 
-    def make(*permissions: str, name: str = "ada", is_staff: bool = True) -> User:
-        user = User.objects.create_user(name, password="correct horse", is_staff=is_staff)
+    def make(*permissions: str, name: str = "ada", is_staff: bool = True, password: str | None = None) -> User:
+        user = User.objects.create_user(name, password=password, is_staff=is_staff)
         found = Permission.objects.filter(content_type__app_label="durable", codename__in=permissions)
         assert len(found) == len(permissions), permissions
         user.user_permissions.set(found)

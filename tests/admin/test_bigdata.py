@@ -18,7 +18,7 @@ from tests.admin.test_pages import url
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
 
-RUNS = 60_000
+RUNS = 40_000
 ENTRIES = 1_000
 LISTS = [
     "",
@@ -27,7 +27,7 @@ LISTS = [
     "?workflow=big.workflow_3",
     "?workflow=big.workflow_3&state=failed",
     "?q=run-0001",
-    "?q=no answer for 59",
+    "?q=no answer for 39",
     "?queue=nobody",
     "?waiting=approved",
     "?since=day&state=completed",

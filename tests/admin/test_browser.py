@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
+PASSWORD = "correct horse"
 WAIT = 60_000  # milliseconds
 RULES = ["wcag2a", "wcag2aa", "best-practice"]
 NARROW = {"width": 390, "height": 844}
@@ -59,11 +60,11 @@ def log_into(page: "Page", live_server: "LiveServer", make_user: MakeUser) -> Lo
     """The page, logged in as a staff user with these permissions; superusers may do everything."""
 
     def log(*permissions: str, is_superuser: bool = False) -> "Page":
-        user = make_user(*permissions)
+        user = make_user(*permissions, password=PASSWORD)
         User.objects.filter(pk=user.pk).update(is_superuser=is_superuser)
         page.goto(f"{live_server.url}/admin/login/?next=/admin/durable/")
         page.get_by_label("Username").fill("ada")
-        page.get_by_label("Password").fill("correct horse")
+        page.get_by_label("Password").fill(PASSWORD)
         page.get_by_role("button", name="Log in").click()
         page.wait_for_load_state()
         return page
@@ -166,13 +167,13 @@ def test_without_the_permission_nothing_is_offered_and_nothing_done(
 def test_without_javascript_everything_works_a_reload_at_a_time(
     chromium: "Browser", live_server: "LiveServer", make_user: MakeUser, stage: Stage
 ) -> None:
-    make_user(*OPERATOR)
+    make_user(*OPERATOR, password=PASSWORD)
     stage.start(flows.approve, id="run")
     with chromium.new_context(java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(f"{live_server.url}/admin/login/?next={url('change', 'run')}")
         page.get_by_label("Username").fill("ada")
-        page.get_by_label("Password").fill("correct horse")
+        page.get_by_label("Password").fill(PASSWORD)
         page.get_by_role("button", name="Log in").click()
         page.get_by_role("link", name="Send a message").click()
         page.get_by_role("button", name="Send", exact=True).click()
