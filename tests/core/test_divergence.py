@@ -131,6 +131,14 @@ CHANGES = {
     "other send": ("send:a sleep:s", "send:b sleep:s"),
     "removed as another kind": ("step:a sleep:s", "removed-sleep:a sleep:s"),
     "version before the end": ("step:a sleep:s", "version:v step:a"),
+    "removed for another name": ("step:a sleep:s", "removed:b sleep:s"),
+    "version instead of a step": ("step:a sleep:s", "version:a sleep:s"),
+    "version gone again": ("version:v step:a sleep:s", "step:a sleep:s"),
+    "step for message": ("message:a sleep:s", "step:a sleep:s"),
+    "message for sleep": ("step:a sleep:s", "step:a message:s"),
+    "message for send": ("send:a sleep:s", "message:a sleep:s"),
+    "join for loop": ("loop:a sleep:s", "join:a sleep:s"),
+    "loop for sleep": ("step:a sleep:s", "step:a loop:s"),
 }
 
 
@@ -160,6 +168,8 @@ def test_a_change_is_noticed_and_mended(h: Harness, flavour: Flavour, scope: Any
     assert stopped.error is not None
     assert stopped.error.type == "HistoryDivergedError", stopped.error.traceback
     assert code.calls == called, "noticed before it did harm"
+    names = {act.partition(":")[2] for act in f"{before} {after}".split()} | {"send~0"}
+    assert any(f'{name}"' in stopped.error.message for name in names), "it names the location"
     assert "ctx.removed(" in stopped.error.message
     assert "ctx.get_version(" in stopped.error.message
 
@@ -167,6 +177,24 @@ def test_a_change_is_noticed_and_mended(h: Harness, flavour: Flavour, scope: Any
     run.recover()
     assert h.finish(run).state == "completed"
     assert [(each.location) for each in run.history() if each.location in dict(recorded)]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("second", ["step:a", "sleep:a", "removed:a", "version:a"])
+def test_what_stands_for_a_step_cannot_stand_beside_it(h: Harness, flavour: Flavour, scope: Any, second: str) -> None:
+    """The old code, or its stand-in, under one name: never both."""
+    code = Code(scope, "step:a sleep:s")
+    run = h.start(flavour(code.make()))
+    h.run(run)
+    code.text = f"removed:a {second} sleep:s"
+    stopped = h.run(run)
+    assert stopped.error is not None
+    assert stopped.error.type == "HistoryDivergedError"
+    assert '/a" is used twice' in stopped.error.message or '"a" is used twice' in stopped.error.message
+    code.text = "removed:a sleep:s"
+    run.recover()
+    assert h.finish(run).state == "completed"
+    assert code.calls == ["a"]
 
 
 @pytest.mark.parametrize("scope", SCOPES)
