@@ -112,7 +112,7 @@ class TreeNodeSerializer(serializers.Serializer[Any]):
     @extend_schema_field({"type": "array", "items": {"$ref": "#/components/schemas/TreeNode"}})
     def get_children(self, node: Any) -> Any:
         """What lies within, in order."""
-        return [TreeNodeSerializer(child).data for child in node.children]
+        return TreeNodeSerializer(node.children, many=True).data if node.children else []
 
 
 @extend_schema_serializer(component_name="Tree")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from django.utils import timezone
@@ -122,7 +122,7 @@ class RunSerializer(serializers.Serializer[Run]):
     @extend_schema_field(ExplanationSerializer)
     def get_explanation(self, run: Run) -> Any:
         """From the row alone."""
-        return ExplanationSerializer(explain(_redacted(run), timezone.now())).data
+        return asdict(explain(_redacted(run), timezone.now()))
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_waiting_for(self, run: Run) -> list[str] | None:
@@ -161,7 +161,7 @@ class RunDetailSerializer(RunSerializer):
     @extend_schema_field(ExplanationSerializer)
     def get_explanation(self, run: Run) -> Any:
         """From all that can be known."""
-        return ExplanationSerializer(explain_fully(_redacted(run), timezone.now())).data
+        return asdict(explain_fully(_redacted(run), timezone.now()))
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_input(self, run: Run) -> Any:

@@ -51,9 +51,10 @@ class Teller:
             yield Event(event="reset", data={})
         if news.removed:
             yield Event(event="removed", data={"locations": list(news.removed)})
-        for entry in news.entries:
-            shown = entry_shown(run, entry, may_see_payloads=self._may_see_payloads)
-            yield Event(event="entry", data=EntrySerializer(shown).data)
+        shown = [entry_shown(run, entry, may_see_payloads=self._may_see_payloads) for entry in news.entries]
+        told: Any = EntrySerializer(shown, many=True).data  # a list
+        for data in told:
+            yield Event(event="entry", data=data)
         if news.has_changed:
             yield Event(event="run", data=RunSerializer(run, context=self._context(run)).data)
         if news.has_ended:
