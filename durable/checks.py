@@ -175,13 +175,14 @@ def check_codec(**_: object) -> list[CheckMessage]:
 
 def _check_round_trip(codec: Any) -> Iterator[CheckMessage]:
     sample = {"text": "a", "numbers": [1, 2.5], "nothing": None}
+    hint = "encode(value) must return a str from which decode makes an equal value."
     try:
         text = codec.encode(sample)
         problem = None if isinstance(text, str) and codec.decode(text) == sample else f"{sample!r} came back changed"
     except Exception as error:  # noqa: BLE001 - missing keys raise something of the codec's own
         problem = f"{type(error).__name__}: {error}"
+        hint = 'Mend what it says, or leave DURABLE["CODEC"] out for JSON text.'
     if problem is not None:
-        hint = "encode(value) must return a str from which decode makes an equal value."
         yield Error(f'DURABLE["CODEC"], {conf.CODEC}, does not work: {problem}', hint=hint, id="durable.E005")
 
 

@@ -74,6 +74,7 @@ class FernetCodec:
                 "it is not encrypted, and this codec reads encrypted text only",
                 "if it was recorded before encryption was turned on, use FernetCodec(read_plain=True) until such runs "
                 "are gone",
+                "read",
             )
         try:
             plain = self._fernet().decrypt(text.encode("utf-8", "surrogatepass")).decode("utf-8")
@@ -83,6 +84,7 @@ class FernetCodec:
                 "$",
                 "none of the keys decrypts it: it was encrypted with another key, or altered",
                 'put the key that it was encrypted with back into DURABLE["ENCRYPTION_KEYS"], after the first',
+                "read",
             ) from error
         return self.inner.decode(plain, what=what)
 
@@ -141,7 +143,8 @@ def _configured() -> tuple[bytes, ...]:
     keys = conf.ENCRYPTION_KEYS
     if not keys:
         raise ImproperlyConfigured(
-            'FernetCodec found no keys: set DURABLE["ENCRYPTION_KEYS"] to a list of keys, the first of which encrypts'
+            'FernetCodec found no keys: set DURABLE["ENCRYPTION_KEYS"] to a list of keys, the first of which encrypts; make '
+            "one with cryptography.fernet.Fernet.generate_key()"
         )
     try:
         return _checked(keys)

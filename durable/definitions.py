@@ -27,6 +27,16 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# What one would call a task's methods elsewhere, and what it is here.
+_ELSEWHERE = {
+    "delay": "start(...)",
+    "apply_async": 'using(id=..., queue=..., delay="10 s").start(...)',
+    "enqueue": "start(...)",
+    "send": "start(...), and send messages to its handle",
+    "map": "start_many([(...,), (...,)])",
+}
+
+
 class Workflow(Generic[P, R]):
     """A function that runs durably. Call `start` to start a run of it, `using(...)` to say how."""
 
@@ -57,6 +67,15 @@ class Workflow(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Workflow {self._name or self.__qualname__}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Only for what there is not: habits from task queues are told what to write here."""
+        if name.startswith("_"):  # asked for while it is being made, copied or looked through
+            raise AttributeError(name)
+        message = f"{self!r} has no attribute {name!r}"
+        if instead := _ELSEWHERE.get(name):
+            message += f": start a run with .{instead}"
+        raise AttributeError(message)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """The function itself, for code that brings a context of its own."""

@@ -39,7 +39,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 def decode_text(text: str, what: str) -> Any:
     """The value that `text` says, or `PayloadError`."""
     if type(text) is not str:
-        raise fault(what, None, f"it is {type(text).__name__} and not recorded text", DAMAGED)
+        raise fault(what, None, f"it is {type(text).__name__} and not recorded text", DAMAGED, "read")
     try:
         tree = _DECODER.decode(text)
         if MARK_IN_TEXT not in text:
@@ -47,10 +47,12 @@ def decode_text(text: str, what: str) -> Any:
         return _Walk(what).read(tree, None)
     except ValueError as error:
         problem = f"its {len(text):,} characters are not the JSON of a value ({error})"
-        raise fault(what, None, problem, DAMAGED) from error
+        raise fault(what, None, problem, DAMAGED, "read") from error
     except (RecursionError, MemoryError) as error:
         problem = "its text is nested too deeply, or is too large, for the stack and the memory that are left"
-        raise fault(what, None, problem, "read it from a function that is not itself called from so deep") from error
+        raise fault(
+            what, None, problem, "read it from a function that is not itself called from so deep", "read"
+        ) from error
 
 
 class _Walk:
@@ -88,11 +90,11 @@ class _Walk:
         except (PayloadError, RecursionError, MemoryError):
             raise
         except Refused as refused:
-            raise fault(self.what, path, refused.problem, refused.advice) from refused.__cause__
+            raise fault(self.what, path, refused.problem, refused.advice, "read") from refused.__cause__
         except Exception as error:  # constructors raise all sorts of errors for text that nobody wrote
             # The error's text may quote the payload, and this message is shown to people who may not see payloads.
             problem = f"it is not what the codec writes ({type(error).__name__})"
-            raise fault(self.what, path, problem, DAMAGED) from error
+            raise fault(self.what, path, problem, DAMAGED, "read") from error
 
     def read_list(self, body: list[Any], path: Path) -> list[Any]:
         return [

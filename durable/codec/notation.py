@@ -95,6 +95,6 @@ def _part(part: object) -> str:
     return f"[<{type(part).__name__}>]"
 
 
-def fault(what: str, path: Path, problem: str, advice: str) -> PayloadError:
+def fault(what: str, path: Path, problem: str, advice: str, action: str = "record") -> PayloadError:
     """The error for the value at `path`; the caller raises it."""
-    return PayloadError(what, render(path), problem, advice)
+    return PayloadError(what, render(path), problem, advice, action)

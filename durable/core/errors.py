@@ -223,18 +223,19 @@ class OutsideStepError(DurableError):
 
 
 class PayloadError(DurableError):
-    """A value the codec refuses, or one over the size limit.
+    """A value the codec refuses, one over the size limit, or a record that it cannot read any more.
 
     `what` says which value (a step's output, a message's body), `path` where in it, `problem` what is
-    wrong and `advice` what to pass instead.
+    wrong, `advice` what to do about it, and `action` what was tried: to "record" it or to "read" it.
     """
 
-    def __init__(self, what: str, path: str, problem: str, advice: str) -> None:
+    def __init__(self, what: str, path: str, problem: str, advice: str, action: str = "record") -> None:
         self.what = what
         self.path = path
         self.problem = problem
         self.advice = advice
-        super().__init__(f"cannot record {what} at {path}: {problem}; {advice}")
+        self.action = action
+        super().__init__(f"cannot {action} {what} at {path}: {problem}; {advice}")
 
 
 class RunNotFoundError(DurableError):
@@ -255,13 +256,28 @@ class RunConflictError(DurableError):
 
 
 class InvalidTransitionError(DurableError):
-    """The verb is not allowed in the run's state. `allowed` lists the states in which it is."""
+    """The verb is not allowed in the run's state. `allowed` lists the states in which it is, `run_id` is the run's, or ""."""
 
-    def __init__(self, state: str, allowed: Iterable[str], action: str = "this") -> None:
+    def __init__(self, state: str, allowed: Iterable[str], action: str = "this", run_id: str = "") -> None:
         self.state = str(state)
         self.allowed = tuple(str(each) for each in allowed)
         self.action = action
-        super().__init__(f"cannot {action} a run that is {self.state}; allowed when it is {', '.join(self.allowed)}")
+        self.run_id = run_id
+        message = f"cannot {action} a run that is {self.state}; allowed when it is {', '.join(self.allowed)}"
+        if run_id:
+            message += (
+                f'. Run "{run_id}" {_WAYS_OUT.get(self.state, f"is {self.state} now: look again, and decide anew")}'
+            )
+        super().__init__(message)
+
+
+_WAYS_OUT: Mapping[str, str] = {
+    "completed": "has ended: restart() begins a new one with its input",
+    "failed": "has ended: recover() lets it go on, restart() begins a new one with its input",
+    "cancelled": "has ended: restart() begins a new one with its input",
+    "paused": "stands still: resume() it first",
+    "rolling_back": "is being compensated: wait until it has failed",
+}
 
 
 class StaleRunError(InvalidTransitionError):

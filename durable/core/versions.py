@@ -95,4 +95,4 @@ def _raise_refusal(target: str, refusal: str | None) -> None:
     if refusal == "missing":
         raise RunNotFoundError(target)
     if refusal is not None:
-        raise InvalidTransitionError(refusal, [each for each in RunState if each not in ENDED], "send to")
+        raise InvalidTransitionError(refusal, [each for each in RunState if each not in ENDED], "send to", target)

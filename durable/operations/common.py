@@ -51,7 +51,7 @@ def announce(at: Backend, queue: str, wake_at: datetime | None) -> None:
 def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> None:
     """Raises InvalidTransitionError unless the run is in one of the allowed states."""
     if run.state not in allowed:
-        raise InvalidTransitionError(run.state, allowed, action)
+        raise InvalidTransitionError(run.state, allowed, action, run.id)
 
 
 def check_not_an_order(workflow: str, action: str) -> None:

@@ -93,7 +93,7 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
         check_state(run, "cancel", ALLOWED["cancel"])
         now = at.now()
         if run.outcome:  # paused while it compensates
-            raise InvalidTransitionError(RunState.ROLLING_BACK, ALLOWED["cancel"], "cancel")
+            raise InvalidTransitionError(RunState.ROLLING_BACK, ALLOWED["cancel"], "cancel", run.id)
         if _is_held(at, run):
             request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
             return RunChange(run={"request": request, "request_reason": reason, "signal": run.signal + 1})
