@@ -150,6 +150,7 @@ def _serve(console: Console, port: int) -> None:
         console.print(f"\nThe shop:  {base}/")
         console.print(f"The admin: {base}/admin/  user [bold]{user}[/], password [bold]{password}[/]")
         console.print(f"The runs:  {base}/admin/durable/")
+        console.print(f"The REST interface: curl -u {user}:{password} {base}/api/runs?limit=3", soft_wrap=True)
         console.print("The workers go on. Ctrl-C ends it all.")
         serve(server)
 
