@@ -120,7 +120,7 @@ class Store(Protocol):
         """Write the batch if the run's fence is the batch's; on PostgreSQL one statement, one round trip, one commit.
 
         Rows are locked in the order of run ids, so that two runs which send to each other cannot deadlock.
-        Deleted entries take their attempts along. Raises LeaseLost, and writes nothing, if the fence has moved on.
+        Deleted entries take their attempts along. Messages are received first, then returned. Raises LeaseLost, and writes nothing, if the fence has moved on.
         """
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
