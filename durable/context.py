@@ -79,9 +79,11 @@ class Context(_Shared[SyncDriver]):
         return self._driver.operate(self._scope, label, operation)
 
     def step(self, name: Any, *args: Any, **options: Any) -> Any:
-        """Call a function once and record its result: `step(name, fn, *args, **options)` or `step(fn, *args)`.
+        """Call a function and record its result: `step(name, fn, *args, **options)`, or `step(fn, *args)` of a `@step`.
 
-        Options: see `StepOptions`. Raises StepExhaustedError, CriticalError, RollbackError, PayloadError.
+        Positional arguments are the function's, keywords are options (see `StepOptions`). Returns what was recorded.
+        Raises StepExhaustedError after the last attempt, CriticalError, RollbackError, and PayloadError for a result
+        that cannot be recorded.
         """
         name, function, args, chosen = _step_call(name, args, options)
         return self._do(f'step "{name}"', step(self._scope, name, function, args, chosen))
@@ -100,7 +102,10 @@ class Context(_Shared[SyncDriver]):
     def try_block(
         self, name: str, body: Callable[[Context], R], catch: Collection[str] = BLOCK_CATCHES_DEFAULT
     ) -> BlockResult[R]:
-        """Run `body`; a terminal failure of an operation in it, of a kind in `catch`, is returned, not raised."""
+        """Run `body(ctx)`; a terminal failure of an operation in it, of a kind in `catch`, is returned, not raised.
+
+        A plain exception of the body's own code is raised.
+        """
         caught = check_catch(catch, BLOCK_CATCHES)
         result: BlockResult[R] = self._do(f'try block "{name}"', try_block(self._scope, name, body, caught))
         return result
@@ -113,12 +118,16 @@ class Context(_Shared[SyncDriver]):
         history_prune_interval: int = 20,
         history_size: int | None = None,
     ) -> Any:
-        """Call `body(ctx, state)` until it returns Break; its value. Without a state: `body(ctx)`."""
+        """Call `body(ctx, state)` until it returns `Break(value)`; that value. `Continue(state)` goes on with another state.
+
+        Without a state it is `body(ctx)`, which may also return None to go on. Each iteration is a scope of its own; every
+        `history_prune_interval` of them, all but the newest `history_size` (by default: the interval) are deleted.
+        """
         operation = loop(self._scope, name, body, state, history_prune_interval, history_size)
         return self._do(f'loop "{name}"', operation)
 
     def sleep(self, name: str, duration: Duration) -> None:
-        """Go on after `duration`: seconds, a timedelta, or text such as "3 hours"."""
+        """Go on after `duration`: seconds, a timedelta, or text such as "3 hours". The run is parked; no worker waits."""
         self._do(f'sleep "{name}"', sleep(self._scope, name, parse_duration(duration), None))
 
     def sleep_until(self, name: str, moment: datetime) -> None:
@@ -140,11 +149,11 @@ class Context(_Shared[SyncDriver]):
         self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
 
     def removed(self, name: str, kind: str) -> None:
-        """Stand for an entry that the code no longer makes."""
+        """Stand for an entry of this kind ("step", "sleep", ...) that the code no longer makes, where it was made."""
         self._do(f'removed "{name}"', removed(self._scope, name, kind))
 
     def get_version(self, name: str, latest: int) -> int:
-        """The version that this run is pinned to here."""
+        """The version that this run is pinned to here: `latest` for a run that comes here first, 1 if older code ran past."""
         version: int = self._do(f'version "{name}"', get_version(self._scope, name, latest))
         return version
 

@@ -183,11 +183,14 @@ class MessageNotCompletedError(DurableError):
 
 
 class HistoryDivergedError(DurableError):
-    """The code no longer fits the run's recorded history."""
+    """The code no longer fits the run's recorded history; nothing ran, and nothing is compensated.
+
+    The message names the places. Say in the code what has changed (`ctx.get_version`, `ctx.removed`), then recover the run.
+    """
 
 
 class EntryInProgressError(DurableError):
-    """An operation was started while another one of the same scope runs."""
+    """An operation was started while another one of the same scope runs: a missing `await`, or a context in two threads."""
 
 
 class RollbackCheckpointError(DurableError):
@@ -350,7 +353,7 @@ class RunFailedError(DurableError):
 
 
 class RunCancelledError(DurableError):
-    """The run whose result was asked for was cancelled."""
+    """The run whose result was asked for was cancelled. `reason` is what was given, or ""."""
 
     def __init__(self, run_id: str, reason: str = "") -> None:
         self.run_id = run_id

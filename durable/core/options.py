@@ -22,7 +22,17 @@ _BACKOFFS = ("exponential", "linear", "constant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
-    """How a step is tried. Durations are in seconds; a timeout of 0 is none."""
+    """How a step is tried. Durations are seconds, `timedelta`, or text such as "10 s".
+
+    - `max_retries`: attempts after the first. After the last one the step has failed for good.
+    - `retry_backoff_base`, `retry_backoff_max`, `backoff`: the delay after the n-th attempt is base * 2**n
+      ("exponential"), base * n ("linear") or base ("constant"), and no more than the maximum. The run is parked meanwhile.
+    - `retry_if`: a function of the exception; False fails the step at once, as CriticalError does.
+    - `timeout`: how long one attempt may take; 0 for no limit. It fails the step for good, unless `retry_on_timeout`.
+    - `ephemeral`: the result is committed with the next commit of the run; a crash before that repeats the step.
+    - `atomic`: what the function writes to durable's database and the step's record are one commit.
+    - `rollback`: `handler(rollback, output)`, which undoes the step when the run fails; a function at the top level of a module.
+    """
 
     max_retries: int = 3
     retry_backoff_base: Duration = 0.1

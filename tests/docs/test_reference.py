@@ -1,0 +1,58 @@
+"""The reference leaves no public name out, and what the pages link to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import pytest
+
+import durable
+from durable import testing
+from tests.docs.pages import PAGES, ROOT, SITE
+
+_LINK: Final = re.compile(r"(?<!\!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_TOC: Final = re.compile(r"^```\{toctree\}\n(?::.*\n)*\n(?P<entries>[^`]*)```", re.MULTILINE)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = (SITE / "reference" / "api.md").read_text()
+    missing = [name for name in durable.__all__ if not re.search(rf":: durable\.{name}\b", text)]
+    assert missing == []
+
+
+def test_every_public_name_for_tests_is_in_the_reference() -> None:
+    text = (SITE / "reference" / "testing.md").read_text()
+    assert [name for name in testing.__all__ if name not in text] == []
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    text = (SITE / "index.md").read_text()
+    listed = [entry for found in _TOC.finditer(text) for entry in found["entries"].split()]
+    pages = [name.removeprefix("docs/").removesuffix(".md") for name in PAGES if name.startswith("docs/")]
+    assert sorted(listed) == sorted(each for each in pages if each != "index")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    """Also where the repository is read without being built; links to other sites are not followed."""
+    page = ROOT / name
+    broken = [
+        target
+        for target in _LINK.findall(page.read_text())
+        if not target.startswith(("https://", "http://", "#")) and not _leads_somewhere(page, target)
+    ]
+    assert broken == []
+
+
+def _leads_somewhere(page: Path, target: str) -> bool:
+    path, _, anchor = unquote(target).partition("#")
+    found = page.parent / path
+    return found.exists() and (not anchor or anchor in _anchors(found))
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
