@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, URLResolver, path, reverse
 
@@ -97,6 +97,8 @@ class RunAdmin(_ModelAdmin):
                 return inner(request, *args, **kwargs)
             except PermissionDenied as denied:
                 return self.page(request, "denied", {"title": "Not allowed", "why": str(denied)}, status=403)
+            except Http404 as missing:
+                return self.page(request, "denied", {"title": "Not found", "why": str(missing)}, status=404)
 
         guarded = self.admin_site.admin_view(told)
 

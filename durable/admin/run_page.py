@@ -31,7 +31,8 @@ from durable.inspection import (
     timeline,
 )
 from durable.inspection.tree import PAGE
-from durable.models import OperatorAction, QueueMessage, Run
+from durable.models import Entry, OperatorAction, QueueMessage, Run
+from durable.operations.common import BULK
 
 if TYPE_CHECKING:
     from durable.admin.run_admin import RunAdmin
@@ -107,6 +108,7 @@ def _context(admin: RunAdmin, request: HttpRequest, run: Run) -> dict[str, Any]:
         "explanation": explanation,
         "explained_at": spoken(explanation.location),
         "progress": progress,
+        "bulk": _bulk_progress(run),
         "wall": wall,
         "waited": max(0.0, wall - progress.active),
         "buttons": _buttons(admin, request, run, explanation.remedies),
@@ -132,6 +134,22 @@ def _context(admin: RunAdmin, request: HttpRequest, run: Run) -> dict[str, Any]:
         "etag": pages.etag_of(progress.revision, request.GET.urlencode()),
         "copies": [command("show", run.id), command("why", run.id), command("export", run.id)],
     }
+
+
+def _bulk_progress(run: Run) -> str:
+    """How far a bulk operation in the background is; "" for any other run."""
+    if run.workflow != BULK:
+        return ""
+    found = payload(run.workflow, "output", run.output)
+    if found is None:
+        loop = (
+            Entry.objects.using(conf.DATABASE).filter(run=run, location="runs").values_list("data", flat=True).first()
+        )
+        found = payload(run.workflow, "state:runs", (loop or {}).get("state"))
+    if not isinstance(found, dict):
+        return "Nothing is done yet"
+    told = [f"{found[name]:,} {name}" for name in ("done", "refused", "left") if isinstance(found.get(name), int)]
+    return ", ".join(told)
 
 
 def _whole_number(text: str | None) -> int | None:

@@ -79,7 +79,7 @@ def _surroundings(workers: Workers) -> list[Finding]:
 def _overdue(runs: RunQuerySet, now: datetime) -> list[Finding]:
     # One question for each queue: the index of due runs begins with it.
     late = [runs.due(now - LATE).filter(queue=queue).order_by("wake_at", "id") for queue in queues_with_runs()]
-    rows = [row for each in late for row in each.unheld(now).values_list("id", "workflow", "waiting_for")[: CAP + 1]]
+    rows = [row for each in late for row in each.values_list("id", "workflow", "waiting_for")[: CAP + 1]]
     waits = [(run_id, workflow) for run_id, workflow, waiting_for in rows if waiting_for]
     others = [(run_id, workflow) for run_id, workflow, waiting_for in rows if not waiting_for]
     advice = "Check that workers serve their queues, and that one of them is a durable_worker: it rings and sweeps."

@@ -25,7 +25,7 @@ def possible_verbs(run: Run) -> tuple[str, ...]:
         "send": run.state not in ENDED,
         "pause": run.state in (*_ALIVE, RunState.ROLLING_BACK) and not is_asked_to_pause,
         "cancel": run.state in (*_ALIVE, RunState.PAUSED) and not is_compensating,
-        "replay": run.state in ENDED or run.state == RunState.PAUSED,
+        "replay": run.started_at is not None,  # whether from a certain step, its plan says
         "restart": True,
     }
     return tuple(verb for verb, is_possible in possible.items() if is_possible)

@@ -40,8 +40,8 @@ def approve(ctx: Context, order_id: Any = 1) -> str:
 
 
 @workflow(name="tests.nap")
-def nap(ctx: Context) -> str:
-    ctx.sleep("cool off", "3 hours")
+def nap(ctx: Context, name: str = "cool off") -> str:
+    ctx.sleep(name, "3 hours")
     return "awake"
 
 

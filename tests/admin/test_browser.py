@@ -214,6 +214,26 @@ def test_a_page_asks_while_it_is_seen_and_until_the_end(
     assert complaints == []
 
 
+def test_the_list_follows_what_happens_unless_runs_are_being_chosen(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+) -> None:
+    for number in range(2):
+        stage.start(flows.approve, id=f"run-{number}")
+    page = log_into(*OPERATOR)
+    page.goto(live_server.url + url("changelist"))
+    states = page.locator("#result_list .durable-state")
+    get_run("run-0").cancel()
+    page.locator("#result_list .durable-cancelled").wait_for(timeout=WAIT)
+    page.get_by_label("Choose run run-1").check()
+    get_run("run-1").cancel()
+    page.wait_for_timeout(2500)
+    assert page.get_by_label("Choose run run-1").is_checked()
+    assert states.all_inner_texts().count("⊘ cancelled") == 1
+    page.get_by_label("Choose run run-1").uncheck()
+    page.locator("#result_list .durable-cancelled").nth(1).wait_for(timeout=WAIT)
+    assert complaints == []
+
+
 def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
     log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,13 @@ def test_a_sleep_says_its_name_and_its_end(stage: Stage) -> None:
     assert told(stage, "sleeps").headline.endswith(", in 3 h")
 
 
+def test_a_name_that_no_database_can_write_is_told_as_it_is(stage: Stage) -> None:
+    odd = 'a/b ~%\x00\ud800"'
+    run = stage.start(flows.nap, odd, id="sleeps")
+    assert run.summary.startswith(f'asleep in "{odd}"; goes on at ')
+    assert told(stage, "sleeps").headline.startswith('Asleep in "a/b ~%')
+
+
 def test_a_run_that_no_worker_takes_needs_a_person(stage: Stage) -> None:
     stage.start(flows.quick, id="due", settle=False)
     assert told(stage, "due").headline == 'Waiting for a worker of the queue "default"'

@@ -11,6 +11,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from durable import get_run
+from durable.checks import check_redaction
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -85,6 +86,25 @@ def test_without_the_permission_there_are_no_payloads(failed: Run, log_in: LogIn
     exported = json.loads(client.get(address("export")).content)
     assert "input" not in exported["run"]
     assert all("arguments" not in entry for entry in exported["entries"])
+
+
+def test_what_is_not_there_is_said_in_words(failed: Run, operator: Client) -> None:
+    assert "It may have been pruned" in text_of(operator.get(url("change", "nobody")), 404)
+    assert "has no entry" in text_of(operator.get(url("step", "run"), {"at": "nowhere"}), 404)
+    assert "There is no verb" in text_of(operator.get(url("act", "run", "explode")), 404)
+
+
+def test_a_failed_step_is_offered_for_a_replay(failed: Run, operator: Client) -> None:
+    body = text_of(operator.get(url("change", "run")))
+    assert f'href="{url("replay", "run")}?at=charge"' in body
+
+
+@pytest.mark.parametrize(
+    ("hook", "is_wrong"), [("", False), ("tests.admin.redaction.hide", False), ("os.nothing", True)]
+)
+def test_a_redaction_hook_that_is_not_there_is_an_error(settings: Settings, hook: str, is_wrong: bool) -> None:
+    settings.DURABLE = {**settings.DURABLE, "REDACT": hook}
+    assert [message.id for message in check_redaction()] == (["durable.E010"] if is_wrong else [])
 
 
 def test_hostile_text_is_shown_as_text(failed: Run, operator: Client) -> None:
