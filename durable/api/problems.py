@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
-from django.http import Http404
+from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions, status
 
 from durable.api.wire import BodyTooLargeError
@@ -150,6 +150,10 @@ def _unauthenticated(error: exceptions.APIException, challenge: str | None) -> P
     )
 
 
+def _of_the_hosts(error: exceptions.APIException) -> Problem:
+    return Problem(code="refused", status=error.status_code, detail=_sentence(error))
+
+
 def _invalid(error: exceptions.ValidationError) -> Problem:
     errors = [{"at": at, "detail": detail, "code": code} for at, detail, code in _faults(error.get_full_details())]
     told = "; ".join(f"{each['at'] or 'the request'}: {each['detail']}" for each in errors[:5])
@@ -193,4 +197,6 @@ _PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Call
     (exceptions.MethodNotAllowed, _as("method-not-allowed", status.HTTP_405_METHOD_NOT_ALLOWED)),
     (exceptions.UnsupportedMediaType, _as("unsupported-media-type", status.HTTP_415_UNSUPPORTED_MEDIA_TYPE)),
     (exceptions.Throttled, _throttled),
+    (UnreadablePostError, _as("malformed-body", status.HTTP_400_BAD_REQUEST)),
+    (exceptions.APIException, _of_the_hosts),  # last: what the host's authentication may raise beside its own errors
 )

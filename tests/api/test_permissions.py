@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
 from django.test import Client, override_settings
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.authtoken.models import Token
+from rest_framework.exceptions import APIException
 from rest_framework.settings import api_settings
 
 from durable.models import OperatorAction, Run
@@ -184,6 +189,41 @@ def test_the_hosts_settings_open_nothing(settings: dict[str, Any], make_api: Mak
             first = make_api("view_run").get("/runs").json()["results"][0]
             assert first["created_at"].endswith("Z")
             assert len(first["created_at"]) > 20
+
+
+class Teapot(BaseAuthentication):
+    """An authentication of the host's that has an error of its own."""
+
+    def authenticate(self, request: Any) -> None:
+        raise TeapotError
+
+
+class TeapotError(APIException):
+    """What it raises."""
+
+    status_code = 418
+    default_detail = "Short and stout."
+
+
+def test_what_the_hosts_authentication_raises_is_a_problem_too() -> None:
+    with override_settings(REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [f"{__name__}.Teapot"]}):
+        assert problem(Api(None).get("/runs"), 418, "refused")["detail"] == "Short and stout."
+        problem(Api(None).post("/runs/a/pause"), 418, "refused")
+
+
+def test_without_its_extra_the_interface_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import durable.api
+
+    monkeypatch.setitem(sys.modules, "drf_spectacular", None)
+    with pytest.raises(ImproperlyConfigured, match=r'install "durable\[api\]"'):
+        importlib.reload(durable.api)
+
+
+@pytest.mark.parametrize("kind", ["", "application/json", "application/x-www-form-urlencoded"])
+def test_an_action_needs_no_body(make_api: MakeApi, kind: str) -> None:
+    """As `curl -X POST` and `curl -d ''` send it."""
+    answer = make_api(*ALL).client.generic("POST", "/api/runs/a/pause", data=b"", content_type=kind)
+    assert answer.status_code == 200, answer.content
 
 
 def test_the_interface_changes_nothing_for_the_host() -> None:
