@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rest_framework.authtoken.models import Token
 from durable import get_run
 from durable.api.stream import serving
 from durable.api.waiting import wait_for
+from durable.models import QueueMessage, Run
 from tests.api import workflows
 from tests.api.serving import asgi_server
 from tests.api.test_stream import parsed
@@ -72,6 +74,36 @@ def starts_and_retries(client: httpx.Client) -> None:
     assert client.get(location.removeprefix("/api"), params={"expand": "output"}).json()["output"] == 42
     clash = client.post("/runs", json={**body, "args": [1]}, headers=headers)
     assert (clash.status_code, clash.json()["code"]) == (422, "idempotency-key-reused")
+
+
+def test_of_many_equal_requests_at_once_one_is_done(live_server: Any, token: str) -> None:
+    """With a key of its own: one run, one answer. Without a key, but with an id: one run."""
+    workflows.loop.using(id="a").start(1)
+    requests = [
+        ("/runs", {"workflow": "tests.api.add", "args": [1]}, "start"),
+        ("/runs", {"workflow": "tests.api.add", "args": [1], "id": "named"}, None),
+        ("/runs/a/messages", {"queue": "q", "body": 1}, "send"),
+        ("/runs/a/restart", {}, "restart"),
+    ]
+    for path, body, key in requests:
+        answers = at_once(live_server.url, token, path, body, key)
+        assert {answer.status_code for answer in answers} <= {200, 201}, [answer.text for answer in answers]
+        assert len({answer.text for answer in answers}) == 1
+    assert Run.objects.count() == 1 + 3
+    assert QueueMessage.objects.count() == 1
+
+
+def at_once(address: str, token: str, path: str, body: dict[str, Any], key: str | None) -> list[httpx.Response]:
+    """Six of the same request, begun together."""
+    ready = threading.Barrier(6)
+
+    def send() -> httpx.Response:
+        with client_of(address, token) as client:
+            ready.wait(30)
+            return client.post(path, json=body, headers={"Idempotency-Key": key} if key else {})
+
+    with ThreadPoolExecutor(6) as pool:
+        return [future.result() for future in [pool.submit(send) for _ in range(6)]]
 
 
 def asks_and_sends(client: httpx.Client) -> None:
