@@ -251,6 +251,7 @@ def looping(ctx: Context, until: int) -> int:
     return value
 
 
+@pytest.mark.django_db(transaction=True)
 def test_the_rows_and_the_memory_of_a_long_loop_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
     take = Journal.take

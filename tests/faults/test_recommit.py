@@ -278,8 +278,11 @@ def refusing(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("flow", [refused, refused_async], ids=["sync", "async"])
-@pytest.mark.parametrize("refusing", ["53100", "40001", "40P01", "55P03", "57014"], indirect=True)
+@pytest.mark.parametrize(
+    ("refusing", "flow"),
+    [*((code, refused) for code in ("53100", "40001", "40P01", "55P03", "57014")), ("53100", refused_async)],
+    indirect=["refusing"],
+)
 def test_what_is_refused_for_a_while_is_committed_by_the_same_pass(refusing: str, flow: Any) -> None:
     """Disk full, serialization failure, deadlock, and both timeouts."""
     handle = flow.start()
