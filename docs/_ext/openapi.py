@@ -53,11 +53,13 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Iterator
         yield ""
     if body := operation.get("requestBody"):
         yield f"Body: {_type(body['content'][JSON]['schema'])}\n"
-    answers = []
+    answers: dict[str, list[str]] = {}
     for status, answer in operation["responses"].items():
         shapes = {_type(each["schema"]) for each in answer.get("content", {}).values() if "schema" in each}
-        answers.append(f"{status} {' or '.join(sorted(shapes))}".strip())
-    yield f"Answers: {', '.join(answers)}\n"
+        answers.setdefault(" or ".join(sorted(shapes)), []).append(status)
+    yield (
+        "Answers: " + "; ".join(f"{', '.join(statuses)} {shape}".strip() for shape, statuses in answers.items()) + "\n"
+    )
 
 
 def _schema(name: str, schema: Mapping[str, Any]) -> Iterator[str]:

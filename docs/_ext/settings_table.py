@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Any
 
 from docutils import nodes
@@ -27,13 +27,17 @@ class SettingsTable(SphinxDirective):
             raise self.error(
                 f"the docstring of durable.conf.Values and its fields differ in {', '.join(sorted(missing))}"
             )
-        lines = [f"`{each.name}`\n: {_default(each.name, each.default)} {described[each.name]}\n" for each in settings]
+        lines = [f"`{each.name}` ({_default(each)})\n: {_sentence(described[each.name])}\n" for each in settings]
         return self.parse_text_to_nodes("\n".join(lines))
 
 
-def _default(name: str, default: Any) -> str:
-    unit = " s" if name in DURATIONS and isinstance(default, (int, float)) else ""
-    return f"*default* `{default!r}`{unit}." if not unit else f"*default* {default:g}{unit}."
+def _default(setting: Field[Any]) -> str:
+    value = setting.default
+    return f"{value:g} s" if setting.name in DURATIONS and isinstance(value, int | float) else f"`{value!r}`"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
