@@ -1,6 +1,7 @@
 """Runs on the real store, passed in this thread on a clock that the test moves, and users with some permissions."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from durable import Handle, backend
+from durable.conf import conf
 from durable.models import Run
 from durable.passes import Eviction, execute_pass
 
@@ -38,7 +40,7 @@ class Stage:
         record = self.claim(run_id)
         assert record is not None, "it cannot be claimed"
         execute_pass(record, store=backend.current().store, eviction=Eviction())
-        return Run.objects.get(pk=run_id)
+        return Run.objects.using(conf.DATABASE).get(pk=run_id)
 
     def settle(self, run_id: str) -> Run:
         """Passes until nothing is due."""
@@ -51,11 +53,18 @@ class Stage:
     def start(self, workflow: Any, *args: Any, id: str, settle: bool = True) -> Run:
         """A new run, passed until it rests."""
         handle: Handle = workflow.using(id=id).start(*args)
-        return self.settle(handle.id) if settle else Run.objects.get(pk=handle.id)
+        return self.settle(handle.id) if settle else Run.objects.using(conf.DATABASE).get(pk=handle.id)
 
 
 @pytest.fixture
 def stage(db: None) -> Iterator[Stage]:
+    """See `staged`."""
+    with staged() as stage:
+        yield stage
+
+
+@contextmanager
+def staged() -> Iterator[Stage]:
     """The backend of production without Redis, on a clock of the test's own; branches run in turn."""
     stage = Stage(now=timezone.now())
     installed = replace(
