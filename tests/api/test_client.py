@@ -79,7 +79,7 @@ def starts_and_retries(client: httpx.Client) -> None:
 def test_of_many_equal_requests_at_once_one_is_done(live_server: Any, token: str) -> None:
     """With a key of its own: one run, one answer. Without a key, but with an id: one run."""
     workflows.loop.using(id="a").start(1)
-    requests = [
+    requests: list[tuple[str, dict[str, Any], str | None]] = [
         ("/runs", {"workflow": "tests.api.add", "args": [1]}, "start"),
         ("/runs", {"workflow": "tests.api.add", "args": [1], "id": "named"}, None),
         ("/runs/a/messages", {"queue": "q", "body": 1}, "send"),
