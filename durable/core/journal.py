@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -20,7 +19,6 @@ from durable.core.entries import (
     Batch,
     Entry,
     Kind,
-    Message,
     OutgoingMessage,
     RunPatch,
     RunRecord,
@@ -28,6 +26,7 @@ from durable.core.entries import (
 )
 from durable.core.errors import DurableError, PassAborted
 from durable.core.formats import is_readable
+from durable.core.inbox import Claims
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
 
@@ -121,11 +120,7 @@ class Journal:
         self.request = run.request
         #: After a crash, an attempt is committed before it runs, until one has gone well.
         self.is_wary = run.crashes > 0
-        #: Committed or not: a look into the inbox may be older than the commit that emptied it.
-        self._claimed_messages: set[str] = set()
-        self._uncommitted_messages: set[str] = set()
-        self._committed_messages: set[str] = set()  # to be forgotten once nobody is looking
-        self._looks = 0
+        self.claims = Claims()
         self._crashes = run.crashes
         self._pending = _Pending()
         #: What a newer release of durable has recorded, and this one cannot read.
@@ -220,37 +215,6 @@ class Journal:
         with self.lock:
             self._pending.attempts.append(attempt)
 
-    def uncommitted_count(self) -> int:
-        """How many messages that lie in the inbox this pass has claimed and perhaps not committed yet."""
-        return len(self._uncommitted_messages)
-
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Around a look into the inbox and the claim of what it found."""
-        with self.lock:
-            self._looks += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self._looks -= 1
-                self._forget_committed()
-
-    def _forget_committed(self) -> None:
-        """A look that begins from now on does not see them, so they need not be known any more."""
-        if not self._looks and self._committed_messages:
-            self._claimed_messages -= self._committed_messages
-            self._committed_messages.clear()
-
-    def claim_messages(self, found: Iterable[Message], count: int) -> list[Message]:
-        """Up to `count` of the messages, for one wait: branches of one pass must not take the same one."""
-        with self.lock:
-            free = [each for each in found if each.id not in self._claimed_messages][:count]
-            ids = {each.id for each in free}
-            self._claimed_messages |= ids
-            self._uncommitted_messages |= ids
-            return free
-
     def receive(self, message_ids: Iterable[str], location: str) -> None:
         """Have the next commit take these messages out of the inbox, for the wait at `location`."""
         with self.lock:
@@ -259,9 +223,7 @@ class Journal:
     def give_back(self, wait: Entry) -> None:
         """Have the next commit return to the inbox what `wait` received: nobody has acted on it."""
         with self.lock:
-            ids = {each["id"] for each in wait.data["received"]}
-            self._claimed_messages -= ids
-            self._committed_messages -= ids
+            self.claims.give_back([each["id"] for each in wait.data["received"]])
             self._pending.returned.append(wait.location)
 
     def complete_message(self, message_id: str, response: str | None) -> None:
@@ -312,11 +274,7 @@ class Journal:
     def settle(self, batch: Batch) -> None:
         """What `take` gave is committed."""
         if batch.received:
-            with self.lock:
-                ids = {message_id for message_id, _ in batch.received}
-                self._uncommitted_messages -= ids
-                self._committed_messages |= ids & self._claimed_messages
-                self._forget_committed()
+            self.claims.committed([message_id for message_id, _ in batch.received])
 
     def restore(self, batch: Batch, without: str) -> None:
         """Mark again what `take` gave for a commit that certainly did not happen, except the entry at `without`."""

@@ -170,12 +170,12 @@ def _deadline(entry: Entry) -> datetime | None:
 
 def _take(scope: Scope, wait: Wait, before: datetime | None) -> Operation:
     """Claim messages for this wait: branches of one pass must not take the same one."""
-    journal = scope.journal
+    claims = scope.journal.claims
     while True:
-        limit = wait.count + journal.uncommitted_count()
-        with journal.looking():
+        limit = wait.count + claims.uncommitted_count()
+        with claims.looking():
             found: list[Message] = yield Receive(tuple(wait.names), limit, before)
-            claimed = journal.claim_messages(found, wait.count)
+            claimed = claims.claim(found, wait.count)
         if claimed or len(found) < limit:
             return claimed
         # What lies there was claimed by other branches meanwhile: look again, behind it.
