@@ -81,7 +81,7 @@ def shell(tmp_path: Path, redis_connection: redis.Redis) -> Iterator[Shell]:
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "DATABASE_"))}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    shell = Shell(tmp_path, {**environment, "REDIS_URL": settings.REDIS_URL, "COLUMNS": "100"})
+    shell = Shell(tmp_path, {**environment, "REDIS_URL": settings.REDIS_URL, "COLUMNS": "100", "PACKING_SECONDS": "2"})
     yield shell
     shell.close()
 
