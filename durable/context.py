@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from durable.core.advice import advised
 from durable.core.blocks import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
 from durable.core.branches import join_branches, race_branches
 from durable.core.duration import Duration, check_moment, parse_duration
@@ -30,6 +31,10 @@ R = TypeVar("R")
 logger = logging.getLogger("durable.workflow")
 
 D = TypeVar("D", SyncDriver, AsyncDriver)
+
+_RECEIVING = (
+    'write queue.next("approval", names=["approved"]): the wait has a name, and names are the queues it waits for'
+)
 
 
 class _Shared(Generic[D]):
@@ -199,6 +204,7 @@ class _SharedQueue(Generic[D]):
 class Queue(_SharedQueue[SyncDriver]):
     """The messages of a synchronous workflow."""
 
+    @advised(_RECEIVING)
     def next(
         self, name: str, names: Sequence[str] = (), timeout: Duration | None = None, completable: bool = False
     ) -> QueueMessage:
@@ -206,6 +212,7 @@ class Queue(_SharedQueue[SyncDriver]):
         message: QueueMessage = self._next(_wait(name, names, 1, timeout, completable))
         return message
 
+    @advised(_RECEIVING)
     def next_batch(
         self,
         name: str,
@@ -305,6 +312,7 @@ class AsyncContext(_Shared[AsyncDriver]):
 class AsyncQueue(_SharedQueue[AsyncDriver]):
     """The messages of an async workflow."""
 
+    @advised(_RECEIVING)
     def next(
         self, name: str, names: Sequence[str] = (), timeout: Duration | None = None, completable: bool = False
     ) -> Coroutine[Any, Any, QueueMessage]:
@@ -312,6 +320,7 @@ class AsyncQueue(_SharedQueue[AsyncDriver]):
         message: Coroutine[Any, Any, QueueMessage] = self._next(_wait(name, names, 1, timeout, completable))
         return message
 
+    @advised(_RECEIVING)
     def next_batch(
         self,
         name: str,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 
-from durable import Context, InvalidTransitionError, PayloadError, Workflow
+from durable import AsyncContext, Context, InvalidTransitionError, PayloadError, Workflow
 from durable.codec import JsonCodec
 from durable.core.entries import RunState
 from durable.testing import Harness
@@ -49,6 +50,34 @@ class TestAVerbThatIsNotAllowed:
             str(InvalidTransitionError("failed", ["paused"]))
             == "cannot this a run that is failed; allowed when it is paused"
         )
+
+
+class TestAReceiveThatIsMisspelt:
+    @pytest.mark.parametrize("keywords", [{"name": "go"}, {"queue": "go"}, {"nmaes": ["go"]}])
+    @pytest.mark.parametrize("operation", ["next", "next_batch"])
+    def test_it_is_told_how_to_write_it(self, operation: str, keywords: dict[str, Any]) -> None:
+        def misspelt(ctx: Context) -> None:
+            getattr(ctx.queue, operation)("wait", **keywords)
+
+        async def awaited(ctx: AsyncContext) -> None:
+            await getattr(ctx.queue, operation)("wait", **keywords)
+
+        with Harness() as h:
+            for workflow in (misspelt, awaited):
+                error = h.finish(h.start(workflow)).error
+                assert error is not None
+                assert error.type == "TypeError"
+                assert next(iter(keywords)) in error.message
+                assert error.message.endswith("names are the queues it waits for")
+
+    def test_what_the_operation_itself_refuses_is_left_as_it_is(self) -> None:
+        def text(ctx: Context) -> None:
+            ctx.queue.next("wait", names="go")
+
+        with Harness() as h:
+            error = h.finish(h.start(text)).error
+        assert error is not None
+        assert error.message.endswith("write names=['go']")
 
 
 class TestWhatCannotBeRead:
