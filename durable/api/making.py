@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from django.db import transaction
 from rest_framework.request import Request
 
+from durable import backend
 from durable.api.access import is_limited, visible_runs
 from durable.api.problems import ProblemError
 from durable.conf import conf
-from durable.core.errors import RunConflictError
+from durable.core.errors import RunConflictError, RunNotFoundError
 from durable.models import Run
+from durable.operations.attribution import attributed
 
 __all__ = ["made"]
 
@@ -20,10 +23,10 @@ class _UnseenError(Exception):
     """The run would not be there for the user."""
 
 
-def made(request: Request, wanted: str | None, make: Callable[[], str]) -> tuple[str, bool]:
+def made(request: Request, action: str, wanted: str | None, make: Callable[[], str]) -> tuple[str, bool]:
     """The id of the run that `make` makes, `wanted` if that is not None; and whether it is new.
 
-    Raises a problem, and nothing is made, if the user would not see the run: of a run that is another user's nothing
+    To be called as whoever acts. Raises a problem, and nothing is made, if the user would not see the run: of a run that is another user's nothing
     is told, not even that it is there.
     """
     try:
@@ -38,6 +41,8 @@ def made(request: Request, wanted: str | None, make: Callable[[], str]) -> tuple
             raise _unseen(wanted) from None
         raise
     except _UnseenError:
+        with suppress(RunNotFoundError), attributed(backend.current(), action, wanted or ""):
+            raise RunNotFoundError(wanted or "") from None  # for the audit log
         raise _unseen(wanted) from None
 
 

@@ -71,6 +71,16 @@ def test_a_run_that_has_moved_on_is_refused(api: Api) -> None:
     assert api.post("/runs/a/cancel", {"revision": fresh}).status_code == 200
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.django_db(transaction=True)
+def test_what_is_refused_is_logged_whatever_was_taken_back_with_it(api: Api, key: str | None) -> None:
+    add.using(id="a").start(1)
+    problem(api.post("/runs", {"workflow": "tests.api.add", "args": [2], "id": "a"}, key=key), 409, "id-taken")
+    problem(api.post("/runs/a/resume", key=key and f"{key}2"), 409, "invalid-transition")
+    problem(api.post("/runs/a/restart", {"id": "a"}, key=key and f"{key}3"), 409, "id-taken")
+    assert actions() == [("start", "a", "conflict"), ("resume", "a", "refused"), ("restart", "a", "conflict")]
+
+
 @pytest.mark.parametrize("verb", ["restart", "replay"])
 def test_what_was_ordered_in_anothers_name_is_not_done_again(api: Api, verb: str) -> None:
     loop.using(id="a").start(1)

@@ -117,6 +117,9 @@ class TestMaking:
         free = problem(ada.post("/runs", {**self.START, "args": args, "id": "bob-2"}), 404, "run-not-found")
         assert taken["detail"].replace("bob-1", "bob-2") == free["detail"]
         assert Run.objects.count() == 2
+        logged = set(OperatorAction.objects.values_list("action", "run_id"))
+        assert logged == {("start", "bob-1"), ("start", "bob-2")}
+        assert not OperatorAction.objects.filter(outcome="done").exists()
 
     @pytest.mark.parametrize("verb", ["restart", "replay"])
     def test_neither_do_restarts_and_replays(self, ada: Api, verb: str) -> None:

@@ -41,16 +41,16 @@ class ActionView(View):
         given = self.form(self.takes, request)
 
         def act() -> str:
-            with acting_as(actor_of(request), reason=given["reason"], expected=given.get("revision")):
-                return self.act(run_id, given) or run_id
+            return self.act(run_id, given) or run_id
 
         def done() -> Done:
             if not self.makes_a_run(given):
                 return reference(request, act())
-            new, is_new = made(request, given.get("id"), act)
+            new, is_new = made(request, self.action, given.get("id"), act)
             return reference(request, new, status=201 if is_new else 200)
 
-        return answered(request, done)
+        with acting_as(actor_of(request), reason=given["reason"], expected=given.get("revision")):
+            return answered(request, done)
 
     def makes_a_run(self, given: dict[str, Any]) -> bool:
         """Whether the verb makes another run."""

@@ -67,7 +67,7 @@ class MessagesView(View):
         """Put a message into the run's inbox. Needs `durable.operate_run`."""
         admit(request, "send", run_id)
         given = self.form(SendForm, request)
-        return answered(request, lambda: _sent(request, run_id, given))
+        return _answered(request, run_id, given)
 
 
 class MessageView(View):
@@ -107,16 +107,20 @@ class AskView(View):
         admit(request, "ask", run_id)
         given = self.form(AskForm, request)
         wait = ResultQuery.read(request.query_params)["wait"]
-        sent = answered(request, lambda: _sent(request, run_id, given))
+        sent = _answered(request, run_id, given)
         if sent.status_code != 201:
             return sent
         return _awaited(request, run_id, sent, wait)
 
 
+def _answered(request: Request, run_id: str, given: dict[str, Any]) -> HttpResponse:
+    with acting_as(actor_of(request), reason=given["reason"]):
+        return answered(request, lambda: _sent(request, run_id, given))
+
+
 def _sent(request: Request, run_id: str, given: dict[str, Any]) -> Done:
     try:
-        with acting_as(actor_of(request), reason=given["reason"]):
-            message_id = operations.send(run_id, given["queue"], given["body"], idempotency_id=given.get("id"))
+        message_id = operations.send(run_id, given["queue"], given["body"], idempotency_id=given.get("id"))
     except ValueError as error:
         raise ProblemError("arguments-refused", 422, f"{error}.") from None
     location = link(request, "message", run_id=run_id, message_id=message_id)

@@ -71,7 +71,8 @@ class RunsView(View):
         given = self.form(StartForm, request)
         workflow = startable(given["workflow"])
         _check_queue(given.get("queue"))
-        return answered(request, lambda: _started(request, workflow, given))
+        with acting_as(actor_of(request), reason=given["reason"]):
+            return answered(request, lambda: _started(request, workflow, given))
 
 
 class CountsView(View):
@@ -132,16 +133,15 @@ def _check_queue(queue: str | None) -> None:
 
 
 def _started(request: Request, workflow: Workflow[Any, Any], given: dict[str, Any]) -> Done:
-    found, is_new = made(request, given.get("id"), lambda: _start(request, workflow, given))
+    found, is_new = made(request, "start", given.get("id"), lambda: _start(workflow, given))
     return reference(request, found, status=201 if is_new else 200)
 
 
-def _start(request: Request, workflow: Workflow[Any, Any], given: dict[str, Any]) -> str:
+def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> str:
     how = workflow.using(
         id=given.get("id"), queue=given.get("queue"), delay=given["delay"], on_conflict=given["on_conflict"]
     )
     try:
-        with acting_as(actor_of(request), reason=given["reason"]):
-            return how.start(*given["args"], **given["kwargs"]).id
+        return how.start(*given["args"], **given["kwargs"]).id
     except (TypeError, ValueError) as error:
         raise ProblemError("arguments-refused", 422, f"{error}.") from None
