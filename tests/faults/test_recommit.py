@@ -18,6 +18,7 @@ from durable.core.errors import LeaseLost, PassAborted
 from durable.passes import Eviction, PassOutcome, execute_pass
 from durable.stopping import Stop
 from durable.store import Store, store_for
+from durable.store.orm import OrmStore
 from durable.testing import Harness
 from durable.worker import Shift
 from tests.core.conftest import NOW
@@ -279,14 +280,20 @@ def refusing(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
-    ("refusing", "flow"),
-    [*((code, refused) for code in ("53100", "40001", "40P01", "55P03", "57014")), ("53100", refused_async)],
+    ("refusing", "flow", "store"),
+    [
+        *((code, refused, None) for code in ("53100", "40001", "40P01", "55P03", "57014")),
+        ("53100", refused_async, None),
+        ("40001", refused, OrmStore("default")),
+    ],
     indirect=["refusing"],
 )
-def test_what_is_refused_for_a_while_is_committed_by_the_same_pass(refusing: str, flow: Any) -> None:
-    """Disk full, serialization failure, deadlock, and both timeouts."""
+def test_what_is_refused_for_a_while_is_committed_by_the_same_pass(
+    refusing: str, flow: Any, store: Store | None
+) -> None:
+    """Disk full, serialization failure, deadlock, and both timeouts; in an async workflow; by the portable store."""
     handle = flow.start()
-    assert pass_once(handle).output == "1"
+    assert pass_once(handle, store=store).output == "1"
     assert _worked.count(handle.id) == 1
     with connection.cursor() as cursor:
         cursor.execute("SELECT last_value FROM refusals")
