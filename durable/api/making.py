@@ -26,8 +26,8 @@ class _UnseenError(Exception):
 def made(request: Request, action: str, wanted: str | None, make: Callable[[], str]) -> tuple[str, bool]:
     """The id of the run that `make` makes, `wanted` if that is not None; and whether it is new.
 
-    To be called as whoever acts. Raises a problem, and nothing is made, if the user would not see the run: of a run that is another user's nothing
-    is told, not even that it is there.
+    To be called as whoever acts, outside of any transaction but the key's. Raises a problem, and nothing is made, if the
+    user would not see the run: of a run that is another user's nothing is told, not even that it is there.
     """
     try:
         with transaction.atomic(using=conf.DATABASE):
