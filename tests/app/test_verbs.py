@@ -26,7 +26,7 @@ from tests.core.driving import evicted_pass
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@workflow(name="tests.verbs.order", queue="orders")
+@workflow(name="tests.verbs.order", queue="high")
 def order(ctx: Any, number: int, *, express: bool = False) -> Any:
     ctx.rollback_checkpoint("from here")
     ctx.step("charge", lambda: number, rollback=undoing.undo)
@@ -60,7 +60,7 @@ def test_a_start_makes_a_pending_run_with_an_id_of_its_own(h: Harness) -> None:
         None,
         None,
     )
-    assert h._store.get(one.id).queue == "orders"  # type: ignore[union-attr]
+    assert h._store.get(one.id).queue == "high"  # type: ignore[union-attr]
     assert h.finish(one).output == (1, False)
     assert h.finish(two).output == (1, True)
 
