@@ -19,7 +19,7 @@ import redis
 from django.db import connection, connections, transaction
 from django.utils import timezone
 
-from durable import Context, Handle, get_run, workflow
+from durable import Context, Handle, current_step, get_run, workflow
 from durable.core.errors import PassAborted
 from durable.models import Entry, Run
 from durable.passes import Eviction, execute_pass
@@ -75,6 +75,11 @@ def cutting(cutter: Cutter, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 _calls: list[str] = []
 
 
+def fail_once() -> None:
+    if current_step().attempt == 1:
+        raise ValueError("not yet")
+
+
 def work(run: str) -> int:
     _calls.append(run)
     return 1
@@ -82,9 +87,11 @@ def work(run: str) -> int:
 
 @workflow(name="faults.cut")
 def cut_off(ctx: Context) -> list[Any]:
-    """An atomic step, a plain one, a message and another atomic step."""
+    """An atomic step, a plain one, one that fails at first, a message sent, a message received, another atomic step."""
     ctx.step("first", post, f"{ctx.run_id} first", atomic=True, max_retries=5, retry_backoff_base=0)
     value = ctx.step("plain", work, ctx.run_id, max_retries=5, retry_backoff_base=0)
+    ctx.step("flaky", fail_once, max_retries=5, retry_backoff_base=0)
+    ctx.queue.send("echo", "sent")
     message = ctx.queue.next("wait", names=["go"])
     ctx.step("last", post, f"{ctx.run_id} last", atomic=True, max_retries=5, retry_backoff_base=0)
     return [value, message.body]
@@ -116,7 +123,13 @@ def live_through(cutter: Cutter, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = sorted(Mail.objects.values_list("idempotency_key", flat=True))
     assert keys == [f"{handle.id} first", f"{handle.id} last"], cutter.seen
     drawn = Entry.objects.filter(run=handle.id).values_list("ordinal", flat=True)
-    assert len(set(drawn)) == len(drawn) == 4
+    assert len(set(drawn)) == len(drawn) == 6
+    store = store_for("default")
+    attempts = [(each.location, each.number) for each in store.attempts(handle.id)]
+    assert attempts.count(("flaky", 1)) == 1, cutter.seen
+    assert len(set(attempts)) == len(attempts), cutter.seen
+    assert set(attempts) <= {("flaky", 1), ("first", 1), ("last", 1)}, "an atomic step that was cut off has failed once"
+    assert [(each.queue, each.order) for each in store.messages(handle.id)] == [("go", 1), ("echo", 2)], cutter.seen
 
 
 @pytest.mark.slow
