@@ -54,7 +54,9 @@ def ago(then: datetime | None, now: datetime) -> SafeString | str:
     if then is None:
         return "—"
     title = f"{timezone.localtime(then):%Y-%m-%d %H:%M:%S %Z}"
-    return format_html('<time datetime="{}" title="{}">{}</time>', then.isoformat(), title, words.relative(then, now, 1))
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', then.isoformat(), title, words.relative(then, now, 1)
+    )
 
 
 @register.filter
