@@ -145,7 +145,10 @@ class Context(_Shared[SyncDriver]):
         return outputs
 
     def race(self, name: str, branches: Mapping[str, Callable[[Context], Any]]) -> RaceResult[Any]:
-        """Run the branches concurrently until one has finished; the others are cancelled. Raises RaceError."""
+        """Run the branches concurrently until one has finished; the others are cancelled. Raises RaceError.
+
+        A message that a cancelled branch received and did nothing with returns to the inbox.
+        """
         result: RaceResult[Any] = self._do(f'race "{name}"', race_branches(self._scope, name, branches))
         return result
 
