@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from durable.inspection import Shape, Throughput, Timeline
+from durable.core.location import spoken
+from durable.inspection import Node, Shape, Throughput, Timeline
 from durable.inspection.bounded import Count
 
-__all__ = ["Chart", "Column", "DrawnLane", "DrawnShape", "DrawnTimeline", "chart", "drawn"]
+__all__ = ["Chart", "Column", "DrawnLane", "DrawnShape", "DrawnTimeline", "chart", "drawn", "shallow"]
 
 _WIDTH = 1000  # of a timeline's viewBox
 _NARROWEST = 3.0
+_DEEPEST = 12  # scopes within scopes that are drawn as such
 _CHART_HEIGHT = 60
 _CHART_WIDTH = 300
 
@@ -60,6 +62,13 @@ def _bar(shape: Shape) -> DrawnShape:
     width = max(_NARROWEST, (shape.end - shape.start) * _WIDTH)
     x = min(shape.start * _WIDTH, _WIDTH - width)
     return DrawnShape(shape=shape, x=f"{x:.1f}", width=f"{width:.1f}")
+
+
+def shallow(nodes: Sequence[Node], deepest: int = _DEEPEST) -> list[Node]:
+    """The nodes, those below a depth side by side with their paths: no page is nested as deeply as code may be."""
+    if deepest:
+        return [replace(node, children=shallow(node.children, deepest - 1)) for node in nodes]
+    return [replace(inner, title=spoken(inner.location), children=[]) for node in nodes for inner in node.walk()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

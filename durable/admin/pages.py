@@ -6,11 +6,11 @@ import hashlib
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils import timezone
 
 from durable import backend
+from durable.admin.keys import as_id
 from durable.conf import conf
 from durable.models import Run
 
@@ -27,7 +27,7 @@ def now() -> datetime:
 
 def find(key: str) -> Run:
     """The run of an address. Raises Http404."""
-    run_id = unquote(key)
+    run_id = as_id(key)
     run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first()
     if run is None:
         raise Http404(

@@ -7,13 +7,13 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, URLResolver, path, reverse
 
 from durable.admin import access, acting, bulk, list_page, overview, replaying, run_page, sending, step_page
+from durable.admin.keys import as_key
 from durable.inspection.words import printable
 from durable.models import Run
 
@@ -125,7 +125,7 @@ class RunAdmin(_ModelAdmin):
 
     def url(self, name: str, run_id: str | None = None, *args: str) -> str:
         """The address of one of these pages."""
-        given = [*([] if run_id is None else [quote(run_id)]), *args]
+        given = [*([] if run_id is None else [as_key(run_id)]), *args]
         return reverse(f"admin:durable_run_{name}", args=given, current_app=self.admin_site.name)
 
 

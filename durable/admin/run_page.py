@@ -113,6 +113,7 @@ def _context(admin: RunAdmin, request: HttpRequest, run: Run) -> dict[str, Any]:
         "waited": max(0.0, wall - progress.active),
         "buttons": _buttons(admin, request, run, explanation.remedies),
         "tree": tree,
+        "roots": drawing.shallow(tree.roots),
         "tree_size": PAGE,
         "only_failed": only_failed,
         "timeline": drawing.drawn(timeline(run, tree.nodes, now)),

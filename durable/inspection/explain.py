@@ -15,7 +15,7 @@ from typing import Final
 from durable.conf import conf
 from durable.core.entries import Kind, Request, RunState, Status
 from durable.core.location import ANY_QUEUE, spoken, unescape
-from durable.inspection.payloads import shown_error
+from durable.inspection.payloads import redacted, shown_error
 from durable.inspection.words import either, relative, shortened, span, until
 from durable.models import Entry, QueueMessage, Run
 
@@ -219,7 +219,7 @@ def _diverged(facts: _Facts) -> Explanation:
         return Explanation(headline=headline, detail=detail, needs_attention=True, remedies=("wake", "cancel"))
     return Explanation(
         headline=f"The code of the workers does not fit its history{since}{again}",
-        detail=f"{_after(run.summary, 'ends: ')}. If no deploy is under way, mend the code, with ctx.removed() or "
+        detail=f"{_after(_told(run), 'ends: ')}. If no deploy is under way, mend the code, with ctx.removed() or "
         "ctx.get_version()",
         needs_attention=True,
         remedies=("wake", "pause"),
@@ -262,7 +262,7 @@ def _failed(facts: _Facts) -> Explanation:
     what = shortened(shown_error(run.workflow, error)) if error is not None else "for a reason that was not recorded"
     if run.outcome:
         return Explanation(
-            headline=f"Compensation has stopped {_ended(facts)}: {shortened(run.summary.removesuffix('; recover() goes on with it'))}",
+            headline=f"Compensation has stopped {_ended(facts)}: {shortened(_told(run).removesuffix('; recover() goes on with it'))}",
             detail=f"It was undoing its steps because it failed: {what}. Mend what the handler needs, then retry: recovery goes on "
             "with the handlers that are left",
             needs_attention=True,
@@ -307,6 +307,11 @@ def _ended(facts: _Facts) -> str:
     if finished is None:
         return ""
     return f"{relative(finished, facts.now)}, after {span((finished - created).total_seconds())}"
+
+
+def _told(run: Run) -> str:
+    """The row's summary where it quotes an error, redacted like one."""
+    return str(redacted(run.workflow, "error", run.summary))
 
 
 def _after(text: str, mark: str) -> str:

@@ -47,7 +47,7 @@ def _run(run: Run, with_payloads: bool) -> dict[str, Any]:
         "workflow": run.workflow,
         "queue": run.queue,
         "state": run.state,
-        "summary": run.summary,
+        "summary": str(redacted(run.workflow, "error", run.summary)),
         "created_at": _text(run.created_at),
         "started_at": _text(run.started_at),
         "finished_at": _text(run.finished_at),

@@ -7,12 +7,12 @@ from typing import Any
 from urllib.parse import quote as url_quote
 
 from django import template
-from django.contrib.admin.utils import quote
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from durable.admin.keys import as_key
 from durable.core.location import spoken as spoken_location
 from durable.inspection import words
 
@@ -93,7 +93,7 @@ def spoken(location: str) -> str:
 @register.filter
 def key(run_id: str) -> str:
     """A run's id as a part of an address."""
-    return str(quote(run_id))
+    return as_key(run_id)
 
 
 @register.filter
