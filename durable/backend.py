@@ -28,7 +28,7 @@ __all__ = ["Backend", "current", "install", "production", "uninstall"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """`ring` tells workers of these queues that they have due runs, `alarm` the timers of a deadline that was not there
-    before; `pause` waits between two looks at a result.
+    before; `pause` waits between two looks at a result; `after_commit` calls if and when the caller's transaction commits.
 
     What follows is for a harness: None leaves the settings in force. `rest` waits within a pass, `observe` sees each call of
     a step's function or rollback handler before it is made, and `find` finds workflows that are not registered.
@@ -40,6 +40,7 @@ class Backend:
     ring: Callable[[Iterable[str]], None]
     alarm: Callable[[str, datetime], None]
     pause: Callable[[float], None]
+    after_commit: Callable[[Callable[[], None]], None]
     short_sleep: float | None = None
     divergence_grace: float | None = None
     runs_in_turn: bool = False
@@ -81,6 +82,7 @@ def production() -> Backend:
         ring=lambda queues: bell.ring_on_commit(queues, using=alias),
         alarm=lambda queue, moment: bell.alarm_on_commit(queue, moment, using=alias),
         pause=time.sleep,
+        after_commit=lambda callback: bell.on_commit(callback, using=alias),
     )
 
 

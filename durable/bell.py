@@ -37,7 +37,7 @@ from rq.utils import as_text
 from durable import redis_client
 from durable.conf import conf
 
-__all__ = ["ALARMS", "alarm", "alarm_on_commit", "clear", "ring", "ring_on_commit"]
+__all__ = ["ALARMS", "alarm", "alarm_on_commit", "clear", "on_commit", "ring", "ring_on_commit"]
 
 logger = logging.getLogger("durable.bell")
 
@@ -72,7 +72,7 @@ def ring_on_commit(queues: Iterable[str], using: str | None = None) -> None:
     alias = using or conf.DATABASE
     rung = _rung_in_this_transaction(alias)
     for queue in queues:
-        _on_commit(alias, lambda queue=queue: _ring_once(queue, alias, rung))  # type: ignore[misc]
+        on_commit(lambda queue=queue: _ring_once(queue, alias, rung), using=alias)  # type: ignore[misc]
 
 
 def alarm(queue: str, moment: datetime) -> None:
@@ -91,7 +91,7 @@ def alarm(queue: str, moment: datetime) -> None:
 
 def alarm_on_commit(queue: str, moment: datetime, using: str | None = None) -> None:
     """`alarm`, when the transaction on `using` (durable's database) commits."""
-    _on_commit(using or conf.DATABASE, lambda: alarm(queue, moment))
+    on_commit(lambda: alarm(queue, moment), using=using or conf.DATABASE)
 
 
 def clear(queue: str) -> None:
@@ -148,9 +148,10 @@ def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:
             logger.warning('Redis answers again for queue "%s"', queue)
 
 
-def _on_commit(alias: str, callback: Callable[[], None]) -> None:
+def on_commit(callback: Callable[[], None], *, using: str) -> None:
+    """Call `callback` if and when the open transaction commits; at once if there is none."""
     try:
-        transaction.on_commit(callback, using=alias)
+        transaction.on_commit(callback, using=using)
     except transaction.TransactionManagementError:
         callback()  # autocommit is off and no transaction is Django's: the sweep finds what this ring comes too early for
 

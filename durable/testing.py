@@ -79,6 +79,7 @@ class Harness:
             ring=lambda _queues: None,
             alarm=lambda _queue, _moment: None,
             pause=self._pause,
+            after_commit=lambda callback: callback(),  # a test case's own transaction never commits
             short_sleep=None if short_sleep is None else parse_duration(short_sleep).total_seconds(),
             divergence_grace=parse_duration(divergence_grace).total_seconds(),
             runs_in_turn=True,

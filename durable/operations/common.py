@@ -60,11 +60,17 @@ def check_not_an_order(workflow: str, action: str) -> None:
         raise BulkOrderError(action, workflow)
 
 
-def tell(run: RunRecord, previous: str) -> None:
-    """Say to the world that the run's state has changed; `previous` is "" for a new run."""
-    if not previous:
-        observers.started(run)
-    signals.send(signals.run_changed, run=run.id, workflow=run.workflow, state=str(run.state), previous=str(previous))
+def tell(at: Backend, runs: Sequence[RunRecord], previous: str) -> None:
+    """Say to the world, once it is so, that the runs' state has changed; `previous` is "" for new ones."""
+
+    def say() -> None:
+        for run in runs:
+            details = {"run": run.id, "workflow": run.workflow, "state": str(run.state), "previous": str(previous)}
+            if not previous:
+                observers.started(run)
+            signals.send(signals.run_changed, **details)
+
+    at.after_commit(say)
 
 
 def wait_for(at: Backend, look: Callable[[], Any], timeout: float | None, problem: str) -> Any:

@@ -62,7 +62,7 @@ def _in_place(at: Backend, by: Attribution, location: str, plan_hash: str | None
     changed = at.store.change(by.run_id, decide)
     announce(at, changed.queue, changed.wake_at)
     if changed.state != previous:
-        tell(changed, previous)
+        tell(at, [changed], previous)
     return changed.id
 
 
@@ -95,7 +95,7 @@ def _as_new_run(at: Backend, by: Attribution, location: str, plan_hash: str | No
         detail = f'from "{replay.boundary}", as run {new.id}'
         at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
     announce(at, new.queue, new.wake_at)
-    tell(new, previous="")
+    tell(at, [new], previous="")
     return new.id
 
 

@@ -57,8 +57,7 @@ def announce_started(at: Backend, created: Sequence[tuple[RunRecord, bool]]) -> 
     new = [run for run, is_new in created if is_new]
     if new:
         announce(at, new[0].queue, new[0].wake_at)
-        for run in new:
-            tell(run, previous="")
+        tell(at, new, previous="")
 
 
 def put(at: Backend, request: StartRequest, calls: Sequence[Call]) -> list[tuple[RunRecord, bool]]:
@@ -132,10 +131,11 @@ def restart(run_id: str, *, as_id: str | None = None) -> str:
         [(new, is_new)] = at.store.create([wanted])
         if not is_new:
             check_is_successor(new, old)
-        at.store.log([by.done(before=old.state, after=old.state, detail=f"as run {new.id}")])
+        detail = f"as run {new.id}{'' if is_new else ': was there already'}"
+        at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
     if is_new:
         at.ring({new.queue})
-        tell(new, previous="")
+        tell(at, [new], previous="")
     return new.id
 
 

@@ -149,7 +149,7 @@ def _changed(
         changed = at.store.change(run_id, attributing)
     announce(at, changed.queue, changed.wake_at)
     if changed.state != previous:
-        tell(changed, previous)
+        tell(at, [changed], previous)
 
 
 def _asked(change: RunChange) -> str:

@@ -5,9 +5,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.dispatch import Signal
 
-from durable import signals
+from durable import signals, workflow
+
+
+@workflow(name="tests.signals.rests")
+def rests(ctx: Any) -> None:
+    ctx.sleep("rest", 60)
 
 
 @contextmanager
@@ -53,3 +59,22 @@ async def test_an_async_receiver_under_a_running_loop_breaks_nothing(caplog: pyt
     with connected(signals.run_changed, receiver):
         signals.send(signals.run_changed, run="a", workflow="w", state="running", previous="pending")
     assert "could not be called for run a" in caplog.text
+
+
+@pytest.mark.django_db
+def test_what_does_not_commit_is_not_told(django_capture_on_commit_callbacks: Any) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def receiver(*, run: str, state: str, **kwargs: Any) -> None:
+        seen.append((run, state))
+
+    with connected(signals.run_changed, receiver):
+        with django_capture_on_commit_callbacks(execute=True), transaction.atomic():
+            rests.using(id="undone").start()
+            transaction.set_rollback(True)
+        assert seen == []
+        with django_capture_on_commit_callbacks(execute=True):
+            handle = rests.using(id="done").start()
+            handle.pause()
+            assert seen == []
+    assert seen == [("done", "pending"), ("done", "paused")]

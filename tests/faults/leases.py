@@ -94,6 +94,7 @@ class LeaseMachine(RuleBasedStateMachine):
             ring=lambda _queues: None,
             alarm=lambda _queue, _moment: None,
             pause=lambda _seconds: None,
+            after_commit=lambda callback: callback(),
         )
         backend.install(self.installed)
         self.store.create(
