@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.contrib import messages
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 
+from durable import backend
 from durable.admin import access, pages
 from durable.admin.commands import command
 from durable.admin.forms import ActForm
 from durable.admin.verbs import VERBS
-from durable.audit import OperationDeniedError, acting_as, revision
+from durable.audit import PERMISSIONS, OperationDeniedError, acting_as, revision
 from durable.core.errors import (
     DurableError,
     InvalidTransitionError,
@@ -24,14 +26,14 @@ from durable.core.errors import (
     StalePlanError,
     StaleRunError,
 )
-from durable.ids import new_id
 from durable.inspection import explain_fully, possible_verbs
 from durable.models import Run
+from durable.operations.attribution import attributed
 
 if TYPE_CHECKING:
     from durable.admin.run_admin import RunAdmin
 
-__all__ = ["Refusal", "deny", "refusals", "show", "status_of"]
+__all__ = ["Refusal", "admit", "log_denied", "refusals", "show", "status_of"]
 
 
 class Refusal(Exception):  # not an error: what the page says instead of "done"
@@ -70,14 +72,24 @@ def _words(error: Exception) -> str:
     return f"Nothing was done: {error}"
 
 
-def deny(request: HttpRequest, permission: str, attempt: Callable[[], object], reason: str) -> None:
-    """Without the permission: let the operation itself refuse a change, so that the audit log has it."""
-    if access.may(request, permission):
-        return
-    if request.method == "POST":
-        with refusals(), acting_as(access.actor_of(request), reason=reason[:1_000]):
-            attempt()
-    access.demand(request, permission)
+def admit(request: HttpRequest, action: str, run_id: str) -> None:
+    """Raises PermissionDenied unless the user may see runs and do this; a change that is denied is in the audit log.
+
+    To be called before the run is looked for: who may not see runs is not told which there are.
+    """
+    for permission in (PERMISSIONS[action], "view_run"):
+        if access.may(request, permission):
+            continue
+        if request.method == "POST":
+            log_denied(request, action, permission, run_id)
+        access.demand(request, permission)
+
+
+def log_denied(request: HttpRequest, action: str, permission: str, run_id: str) -> NoReturn:
+    """Have the audit log tell that the user may not do this. Raises PermissionDenied."""
+    actor, reason = access.actor_of(request), request.POST.get("reason", "")[:1_000]
+    with acting_as(actor, reason=reason), attributed(backend.current(), action, run_id):
+        raise OperationDeniedError(action, permission, actor.name)
 
 
 def show(admin: RunAdmin, request: HttpRequest, key: str, name: str) -> HttpResponse:
@@ -85,8 +97,8 @@ def show(admin: RunAdmin, request: HttpRequest, key: str, name: str) -> HttpResp
     verb = VERBS.get(name)
     if verb is None:
         raise Http404(f"There is no verb {name!r}; there are {', '.join(VERBS)}.")
+    admit(request, name, unquote(key))
     run = pages.find(key)
-    deny(request, verb.permission, lambda: verb.perform(run.id, new_id()), request.POST.get("reason", ""))
     form = ActForm(request.POST if request.method == "POST" else None)
     problem, status = "", 200
     is_ticked = verb.option is not None and bool(request.POST.get(verb.option.name))

@@ -77,6 +77,11 @@ class OperatorActionAdmin(_ModelAdmin):
     show_full_result_count = False
     paginator = CappedPaginator
     ordering = ["-created_at", "-id"]
+    sortable_by = ()  # an order that no index has would sort the whole log
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """No other lookup than the list offers: each one would read the whole log."""
+        return lookup in _FILTERS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
         """The log, where durable keeps it."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 
 from durable.admin import access, acting
 from durable.admin.forms import BulkForm, FilterForm
 from durable.admin.verbs import BULK, VERBS
-from durable.audit import PERMISSIONS, acting_as
+from durable.audit import acting_as
 from durable.conf import conf
 from durable.ids import new_id
-from durable.inspection import Filtered, searched
+from durable.inspection import Filtered, RunFilter, searched
 from durable.models import Run
 from durable.operations import bulk
 
@@ -32,13 +34,13 @@ def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
     name = request.POST.get("verb", "")
     ids = request.POST.getlist("id")[:_MOST_IDS]
     is_confirmed = "confirmed" in request.POST
-    acting.deny(
-        request, PERMISSIONS.get(name, "operate_run"), lambda: _denied(name, ids), request.POST.get("reason", "")
-    )
-    access.demand(request, "view_run")
+    _deny(request, name if name in BULK else BULK[0], ids)
     if name not in BULK:
         return _again(admin, request, "Choose what to do with the runs first.")
-    selection = Filtered(_wanted(request.POST)) if "all" in request.POST else ids
+    wanted = _wanted(request.POST) if "all" in request.POST else None
+    if "all" in request.POST and wanted is None:
+        return _again(admin, request, "Nothing was done: the filter has a mistake. Mend it, and choose again.")
+    selection = ids if wanted is None else Filtered(wanted)
     if not selection:
         return _again(admin, request, "Choose at least one run, or all that the filter finds.")
     verb = VERBS[name]
@@ -49,7 +51,7 @@ def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
         status = 422
         if form.is_valid():
             try:
-                return _do(admin, request, name, selection, form.cleaned_data["reason"], is_ticked=is_ticked)
+                return _do(admin, request, name, selection, form.cleaned_data, is_ticked=is_ticked)
             except acting.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
     eligibility = bulk.eligible(name, selection)
@@ -72,12 +74,12 @@ def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def _do(
-    admin: RunAdmin, request: HttpRequest, name: str, selection: Any, reason: str, *, is_ticked: bool
+    admin: RunAdmin, request: HttpRequest, name: str, selection: Any, given: dict[str, Any], *, is_ticked: bool
 ) -> HttpResponse:
     verb = VERBS[name]
     options = {verb.option.name: True} if verb.option is not None and is_ticked else {}
-    with acting.refusals(), acting_as(access.actor_of(request), reason=reason):
-        report = bulk.apply(name, selection, **options)
+    with acting.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
+        report = bulk.apply(name, selection, as_id=given["token"], **options)
     if report.run_id is not None:
         messages.success(request, "It is done in the background; this is the run that does it.")
         return HttpResponseRedirect(admin.url("change", report.run_id))
@@ -90,17 +92,21 @@ def _do(
     return HttpResponseRedirect(_list_url(admin, request))
 
 
-def _denied(name: str, ids: list[str]) -> None:
-    """Have each run's denial logged, as if each had been asked for by itself."""
-    for run_id in ids or [""]:
-        acting_verb = VERBS.get(name, VERBS["wake"])
-        acting_verb.perform(run_id, new_id())
+def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
+    """Without the permissions, each run's denial is logged, as if each had been asked for by itself."""
+    for permission in (VERBS[name].permission, "view_run"):
+        if access.may(request, permission):
+            continue
+        for run_id in ids or [""]:
+            with suppress(PermissionDenied):
+                acting.log_denied(request, name, permission, run_id)
+        access.demand(request, permission)
 
 
-def _wanted(posted: QueryDict) -> Any:
+def _wanted(posted: QueryDict) -> RunFilter | None:
+    """The filter; None if it has a mistake: what is left without the wrong part would select other runs."""
     form = FilterForm(QueryDict(posted.get("filter", "").removeprefix("?")))
-    form.is_valid()
-    return searched(form.search, form.wanted())
+    return searched(form.search, form.wanted()) if form.is_valid() else None
 
 
 def _again(admin: RunAdmin, request: HttpRequest, why: str) -> HttpResponse:

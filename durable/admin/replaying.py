@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
+from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 
 from durable import operations
@@ -23,15 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
-_PERMISSION = "replay_run"
 _SHOWN = 50  # locations of each list
 
 
 def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
     """Preview, or replay."""
+    acting.admit(request, "replay", unquote(key))
     run = pages.find(key)
     location = request.GET.get("at", "")
-    acting.deny(request, _PERMISSION, lambda: operations.replay(run.id, location), request.POST.get("reason", ""))
     plan = _plan(run, location)
     is_posted = request.method == "POST"
     form = ReplayForm(request.POST if is_posted else None, initial={"plan_hash": plan.hash, "token": new_id()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
+from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from durable import operations
@@ -25,14 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 _MOST = 50  # waits and messages that are looked through for queues' names
-_PERMISSION = "operate_run"
 
 
 def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
     """Ask for queue and body, or send."""
+    acting.admit(request, "send", unquote(key))
     run = pages.find(key)
-    attempt = request.POST.get("queue", "")[:100] or "-"
-    acting.deny(request, _PERMISSION, lambda: operations.send(run.id, attempt, None), request.POST.get("reason", ""))
     awaited = awaited_queues(run)
     known = _known_queues(run, awaited or [])
     initial = {"queue": request.GET.get("queue") or (known[0] if awaited else ""), "token": new_id()}

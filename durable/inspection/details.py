@@ -12,7 +12,7 @@ from durable.core.errors import ErrorInfo
 from durable.inspection.payloads import payload, redacted, shown_traceback
 from durable.models import Attempt, Entry, QueueMessage, Run
 
-__all__ = ["EntryDetail", "FailedAttempt", "Field", "entry_detail", "inbox"]
+__all__ = ["EntryDetail", "FailedAttempt", "Field", "arguments_field", "entry_detail", "inbox"]
 
 MOST: Final = 100  # failed attempts, and messages, that are shown
 
@@ -61,6 +61,13 @@ def entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryDetail
     )
 
 
+def arguments_field(entry: Entry) -> str:
+    """What the redaction hook knows the entry's arguments by: those of a send are the body of a message."""
+    if entry.kind == Kind.SEND:
+        return f"message:{entry.data.get('queue', '')}"
+    return f"arguments:{entry.location}"
+
+
 def inbox(run: Run, *, newest: int = MOST) -> list[QueueMessage]:
     """The run's newest messages, the newest first."""
     return list(QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order")[:newest])
@@ -103,7 +110,7 @@ def _fields(workflow: str, entry: Entry) -> Iterator[Field]:
         return payload(workflow, field, text)
 
     if entry.arguments is not None:
-        yield Field(name="arguments", value=shown(f"arguments:{place}", entry.arguments))
+        yield Field(name="arguments", value=shown(arguments_field(entry), entry.arguments))
     if entry.output is not None:
         yield Field(name="output", value=shown(f"output:{place}", entry.output))
     yield from _by_kind.get(entry.kind, _none)(place, data, shown)

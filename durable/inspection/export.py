@@ -8,6 +8,7 @@ from typing import Any, Final
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
+from durable.inspection.details import arguments_field
 from durable.inspection.payloads import payload, redacted, shown_traceback
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run
 
@@ -78,7 +79,7 @@ def _entry(run: Run, entry: Entry, with_payloads: bool) -> dict[str, Any]:
         "rollback_error": _error(run, metadata.rollback_error, with_payloads),
     }
     if with_payloads:
-        data["arguments"] = payload(run.workflow, f"arguments:{entry.location}", entry.arguments)
+        data["arguments"] = payload(run.workflow, arguments_field(entry), entry.arguments)
         data["output"] = payload(run.workflow, f"output:{entry.location}", entry.output)
     return data
 

@@ -152,20 +152,26 @@ def eligible(verb: str, selection: Selection | Iterable[str]) -> Eligibility:
 
 
 def apply(
-    verb: str, selection: Selection | Iterable[str], *, in_background: bool | None = None, **options: Any
+    verb: str,
+    selection: Selection | Iterable[str],
+    *,
+    in_background: bool | None = None,
+    as_id: str | None = None,
+    **options: Any,
 ) -> BulkReport:
     """Do `verb` to each of the runs; `options` are the verb's own: `rollback` of cancel, `end_sleeps` of wake.
 
     Whoever acts (`durable.acting_as`) acts on each of them, for the reason given there. More than AT_ONCE runs, or runs of
-    which nobody knows how many they are, are done in the background, unless `in_background` says. Raises ValueError,
-    TypeError, and OperationDeniedError if the actor may not do this at all.
+    which nobody knows how many they are, are done in the background, unless `in_background` says. The run that does it has
+    the id `as_id`: the bulk that has this id already is not ordered again. Raises ValueError, TypeError, RunConflictError
+    if the id is another run's, and OperationDeniedError if the actor may not do this at all.
     """
     _check_verb(verb, options)
     chosen = _as_selection(selection)
     if in_background is None:
         in_background = chosen.total is None or chosen.total > AT_ONCE
     if in_background:
-        return BulkReport(run_id=_start(verb, chosen, options))
+        return BulkReport(run_id=_start(verb, chosen, options, as_id))
     with attributed(backend.current(), verb, ""):
         pass  # whoever may not do it at all is told so once, not for each run
     results: list[BulkResult] = []
@@ -194,7 +200,7 @@ def _one(verb: str, run_id: str, options: Mapping[str, Any]) -> BulkResult:
     return BulkResult(run_id=run_id, outcome=str(Outcome.DONE))
 
 
-def _start(verb: str, selection: Selection, options: dict[str, Any]) -> str:
+def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str | None) -> str:
     at, bulk = backend.current(), registry.get(BULK)
     acting = audit.acting()
     actor = audit.by_code() if acting is None else acting.actor
@@ -209,7 +215,10 @@ def _start(verb: str, selection: Selection, options: dict[str, Any]) -> str:
     )
     request = StartRequest(workflow=bulk.name, signature=inspect.signature(bulk.function), queue=bulk.queue)
     with attributed(at, verb, "") as by, at.store.transaction():
-        created = put(at, request, [(None, (order,), {})])
+        found = None if as_id is None else at.store.get(as_id)
+        if found is not None and found.workflow == bulk.name:
+            return found.id  # ordered twice; a filter of times is another one by now
+        created = put(at, request, [(as_id, (order,), {})])
         [(run, _)] = created
         many = "runs" if selection.total is None else f"{selection.total:,} runs"
         at.store.log([by.done(before="", after=run.state, run_id=run.id, detail=f"{verb} {many}, by this run")])

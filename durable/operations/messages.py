@@ -31,7 +31,9 @@ def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str |
         with at.store.transaction():
             run = by.lock()
             sent = _put(at, message)
-            at.store.log([by.done(before=run.state, after=run.state, detail=f'message {sent} to "{queue}"')])
+            repeated = "" if sent == message.id else ": was there already"
+            detail = f'message {sent} to "{queue}"{repeated}'
+            at.store.log([by.done(before=run.state, after=run.state, detail=detail)])
         return sent
 
 

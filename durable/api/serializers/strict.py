@@ -70,7 +70,10 @@ class QueryFlag(serializers.ChoiceField):
 class Moment(serializers.DateTimeField):
     """A moment with its time zone, as ISO 8601 text; answers are in UTC."""
 
-    default_error_messages = {"naive": "Name the time zone: 2026-01-31T12:00:00Z."}
+    default_error_messages = {
+        "naive": "Name the time zone: 2026-01-31T12:00:00Z.",
+        "beyond": "In UTC this is before the year 1 or after the year 9999.",
+    }
 
     def __init__(self, **options: Any) -> None:
         super().__init__(format="iso-8601", input_formats=["iso-8601"], default_timezone=UTC, **options)
@@ -79,7 +82,10 @@ class Moment(serializers.DateTimeField):
         """The moment in UTC. Raises ValidationError for one that names no time zone."""
         if timezone.is_naive(value):
             self.fail("naive")
-        return value.astimezone(UTC)
+        try:
+            return value.astimezone(UTC)
+        except OverflowError:
+            self.fail("beyond")
 
 
 class Value(serializers.JSONField):

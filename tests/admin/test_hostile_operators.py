@@ -1,0 +1,181 @@
+"""Operators who forge what a page sends, or ask for more than is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client, override_settings
+from django.urls import reverse
+
+from durable import Context, get_run, workflow
+from durable.models import OperatorAction, QueueMessage, Run
+from tests.admin import flows
+from tests.admin.conftest import Stage
+from tests.admin.test_actions import hidden, traces
+from tests.admin.test_pages import text_of, url
+
+LogIn = Callable[..., Client]
+CHANGING = ["send", "replay", "act"]
+
+
+@pytest.fixture(autouse=True)
+def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
+
+
+def page_of(name: str, run_id: str) -> str:
+    if name == "act":
+        return url("act", run_id, "wake")
+    return url(name, run_id) + ("?at=prepare" if name == "replay" else "")
+
+
+@pytest.mark.parametrize("name", CHANGING)
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_who_may_not_see_runs_is_not_told_which_there_are(stage: Stage, log_in: LogIn, name: str, method: str) -> None:
+    stage.start(flows.approve, id="run")
+    client = log_in()
+    there = getattr(client, method)(page_of(name, "run"))
+    nowhere = getattr(client, method)(page_of(name, "nowhere"))
+    assert (there.status_code, nowhere.status_code) == (403, 403)
+    assert there.context["why"] == nowhere.context["why"]
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_the_right_to_act_shows_no_run(stage: Stage, log_in: LogIn, name: str) -> None:
+    stage.start(flows.approve, id="run")
+    client = log_in("operate_run", "replay_run")
+    body = text_of(client.get(page_of(name, "run")), 403)
+    assert "durable.view_run" in body
+    assert "approved" not in body
+    assert "durable.view_run" in text_of(client.post(page_of(name, "run"), {"queue": "q"}), 403)
+    assert get_run("run").state == "sleeping"
+    assert not QueueMessage.objects.exists()
+    assert [outcome for _, _, outcome, _ in traces("run")] == ["denied"]
+
+
+@pytest.mark.parametrize("verb", ["start", "replay", "prune", "restart"])
+def test_a_bulk_of_what_no_bulk_does_wakes_nothing(stage: Stage, log_in: LogIn, verb: str) -> None:
+    run = stage.start(flows.approve, id="run")
+    client = log_in("view_run", "operate_run")
+    client.post(url("bulk"), {"verb": verb, "id": ["run"], "confirmed": "1"})
+    assert Run.objects.get().signal == run.signal
+    assert not OperatorAction.objects.filter(outcome="done").exists()
+
+
+def test_each_run_of_a_denied_bulk_is_logged(stage: Stage, log_in: LogIn) -> None:
+    for number in range(3):
+        stage.start(flows.approve, id=f"run-{number}")
+    client = log_in("view_run")
+    text_of(client.post(url("bulk"), {"verb": "cancel", "id": ["run-0", "run-1", "run-2"]}), 403)
+    assert sorted(OperatorAction.objects.values_list("run_id", "outcome")) == [
+        (f"run-{number}", "denied") for number in range(3)
+    ]
+
+
+@pytest.mark.parametrize("filter", ["?since=fortnight", "?begin=soon", "?state=broken", f"?q={'x' * 501}"])
+def test_a_filter_that_is_wrong_selects_nothing(stage: Stage, operator: Client, filter: str) -> None:
+    stage.start(flows.approve, id="run")
+    posted = {"verb": "cancel", "all": "on", "filter": filter}
+    assert "Nothing was done" in text_of(operator.post(url("bulk"), posted, follow=True))
+    fields = hidden(operator.post(url("bulk"), {**posted, "filter": "?"}))
+    operator.post(url("bulk"), {**fields, **posted, "confirmed": "1"})
+    assert not Run.objects.filter(workflow="durable.bulk").exists()
+
+
+def test_a_double_click_starts_one_bulk(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="run")
+    posted = {"verb": "wake", "all": "on", "filter": "?since=day"}
+    fields = hidden(operator.post(url("bulk"), posted))
+    first = operator.post(url("bulk"), {**fields, **posted, "confirmed": "1"})
+    stage.advance(seconds=1)
+    again = operator.post(url("bulk"), {**fields, **posted, "confirmed": "1"})
+    assert Run.objects.filter(workflow="durable.bulk").count() == 1
+    assert first["Location"] == again["Location"]
+
+
+def test_what_a_repeated_page_did_not_do_is_not_logged_as_done(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="run")
+    message = {**hidden(operator.get(url("send", "run"))), "queue": "approved", "body": "1"}
+    operator.post(url("send", "run"), message)
+    operator.post(url("send", "run"), message)
+    fields = hidden(operator.get(url("act", "run", "restart")))
+    operator.post(url("act", "run", "restart"), fields)
+    operator.post(url("act", "run", "restart"), fields)
+    details = list(OperatorAction.objects.order_by("id").values_list("action", "detail"))
+    was_there = [(action, "was there already" in detail) for action, detail in details]
+    assert was_there == [("send", False), ("send", True), ("restart", False), ("restart", True)]
+
+
+HOSTILE = ["%00", "%ED%A0%80", "%E2%80%AE", "x" * 100_000, "%0d%0aSet-Cookie:a=b", "'\"><script>", "9" * 400, "[]", "٣"]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_hostile_addresses_break_no_page(stage: Stage, operator: Client, value: str) -> None:
+    stage.start(flows.approve, id="run")
+    pages = {
+        "changelist": ["q", "after", "state", "workflow", "queue", "waiting", "since", "begin", "end", "live"],
+        "change": ["start", "only"],
+        "live": ["start"],
+        "step": ["at"],
+        "replay": ["at"],
+        "send": ["queue"],
+    }
+    for name, parameters in pages.items():
+        for each in parameters:
+            address = url(name) if name == "changelist" else url(name, "run")
+            answer = operator.get(f"{address}?{each}={value}")
+            assert answer.status_code < 500, (name, each)
+            assert "<script>'" not in answer.content.decode()
+    log = reverse("admin:durable_operatoraction_changelist")
+    for each in ["q", "action", "outcome", "source__exact", "p", "o"]:
+        assert operator.get(f"{log}?{each}={value}").status_code < 500, each
+
+
+@pytest.mark.parametrize(
+    "begin", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "0001-01-01", "9999-12-31"]
+)
+def test_moments_at_the_ends_of_time(stage: Stage, operator: Client, begin: str) -> None:
+    stage.start(flows.approve, id="run")
+    for name in ("begin", "end"):
+        assert operator.get(url("changelist"), {name: begin}).status_code == 200
+
+
+@pytest.mark.parametrize("text", ["\x00", "\u202e", "\r\nX: y", "x" * 9_999, "{{ run }}<b>"])
+def test_hostile_texts_break_no_action(stage: Stage, operator: Client, text: str) -> None:
+    stage.start(flows.approve, id="run")
+    for name in [*CHANGING, "bulk"]:
+        address = url("bulk") if name == "bulk" else page_of(name, "run")
+        for each in ["reason", "expected", "token", "queue", "body", "plan_hash", "verb", "id", "filter", "all"]:
+            posted = {"queue": "q", "anyway": "on", "verb": "wake", "id": "run", "confirmed": "1", each: text}
+            assert operator.post(address, posted).status_code < 500, (name, each)
+
+
+@workflow(name="tests.secret")
+def secret(ctx: Context) -> None:
+    ctx.queue.send("out/side", "4242", to="other")
+
+
+def hide_messages(workflow: str, field: str, value: Any) -> Any:
+    return "****" if field == "message:out/side" else value
+
+
+def test_a_message_is_redacted_where_it_is_sent_too(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="other")
+    with override_settings(DURABLE={"REDACT": f"{__name__}.hide_messages"}):
+        stage.start(secret, id="run")
+        for address in (url("step", "run") + "?at=send~0", url("export", "run"), url("change", "other")):
+            assert "4242" not in text_of(operator.get(address)), address
+
+
+@pytest.mark.parametrize("lookup", ["reason__regex=(a%2B)%2B$", "detail__contains=x", "actor__password__startswith=p"])
+def test_the_audit_log_answers_no_question_that_reads_all_of_it(operator: Client, lookup: str) -> None:
+    log = reverse("admin:durable_operatoraction_changelist")
+    assert operator.get(f"{log}?{lookup}").status_code == 400
+
+
+def test_the_audit_log_has_one_order(operator: Client) -> None:
+    log = reverse("admin:durable_operatoraction_changelist")
+    ordered = operator.get(f"{log}?o=7").context["cl"].queryset.query.order_by
+    assert tuple(ordered) == ("-created_at", "-id")
