@@ -19,7 +19,6 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.db import InternalError, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
 from durable import backend, observers, registry, signals
@@ -42,6 +41,7 @@ from durable.recommit import commit_again
 from durable.registry import WorkflowDefinition
 from durable.store import Store
 from durable.store.transactions import BROKEN
+from durable.transactions import PassTransactions, depth
 
 __all__ = ["Eviction", "PassOutcome", "execute_pass"]
 
@@ -143,9 +143,7 @@ class _Pass:
         self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
         self.runs_in_turn = at.runs_in_turn
         self.max_threads = conf.MAX_BRANCH_THREADS
-        #: The thread's connection, and how deep in transactions it was before the pass: a test's own may be open.
-        self._here = threading.local()
-        self._here.depth = _transaction_depth()
+        self._transactions = PassTransactions()
         self._commit_lock = threading.Lock()
         self._state = str(record.state)
         self.journal = Journal(record, self._history(), self)
@@ -202,14 +200,14 @@ class _Pass:
                 signals.send(getattr(signals, event.name), **details)
 
     def is_in_transaction(self) -> bool:
-        here = self._here  # asked at every operation, also of a replay: looked up once a thread
-        if (connection := getattr(here, "connection", None)) is None:
-            connection = here.connection = connections[conf.DATABASE]
-        return _depth_of(connection) > getattr(here, "depth", 0)
+        return self._transactions.is_open()
 
     # -- the drivers' host
 
     def save(self, effect: Save) -> None:
+        if not self._transactions.make_way(is_told=effect.run is not None or effect.is_failure):
+            self.journal.is_lost = True
+            raise PassAborted("an async step holds a transaction open, which could take this commit back")
         with self._commit_lock:
             committed = self._commit(effect)
         self._after(committed)
@@ -267,12 +265,17 @@ class _Pass:
         else:
             self.rest(seconds)
 
-    def calling(self, call: Call) -> AbstractContextManager[None]:
+    @contextmanager
+    def calling(self, call: Call) -> Iterator[None]:
         if self.eviction.is_lost:  # the last moment to notice: its work would be done a second time, for nothing
             raise Evicted
         if self.observe is not None:
             self.observe(call)
-        return self.watch.calling(call)
+        with self._transactions.step(), self.watch.calling(call):
+            yield
+
+    def calling_here(self, call: Call) -> AbstractContextManager[None]:
+        return self._transactions.function(f'step "{call.name}"')
 
     def sync_context(self, scope: Scope, driver: Any) -> Context:
         return Context(scope, driver)
@@ -282,6 +285,7 @@ class _Pass:
 
     @contextmanager
     def branch_thread(self) -> Iterator[None]:
+        self._transactions.forget_thread()
         close_stale_connections(thoroughly=True)  # perhaps the thread has waited for long, see durable.drivers.threads
         try:
             yield
@@ -314,7 +318,7 @@ class _Pass:
                 try:
                     return self.store.commit(batch)
                 except DATABASE_TROUBLE as trouble:
-                    if in_transaction or _transaction_depth():
+                    if in_transaction or depth(connections[conf.DATABASE]):
                         raise
                     return commit_again(
                         batch, trouble, run=self.run, store=self.store, holder=self.eviction, now=self.now
@@ -355,15 +359,6 @@ class _Pass:
         with suppress(Exception):
             logger.warning("run %s: the store did not answer: %s", self.run.id, error)
         return PassAborted(f"the store did not answer: {error}")
-
-
-def _transaction_depth() -> int:
-    """How many transactions and savepoints are open in this thread, on the database of durable's tables."""
-    return _depth_of(connections[conf.DATABASE])
-
-
-def _depth_of(connection: BaseDatabaseWrapper) -> int:
-    return len(connection.savepoint_ids) + connection.in_atomic_block
 
 
 def _log(event: Event, details: Mapping[str, Any]) -> None:

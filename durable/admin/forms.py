@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,11 +14,21 @@ from durable.core.entries import RunState
 from durable.core.location import MAX_NAME, escape
 from durable.ids import MAX_REASON, new_id
 from durable.inspection import RunFilter
+from durable.moments import in_utc
 
 __all__ = ["SINCE", "ActForm", "BulkForm", "FilterForm", "ReplayForm", "SendForm"]
 
 SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 _MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read at all; the codec's own limit is smaller
+
+
+class _MomentField(forms.DateTimeField):
+    def clean(self, value: Any) -> datetime | None:
+        found = super().clean(value)
+        try:
+            return None if found is None else in_utc(found)
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from error
 
 
 class FilterForm(forms.Form):
@@ -30,8 +40,8 @@ class FilterForm(forms.Form):
     queue = forms.CharField(required=False, max_length=200)
     waiting = forms.CharField(required=False, max_length=MAX_NAME)
     since = forms.ChoiceField(required=False, choices=[("", ""), *((each, each) for each in SINCE)])
-    begin = forms.DateTimeField(required=False, label="Created from")
-    end = forms.DateTimeField(required=False, label="Created until")
+    begin = _MomentField(required=False, label="Created from")
+    end = _MomentField(required=False, label="Created until")
 
     def wanted(self) -> RunFilter:
         """The filter without the search; fields that are wrong do not count."""

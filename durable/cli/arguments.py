@@ -14,6 +14,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 
 from durable.cli.output import FORMATS, Output
 from durable.core.duration import parse_duration
+from durable.moments import in_utc
 
 __all__ = [
     "JSON_HELP",
@@ -122,10 +123,10 @@ def moment(text: str) -> datetime:
     """A moment: an ISO 8601 date or time, in the current time zone unless it says another, or a duration before now."""
     found = _parsed(text)
     if found is not None:
-        return found if timezone.is_aware(found) else timezone.make_aware(found)
+        return in_utc(found if timezone.is_aware(found) else timezone.make_aware(found))
     try:
         return timezone.now() - parse_duration(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f'{text!r} is no moment: write "2 hours" for so long ago, or 2026-05-01T12:30') from None
 
 

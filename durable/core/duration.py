@@ -6,7 +6,7 @@ import math
 import re
 from datetime import datetime, timedelta
 
-__all__ = ["Duration", "check_moment", "parse_duration", "seconds"]
+__all__ = ["Duration", "check_moment", "later", "parse_duration", "seconds"]
 
 Duration = int | float | timedelta | str
 
@@ -50,6 +50,14 @@ def parse_duration(value: Duration, what: str = "a duration") -> timedelta:
 def seconds(value: Duration, what: str = "a duration") -> float:
     """`value` in seconds; raises as `parse_duration` does."""
     return parse_duration(value, what).total_seconds()
+
+
+def later(moment: datetime, duration: timedelta, what: str) -> datetime:
+    """The moment after `duration`. Raises ValueError where dates end before."""
+    try:
+        return moment + duration
+    except OverflowError:
+        raise ValueError(f"{what} of {duration} ends after the year 9999: choose a shorter one") from None
 
 
 def check_moment(moment: datetime, what: str = "a moment") -> datetime:

@@ -36,10 +36,15 @@ class StepInfo:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Commit what the journal holds, and patch the run's row. Answer: None, once it is committed."""
+    """Commit what the journal holds, and patch the run's row. Answer: None, once it is committed.
+
+    Raises OpenTransactionError where a transaction was left open that the commit would have become a part of, and has been
+    rolled back; not if the commit `is_failure`, and so tells of something worse, or ends the pass.
+    """
 
     run: RunPatch | None = None
     park_signal: int | None = None
+    is_failure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,14 +205,27 @@ class RollbackCheckpointError(DurableError):
 
 
 class OpenTransactionError(DurableError):
-    """An operation was called inside a transaction, which could take its record back."""
+    """A transaction was open around an operation, or left open by a step: it could take the record back."""
 
-    def __init__(self, operation: str) -> None:
+    def __init__(self, operation: str, problem: str = "", remedy: str = "") -> None:
         self.operation = operation
-        super().__init__(
-            f"{operation} was called inside transaction.atomic(): its record would be committed, or lost, with that "
-            "transaction. Call it outside, and put the transaction into the step: atomic=True makes the step's rows and "
-            "its record one commit"
+        problem = problem or (
+            "was called inside transaction.atomic(): its record would be committed, or lost, with that transaction"
+        )
+        remedy = remedy or (
+            "Call it outside, and put the transaction into the step: atomic=True makes the step's rows and its record one "
+            "commit"
+        )
+        super().__init__(f"{operation} {problem}. {remedy}")
+
+    @classmethod
+    def left_open_by(cls, operation: str, databases: Iterable[str]) -> OpenTransactionError:
+        """`operation` returned with transactions open on `databases`, which have been rolled back since."""
+        where = " and ".join(f'"{each}"' for each in databases)
+        return cls(
+            operation,
+            f"left a transaction open on the database {where}: it was rolled back",
+            "End it in the same function: write `with transaction.atomic():`, and leave autocommit on",
         )
 
 

@@ -74,13 +74,12 @@ def _compensate(journal: Journal, entry: Entry) -> Operation:
         raise Park(due)
     try:
         yield _handler_call(journal, entry)
+        journal.mark(entry, rollback_completed_at=journal.environment.now(), rollback_error=None)
+        yield Save()
     except ControlFlow:
         raise
     except Exception as error:
         yield from _failed(journal, entry, error)
-        return
-    journal.mark(entry, rollback_completed_at=journal.environment.now(), rollback_error=None)
-    yield Save()
 
 
 def _handler_call(journal: Journal, entry: Entry) -> Call:
@@ -118,8 +117,8 @@ def _failed(journal: Journal, entry: Entry, error: Exception) -> Operation:
         )
         retry_at = journal.environment.now() + timedelta(seconds=retry_delay(options, attempts))
     recorded = {**policy, "attempts": attempts, "retry_at": retry_at.isoformat() if retry_at else None}
-    journal.mark(entry, data={**entry.data, "rollback": recorded}, rollback_error=info)
-    yield Save()
+    journal.mark(entry, data={**entry.data, "rollback": recorded}, rollback_completed_at=None, rollback_error=info)
+    yield Save(is_failure=True)
     details = {
         "location": entry.location,
         "attempt": attempts,

@@ -19,6 +19,7 @@ from durable.core.errors import (
     Evicted,
     HistoryDivergedError,
     LeaseLost,
+    OpenTransactionError,
     Park,
     PassAborted,
     RunCrashedError,
@@ -80,6 +81,8 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     try:
         value = yield from scope.run(workflow)
         output = journal.environment.encode(value, "the output of the workflow")
+        if journal.environment.is_in_transaction():
+            raise OpenTransactionError("the end of the workflow")
     except Park as park:
         return (yield from _park(journal, park))
     except Evicted as eviction:

@@ -251,7 +251,7 @@ class _Attempt:
                 finished_ordinal=None,
                 next_attempt_at=retry_at,
             )
-        yield Save()
+        yield Save(is_failure=True)
         self._tell(error, will_retry, retry_at)
 
     def _failure_data(self, verdict: str, cause: Exception | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from durable.core.duration import later
 from durable.core.effects import Operation, Pause, Receive, Save
 from durable.core.entries import Entry, Kind, Message, Status
 from durable.core.errors import MessageTimeoutError, Park
@@ -28,7 +29,7 @@ def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime 
     node = scope.meet(Kind.SLEEP, name)
     entry = node.entry
     if entry is None:
-        deadline = moment if moment is not None else _after(scope.environment.now(), duration or timedelta())
+        deadline = moment if moment is not None else later(scope.environment.now(), duration or timedelta(), "a wait")
         entry = scope.create(node, Kind.SLEEP, data={"state": "pending", "deadline": deadline.isoformat()})
         scope.journal.mark(entry)
         is_new = True
@@ -53,13 +54,6 @@ def _rest_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) ->
     if is_new and scope.is_concurrent:
         yield Save()  # another branch may run for long before this pass parks and commits
     raise Park(deadline, doing=f'asleep in "{spoken(entry.location)}"')
-
-
-def _after(now: datetime, duration: timedelta) -> datetime:
-    try:
-        return now + duration
-    except OverflowError:
-        raise ValueError(f"a wait of {duration} ends after the year 9999: choose a shorter one") from None
 
 
 # -- messages
@@ -150,7 +144,7 @@ def complete(scope: Scope, entry: Entry, message_id: str, response: Any) -> Oper
 def _begin(scope: Scope, wait: Wait, entry: Entry) -> Entry:
     deadline = None
     if wait.timeout is not None:
-        deadline = _after(entry.created_at, wait.timeout).isoformat()
+        deadline = later(entry.created_at, wait.timeout, "a wait").isoformat()
     scope.journal.mark(
         entry,
         data={

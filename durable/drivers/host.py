@@ -46,6 +46,9 @@ class Host(Protocol):
     def calling(self, call: Call) -> AbstractContextManager[None]:
         """Around the call of a user's function, in the thread or task that calls it."""
 
+    def calling_here(self, call: Call) -> AbstractContextManager[None]:
+        """Around a function in the thread that it is called in: transactions that it leaves open are an error."""
+
     def is_evicted(self) -> bool:
         """Whether the pass has to end."""
 

@@ -143,17 +143,16 @@ def refused(effect: Call, error: BaseException) -> RuntimeError:
 
 def call_step(effect: Call, host: Host) -> Any:
     """Call a step's function in this thread, an async one with an event loop of its own."""
-    with host.calling(effect):
-        value = call_unawaited(effect, host)
+    with host.calling(effect), host.calling_here(effect), running_step(effect.info):
+        value = _called(effect, host)
         if inspect.isawaitable(value):
-            with running_step(effect.info):
-                value = async_to_sync(within_timeout)(effect, value)
+            value = async_to_sync(within_timeout)(effect, value)
         return value
 
 
 def call_unawaited(effect: Call, host: Host) -> Any:
     """Call a step's function in this thread; what it returns, awaitable or not. For a caller that is `host.calling`."""
-    with running_step(effect.info):
+    with host.calling_here(effect), running_step(effect.info):
         return _called(effect, host)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from durable import audit, backend
 from durable.backend import Backend
 from durable.core.current import running_run
+from durable.core.duration import later
 from durable.core.entries import ActionRecord, RunRecord
 from durable.core.errors import RunConflictError
 from durable.ids import check_id, check_queue, new_id
@@ -102,7 +103,7 @@ def _new_run(at: Backend, request: StartRequest, call: Call) -> RunRecord:
         queue=check_queue(request.queue),
         input=at.codec.encode({"args": list(args), "kwargs": kwargs}, what=f"the input of {request.workflow}"),
         created_at=now,
-        wake_at=now + timedelta(seconds=request.delay),
+        wake_at=later(now, timedelta(seconds=request.delay), "a delay"),
         parent_id=running_run(),
     )
 

@@ -115,18 +115,17 @@ class TestWhatNeedsAPerson:
         stage.start(flows.switched, id="diverged")
         Run.objects.filter(pk="diverged").update(error=ErrorInfo("HistoryDivergedError", "no"))
         stage.advance(minutes=3)
-        found = kinds(stage)
-        assert {kind: [run for run, _ in finding.runs] for kind, finding in found.items()} == {
-            "exhausted": ["exhausted"],
-            "rollback_failed": ["stuck"],
-            "unclaimed": ["unclaimed", "held"],
-            "stale_lease": ["held"],
-            "wait_overdue": ["overdue"],
-            "diverged": ["diverged"],
-        } or [run for run, _ in found["diverged"].runs] in (["diverging"], ["diverged"])
-        both = [f for f in findings(stage.now, look_at_workers()) if f.kind == "diverged"]
-        assert sorted(run for finding in both for run, _ in finding.runs) == ["diverged", "diverging"]
-        assert all(finding.advice for finding in found.values())
+        found = findings(stage.now, look_at_workers())
+        assert sorted((finding.kind, sorted(run for run, _ in finding.runs)) for finding in found) == [
+            ("diverged", ["diverged"]),
+            ("diverged", ["diverging"]),
+            ("exhausted", ["exhausted"]),
+            ("rollback_failed", ["stuck"]),
+            ("stale_lease", ["held"]),
+            ("unclaimed", ["held", "unclaimed"]),
+            ("wait_overdue", ["overdue"]),
+        ]
+        assert all(finding.advice for finding in found)
 
     def test_a_queue_without_a_worker(self, stage: Stage, redis_connection: "redis.Redis") -> None:
         redis_connection.flushdb()
@@ -153,9 +152,7 @@ class TestWhatNeedsAPerson:
         stage.start(flows.quick, id="held", settle=False)
         stage.claim("held")
         workers = look_at_workers().workers
-        assert [(each.state, each.queues) for each in workers if each.state != "unknown"] == [
-            ("starting", ("default", "high"))
-        ] or workers[0].queues == ("default", "high")
+        assert [each.queues for each in workers if each.state != "unknown"] == [("default", "high")]
         [stranger] = [each for each in workers if each.state == "unknown"]  # held by a process that Redis does not know
         assert (stranger.host, stranger.pid, [run.id for run in stranger.runs]) == ("host", 4711, ["held"])
 

@@ -126,6 +126,8 @@ def test_forms_of_actions(api: Api, path: str, body: Any) -> None:
         "/runs?created_from=yesterday",
         "/runs?created_from=2026-01-01T00:00:00",
         "/runs?created_from=2026-01-01",
+        "/runs?created_from=0001-01-01T00:00:00%2B14:00",
+        "/runs?created_until=9999-12-31T23:59:59-14:00",
         "/runs?workflow=a&workflow=b",
         "/runs?queue=%00",
         "/runs/a?expand=everything",

@@ -126,6 +126,11 @@ def test_start_many(h: Harness) -> None:
         (lambda: order.using(id="a\nb").start(1), ValueError, "printable"),
         (lambda: order.using(id=5).start(1), TypeError, "a run's id is text, not 5"),  # type: ignore[arg-type]
         (lambda: order.using(delay=-1), ValueError, "a delay must not be negative"),
+        (
+            lambda: order.using(delay="9999999 days").start(1),
+            ValueError,
+            "ends after the year 9999: choose a shorter one",
+        ),
         (lambda: order.using(on_conflict="ignore"), ValueError, 'is "return" or "error"'),  # type: ignore[arg-type]
         (lambda: order.using(id="x").start_many([(1,)]), TypeError, "cannot share one id"),
         (lambda: order.start_many([(1,), (2,)], ids=["a"]), ValueError, ""),

@@ -88,6 +88,8 @@ class TestList:
             (["--limit", "0"], "at least 1"),
             (["--state", "sleping"], "sleping"),
             (["--created-since", "soon"], "2 hours"),
+            (["--created-since", "999999999999 days"], "2 hours"),
+            (["--created-since", "0001-01-01T00:00+14:00"], "before the year 1"),
         ],
     )
     def test_what_cannot_be_meant(self, shell: Shell, arguments: list[str], says: str) -> None:

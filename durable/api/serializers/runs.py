@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from django.utils import timezone
@@ -15,7 +14,6 @@ from durable.api.paging import PageQuery
 from durable.api.serializers.strict import Moment, Query, Text, Words
 from durable.api.waiting import MAX_WAIT
 from durable.audit import revision
-from durable.conf import conf
 from durable.core.entries import RunState
 from durable.core.errors import ErrorInfo
 from durable.inspection import awaited_queues, explain, explain_fully, payload, possible_verbs, redacted
@@ -51,15 +49,6 @@ def error_of(run: Run, error: ErrorInfo | None, *, may_see_payloads: bool) -> di
         "message": str(redacted(run.workflow, "error", error.message)),
         "traceback": str(redacted(run.workflow, "traceback", error.traceback)) if may_see_payloads else None,
     }
-
-
-def _redacted(run: Run) -> Run:
-    """The run as explanations may quote it."""
-    if run.error is None or not conf.REDACT:
-        return run
-    shown = copy(run)
-    shown.error = replace(run.error, message=str(redacted(run.workflow, "error", run.error.message)), traceback="")
-    return shown
 
 
 @extend_schema_serializer(component_name="Error")
@@ -122,7 +111,7 @@ class RunSerializer(serializers.Serializer[Run]):
     @extend_schema_field(ExplanationSerializer)
     def get_explanation(self, run: Run) -> Any:
         """From the row alone."""
-        return asdict(explain(_redacted(run), timezone.now()))
+        return asdict(explain(run, timezone.now()))
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_waiting_for(self, run: Run) -> list[str] | None:
@@ -161,7 +150,7 @@ class RunDetailSerializer(RunSerializer):
     @extend_schema_field(ExplanationSerializer)
     def get_explanation(self, run: Run) -> Any:
         """From all that can be known."""
-        return asdict(explain_fully(_redacted(run), timezone.now()))
+        return asdict(explain_fully(run, timezone.now()))
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_input(self, run: Run) -> Any:

@@ -12,6 +12,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable.ids import MAX_ID, check_id
+from durable.moments import BEYOND, in_utc
 
 __all__ = ["Flag", "Form", "Id", "Moment", "Query", "QueryFlag", "Text", "Value", "Words"]
 
@@ -72,7 +73,7 @@ class Moment(serializers.DateTimeField):
 
     default_error_messages = {
         "naive": "Name the time zone: 2026-01-31T12:00:00Z.",
-        "beyond": "In UTC this is before the year 1 or after the year 9999.",
+        "beyond": BEYOND,
     }
 
     def __init__(self, **options: Any) -> None:
@@ -83,8 +84,8 @@ class Moment(serializers.DateTimeField):
         if timezone.is_naive(value):
             self.fail("naive")
         try:
-            return value.astimezone(UTC)
-        except OverflowError:
+            return in_utc(value)
+        except ValueError:
             self.fail("beyond")
 
 

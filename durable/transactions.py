@@ -1,0 +1,134 @@
+"""The transactions that user code has open in the threads of a pass, and may have left open.
+
+A record that is written inside one of them is committed with it, or lost with it. Owns noticing that and rolling back;
+what follows for the run is the engine's to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from django.db import Error, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from durable.conf import conf
+from durable.core.errors import OpenTransactionError
+
+__all__ = ["PassTransactions"]
+
+logger = logging.getLogger("durable.pass")
+
+_BEGUN: Final = (2, 3)  # libpq's PQTRANS_INTRANS and PQTRANS_INERROR
+
+
+class PassTransactions:
+    """What is open in each thread that works on a pass, besides what was open around the pass: a test's, perhaps."""
+
+    def __init__(self) -> None:
+        self._here = threading.local()
+        self._here.around = _depths()
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def forget_thread(self) -> None:
+        """The thread's connections may be others from now on."""
+        self._here.__dict__.clear()
+
+    def is_open(self) -> bool:
+        """Whether what is written now, on the database of durable's tables, could be taken back."""
+        here = self._here  # asked at every operation, also of a replay: looked up once a thread
+        if (connection := getattr(here, "connection", None)) is None:
+            connection = here.connection = connections[conf.DATABASE]
+            here.depth = getattr(here, "around", {}).get(conf.DATABASE, 0)
+        return bool(depth(connection) > here.depth)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around a step's function, wherever it runs."""
+        with self._lock:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    @contextmanager
+    def function(self, what: str) -> Iterator[None]:
+        """Around a synchronous function, in its thread: what it leaves open is rolled back.
+
+        Raises OpenTransactionError if it returned, for then it is a mistake that nobody has noticed yet.
+        """
+        before = _depths()
+        try:
+            yield
+        except BaseException:
+            _roll_back(before)
+            raise
+        if left := _roll_back(before):
+            raise OpenTransactionError.left_open_by(what, left)
+
+    def make_way(self, *, is_told: bool) -> bool:
+        """Before a commit of the pass: roll back what is open. False if a step, in a task, is still at it.
+
+        Raises OpenTransactionError for what was rolled back, unless the run `is_told` of something worse.
+        """
+        if not self.is_open():
+            return True
+        if self._running:
+            return False
+        left = _roll_back(getattr(self._here, "around", {}))
+        error = OpenTransactionError.left_open_by("what came before this commit", left)
+        if not is_told:
+            raise error
+        logger.error("%s", error)
+        return True
+
+
+def depth(connection: BaseDatabaseWrapper) -> int:
+    """How many transactions and savepoints are open on the connection; one that was begun past Django counts too."""
+    nested = len(connection.savepoint_ids) + connection.in_atomic_block
+    if nested or connection.connection is None:
+        return nested
+    return int(not connection.autocommit or _is_begun(connection))
+
+
+def _is_begun(connection: BaseDatabaseWrapper) -> bool:
+    if connection.vendor == "postgresql":
+        return connection.connection.info.transaction_status in _BEGUN
+    if connection.vendor == "sqlite":
+        return bool(connection.connection.in_transaction)
+    return False
+
+
+def _depths() -> dict[str, int]:
+    """What is open in this thread, by database; of one that has not been used nothing."""
+    return {each.alias: depth(each) for each in connections.all(initialized_only=True)}
+
+
+def _roll_back(before: dict[str, int]) -> list[str]:
+    """Roll back what is open beyond `before`; the databases where there was something."""
+    left = []
+    for connection in connections.all(initialized_only=True):
+        wanted = before.get(connection.alias, 0)
+        if depth(connection) <= wanted:
+            continue
+        left.append(connection.alias)
+        try:
+            _unwind(connection, wanted)
+        except Error:  # with the connection its transactions are gone
+            connection.close()
+    return left
+
+
+def _unwind(connection: BaseDatabaseWrapper, wanted: int) -> None:
+    abandoned = OpenTransactionError("")
+    while connection.in_atomic_block and depth(connection) > wanted:
+        transaction.atomic(connection.alias).__exit__(type(abandoned), abandoned, None)
+    if depth(connection) > wanted:
+        connection.rollback()
+        connection.set_autocommit(True)
