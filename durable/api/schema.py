@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import get_doc
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from durable.api.serializers.problem import ProblemSerializer
@@ -82,6 +83,10 @@ class Description(AutoSchema):
     def get_auth(self) -> list[Any]:
         """Whatever the host says; it is not known here."""
         return []
+
+    def get_description(self) -> str:
+        """What the method says; what the class says is about the code."""
+        return get_doc(getattr(self.view, self.method.lower()))
 
     def get_tags(self) -> list[str]:
         """What the view is about."""

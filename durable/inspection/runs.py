@@ -22,6 +22,7 @@ from durable.conf import conf
 from durable.core.entries import RunState
 from durable.core.location import ANY_QUEUE, escape
 from durable.inspection.keys import Behind, Cursor, InvalidCursorError, UpTo
+from durable.inspection.payloads import shown_error
 from durable.models import Attempt, Run
 from durable.querysets import RunQuerySet
 
@@ -95,7 +96,8 @@ def list_runs(
     by_id = bool(wanted.id_prefix)
     after = Cursor.parsed(cursor, by_id=by_id) if cursor else None
     runs = Run.objects.using(conf.DATABASE) if within is None else within
-    lanes = [_Lane(each, by_id=by_id, after=after) for each in _lanes(runs, wanted, is_limited=within is not None)]
+    plans = _lanes(runs, wanted, is_limited=within is not None)
+    lanes = [_Lane(each, by_id=by_id, after=after, shown_text=wanted.error_text) for each in plans]
     return _merged([lane.read(limit) for lane in lanes], by_id=by_id, limit=limit)
 
 
@@ -192,6 +194,7 @@ class _Lane:
     plan: _Plan
     by_id: bool
     after: Cursor | None
+    shown_text: str
     _runs: RunQuerySet = field(init=False)
 
     def __post_init__(self) -> None:
@@ -207,7 +210,14 @@ class _Lane:
         if end is not None:
             runs = runs.filter(Q(id__lte=end.id) if self.by_id else UpTo(end))
         found = list(runs.defer("input", "output")[: limit + 1])
-        return _Found(found, Cursor.of(found[-1], by_id=self.by_id) if len(found) > limit else end)
+        seen_to = Cursor.of(found[-1], by_id=self.by_id) if len(found) > limit else end
+        return _Found([run for run in found if self._is_shown(run)], seen_to)
+
+    def _is_shown(self, run: Run) -> bool:
+        """Whether what was looked for can be seen: a search must not tell what the project's hook hides."""
+        if not self.shown_text or not conf.REDACT:
+            return True
+        return self.shown_text.casefold() in shown_error(run.workflow, run.error).casefold()
 
     def _window_end(self) -> Cursor | None:
         last = self._runs.values_list("created_at", "id")[WINDOW - 1 : WINDOW].first()

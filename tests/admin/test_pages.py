@@ -218,6 +218,15 @@ def test_redaction_holds_on_every_page(failed: Run, operator: Client, settings: 
     assert "the redaction hook failed" in body
 
 
+def test_a_search_does_not_tell_what_is_redacted(failed: Run, operator: Client, settings: Settings) -> None:
+    found = f'href="{url("change", "run")}"'
+    for text in ("no answer for", "stepexhausted"):
+        assert found in text_of(operator.get(url("changelist"), {"q": text}))
+    settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide"}
+    assert found not in text_of(operator.get(url("changelist"), {"q": "no answer for"}))
+    assert found in text_of(operator.get(url("changelist"), {"q": "StepExhausted"}))  # its type is not redacted
+
+
 def test_pages_cost_a_constant_number_of_queries(
     stage: Stage, operator: Client, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:

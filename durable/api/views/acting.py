@@ -58,7 +58,7 @@ class ActionView(View):
 
 
 class WakeView(ActionView):
-    """wake"""
+    """To wake a run."""
 
     action = "wake"
     takes = WakeForm
@@ -77,7 +77,7 @@ class WakeView(ActionView):
 
 
 class PauseView(ActionView):
-    """pause"""
+    """To pause a run."""
 
     action = "pause"
 
@@ -95,7 +95,7 @@ class PauseView(ActionView):
 
 
 class ResumeView(ActionView):
-    """resume"""
+    """To resume a run."""
 
     action = "resume"
 
@@ -110,7 +110,7 @@ class ResumeView(ActionView):
 
 
 class CancelView(ActionView):
-    """cancel"""
+    """To cancel a run."""
 
     action = "cancel"
     takes = CancelForm
@@ -129,7 +129,7 @@ class CancelView(ActionView):
 
 
 class RecoverView(ActionView):
-    """recover"""
+    """To recover a run."""
 
     action = "recover"
 
@@ -144,7 +144,7 @@ class RecoverView(ActionView):
 
 
 class RestartView(ActionView):
-    """restart"""
+    """To restart a run."""
 
     action = "restart"
     takes = RestartForm
@@ -168,7 +168,7 @@ class RestartView(ActionView):
 
 
 class ReplayView(ActionView):
-    """replay"""
+    """To replay a run."""
 
     action = "replay"
     takes = ReplayForm
