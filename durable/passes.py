@@ -41,7 +41,7 @@ from durable.recommit import commit_again
 from durable.registry import WorkflowDefinition
 from durable.store import Store
 from durable.store.transactions import BROKEN
-from durable.transactions import PassTransactions, depth
+from durable.transactions import PassTransactions, is_within
 
 __all__ = ["Eviction", "PassOutcome", "execute_pass"]
 
@@ -318,7 +318,7 @@ class _Pass:
                 try:
                     return self.store.commit(batch)
                 except DATABASE_TROUBLE as trouble:
-                    if in_transaction or depth(connections[conf.DATABASE]):
+                    if in_transaction or is_within():
                         raise
                     return commit_again(
                         batch, trouble, run=self.run, store=self.store, holder=self.eviction, now=self.now

@@ -18,7 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from durable.conf import conf
 from durable.core.errors import OpenTransactionError
 
-__all__ = ["PassTransactions"]
+__all__ = ["PassTransactions", "is_within"]
 
 logger = logging.getLogger("durable.pass")
 
@@ -39,12 +39,9 @@ class PassTransactions:
         self._here.__dict__.clear()
 
     def is_open(self) -> bool:
-        """Whether what is written now, on the database of durable's tables, could be taken back."""
-        here = self._here  # asked at every operation, also of a replay: looked up once a thread
-        if (connection := getattr(here, "connection", None)) is None:
-            connection = here.connection = connections[conf.DATABASE]
-            here.depth = getattr(here, "around", {}).get(conf.DATABASE, 0)
-        return bool(depth(connection) > here.depth)
+        """Whether what is written now, on the database of durable's tables, could be taken back with a transaction."""
+        connection = self._own()
+        return bool(_nested(connection) > self._here.depth)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -77,7 +74,8 @@ class PassTransactions:
 
         Raises OpenTransactionError for what was rolled back, unless the run `is_told` of something worse.
         """
-        if not self.is_open():
+        connection = self._own()
+        if _depth(connection) <= self._here.depth:
             return True
         if self._running:
             return False
@@ -88,26 +86,46 @@ class PassTransactions:
         logger.error("%s", error)
         return True
 
+    def _own(self) -> BaseDatabaseWrapper:
+        """This thread's connection to durable's tables; asked for at every operation, so it is looked up once."""
+        here = self._here
+        found: BaseDatabaseWrapper | None = getattr(here, "connection", None)
+        if found is None:
+            found = here.connection = connections[conf.DATABASE]
+            here.depth = getattr(here, "around", {}).get(conf.DATABASE, 0)
+        return found
 
-def depth(connection: BaseDatabaseWrapper) -> int:
-    """How many transactions and savepoints are open on the connection; one that was begun past Django counts too."""
-    nested = len(connection.savepoint_ids) + connection.in_atomic_block
+
+def is_within() -> bool:
+    """Whether this thread has a transaction open on the database of durable's tables."""
+    return _nested(connections[conf.DATABASE]) > 0
+
+
+def _nested(connection: BaseDatabaseWrapper) -> int:
+    """How many transactions and savepoints are open on the connection, as Django knows."""
+    return len(connection.savepoint_ids) + connection.in_atomic_block
+
+
+def _depth(connection: BaseDatabaseWrapper) -> int:
+    """As `_nested`; one that was begun past Django counts too."""
+    nested = _nested(connection)
     if nested or connection.connection is None:
         return nested
     return int(not connection.autocommit or _is_begun(connection))
 
 
 def _is_begun(connection: BaseDatabaseWrapper) -> bool:
+    raw = connection.connection
     if connection.vendor == "postgresql":
-        return connection.connection.info.transaction_status in _BEGUN
+        return getattr(raw, "pgconn", raw).transaction_status in _BEGUN
     if connection.vendor == "sqlite":
-        return bool(connection.connection.in_transaction)
+        return bool(raw.in_transaction)
     return False
 
 
 def _depths() -> dict[str, int]:
     """What is open in this thread, by database; of one that has not been used nothing."""
-    return {each.alias: depth(each) for each in connections.all(initialized_only=True)}
+    return {each.alias: _depth(each) for each in connections.all(initialized_only=True)}
 
 
 def _roll_back(before: dict[str, int]) -> list[str]:
@@ -115,7 +133,7 @@ def _roll_back(before: dict[str, int]) -> list[str]:
     left = []
     for connection in connections.all(initialized_only=True):
         wanted = before.get(connection.alias, 0)
-        if depth(connection) <= wanted:
+        if _depth(connection) <= wanted:
             continue
         left.append(connection.alias)
         try:
@@ -127,8 +145,8 @@ def _roll_back(before: dict[str, int]) -> list[str]:
 
 def _unwind(connection: BaseDatabaseWrapper, wanted: int) -> None:
     abandoned = OpenTransactionError("")
-    while connection.in_atomic_block and depth(connection) > wanted:
+    while connection.in_atomic_block and _depth(connection) > wanted:
         transaction.atomic(connection.alias).__exit__(type(abandoned), abandoned, None)
-    if depth(connection) > wanted:
+    if _depth(connection) > wanted:
         connection.rollback()
         connection.set_autocommit(True)

@@ -81,6 +81,9 @@ def database_from(url: str) -> dict[str, Any]:
             "init_command": "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;",
             **config.get("OPTIONS", {}),
         }
+    else:
+        # Sessions are this process's own, so statements are prepared in them; not so behind a pooler in transaction mode.
+        config["OPTIONS"] = {"prepare_threshold": 5, **config.get("OPTIONS", {})}
     return config
 
 

@@ -2,7 +2,8 @@
 
 Owns the shortest way to PostgreSQL that Django's connection leaves open: its cursors cost more than what they execute
 here, and its loader of moments more than all other columns. Whatever Django minds about a connection is minded here as well (health checks, threads, async code, broken
-transactions, its own exceptions); where somebody listens to statements, they go through Django's cursor.
+transactions, its own exceptions); where somebody listens to statements, they go through Django's cursor. Statements are
+prepared by name if the connection's OPTIONS allow it by a `prepare_threshold`, which Django sets to None for poolers' sake.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import psycopg
 from django.db import connections
@@ -17,11 +19,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 
 __all__ = ["Function", "Row", "rows", "text"]
 
 Row = tuple[str | None, ...]
 
+_FORGOTTEN: Final = b"26000"  # SQLSTATE of a prepared statement that does not exist
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
@@ -32,6 +36,7 @@ class Function:
         self.name = name
         numbered = ", ".join(f"${number}::{type}" for number, type in enumerate(types, start=1))
         self._direct = self._statement(numbered, columns).encode()
+        self._prepared_name = name.encode()
         self._portable = self._statement(", ".join(f"%s::{type}" for type in types), columns)
 
     def _statement(self, parameters: str, columns: Sequence[str]) -> str:
@@ -52,10 +57,33 @@ class Function:
         raw: psycopg.Connection[Any] = connection.connection
         with connection.wrap_database_errors:
             if uninterrupted and raw.autocommit and raw.pgconn.transaction_status == TransactionStatus.IDLE:
-                return _at_once(raw, self._direct, texts)
-            found = psycopg.Cursor(raw).execute(self._portable, texts, prepare=False)
+                return self._at_once(raw, [None if each is None else each.encode() for each in texts])
+            found = psycopg.Cursor(raw).execute(self._portable, texts)
             [row] = found.fetchall()
             return row  # type: ignore[no-any-return]  # a tuple, by the connection's row factory
+
+    def _at_once(self, raw: psycopg.Connection[Any], values: list[bytes | None]) -> Row:
+        with raw.lock:
+            if self._is_prepared(raw):
+                answer = raw.pgconn.exec_prepared(self._prepared_name, values)  # type: ignore[arg-type]  # NULL is None
+                if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
+                    return _row(answer)
+                _uses.pop(raw)  # somebody has discarded what the session knew; nothing was executed
+            return _row(raw.pgconn.exec_params(self._direct, values))
+
+    def _is_prepared(self, raw: psycopg.Connection[Any]) -> bool:
+        """Whether the session knows the statement by name; it is told from the time on when that pays."""
+        if raw.prepare_threshold is None:
+            return False
+        uses = _uses.setdefault(raw, {})
+        count = uses[self.name] = uses.get(self.name, 0) + 1
+        if count == raw.prepare_threshold + 1:
+            _check(raw.pgconn.prepare(self._prepared_name, self._direct))
+        return count > raw.prepare_threshold
+
+
+#: How often each connection has called each function; not in a transaction, so what is prepared stays.
+_uses: WeakKeyDictionary[psycopg.Connection[Any], dict[str, int]] = WeakKeyDictionary()
 
 
 def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]] | None:
@@ -66,7 +94,7 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
         return None
     _make_ready(connection)
     with connection.wrap_database_errors:
-        cursor = psycopg.Cursor(connection.connection).execute(statement, parameters, prepare=False, binary=True)
+        cursor = psycopg.Cursor(connection.connection).execute(statement, parameters, binary=True)
         return cursor.fetchall() if cursor.description else []
 
 
@@ -96,12 +124,15 @@ def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: Sequ
         return row
 
 
-def _at_once(raw: psycopg.Connection[Any], statement: bytes, texts: Sequence[str | None]) -> Row:
-    with raw.lock:
-        answer = raw.pgconn.exec_params(statement, [None if text is None else text.encode() for text in texts])
-    if answer.status not in _ANSWERED:
-        if answer.error_field(DiagnosticField.SQLSTATE) is None:  # libpq says so, not the server: the connection broke
-            raise psycopg.OperationalError(answer.error_message.decode(errors="replace"))
-        raise error_from_result(answer)
+def _check(answer: PGresult) -> None:
+    if answer.status in _ANSWERED:
+        return
+    if answer.error_field(DiagnosticField.SQLSTATE) is None:  # libpq says so, not the server: the connection broke
+        raise psycopg.OperationalError(answer.error_message.decode(errors="replace"))
+    raise error_from_result(answer)
+
+
+def _row(answer: PGresult) -> Row:
+    _check(answer)
     values = (answer.get_value(0, column) for column in range(answer.nfields))
     return tuple(None if value is None else value.decode() for value in values)
