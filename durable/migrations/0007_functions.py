@@ -254,6 +254,19 @@ BEGIN
 END $$
 """
 
+#: The end of a run that completed, when that is all there is to write. As RECORD.
+FUNCTIONS["durable_complete_1"] = """
+CREATE FUNCTION durable_complete_1(of_run text, with_fence bigint, at timestamptz, with_output text)
+RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+BEGIN
+  UPDATE durable_run SET state = 'completed', output = with_output, error = NULL, origins = '[]', wake_at = NULL,
+    waiting_for = '', summary = '', lease_expires_at = NULL, worker = '', request = '', diverged_at = NULL,
+    finished_at = at
+  WHERE id = of_run AND fence = with_fence;
+  RETURN CASE WHEN FOUND THEN '' END;
+END $$
+"""
+
 
 def create(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
     if schema_editor.connection.vendor == "postgresql":

@@ -14,11 +14,22 @@ from typing import Any, Final
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 
-from durable.core.entries import Entry, RunPatch
+from durable.core.entries import Entry, RunPatch, RunState
 from durable.store.calls import Function, text
 from durable.store.rows import ENTRY, METADATA, same
 
-__all__ = ["COMMIT", "FLUSH", "PATCHED", "RECORD", "SEND", "START", "make_missing", "recorded"]
+__all__ = [
+    "COMMIT",
+    "COMPLETE",
+    "FLUSH",
+    "PATCHED",
+    "RECORD",
+    "SEND",
+    "START",
+    "is_completion",
+    "make_missing",
+    "recorded",
+]
 
 
 def _as_text(dump: Callable[[Any], Any]) -> Callable[[Any], str]:
@@ -55,8 +66,32 @@ COMMIT: Final = Function(
     ["pending", "rings"],
 )
 
+#: Run, fence, moment and output of a run that ends as `is_completion` tells. As RECORD.
+COMPLETE: Final = Function("durable_complete_1", ["text", "bigint", "timestamptz", "text"])
+
 #: The columns of a run that a patch may have; COMMIT's function names each.
 PATCHED: Final = frozenset(RunPatch.__annotations__) | {"fence"}
+
+#: What COMPLETE's function writes, beside the output and the moment.
+_COMPLETION: Final[RunPatch] = {
+    "state": RunState.COMPLETED,
+    "error": None,
+    "origins": [],
+    "wake_at": None,
+    "waiting_for": "",
+    "summary": "",
+    "lease_expires_at": None,
+    "worker": "",
+    "request": "",
+    "diverged_at": None,
+}
+
+
+def is_completion(patch: RunPatch) -> bool:
+    """Whether COMPLETE's function writes all that `patch` says."""
+    if patch.get("output") is None or patch.get("finished_at") is None or len(patch) != len(_COMPLETION) + 2:
+        return False
+    return all(patch.get(name, _COMPLETION) == value for name, value in _COMPLETION.items())
 
 
 _DUMPS: Final = [_as_text(dump) for columns in (ENTRY, METADATA) for dump in columns.dumps.values()]

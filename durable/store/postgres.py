@@ -198,6 +198,8 @@ class PostgresStore:
     def commit(self, batch: Batch) -> Committed:
         if _only_entries(batch):
             return self._flush(batch)
+        if _only_completes(batch):
+            return self._complete(batch)
         written = self._write(
             run_id=batch.run_id,
             fence=batch.fence,
@@ -223,6 +225,17 @@ class PostgresStore:
             [request] = functions.RECORD(self.alias, values, uninterrupted=True)
         else:
             [request] = functions.FLUSH(self.alias, [run, fence, _entry_rows(entries)], uninterrupted=True)
+        if request is None:
+            raise LeaseLost
+        return Committed(request=request)
+
+    def _complete(self, batch: Batch) -> Committed:
+        assert batch.run is not None
+        finished_at, output = batch.run["finished_at"], batch.run["output"]
+        assert finished_at is not None
+        assert output is not None
+        values = [pack(batch.run_id), str(batch.fence), text(finished_at), pack(output)]
+        [request] = functions.COMPLETE(self.alias, values, uninterrupted=True)
         if request is None:
             raise LeaseLost
         return Committed(request=request)
@@ -287,8 +300,18 @@ class PostgresStore:
 
 
 def _only_entries(batch: Batch) -> bool:
+    return bool(batch.entries) and batch.run is None and _has_no_others(batch)
+
+
+def _only_completes(batch: Batch) -> bool:
+    if batch.entries or batch.run is None or not _has_no_others(batch):
+        return False
+    return functions.is_completion(batch.run)
+
+
+def _has_no_others(batch: Batch) -> bool:
     others = batch.deleted or batch.attempts or batch.received or batch.completed or batch.returned or batch.sends
-    return bool(batch.entries) and not others and batch.run is None and batch.park_signal is None
+    return not others and batch.park_signal is None
 
 
 def _entry_rows(entries: Iterable[Entry]) -> str:

@@ -77,7 +77,7 @@ def test_what_runs_do_most_often_is_left_to_functions_whose_plans_are_kept() -> 
     sent = statements_of(lambda: handle.send("news", 0.0))
     assert "FROM durable_send_" in sent[-1]
     statements = statements_of(shift)
-    written = [each for each in statements if "durable_claim_" in each or "durable_commit_" in each]
+    written = [each for each in statements if re.search("durable_(claim|commit|complete)_", each)]
     read = [each for each in statements if each.startswith("SELECT e.") or "ORDER BY" in each]
     assert len(written) + len(read) == len(statements), statements
 

@@ -30,6 +30,7 @@ NAMES = (
     "durable_send_1",
     "durable_sends_1",
     "durable_commit_1",
+    "durable_complete_1",
 )
 
 #: A value for every column that a patch may have, other than that of a run in the hands of a worker.
@@ -111,6 +112,40 @@ def test_a_new_run_is_created_by_the_function_and_a_special_one_by_a_statement(p
         assert postgres_store.create([special]) == [(special, True)]
     assert ["durable_start_1" in each["sql"] for each in captured.captured_queries] == [True, False]
     assert (the(postgres_store, "a"), the(postgres_store, "b")) == (usual, special)
+
+
+COMPLETION: dict[str, Any] = {
+    "state": RunState.COMPLETED,
+    "output": '"ä\x00"',
+    "error": None,
+    "origins": [],
+    "wake_at": None,
+    "waiting_for": "",
+    "summary": "",
+    "lease_expires_at": None,
+    "worker": "",
+    "request": "",
+    "diverged_at": None,
+    "finished_at": at(5),
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "is_usual"),
+    [({}, True), ({"summary": "why"}, False), ({"crashes": 1}, False), ({"state": RunState.FAILED}, False)],
+)
+def test_a_usual_completion_is_written_by_its_own_function_and_is_the_same(
+    postgres_store: PostgresStore, other: dict[str, Any], is_usual: bool
+) -> None:
+    before = {name: value for name, value in CHANGED.items() if name in COMPLETION and name != "state"}
+    held = started(postgres_store)
+    commit(postgres_store, held, run=before)
+    with CaptureQueriesContext(connections[POSTGRES]) as captured:
+        with pytest.raises(LeaseLost):
+            commit(postgres_store, held, fence=held.fence - 1, run={**COMPLETION, **other})
+        commit(postgres_store, held, run={**COMPLETION, **other})
+    assert ["durable_complete_1" in each["sql"] for each in captured.captured_queries] == [is_usual] * 2
+    assert the(postgres_store) == replace(held, **{**COMPLETION, **other})
 
 
 def everything(store: Store) -> list[object]:
