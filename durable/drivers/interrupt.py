@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
+from durable.drivers import watchdog
+
 __all__ = ["TimedOut", "call_with_timeout"]
 
 T = TypeVar("T")
@@ -63,23 +65,23 @@ def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
 
 
 def _call_with_watchdog(call: Callable[[], T], timeout: float) -> T:
-    watch = _Watch(threading.get_ident())
-    timer = threading.Timer(timeout, watch.interrupt)
-    timer.daemon = True
+    target = _Target(threading.get_ident())
+    watch: watchdog.Watch | None = None
     try:
-        try:  # the timer may go off before the next line
-            timer.start()
+        try:  # the time may be over before the next line
+            watch = watchdog.watch(timeout, target.interrupt)
             return call()
         finally:
-            watch.end()
+            target.leave()
     except _Interruption:
         raise TimedOut from None
     finally:
-        timer.cancel()
+        if watch is not None:
+            watch.end()
 
 
-class _Watch:
-    """Interrupts a thread, unless its call has ended."""
+class _Target:
+    """A thread that may be interrupted, until its call has ended."""
 
     def __init__(self, thread_id: int) -> None:
         self._thread_id = thread_id
@@ -93,7 +95,7 @@ class _Watch:
                 self._has_fired = True
                 _raise_in(self._thread_id, _Interruption)
 
-    def end(self) -> None:
+    def leave(self) -> None:
         with self._lock:
             self._is_running = False
         if self._has_fired:

@@ -6,6 +6,7 @@ the rows themselves, whose `xmin` is the transaction that wrote them. Each bound
 
 from __future__ import annotations
 
+import re
 import threading
 import tracemalloc
 from collections.abc import Callable

@@ -1,0 +1,61 @@
+"""One thread for all timeouts of branches: what is called off never comes, what is left comes in time and in order."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from durable.drivers import watchdog
+from durable.drivers.watchdog import watch
+
+
+def threads() -> int:
+    return sum(thread.name == "durable-timeouts" for thread in threading.enumerate())
+
+
+def test_calls_come_in_the_order_of_their_moments() -> None:
+    seen: list[str] = []
+    done = threading.Event()
+    watch(0.15, done.set)
+    watch(0.1, lambda: seen.append("late"))
+    watch(0.05, lambda: seen.append("early"))
+    assert done.wait(60)
+    assert seen == ["early", "late"]
+    assert threads() == 1
+
+
+def test_what_is_called_off_never_comes_and_is_forgotten() -> None:
+    seen: list[int] = []
+    for number in range(10_000):
+        watch(3600, lambda number=number: seen.append(number)).end()  # type: ignore[misc]  # a lambda's default
+    assert len(watchdog._watchdog._watches) < 1_000
+    done = threading.Event()
+    watch(0.01, done.set)
+    assert done.wait(60)
+    assert seen == []
+
+
+def test_the_thread_ends_when_there_is_nothing_to_watch_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "_IDLE", 0.01)
+    watchdog._forget()
+    for _ in range(3):
+        done = threading.Event()
+        watch(0.01, done.set)
+        assert done.wait(60)
+        deadline = time.monotonic() + 60
+        while watchdog._watchdog._is_served and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert not watchdog._watchdog._is_served
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_has_a_thread_of_its_own() -> None:
+    watch(3600, lambda: None)
+    if (child := os.fork()) == 0:
+        done = threading.Event()
+        watch(0.01, done.set)
+        os._exit(0 if done.wait(60) else 1)
+    assert os.waitpid(child, 0)[1] == 0
