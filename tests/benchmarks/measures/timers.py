@@ -25,7 +25,7 @@ def timers(bench: Bench) -> Iterator[Figure]:
     that the figure is a queue's length.
     """
     with workers(1):
-        idle = _lateness(bench.size(60, 20), ahead=2.5, apart=0.05)
+        idle = _lateness(bench.size(200, 20), ahead=2.5, apart=0.05)
         yield Figure("timer, median", median(idle) * 1000, "ms")
         yield Figure("timer, p99", percentile(idle, 0.99) * 1000, "ms")
         empty_tables()
