@@ -27,7 +27,7 @@ from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core.current import running_workflow
 from durable.core.effects import Call, Lookup, Receive, Save
-from durable.core.entries import Batch, Committed, Entry, Message, RunRecord, RunState
+from durable.core.entries import Batch, Committed, Entry, Message, RunPatch, RunRecord, RunState
 from durable.core.errors import ControlFlow, Evicted, LeaseLost, PassAborted, PayloadError
 from durable.core.formats import unreadable
 from durable.core.journal import Event, Journal
@@ -205,16 +205,20 @@ class _Pass:
     # -- the drivers' host
 
     def save(self, effect: Save) -> None:
-        if not self._transactions.make_way(is_told=effect.run is not None or effect.is_failure):
-            self.journal.is_lost = True
-            raise PassAborted("an async step holds a transaction open, which could take this commit back")
+        self._make_way(is_told=effect.is_failure or _ends_unfinished(effect.run))
         with self._commit_lock:
             committed = self._commit(effect)
         self._after(committed)
 
+    def _make_way(self, *, is_told: bool) -> None:
+        if not self._transactions.make_way(is_told=is_told):
+            self.journal.is_lost = True
+            raise PassAborted("an async step holds a transaction open, which could take this commit back")
+
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
         # Beside other branches the commit lock is of no use here: who holds it may be waiting for a row that this very
         # transaction has locked. So the record is taken before another save can see it, and nothing else with it.
+        self._make_way(is_told=False)  # or the transaction would be a part of what is open, and end with that
         location = effect.info.location
         committed: Committed | None = None
         batch: Batch | None = None
@@ -359,6 +363,11 @@ class _Pass:
         with suppress(Exception):
             logger.warning("run %s: the store did not answer: %s", self.run.id, error)
         return PassAborted(f"the store did not answer: {error}")
+
+
+def _ends_unfinished(patch: RunPatch | None) -> bool:
+    """Whether a commit ends the pass, and not by saying that the run has completed."""
+    return patch is not None and patch.get("state") != RunState.COMPLETED
 
 
 def _log(event: Event, details: Mapping[str, Any]) -> None:

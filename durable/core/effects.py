@@ -39,7 +39,8 @@ class Save:
     """Commit what the journal holds, and patch the run's row. Answer: None, once it is committed.
 
     Raises OpenTransactionError where a transaction was left open that the commit would have become a part of, and has been
-    rolled back; not if the commit `is_failure`, and so tells of something worse, or ends the pass.
+    rolled back; not if the commit `is_failure`, and so tells of something worse, or ends the pass of a run that has not
+    completed.
     """
 
     run: RunPatch | None = None

@@ -97,7 +97,10 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
         return (yield from _fail(journal, error, may_compensate=False))
     except Exception as error:
         return (yield from _fail(journal, error, may_compensate=True))
-    return (yield from _complete(journal, output))
+    try:
+        return (yield from _complete(journal, output))
+    except OpenTransactionError as error:
+        return (yield from _fail(journal, error, may_compensate=False))
 
 
 # -- the ways out

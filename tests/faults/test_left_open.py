@@ -149,6 +149,63 @@ def ending_inside(ctx: Context) -> None:
     leave_nested()
 
 
+@workflow(name="faults.open_before_atomic")
+def open_before_atomic(ctx: Context) -> str:
+    do()
+    ctx.step("write", lambda: Group.objects.create(name="written").pk, atomic=True)
+    return "went on"
+
+
+@workflow(name="faults.open_before_atomic_async")
+async def open_before_atomic_async(ctx: AsyncContext) -> str:
+    await do_async()
+    await ctx.step("write", lambda: Group.objects.create(name="written").pk, atomic=True)
+    return "went on"
+
+
+@production
+@pytest.mark.parametrize("program", [open_before_atomic, open_before_atomic_async])
+def test_an_atomic_step_is_no_part_of_a_transaction_that_was_open_before(
+    program: Any, leave: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if leave is leave_and_raise:
+        return
+    handle = program.start()
+    assert pass_once(handle).state != "completed"
+    assert all(status == "failed" for status, _ in seen_from_outside(handle).values())
+    assert connection.get_autocommit()
+    assert not Group.objects.exists()
+    monkeypatch.setitem(_what, "leave", lambda: None)
+    monkeypatch.setattr(timezone, "now", lambda: datetime.now(UTC) + timedelta(hours=1))
+    if handle.state == "failed":
+        handle.recover()
+    assert pass_once(handle).output == "went on"
+    assert [group.name for group in Group.objects.all()] == ["written"]
+
+
+@workflow(name="faults.open_at_end")
+def open_at_end(ctx: Context) -> None:
+    do()
+
+
+@workflow(name="faults.open_at_end_async")
+async def open_at_end_async(ctx: AsyncContext) -> None:
+    await do_async()
+
+
+@production
+@pytest.mark.parametrize("program", [open_at_end, open_at_end_async])
+def test_a_run_does_not_complete_with_what_it_wrote_taken_back(program: Any, leave: Callable[[], object]) -> None:
+    handle = program.start()
+    ended = pass_once(handle)
+    assert ended.error is not None
+    assert ended.error.type == ("ValueError" if leave is leave_and_raise else "OpenTransactionError")
+    assert not Group.objects.exists()
+    with psycopg.connect(**other_session()) as other:
+        row = other.execute("SELECT state FROM durable_run WHERE id = %s", [handle.id]).fetchone()
+    assert row == ("failed",)
+
+
 def undo(context: RollbackContext, output: Any) -> None:
     do()
 
