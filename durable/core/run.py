@@ -289,8 +289,12 @@ def _tell(journal: Journal, state: str, name: str | None = None, **details: Any)
 def _origins(error: BaseException) -> set[str]:
     """The entries whose failure this is, those of its explicit causes included."""
     found: set[str] = set()
+    seen: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None:
+    while (
+        cause is not None and id(cause) not in seen
+    ):  # code that raises an error from its own consequence makes a ring
+        seen.add(id(cause))
         failure = failure_of(cause)
         if failure is not None:
             found.update(failure.origins)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -275,3 +278,38 @@ def test_join_and_race_errors_say_what_failed(h: Harness, flavour: Flavour) -> N
     assert types == {"one": "StepExhaustedError", "two": "KeyError"}
     assert text.startswith('join failed: branch "one": StepExhaustedError: step "a" failed on its last attempt')
     assert seen[1][1].startswith("all branches of the race failed: ")
+
+
+def test_errors_that_are_the_cause_of_each_other_end_the_run(h: Harness, flavour: Flavour) -> None:
+    async def ship(ctx: Any) -> None:
+        try:
+            await ctx.step("a", raising(CriticalError("no")))
+        except CriticalError as error:
+            try:
+                raise KeyError("while telling of it") from error
+            except KeyError as another:
+                raise error from another
+
+    run = h.start(flavour(ship))
+    with deadline():
+        ended = h.run(run)
+    assert ended.error is not None
+    assert ended.error.message == "no"
+    run.recover()
+    assert [each.status for each in run.history()] == ["pending"]
+
+
+@contextmanager
+def deadline() -> Iterator[None]:
+    """Raise where the block is caught in a circle."""
+
+    def end(_signal: int, _frame: object) -> None:
+        raise AssertionError("it goes round in a circle")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, 20)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
