@@ -272,13 +272,21 @@ class RunConflictError(DurableError):
 
 
 class InvalidTransitionError(DurableError):
-    """The verb is not allowed in the run's state. `allowed` lists the states in which it is, `run_id` is the run's, or ""."""
+    """The verb is not allowed in the run's state. `allowed` lists the states in which it is, `run_id` is the run's, or "".
 
-    def __init__(self, state: str, allowed: Iterable[str], action: str = "this", run_id: str = "") -> None:
+    `problem` is what stands in the way, where it is not the state alone.
+    """
+
+    def __init__(
+        self, state: str, allowed: Iterable[str], action: str = "this", run_id: str = "", *, problem: str = ""
+    ) -> None:
         self.state = str(state)
         self.allowed = tuple(str(each) for each in allowed)
         self.action = action
         self.run_id = run_id
+        if problem:
+            super().__init__(problem)
+            return
         message = f"cannot {action} a run that is {self.state}; allowed when it is {', '.join(self.allowed)}"
         if run_id:
             message += (

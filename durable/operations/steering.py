@@ -58,6 +58,7 @@ def pause(run_id: str) -> None:
 
     def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
         check_state(run, "pause", ALLOWED["pause"])
+        _check_not_being_cancelled(run, "pause")
         if _is_held(at, run):
             return RunChange(run={"request": Request.PAUSE, "signal": run.signal + 1})
         patch = _unheld(RunState.PAUSED)
@@ -94,8 +95,9 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
         now = at.now()
         if run.outcome:  # paused while it compensates
             raise InvalidTransitionError(RunState.ROLLING_BACK, ALLOWED["cancel"], "cancel", run.id)
+        request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
+        _check_not_being_cancelled(run, "cancel", unless=request)
         if _is_held(at, run):
-            request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
             return RunChange(run={"request": request, "request_reason": reason, "signal": run.signal + 1})
         patch = _unheld(RunState.CANCELLED)
         patch["request_reason"] = reason
@@ -121,7 +123,7 @@ def recover(run_id: str) -> None:
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
         check_state(run, "recover", ALLOWED["recover"])
-        return recovery_of(run, entries(), at.now())
+        return recovery_of(run, entries(), lambda: at.store.messages(run.id), at.now())
 
     at = backend.current()
     _changed(at, "recover", run_id, decide)
@@ -161,6 +163,14 @@ def _asked(change: RunChange) -> str:
 def _is_held(at: Backend, run: RunRecord) -> bool:
     """Whether a worker is passing the run now."""
     return run.lease_expires_at is not None and run.lease_expires_at > at.now()
+
+
+def _check_not_being_cancelled(run: RunRecord, action: str, unless: Request | None = None) -> None:
+    """Raises InvalidTransitionError where a cancel was asked of a worker that has not come to it: it stands."""
+    if run.request in (Request.CANCEL, Request.CANCEL_ROLLBACK) and run.request != unless:
+        how = "cancelled with its rollback" if run.request == Request.CANCEL_ROLLBACK else "cancelled"
+        problem = f'cannot {action} run "{run.id}": it is being {how}, at its next operation'
+        raise InvalidTransitionError(run.state, ALLOWED[action], action, run.id, problem=problem)
 
 
 def _unheld(state: RunState) -> RunPatch:

@@ -339,6 +339,22 @@ def test_a_running_run_that_is_cancelled_with_rollback_compensates(h: Harness) -
     assert undoing.undone == [None]
 
 
+@pytest.mark.parametrize("rollback", [True, False])
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_cancel_that_a_worker_has_not_come_to_stands(h: Harness, rollback: bool, is_held: bool) -> None:
+    run = running(h)
+    run.cancel(rollback=rollback, reason="first")
+    if not is_held:
+        h.advance(3600)  # and the worker with it
+    with pytest.raises(InvalidTransitionError, match=r"cannot pause .* being cancelled"):
+        run.pause()
+    with pytest.raises(InvalidTransitionError, match=r"cannot cancel .* being cancelled"):
+        run.cancel(rollback=not rollback, reason="second")
+    run.cancel(rollback=rollback, reason="first")
+    h.advance(3600)
+    assert h.run(run).state == "cancelled"
+
+
 def test_an_evicted_run_that_was_to_be_paused_is_paused_by_the_next_pass(h: Harness) -> None:
     calls: list[str] = []
 
