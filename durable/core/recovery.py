@@ -7,10 +7,10 @@ compensated step, since everything that followed was built on what is undone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
-from durable.core.entries import Entry, Kind, RunChange, RunPatch, RunRecord, RunState, Status
+from durable.core.entries import Entry, Kind, Message, RunChange, RunPatch, RunRecord, RunState, Status
 from durable.core.location import escape
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.rollback import is_compensable
@@ -18,8 +18,13 @@ from durable.core.rollback import is_compensable
 __all__ = ["recover", "rewind_compensated"]
 
 
-def recover(run: RunRecord, entries: Iterable[Entry], now: datetime) -> RunChange:
-    """The change that lets the failed `run` go on at `now`."""
+def recover(
+    run: RunRecord, entries: Iterable[Entry], messages: Callable[[], Sequence[Message]], now: datetime
+) -> RunChange:
+    """The change that lets the failed `run` go on at `now`.
+
+    Of its messages those return to the inbox whose receipt is forgotten, and those go which it will send to itself again.
+    """
     history = _Recovery(entries)
     patch: RunPatch = {
         "state": RunState.PENDING,
@@ -35,13 +40,15 @@ def recover(run: RunRecord, entries: Iterable[Entry], now: datetime) -> RunChang
     if run.outcome and stuck:
         for entry in stuck:
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
-        return history.change({**patch, "state": RunState.ROLLING_BACK, "summary": "recovered: compensating"})
+        patch |= {"state": RunState.ROLLING_BACK, "summary": "recovered: compensating"}
+        return history.change(run, patch, messages)
     generations = dict(run.generations)
     for location in rewind_compensated(history):
         generations[location] = generations.get(location, 0) + 1
     for location in run.origins:
         history.reset(location)
-    return history.change({**patch, "error": None, "origins": [], "outcome": "", "generations": generations})
+    patch |= {"error": None, "origins": [], "outcome": "", "generations": generations}
+    return history.change(run, patch, messages)
 
 
 def rewind_compensated(history: Rewind) -> list[str]:

@@ -47,8 +47,8 @@ class Replay:
             rewind_compensated(self.history)
             self.moved += [(location, "compensated") for location in compensated]
             self.boundary = min([self.boundary, *self._tops()], key=lambda each: self._began(each, ordinal))
-        self.returned = [each for each in messages if each.received_by and self._is_gone(each.received_by)]
-        self._retracted = self._sent_again()
+        self.returned = self.history.returned(messages)
+        self._retracted = self.history.sent_again(run.id, messages)
         self._refresh_handlers()
 
     # -- where it begins
@@ -87,31 +87,9 @@ class Replay:
 
     # -- what follows from it
 
-    def _is_gone(self, location: str) -> bool:
-        """Whether the place goes; what was pruned goes with the loop or race that it stood in."""
-        while location:
-            if location in self.history.deleted:
-                return True
-            location = parent(location)
-        return False
-
     def _tops(self) -> Iterator[str]:
         """What goes and does not stand in anything that goes."""
-        return (each for each in self.history.deleted if not self._is_gone(parent(each)))
-
-    def _sent_again(self) -> set[str]:
-        """The messages that the run sent to itself and will send again; one that a kept wait has received stays."""
-        sent = {
-            entry.data["message_id"]
-            for entry in self.history.deleted.values()
-            if entry.kind == Kind.SEND and entry.data["to"] == self.run.id
-        }
-        returned = {each.id for each in self.returned}
-        return {
-            each.id
-            for each in self._messages
-            if each.id in sent and (each.state == MessageState.PENDING or each.id in returned)
-        }
+        return (each for each in self.history.deleted if not self.history.is_gone(parent(each)))
 
     def _refresh_handlers(self) -> None:
         """Rollback handlers that stay, and have failed, get all their attempts again."""
@@ -159,9 +137,7 @@ class Replay:
             "generations": self._generations(),
             "summary": self.summary,
         }
-        change = self.history.change(patch)
-        change.unreceive = sorted({each.received_by for each in self.returned})
-        change.retracted = sorted(self._retracted)
+        change = self.history.change(run, patch, lambda: self._messages)
         change.raise_fence = True
         return change
 

@@ -5,12 +5,12 @@ Shared by recovery and replay. Entries are replaced, never changed: what was giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from durable.core.entries import Entry, Kind, RunChange, RunPatch, Status
-from durable.core.location import escape
+from durable.core.entries import Entry, Kind, Message, MessageState, RunChange, RunPatch, RunRecord, Status
+from durable.core.location import escape, parent
 
 __all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try", "is_within"]
 
@@ -55,10 +55,42 @@ class Rewind:
         changed = replace(entry, **columns)
         self.kept[entry.location] = self.changed[entry.location] = changed
 
-    def change(self, patch: RunPatch) -> RunChange:
-        """What a verb does to the run."""
-        waits = [entry.location for entry in self.deleted.values() if entry.kind == Kind.MESSAGE]
-        return RunChange(run=patch, entries=list(self.changed.values()), deleted=list(self.deleted), unreceive=waits)
+    def change(self, run: RunRecord, patch: RunPatch, messages: Callable[[], Sequence[Message]]) -> RunChange:
+        """What a verb does to the run, whose inbox is asked for if anything is forgotten."""
+        inbox = messages() if self.deleted else ()
+        return RunChange(
+            run=patch,
+            entries=list(self.changed.values()),
+            deleted=list(self.deleted),
+            unreceive=sorted({each.received_by for each in self.returned(inbox)}),
+            retracted=sorted(self.sent_again(run.id, inbox)),
+        )
+
+    def is_gone(self, location: str) -> bool:
+        """Whether the place goes; what was pruned goes with the loop or race that it stood in."""
+        while location:
+            if location in self.deleted:
+                return True
+            location = parent(location)
+        return False
+
+    def returned(self, messages: Iterable[Message]) -> list[Message]:
+        """Those whose receipt goes, and which are pending again."""
+        return [each for each in messages if each.received_by and self.is_gone(each.received_by)]
+
+    def sent_again(self, run_id: str, messages: Sequence[Message]) -> set[str]:
+        """The messages that the run sent to itself and will send again; one that a kept wait has received stays."""
+        sent = {
+            entry.data["message_id"]
+            for entry in self.deleted.values()
+            if entry.kind == Kind.SEND and entry.data["to"] == run_id
+        }
+        returned = {each.id for each in self.returned(messages)}
+        return {
+            each.id
+            for each in messages
+            if each.id in sent and (each.state == MessageState.PENDING or each.id in returned)
+        }
 
     def rewind_to(self, location: str, ordinal: int) -> None:
         """Forget all at `location`, which began at `ordinal`, and what the scopes around it did after that."""

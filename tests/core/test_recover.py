@@ -385,6 +385,53 @@ def test_a_losers_compensated_step_does_not_undo_the_race(h: Harness, flavour: F
     assert world.calls == ["ship"]
 
 
+@pytest.mark.parametrize("interval", [3, 100])
+def test_messages_that_pruned_iterations_received_are_received_again(
+    h: Harness, flavour: Flavour, interval: int
+) -> None:
+    world = World("late")
+
+    async def each(ctx: Any, seen: list[int]) -> Any:
+        message = await ctx.queue.next("mail")
+        await world.charge(ctx, f"charge {message.body}")
+        return Break([*seen, message.body]) if len(seen) == 9 else Continue([*seen, message.body])
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("from here")
+        seen = await ctx.loop("all", each, state=[], history_prune_interval=interval)
+        await world.step(ctx, "late")
+        return seen
+
+    run = h.start(flavour(ship))
+    for number in range(10):
+        run.send("mail", number)
+    assert h.finish(run).state == "failed"
+    assert len(undoing.undone) == 10
+    world.mend()
+    run.recover()
+    assert h.finish(run).output == list(range(10))
+
+
+def test_what_a_run_sent_to_itself_after_the_compensated_step_is_sent_once(h: Harness, flavour: Flavour) -> None:
+    world = World("late")
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("from here")
+        await world.charge(ctx, "charge")
+        await ctx.queue.send("mail", "received")
+        await ctx.queue.send("mail", "pending")
+        first = await ctx.queue.next("first")
+        await world.step(ctx, "late")
+        others = await ctx.queue.next_batch("others", count=9, timeout=0)
+        return [each.body for each in (first, *others)]
+
+    run = h.start(flavour(ship))
+    assert h.finish(run).state == "failed"
+    world.mend()
+    run.recover()
+    assert h.finish(run).output == ["received", "pending"]
+
+
 def test_recovery_is_crash_proof(h: Harness, flavour: Flavour) -> None:
     fails: list[int] = []
 
