@@ -138,7 +138,10 @@ def complete(scope: Scope, entry: Entry, message_id: str, response: Any) -> Oper
             scope.journal.mark(entry, data={**entry.data, "received": records})
             scope.journal.complete_message(message_id, text)
         yield Save()
-    del scope.open_messages[message_id]
+    around: Scope | None = scope
+    while around is not None:  # a try block may have ended meanwhile, and left the message open in what is around it
+        around.open_messages.pop(message_id, None)
+        around = around.parent
 
 
 def _begin(scope: Scope, wait: Wait, entry: Entry) -> Entry:

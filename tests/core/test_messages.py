@@ -9,6 +9,7 @@ import pytest
 
 from durable import Break, Continue, InvalidTransitionError, MessageTimeoutError
 from durable.core.entries import MessageState
+from durable.core.errors import MessageNotCompletedError
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
 
@@ -297,6 +298,31 @@ def test_a_message_is_completed_once(h: Harness, flavour: Flavour) -> None:
     assert len(problems) == 2
     assert "has been completed already" in problems[0]
     assert h._store.messages("run")[0].response == "1"
+
+
+def test_a_message_may_be_completed_after_the_block_that_received_it(h: Harness, flavour: Flavour) -> None:
+    async def receive(ctx: Any) -> Any:
+        return await ctx.queue.next("first", completable=True)
+
+    async def outer(ctx: Any) -> Any:
+        return (await ctx.try_block("inner", receive)).value
+
+    async def ship(ctx: Any) -> Any:
+        message = (await ctx.try_block("outer", outer)).value
+        with pytest.raises(MessageNotCompletedError):
+            await ctx.queue.next("too early")
+        await message.complete("done")
+        with pytest.raises(ValueError, match="completed already"):
+            await message.complete("again")
+        return (await ctx.queue.next("second")).body
+
+    def drive(harness: Harness, run: Any) -> None:
+        if run.state not in ("completed", "failed"):
+            for number in (1, 2):
+                run.send("mail", number, id=str(number))
+        assert harness.finish(run).output == 2
+
+    h.crash_everywhere(flavour(ship), drive=drive)
 
 
 def test_a_message_that_is_not_completable_cannot_be_completed(h: Harness, flavour: Flavour) -> None:
