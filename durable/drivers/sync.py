@@ -178,7 +178,8 @@ def call_atomically(effect: Call, host: Host) -> Any:
         assert effect.record is not None
         effect.record(value)
 
-    host.save_atomically(effect, call, record)
+    with running_step(effect.info):  # also what it has wanted to happen on commit is the step's
+        host.save_atomically(effect, call, record)
     return value
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from durable import Context, Handle, workflow
+from durable import AsyncContext, Context, Handle, current_step, workflow
 from durable.models import Run
 from project.shop.models import Mail
 from tests.faults.passing import pass_once
@@ -52,6 +53,32 @@ def test_a_hook_that_fails_after_the_commit_does_not_undo_the_record(caplog: pyt
     assert (entry.status, entry.attempts) == ("completed", 1)
     assert "on_commit" in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+@workflow(name="faults.hooked")
+def hooked(ctx: Context) -> str:
+    return str(ctx.queue.next("mail").body)
+
+
+def post_and_start() -> None:
+    post("started")
+    transaction.on_commit(lambda: hooked.start().send("mail", current_step().location))
+
+
+@workflow(name="faults.starting_hook")
+def starting_hook(ctx: Context) -> None:
+    ctx.step("post", post_and_start, atomic=True)
+
+
+@workflow(name="faults.starting_hook_async")
+async def starting_hook_async(ctx: AsyncContext) -> None:
+    await ctx.step("post", post_and_start, atomic=True)
+
+
+@pytest.mark.parametrize("program", [starting_hook, starting_hook_async])
+def test_a_hook_of_a_step_may_do_what_the_step_may(program: Any) -> None:
+    assert passed(program.start()).state == "completed"
+    assert passed(Handle(Run.objects.get(workflow=hooked.name).pk)).output == '"post"'
 
 
 def post_twice() -> str:
