@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from django.core.checks import ERROR, run_checks
-from django.db import connections
-from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 from redis.exceptions import RedisError
 
@@ -19,7 +17,7 @@ from durable.cli.exits import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
-from durable.inspection import Workers, findings, look_at_workers
+from durable.inspection import Workers, findings, how_to_migrate, look_at_workers, missing_migrations
 from durable.inspection.words import plural, relative
 from durable.process import DATABASE_TROUBLE
 
@@ -101,16 +99,13 @@ def _settings() -> Diagnosis:
 
 def _database() -> Diagnosis:
     try:
-        executor = MigrationExecutor(connections[conf.DATABASE])
-        wanted = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "durable"]
-        missing = executor.migration_plan(wanted)
+        missing = missing_migrations()
     except DATABASE_TROUBLE as error:
         advice = f'Check DATABASES["{conf.DATABASE}"] and the server.'
         return Diagnosis(kind="database", verdict=PROBLEM, found=f"it does not answer: {error}", advice=advice)
     if missing:
-        names = ", ".join(migration.name for migration, _ in missing)
-        advice = f"Run: manage.py migrate durable --database {conf.DATABASE}"
-        return Diagnosis(kind="database", verdict=PROBLEM, found=f"migrations are missing: {names}", advice=advice)
+        found = f"migrations are missing: {', '.join(missing)}"
+        return Diagnosis(kind="database", verdict=PROBLEM, found=found, advice=f"Run: {how_to_migrate()}")
     return Diagnosis(kind="database", verdict=OK, found="it answers, and has durable's tables")
 
 

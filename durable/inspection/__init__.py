@@ -25,6 +25,7 @@ from durable.inspection.runs import (
     list_runs,
     searched,
 )
+from durable.inspection.schema import how_to_migrate, missing_migrations
 from durable.inspection.selection import Filtered
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
 from durable.inspection.timeline import Lane, Shape, Timeline, timeline
@@ -69,12 +70,14 @@ __all__ = [
     "failure_groups",
     "findings",
     "history_tree",
+    "how_to_migrate",
     "inbox",
     "jsonable",
     "last_day",
     "last_hour",
     "list_runs",
     "look_at_workers",
+    "missing_migrations",
     "open_entries",
     "payload",
     "possible_verbs",

@@ -19,7 +19,7 @@ COMMAND = [sys.executable, str(ROOT / "manage.py"), "durable"]
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
 
-def test_pipes_terminals_and_statuses(child_environment: dict[str, str]) -> None:
+def test_pipes_terminals_and_statuses(child_environment: dict[str, str], tmp_path: Path) -> None:
     """One test, because each process takes a second to begin."""
     for number in range(3):
         napping.using(id=f"run {number}").start()
@@ -27,6 +27,15 @@ def test_pipes_terminals_and_statuses(child_environment: dict[str, str]) -> None
     _assert_ids_go_from_command_to_command(child_environment)
     _assert_a_terminal_has_colours(child_environment)
     _assert_wrong_usage_has_its_status(child_environment)
+    _assert_missing_migrations_are_named({**child_environment, "DATABASE_URL": f"sqlite:///{tmp_path}/empty.sqlite3"})
+
+
+def _assert_missing_migrations_are_named(environment: dict[str, str]) -> None:
+    done = subprocess.run([*COMMAND, "list"], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith("durable: migrations are missing: ")
+    assert done.stderr.endswith("Run: manage.py migrate durable --database default\n")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def _assert_a_pipe_that_breaks_is_silent(environment: dict[str, str]) -> None:

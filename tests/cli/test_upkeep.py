@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import redis
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from django.test import override_settings
 from django.utils import timezone
 from rq import SimpleWorker
@@ -191,10 +193,18 @@ class TestDoctor:
         def away(_connection: object) -> None:
             raise OperationalError("connection refused")
 
-        monkeypatch.setattr("durable.cli.doctor.MigrationExecutor", away)
+        monkeypatch.setattr("durable.inspection.schema.MigrationExecutor", away)
         done = shell("doctor")
         assert done.status == 1
         assert "connection refused" in done.out
+
+    def test_without_a_migration(self, shell: Shell) -> None:
+        [newest] = MigrationLoader(connection).graph.leaf_nodes("durable")
+        MigrationRecorder(connection).record_unapplied(*newest)
+        done = shell("doctor")
+        assert done.status == 1
+        assert f"migrations are missing: {'.'.join(newest)}" in done.out
+        assert "manage.py migrate durable --database default" in done.out
 
     def test_with_wrong_settings(self, shell: Shell) -> None:
         with override_settings(DURABLE={"LAESE": 3}):

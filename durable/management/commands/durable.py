@@ -8,16 +8,18 @@ from argparse import RawDescriptionHelpFormatter
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import Error
 
 from durable.cli.exits import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.cli.subcommands import SUBCOMMANDS
+from durable.inspection import how_to_migrate, missing_migrations
 from durable.process import DATABASE_TROUBLE
 
 EPILOG = """\
 exit status: 0 done; 1 refused, not found, failed, or a person is needed; 2 wrong usage; 3 timed out;
-4 the database does not answer. See docs/cli.md.
+4 the database does not answer, or lacks migrations. See docs/cli.md.
 """
 
 
@@ -57,13 +59,24 @@ class Command(BaseCommand):
         try:
             status = subcommand.run(given, output)
             self.stdout.flush()
-        except DATABASE_TROUBLE as error:
-            output.complain(f"the database does not answer: {error}")
+        except Error as error:
+            if missing := self._missing_migrations():
+                output.complain(f"migrations are missing: {', '.join(missing)}. Run: {how_to_migrate()}")
+            elif isinstance(error, DATABASE_TROUBLE):
+                output.complain(f"the database does not answer: {error}")
+            else:
+                raise
             return Exit.UNREACHABLE
         except KeyboardInterrupt:
             output.complain("interrupted")
             return Exit.INTERRUPTED
         return status
+
+    def _missing_migrations(self) -> list[str]:
+        try:
+            return missing_migrations()
+        except Error:
+            return []  # it is away
 
     def _leave_pipe(self) -> None:
         """Whoever read our output is gone: what is left of it goes nowhere, without a word, also at the end."""

@@ -9,9 +9,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error
 
 from durable import redis_client
 from durable.metrics import is_installed
+from durable.process import close_connections
 
 
 class Command(BaseCommand):
@@ -45,6 +47,7 @@ class Command(BaseCommand):
         if options["processes"] < 1:
             raise CommandError(f"--processes must be at least 1, not {options['processes']}")
         self._say(f"serving {', '.join(queues)} with {options['processes']} process(es)")
+        self._tell_of_missing_migrations()
         with self._metrics(options["metrics_port"], options["metrics_address"]):
             fleet = Fleet(worker_command(queues, self._inherited(options)), options["processes"], say=self._say)
             status = fleet.run()
@@ -86,6 +89,19 @@ class Command(BaseCommand):
                 "name the queues, and run a durable_worker for each Redis"
             )
         return queues
+
+    def _tell_of_missing_migrations(self) -> None:
+        """Not refused: workers may come before the migrations of a deploy, and go on once these are there."""
+        from durable.inspection import how_to_migrate, missing_migrations
+
+        try:
+            missing = missing_migrations()
+        except Error:
+            return  # it is away: the workers say so, and wait for it
+        finally:
+            close_connections()
+        if missing:
+            self._say(f"migrations are missing: {', '.join(missing)}. Run: {how_to_migrate()}; no run goes on before")
 
     def _inherited(self, options: dict[str, Any]) -> list[str]:
         """The general options that a child must be given again."""
