@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.db import connections
+
 from durable import observers, signals
 from durable.backend import Backend
+from durable.conf import conf
 from durable.core.current import is_in_step, running_run
 from durable.core.entries import ENDED, RunRecord, RunState
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
@@ -25,9 +29,16 @@ __all__ = [
     "wait_for",
 ]
 
+logger = logging.getLogger("durable.operations")
+
 #: The workflow that carries out bulks, in the name of whoever ordered them.
 BULK = "durable.bulk"
 
+#: Why a wait may be in vain.
+IN_TRANSACTION = (
+    "this waits inside transaction.atomic() (or ATOMIC_REQUESTS), and no worker sees what is started or sent there before "
+    "that commits: wait after it"
+)
 UNENDED = tuple(each for each in RunState if each not in ENDED)
 _LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first, the longest
 
@@ -74,16 +85,28 @@ def tell(at: Backend, runs: Sequence[RunRecord], previous: str) -> None:
 
 
 def wait_for(at: Backend, look: Callable[[], Any], timeout: float | None, problem: str) -> Any:
-    """Look again and again, less and less often, until there is something. Raises TimeoutError."""
+    """Look again and again, less and less often, until there is something. Raises TimeoutError.
+
+    Inside a transaction that is told as the likely reason, at once where the caller would wait for ever.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     pause, longest = _LOOK_EVERY
+    is_told = False
     while (found := look()) is None:
         left = longest if deadline is None else deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"{problem} after {timeout:g} s; it goes on, look again later")
+            advice = IN_TRANSACTION if _is_in_transaction() else "it goes on, look again later"
+            raise TimeoutError(f"{problem} after {timeout:g} s; {advice}")
         at.pause(min(pause, left))
+        if deadline is None and not is_told and _is_in_transaction():
+            is_told = True
+            logger.warning("%s, and the wait has no timeout; %s", problem, IN_TRANSACTION)
         pause = min(pause * 1.5, longest)
     return found
+
+
+def _is_in_transaction() -> bool:
+    return connections[conf.DATABASE].in_atomic_block
 
 
 def decoded(at: Backend, text: str | None) -> Any:

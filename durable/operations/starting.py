@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import OperationalError, ProgrammingError
+
 from durable import audit, backend
 from durable.backend import Backend
 from durable.core.current import running_run
@@ -20,6 +23,9 @@ from durable.operations.attribution import Attribution, attributed
 from durable.operations.common import announce, check_not_an_order, require_step, tell
 
 __all__ = ["StartRequest", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
+
+#: What `Workflow.using` takes, and a caller who is used to other interfaces gives to `start`.
+OF_USING = frozenset({"id", "queue", "delay", "on_conflict"})
 
 Call = tuple[str | None, tuple[Any, ...], dict[str, Any]]
 
@@ -72,11 +78,23 @@ def put(at: Backend, request: StartRequest, calls: Sequence[Call]) -> list[tuple
         return []
     may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
     with at.store.transaction() if may_conflict else nullcontext():  # all of them or none
-        created = at.store.create(runs)
+        created = _created(at, runs)
         for wanted, (found, is_new) in zip(runs, created, strict=True):
             if not is_new:
                 _check_same(at, request, wanted, found)
     return created
+
+
+def _created(at: Backend, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
+    try:
+        return list(at.store.create(runs))
+    except (ProgrammingError, OperationalError) as error:
+        if "durable_" in str(error):  # a table or function of ours
+            error.add_note("Are all of durable's migrations applied? Run manage.py migrate.")
+        raise
+    except SynchronousOnlyOperation as error:
+        error.add_note("From async code, start a run with `await workflow.astart(...)`.")
+        raise
 
 
 def _first_id(calls: Sequence[Call]) -> str:
@@ -95,7 +113,11 @@ def _new_run(at: Backend, request: StartRequest, call: Call) -> RunRecord:
     try:
         request.signature.bind(None, *args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{request.workflow} cannot be started with these arguments: {error}") from None
+        how = sorted(OF_USING & kwargs.keys() - request.signature.parameters.keys())
+        problem = f"{request.workflow} cannot be started with these arguments: {error}"
+        if how:
+            problem += f"; how to start is said before: .using({', '.join(f'{each}=...' for each in how)}).start(...)"
+        raise TypeError(problem) from None
     now = at.now()
     return RunRecord(
         id=new_id() if run_id is None else check_id(run_id),

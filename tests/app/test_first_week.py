@@ -1,0 +1,100 @@
+"""Mistakes that everybody makes once, on the real store: what was expected, what was found, what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import Error, connection, transaction
+
+from durable import backend, get_run, workflow
+
+pytestmark = [pytest.mark.redis, pytest.mark.django_db]
+
+
+@workflow(name="tests.first_week.greet")
+def greet(ctx: Any, name: str) -> str:
+    return name
+
+
+@workflow(name="tests.first_week.named")
+def named(ctx: Any, id: str) -> str:
+    return id
+
+
+class Impatient(Exception):
+    """Somebody presses Ctrl-C."""
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """The production backend, for a caller who gives up at the third look."""
+    looks = iter(range(2))
+
+    def pause(_seconds: float) -> None:
+        if next(looks, None) is None:
+            raise Impatient
+
+    used = replace(backend.production(), pause=pause)
+    backend.install(used)
+    yield
+    backend.uninstall(used)
+
+
+def test_how_to_start_is_not_an_argument() -> None:
+    with pytest.raises(TypeError, match=r"\.using\(delay=\.\.\., id=\.\.\.\)\.start"):
+        greet.start("ada", id="a", delay=3)
+    with pytest.raises(TypeError) as refused:
+        greet.start("ada", 1)
+    assert "using" not in str(refused.value)
+    named.start(id="it is the workflow's own")
+    with pytest.raises(TypeError) as refused:
+        named.start("given twice", id="given twice")
+    assert "using" not in str(refused.value)
+
+
+def test_a_start_before_the_migrations_says_so() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE durable_run RENAME TO elsewhere")
+    with pytest.raises(Error) as failed:
+        greet.start("ada")
+    assert failed.value.__notes__ == ["Are all of durable's migrations applied? Run manage.py migrate."]
+
+
+def test_a_start_from_async_code_names_the_twin() -> None:
+    async def view() -> None:
+        greet.start("ada")
+
+    with pytest.raises(SynchronousOnlyOperation) as refused:
+        asyncio.run(view())
+    assert "astart" in refused.value.__notes__[0]
+
+
+def test_a_wait_in_the_transaction_that_starts_the_run_says_why_nothing_comes() -> None:
+    with transaction.atomic():
+        run = greet.start("ada")
+        with pytest.raises(TimeoutError, match="wait after it"):
+            run.result(timeout=0.01)
+        with pytest.raises(TimeoutError, match="wait after it"):
+            get_run(run.id).ask("name", timeout=0.01)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_wait_without_end_in_a_transaction_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "durable.operations")
+    with transaction.atomic(), pytest.raises(Impatient):
+        greet.start("ada").result()
+    [told] = caplog.records
+    assert "has not ended, and the wait has no timeout" in told.getMessage()
+    assert "wait after it" in told.getMessage()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_wait_outside_of_a_transaction_is_to_be_looked_at_again() -> None:
+    with pytest.raises(TimeoutError, match="look again later"):
+        greet.start("ada").result(timeout=0.01)
