@@ -44,6 +44,10 @@ logger = logging.getLogger("durable.bell")
 JOB = "durable.jobs.work"  # by name: enqueueing imports no worker code
 KEY = "durable:bell:{}"
 KEY_EXPIRY = 60  # seconds; matters only where no sweep runs
+UNKNOWN_QUEUE = (
+    'cannot %s for queue "%s": RQ_QUEUES lacks it, and has %s. Its runs wait until RQ_QUEUES has it and a durable_worker '
+    "serves it; if the name is a mistake, cancel them and start them on another queue"
+)
 FAILURE_TTL = 3600  # seconds that a failed job of ours stays visible in RQ
 QUIET = 5.0  # seconds without a further try after Redis let a caller wait for its timeout
 #: The pub/sub channel of the alarms; a message is JSON: `{"queue": ..., "at": ISO 8601}`.
@@ -141,7 +145,11 @@ def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:
             advice = "due runs wait for the first sweep after Redis is back"
             logger.warning('cannot %s for queue "%s", %s: %s: %s', what, queue, advice, type(error).__name__, error)
     except Exception:  # the caller's work is committed, and must not fail for a wrong setting
-        if _log_this(f"{queue} wrongly"):
+        if not _log_this(f"{queue} wrongly"):
+            return
+        if queue not in redis_client.names():
+            logger.error(UNKNOWN_QUEUE, what, queue, ", ".join(redis_client.names()) or "none")
+        else:
             logger.exception('cannot %s for queue "%s"; run `manage.py check`', what, queue)
     else:
         if _log_this.again(queue):

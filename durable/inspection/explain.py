@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from durable import redis_client
 from durable.conf import conf
 from durable.core.entries import Kind, Request, RunState, Status
 from durable.core.location import ANY_QUEUE, spoken, unescape
@@ -124,9 +125,12 @@ def _late(facts: _Facts) -> Explanation | None:
     run = facts.run
     if not facts.is_late or run.wake_at is None:
         return None
+    known = redis_client.names()
+    serve = f"See that a worker serves it: manage.py durable_worker {run.queue}"
+    unknown = f"RQ_QUEUES lacks this queue, and has {', '.join(known) or 'none'}: add it, or start the run on another"
     return Explanation(
         headline=f'Due for {_since(run.wake_at, facts.now)}, and no worker of the queue "{run.queue}" has taken it',
-        detail=f"See that a worker serves it: manage.py durable_worker {run.queue}",
+        detail=serve if run.queue in known else unknown,
         needs_attention=True,
         remedies=("wake",),
     )

@@ -78,6 +78,12 @@ def test_a_run_that_no_worker_takes_needs_a_person(stage: Stage) -> None:
     assert "durable_worker default" in said.detail
 
 
+def test_a_run_on_a_queue_that_the_settings_lack_says_what_they_have(stage: Stage) -> None:
+    flows.quick.using(id="due", queue="defualt").start()
+    stage.advance(minutes=5)
+    assert "RQ_QUEUES lacks this queue, and has default" in told(stage, "due").detail
+
+
 def test_a_delayed_start_says_when(stage: Stage) -> None:
     flows.quick.using(id="later", delay=3600).start()
     assert told(stage, "later").headline.startswith("Starts ")
