@@ -256,7 +256,7 @@ class Harness:
             outcome, _ = self._trial(workflow, args, kwargs, drive, check, (number, when))  # type: ignore[arg-type]
             if outcome != undisturbed:
                 raise AssertionError(
-                    f"a crash {when} commit {number} of {commits} changed the outcome: {outcome} instead of {undisturbed}"
+                    f"a crash {when} commit {number} of {commits} changed the outcome: {_difference(outcome, undisturbed)}"
                 )
         return len(trials)
 
@@ -290,6 +290,20 @@ class Harness:
             return
         if self._store.has_result(call.info.run_id, call.info.location):
             raise _Repeated(f'step "{call.info.location}" was called again after its result was recorded')
+
+
+def _difference(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
+    """In what two outcomes differ; a step that is called again after a crash is the usual reason."""
+    names = ("the state", "the output", "the error", "what check() returned")
+    parts = [
+        f"{name} is {one!r} instead of {other!r}"
+        for name, one, other in zip(names, found, expected, strict=True)
+        if one != other
+    ]
+    return (
+        f"{', and '.join(parts)}. Either a step is not idempotent (it is called again if it dies before its commit: use "
+        "current_step().idempotency_key, or atomic=True), or the code between the steps is not deterministic"
+    )
 
 
 class _Repeated(BaseException):
