@@ -20,7 +20,9 @@ from types import FrameType
 from typing import Any
 
 import rq
+from redis.client import Pipeline
 from redis.exceptions import RedisError
+from rq import worker_registration
 from rq.exceptions import InvalidJobOperation, NoSuchJobError, StopRequested
 from rq.job import Job
 from rq.queue import Queue
@@ -73,6 +75,19 @@ class KnowsDurable:
             serializer = JSONSerializer if is_json else resolve_serializer(None)
         chosen = resolve_serializer(serializer)  # type: ignore[arg-type]  # RQ resolves whatever it accepts
         self.serializer = chosen if chosen is JSONSerializer else ReadsJson(chosen)
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        """Give a sign of life; where Redis has forgotten the worker, flushed or restarted, make it known again.
+
+        RQ registers a worker once, at its birth: without this one that serves on would be in no list of workers.
+        """
+        super().heartbeat(timeout, pipeline)  # type: ignore[misc]  # RQ's worker's
+        worker: Any = self
+        if pipeline is None and not worker.connection.hexists(worker.key, "birth"):
+            with worker.connection.pipeline() as together:
+                together.hset(worker.key, mapping={**worker.serialize(), "state": worker.get_state()})
+                worker_registration.register(worker, together)
+                together.execute()
 
     def handle_job_success(self, job: Job, queue: Queue, started_job_registry: StartedJobRegistry) -> None:
         """Note the success of a job, unless Redis has forgotten the job meanwhile: then there is nothing to note."""
