@@ -10,11 +10,16 @@ from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
 
+from durable.admin import pages
 from durable.admin.access import may
+from durable.admin.keys import as_key
 from durable.audit import PERMISSIONS, Outcome
 from durable.conf import conf
 from durable.models import OperatorAction
+from durable.templatetags.durable_admin import moment
 
 __all__ = ["OperatorActionAdmin"]
 
@@ -70,7 +75,8 @@ class OutcomeFilter(_WordFilter):
 class OperatorActionAdmin(_ModelAdmin):
     """What operators did, the newest first."""
 
-    list_display = ["created_at", "who", "source", "action", "run_id", "outcome", "reason"]
+    list_display = ["when", "who", "source", "action", "run", "outcome", "reason"]
+    fields = ["when", "who", "source", "action", "run", "reason", "outcome", "before", "after", "detail"]
     list_filter = ["source", ActionFilter, OutcomeFilter]
     search_fields = ["run_id__startswith"]
     search_help_text = f"The beginning of a run's id. Filters look through the newest {_WINDOW:,} actions."
@@ -90,6 +96,23 @@ class OperatorActionAdmin(_ModelAdmin):
             newest = found.order_by("-pk").values_list("pk", flat=True).first() or 0
             found = found.filter(pk__gt=newest - _WINDOW)
         return found
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The list, under its own name: there is nothing to select."""
+        return super().changelist_view(request, {"title": "Operator actions", **(extra_context or {})})
+
+    @admin.display(description="when")
+    def when(self, action: OperatorAction) -> str:
+        """The moment, with its zone, and how long ago that is."""
+        return moment(action.created_at, pages.now())
+
+    @admin.display(description="run")
+    def run(self, action: OperatorAction) -> str:
+        """The run's page, which says so if the run is gone."""
+        if not action.run_id:
+            return "—"
+        address = reverse("admin:durable_run_change", args=[as_key(action.run_id)], current_app=self.admin_site.name)
+        return format_html('<a href="{}">{}</a>', address, action.run_id)
 
     @admin.display(description="who")
     def who(self, action: OperatorAction) -> str:

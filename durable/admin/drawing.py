@@ -43,6 +43,15 @@ class DrawnTimeline:
     lanes: Sequence[DrawnLane]
     width: str
 
+    @property
+    def told(self) -> list[Shape]:
+        """What is drawn, lane by lane, in the order of time."""
+        return [shape for lane in self.timeline.lanes for shape in sorted(lane.shapes, key=_beginning)]
+
+
+def _beginning(shape: Shape) -> float:
+    return shape.start
+
 
 def drawn(timeline: Timeline) -> DrawnTimeline:
     """The timeline's shapes, each wide enough to be seen."""

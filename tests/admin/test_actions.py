@@ -283,6 +283,11 @@ def test_the_audit_log_is_to_be_read(stage: Stage, operator: Client) -> None:
     body = text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
     assert "pause" in body
     [action] = OperatorAction.objects.all()
+    detail = text_of(operator.get(reverse("admin:durable_operatoraction_change", args=[action.pk])))
+    for page in (body, detail):
+        assert f'<time datetime="{action.created_at.isoformat()}"' in page
+        assert ' UTC <span class="durable-quiet">(' in page
+        assert f'<a href="{url("change", "run")}">run</a>' in page
     log = reverse("admin:durable_operatoraction_changelist")
     for query, is_there in {
         "action=pause": True,
