@@ -18,6 +18,7 @@ from durable.conf import conf
 from durable.core.entries import ENDED
 from durable.core.location import spoken, unescape
 from durable.inspection import (
+    awaited_queues,
     explain_fully,
     exported,
     history_tree,
@@ -171,7 +172,7 @@ def _buttons(admin: RunAdmin, request: HttpRequest, run: Run, remedies: Sequence
                 name=verb,
                 title="Send a message" if is_send else VERBS[verb].title,
                 url=admin.url("send", run.id) if is_send else admin.url("act", run.id, verb),
-                command=command(verb, run.id, *(["QUEUE", "BODY"] if is_send else [])),
+                command=command(verb, run.id, *([(awaited_queues(run) or ["QUEUE"])[0], "-"] if is_send else [])),
                 is_grave=not is_send and VERBS[verb].is_grave,
                 is_first=not buttons and verb in remedies,
             )

@@ -57,7 +57,7 @@ def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
         "problem": problem,
         "known": known,
         "awaited": awaited,
-        "command": command("send", run.id, initial["queue"] or "QUEUE", "BODY"),
+        "command": command("send", run.id, initial["queue"] or "QUEUE", "-"),
     }
     return admin.page(request, "send", context, status=status)
 

@@ -87,7 +87,9 @@ def confirmed(output: Output, question: str) -> bool:
 
 
 def read_all(stdin: TextIO | None = None) -> str:
-    """All of standard input."""
+    """All of standard input. At a terminal, where nothing else would say so, the person is told that it is read."""
+    if stdin is None and is_at_terminal():
+        sys.stderr.write("Write the value, then Ctrl-D; Ctrl-C changes nothing.\n")
     return (stdin or sys.stdin).read()
 
 

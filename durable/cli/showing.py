@@ -186,8 +186,8 @@ def _why_data(run: Run, explanation: Explanation) -> dict[str, Any]:
 
 
 def _remedies(run: Run, explanation: Explanation) -> list[str]:
-    """Commands to copy."""
-    more = {"send": [*(awaited_queues(run) or ["QUEUE"])[:1], "BODY"], "replay": [explanation.location or "LOCATION"]}
+    """Commands to copy. A message's body is read from standard input: nothing is sent that nobody has written."""
+    more = {"send": [*(awaited_queues(run) or ["QUEUE"])[:1], "-"], "replay": [explanation.location or "LOCATION"]}
     return [command(verb, run.id, *more.get(verb, [])) for verb in explanation.remedies]
 
 

@@ -12,8 +12,8 @@ NAMES: Final = {"recover": "retry"}
 
 
 def command(verb: str, *arguments: str, **options: Any) -> str:
-    """`manage.py durable <verb> ...`, quoted for a shell. An option that is True has no value, an empty one is left out."""
-    words = ["manage.py", "durable", NAMES.get(verb, verb), *arguments]
+    """`python manage.py durable <verb> ...`, quoted for a shell. A True option has no value, an empty one is left out."""
+    words = ["python", "manage.py", "durable", NAMES.get(verb, verb), *arguments]
     for name, value in options.items():
         if value:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]

@@ -184,7 +184,18 @@ def test_the_run_page_tells_what_it_waits_for(stage: Stage, operator: Client) ->
     body = text_of(operator.get(url("change", "waits")))
     assert "Waiting for a message in approved or rejected until " in body
     assert "nothing received" in body
-    assert "manage.py durable cancel waits" in body
+    assert "python manage.py durable cancel waits" in body
+    assert "python manage.py durable send waits approved -<" in body
+
+
+def test_the_timelines_table_tells_what_happened_in_its_order(
+    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    stage.start(flows.stubborn, id="run")
+    table = text_of(operator.get(url("change", "run"))).partition('id="timeline-table"')[2].partition("</table>")[0]
+    cells = [cell.partition("</td>")[0] for cell in table.split("<td>")[1:]]
+    assert cells[::3] == ["attempt", "failed", "backoff"]
 
 
 def test_a_page_that_knows_all_is_told_so(stage: Stage, operator: Client) -> None:
