@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from django.db import Error, connections, transaction
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable.conf import conf
@@ -134,19 +134,49 @@ def _roll_back(before: dict[str, int]) -> list[str]:
     for connection in connections.all(initialized_only=True):
         wanted = before.get(connection.alias, 0)
         if _depth(connection) <= wanted:
+            if not connection.in_atomic_block:
+                connection.needs_rollback = False  # of a block that was interrupted as it ended
             continue
         left.append(connection.alias)
         try:
-            _unwind(connection, wanted)
+            if wanted:
+                _back_to_savepoint(connection, wanted)
+            else:
+                _leave(connection)
         except Error:  # with the connection its transactions are gone
             connection.close()
     return left
 
 
-def _unwind(connection: BaseDatabaseWrapper, wanted: int) -> None:
-    abandoned = OpenTransactionError("")
-    while connection.in_atomic_block and _depth(connection) > wanted:
-        transaction.atomic(connection.alias).__exit__(type(abandoned), abandoned, None)
-    if _depth(connection) > wanted:
-        connection.rollback()
-        connection.set_autocommit(True)
+# An interruption at a timeout may have come between any two lines of Django's, so what it notes of blocks and savepoints
+# need not fit together, and its own way out of them cannot be relied on.
+
+
+def _leave(connection: BaseDatabaseWrapper) -> None:
+    """Roll back, outside of all blocks."""
+    connection.in_atomic_block = False
+    connection.savepoint_ids = []
+    connection.atomic_blocks = []
+    connection.needs_rollback = False
+    if connection.closed_in_transaction:
+        connection.closed_in_transaction = False
+        connection.connection = None
+        return
+    connection.rollback()
+    connection.set_autocommit(True)
+
+
+def _back_to_savepoint(connection: BaseDatabaseWrapper, wanted: int) -> None:
+    """Roll back what was begun within the innermost of the `wanted` blocks; or mark that to be rolled back."""
+    left = connection.savepoint_ids[wanted - 1 :]
+    del connection.savepoint_ids[wanted - 1 :]
+    del connection.atomic_blocks[wanted:]
+    if not left or left[0] is None:
+        connection.needs_rollback = True
+        return
+    connection.needs_rollback = False
+    try:
+        connection.savepoint_rollback(left[0])
+        connection.savepoint_commit(left[0])
+    except Error:
+        connection.needs_rollback = True
