@@ -259,7 +259,10 @@ class RunNotFoundError(DurableError):
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        super().__init__(f'there is no run "{run_id[:200]}"; check the id, and that the run was started and not pruned')
+        super().__init__(
+            f'there is no run "{run_id[:200]}"; check the id, that the transaction of its start has committed, and that it was '
+            "not pruned"
+        )
 
 
 class RunConflictError(DurableError):
