@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from django.db.models import BooleanField, ExpressionWrapper, Q
+
 from durable.conf import conf
 from durable.core.entries import Kind, Status
 from durable.core.location import escape, unescape
@@ -19,6 +21,12 @@ __all__ = ["MOST", "PAGE", "Node", "TreePage", "history_tree"]
 
 PAGE: Final = 200  # nodes of one page
 MOST: Final = 50_000  # entries that are read; far more than a run that is not broken has
+
+_NOT_UNDONE: Final = "compensation failed"
+#: Whether a step's rollback handler has failed, and not run to its end since.
+_HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
+    Q(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True), BooleanField()
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +101,8 @@ def history_tree(run_id: str, *, start: int | None = None, size: int = PAGE, onl
     With `only_failed`: only what has failed attempts or is not completed, with the scopes around it. Two statements.
     """
     found = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by("ordinal")
-    rows = list(found.values_list("id", "location", "kind", "metadata__status", "metadata__attempts")[: MOST + 1])
+    columns = ("id", "location", "kind", "metadata__status", "metadata__attempts")
+    rows = list(found.values_list(*columns, _HAS_FAILED_TO_UNDO)[: MOST + 1])
     is_cut = len(rows) > MOST
     roots = _Builder(rows[:MOST]).roots
     if only_failed:
@@ -122,15 +131,17 @@ def _place_of_interest(nodes: Sequence[Node]) -> int:
 class _Builder:
     """Makes nodes of rows, which come in the order in which the entries began."""
 
-    def __init__(self, rows: Iterable[tuple[int, str, str, str, int]]) -> None:
+    def __init__(self, rows: Iterable[tuple[int, str, str, str, int, bool]]) -> None:
         self.roots: list[Node] = []
         self._nodes: dict[str, Node] = {}
         rows = list(rows)
-        self._kinds = {location: kind for _, location, kind, _, _ in rows}
-        for entry_id, location, kind, status, attempts in rows:
+        self._kinds = {location: kind for _, location, kind, *_ in rows}
+        for entry_id, location, kind, status, attempts, has_failed_to_undo in rows:
             node = self._node(location)
             node.entry_id, node.kind, node.status = entry_id, kind, status
             node.note = "retried" if kind == Kind.STEP and attempts > 1 else ""
+            if has_failed_to_undo:
+                node.note = _NOT_UNDONE
         for root in self.roots:
             _sum_up(root)
 
@@ -200,7 +211,7 @@ def _fill(page: Sequence[Node], known: Mapping[str, Node]) -> None:
     for entry in found.filter(pk__in=by_id):
         node = by_id[entry.pk]
         node.entry = entry
-        node.note = ""
+        node.note = _NOT_UNDONE if node.note == _NOT_UNDONE else ""
         if entry.kind == Kind.LOOP:
             _tell_loop(node, entry.data)
         elif entry.kind in (Kind.JOIN, Kind.RACE):

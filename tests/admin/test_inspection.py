@@ -224,6 +224,18 @@ class TestTheTree:
         ]
         assert (careful.kind, [each.kind for each in careful.children]) == ("block", ["step"])
 
+    def test_a_step_whose_rollback_handler_failed_is_marked(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
+        stage.start(flows.saga, id="run")
+        [kept] = history_tree("run", only_failed=True).nodes
+        assert (kept.location, kept.status, kept.note) == ("charge", "completed", "compensation failed")
+        monkeypatch.setitem(flows.SWITCH, "rollback_broken", False)
+        get_run("run").recover()
+        stage.settle("run")
+        assert [node.note for node in history_tree("run").nodes] == ["", ""]
+
     def test_iterations_are_counted_and_pruned_ones_are_said(self, stage: Stage) -> None:
         stage.start(flows.looping, 12, id="run")
         [loop] = history_tree("run").roots
