@@ -16,7 +16,7 @@ from durable.cli.exits import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
 from durable.core.errors import RunCancelledError, RunFailedError
-from durable.inspection import jsonable, payload, redacted
+from durable.inspection import jsonable, payload, redacted, shown_error
 from durable.operations import StartRequest
 from durable.operations.attribution import REFUSALS
 
@@ -152,7 +152,10 @@ def _result(options: Namespace, output: Output) -> int:
     except TimeoutError as error:
         output.complain(error)
         return Exit.TIMEOUT
-    except (RunFailedError, RunCancelledError) as error:
+    except RunFailedError as error:
+        output.complain(f'run "{run.id}" failed: {shown_error(run.workflow, error.error)}')
+        return Exit.REFUSED
+    except RunCancelledError as error:
         return _refused(output, error)
     output.pretty(_output(run.id))
     return Exit.OK

@@ -27,6 +27,7 @@ from durable.inspection import (
     history_tree,
     payload,
     pretty,
+    shown_error,
     shown_traceback,
 )
 from durable.inspection.words import span, until
@@ -64,7 +65,7 @@ def _show(options: Namespace, output: Output) -> int:
         _print_run(output, run, now)
         if options.payloads:
             _print_payloads(output, run)
-        _print_history(output, page)
+        _print_history(output, run, page)
     if options.follow:
         return follow(run, output, options.interval.total_seconds())
     return Exit.OK
@@ -120,11 +121,12 @@ def _print_payloads(output: Output, run: Run) -> None:
         output.text(traceback.rstrip())
 
 
-def _print_history(output: Output, page: TreePage) -> None:
+def _print_history(output: Output, run: Run, page: TreePage) -> None:
     if not page.nodes:
         return
     output.line()
-    output.table(["LOCATION", "KIND", "STATUS", "ATTEMPTS", "NOTE"], map(_row, page.nodes))
+    rows = (_row(run.workflow, node) for node in page.nodes)
+    output.table(["LOCATION", "KIND", "STATUS", "ATTEMPTS", "NOTE"], rows)
     end = page.start + len(page.nodes)
     if end < page.total or page.start:
         output.say(f"Positions {page.start} to {end - 1} of {page.total}: --start shows others.")
@@ -132,15 +134,16 @@ def _print_history(output: Output, page: TreePage) -> None:
         output.say("The history is longer than what is shown: durable export has more.")
 
 
-def _row(node: Node) -> tuple[object, ...]:
+def _row(workflow: str, node: Node) -> tuple[object, ...]:
     attempts = node.entry.metadata.attempts if node.entry is not None and node.kind == "step" else ""
-    return (node.location, node.kind, Cell(node.status, node.status), attempts, _note(node))
+    return (node.location, node.kind, Cell(node.status, node.status), attempts, _note(workflow, node))
 
 
-def _note(node: Node) -> str:
-    error = node.entry.metadata.error if node.entry is not None else None
-    told = f"{error.type}: {error.message}"[:200] if error is not None else ""
-    return "; ".join(filter(None, ["won" if node.is_winner else "", node.note, told]))
+def _note(workflow: str, node: Node) -> str:
+    about = node.entry.metadata if node.entry is not None else None
+    errors = (about.error, about.rollback_error) if about is not None else ()
+    told = [shown_error(workflow, error)[:200] for error in errors]
+    return "; ".join(filter(None, ["won" if node.is_winner else "", node.note, *told]))
 
 
 SHOW = Subcommand(name="show", help="Show a run and its history.", configure=_configure_show, run=_show)

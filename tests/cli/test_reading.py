@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from django.conf import settings
+from django.test import override_settings
 from django.utils import timezone
 
 from durable.cli import listing
@@ -212,6 +214,14 @@ class TestResult:
             done = shell("result", run_id)
             assert (done.status, done.out) == (1, "")
             assert says in done.err
+
+    def test_an_error_passes_the_redaction_hook(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, id="one")
+        with override_settings(DURABLE={**settings.DURABLE, "REDACT": "tests.admin.redaction.hide"}):
+            for arguments in (("result", "one"), ("show", "one"), ("show", "one", "--payloads")):
+                done = shell(*arguments)
+                assert "hidden" in done.out + done.err
+                assert "no money" not in done.out + done.err
 
     def test_a_run_that_goes_on(self, shell: Shell, stage: Stage) -> None:
         stage.start(napping, id="one")
