@@ -8,6 +8,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -169,16 +170,17 @@ def _called(effect: Call, host: Host) -> Any:
 def call_atomically(effect: Call, host: Host) -> Any:
     """The call, its record and the commit as one transaction."""
     value: Any = None
+    with ExitStack() as until_committed:
 
-    def call() -> None:
-        nonlocal value
-        value = call_step(effect, host)
+        def call() -> None:
+            nonlocal value
+            until_committed.enter_context(running_step(effect.info))  # what it wants to happen on commit is the step's
+            value = call_step(effect, host)
 
-    def record() -> None:
-        assert effect.record is not None
-        effect.record(value)
+        def record() -> None:
+            assert effect.record is not None
+            effect.record(value)
 
-    with running_step(effect.info):  # also what it has wanted to happen on commit is the step's
         host.save_atomically(effect, call, record)
     return value
 
