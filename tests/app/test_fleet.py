@@ -150,11 +150,17 @@ class TestDurableWorker:
         assert program.end() == 0
         assert program.wait_for("stopped")[-1].endswith("durable_worker: stopped")
 
-    def test_a_worker_that_comes_before_the_migrations_says_what_to_run(self, run: Run, tmp_path: Path) -> None:
-        program = run("durable_worker", DATABASE_URL=f"sqlite:///{tmp_path}/empty.sqlite3")
+    def test_a_worker_that_comes_before_the_migrations_says_what_to_run_and_waits(
+        self, run: Run, tmp_path: Path
+    ) -> None:
+        url = f"sqlite:///{tmp_path}/empty.sqlite3"
+        program = run("durable_worker", DATABASE_URL=url)
         [said] = program.wait_for("migrations are missing")
         assert "durable.0001_initial" in said
         assert "Run: manage.py migrate durable --database default" in said
+        assert not any("started, pid" in line for line in program.lines)
+        assert run("migrate", "--verbosity=0", DATABASE_URL=url).wait() == 0
+        program.pids()
 
     def test_a_sleep_ends_in_time(self, store: Store, run: Run, redis_connection: redis.Redis) -> None:
         run("durable_worker", "default").pids()

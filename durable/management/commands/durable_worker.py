@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,6 +15,9 @@ from django.db import Error
 from durable import redis_client
 from durable.metrics import is_installed
 from durable.process import close_connections
+
+
+LOOK_EVERY = 1.0  # seconds between two looks for missing migrations
 
 
 class Command(BaseCommand):
@@ -47,7 +51,7 @@ class Command(BaseCommand):
         if options["processes"] < 1:
             raise CommandError(f"--processes must be at least 1, not {options['processes']}")
         self._say(f"serving {', '.join(queues)} with {options['processes']} process(es)")
-        self._tell_of_missing_migrations()
+        self._await_migrations()
         with self._metrics(options["metrics_port"], options["metrics_address"]):
             fleet = Fleet(worker_command(queues, self._inherited(options)), options["processes"], say=self._say)
             status = fleet.run()
@@ -90,18 +94,27 @@ class Command(BaseCommand):
             )
         return queues
 
-    def _tell_of_missing_migrations(self) -> None:
-        """Not refused: workers may come before the migrations of a deploy, and go on once these are there."""
-        from durable.inspection import how_to_migrate, missing_migrations
+    def _await_migrations(self) -> None:
+        """Workers may come before the migrations of a deploy: without them each job would fail."""
+        from durable.inspection import how_to_migrate
+
+        missing = self._missing_migrations()
+        if not missing:
+            return
+        self._say(f"migrations are missing: {', '.join(missing)}. Run: {how_to_migrate()}; this waits for them")
+        while self._missing_migrations():
+            time.sleep(LOOK_EVERY)
+        self._say("migrations are applied")
+
+    def _missing_migrations(self) -> list[str]:
+        from durable.inspection import missing_migrations
 
         try:
-            missing = missing_migrations()
+            return missing_migrations()
         except Error:
-            return  # it is away: the workers say so, and wait for it
+            return []  # it is away: the workers say so, and wait for it
         finally:
             close_connections()
-        if missing:
-            self._say(f"migrations are missing: {', '.join(missing)}. Run: {how_to_migrate()}; no run goes on before")
 
     def _inherited(self, options: dict[str, Any]) -> list[str]:
         """The general options that a child must be given again."""
