@@ -16,7 +16,6 @@ from durable import redis_client
 from durable.metrics import is_installed
 from durable.process import close_connections
 
-
 LOOK_EVERY = 1.0  # seconds between two looks for missing migrations
 
 
