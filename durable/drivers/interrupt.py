@@ -2,7 +2,8 @@
 
 In the main thread a timer signal breaks into whatever blocks: a sleep, a socket, a query. Elsewhere the exception is
 set asynchronously, and raised at the thread's next bytecode. The interruption derives from KeyboardInterrupt, because
-that is what database drivers and others know to clean up after.
+that is what database drivers and others know to clean up after. Where it comes in a finalizer (a generator that is
+collected, `__del__`, a weak reference's callback) Python swallows it, so it comes again, while the call goes on.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from durable.drivers import watchdog
 
 __all__ = ["TimedOut", "call_with_timeout"]
 
 T = TypeVar("T")
+
+AGAIN: Final = 5.0  # seconds from one interruption to the next; as long, code may take to clean up undisturbed
 
 
 class TimedOut(Exception):  # a fact for the driver, which knows the step's name
@@ -50,7 +53,7 @@ def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
     began, outer = time.monotonic(), 0.0
     try:
         try:  # the timer may go off before the next line
-            outer, _ = signal.setitimer(signal.ITIMER_REAL, timeout)
+            outer, _ = signal.setitimer(signal.ITIMER_REAL, timeout, AGAIN)
             return call()
         finally:
             is_running = False
@@ -66,18 +69,16 @@ def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
 
 def _call_with_watchdog(call: Callable[[], T], timeout: float) -> T:
     target = _Target(threading.get_ident())
-    watch: watchdog.Watch | None = None
     try:
         try:  # the time may be over before the next line
-            watch = watchdog.watch(timeout, target.interrupt)
+            target.watch(timeout)
             return call()
         finally:
             target.leave()
     except _Interruption:
         raise TimedOut from None
     finally:
-        if watch is not None:
-            watch.end()
+        target.end()
 
 
 class _Target:
@@ -88,11 +89,17 @@ class _Target:
         self._lock = threading.Lock()
         self._is_running = True
         self._has_fired = False
+        self._watch: watchdog.Watch | None = None
 
-    def interrupt(self) -> None:
+    def watch(self, timeout: float) -> None:
+        with self._lock:
+            self._watch = watchdog.watch(timeout, self._interrupt)
+
+    def _interrupt(self) -> None:
         with self._lock:
             if self._is_running:
                 self._has_fired = True
+                self._watch = watchdog.watch(AGAIN, self._interrupt)
                 _raise_in(self._thread_id, _Interruption)
 
     def leave(self) -> None:
@@ -102,6 +109,12 @@ class _Target:
             # The exception is set and may still be under way: it must not break out later, in the engine.
             for _ in range(1000):
                 time.sleep(0)
+
+    def end(self) -> None:
+        """For good: `leave` may have been interrupted itself, but not twice, so that no lock is needed."""
+        self._is_running = False
+        if self._watch is not None:
+            self._watch.end()
 
 
 def _raise_in(thread_id: int, error: type[BaseException]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from durable import CriticalError, StepExhaustedError
+from durable.drivers import interrupt
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
@@ -148,6 +149,47 @@ def test_code_that_cleans_up_does_so(h: Harness, flavour: Flavour) -> None:
 
     h.run(h.start(flavour(ship)))
     assert cleaned == ["up", "up"]
+
+
+class Collected:
+    def __del__(self) -> None:
+        block()
+
+
+def block_in_finalizer() -> None:
+    Collected()
+    block()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_an_interruption_that_a_finalizer_swallows_comes_again(
+    h: Harness, monkeypatch: pytest.MonkeyPatch, in_thread: bool
+) -> None:
+    monkeypatch.setattr(interrupt, "AGAIN", SHORT)
+    if in_thread:
+        monkeypatch.setattr(time, "sleep", busily(time.sleep))
+
+    def branch(ctx: Any) -> Any:
+        return ctx.try_step("a", block_in_finalizer, timeout=SHORT).failure.kind
+
+    def ship(ctx: Any) -> Any:
+        return ctx.join("join", {"a": branch, "b": branch}) if in_thread else branch(ctx)
+
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    assert run.output == ({"a": "timeout", "b": "timeout"} if in_thread else "timeout")
+
+
+def busily(sleep: Any) -> Any:
+    """Sleep in short pieces, so that a thread that is not the main one can be interrupted."""
+
+    def slept(seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            sleep(min(left, 0.001))
+
+    return slept
 
 
 def test_a_timeout_error_of_the_functions_own_is_an_ordinary_error(h: Harness, flavour: Flavour) -> None:
