@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from durable.core.location import spoken
 from durable.inspection import Node, Shape, Throughput, Timeline
-from durable.inspection.bounded import Count
+from durable.inspection.throughput import Bar
 
 __all__ = ["Chart", "Column", "DrawnLane", "DrawnShape", "DrawnTimeline", "chart", "drawn", "shallow"]
 
@@ -82,42 +82,54 @@ def shallow(nodes: Sequence[Node], deepest: int = _DEEPEST) -> list[Node]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A bar of a chart; `label` says when it begins."""
+    """A bar of a chart; `bar` says what it stands for."""
 
     x: str
     y: str
     width: str
     height: str
-    label: object
-    count: Count
+    bar: Bar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Throughput as columns."""
+    """What ended as `columns`, and how long it took as `slow` columns behind `median` ones."""
 
     title: str
     throughput: Throughput
     columns: Sequence[Column]
+    slow: Sequence[Column]
+    median: Sequence[Column]
     width: int = _CHART_WIDTH
     height: int = _CHART_HEIGHT
 
 
 def chart(title: str, throughput: Throughput) -> Chart:
     """The chart of a span of time."""
+    return Chart(
+        title=title,
+        throughput=throughput,
+        columns=_columns(throughput, lambda bar: bar.count.number, throughput.most),
+        slow=_columns(throughput, lambda bar: bar.slow or 0.0, throughput.slowest),
+        median=_columns(throughput, lambda bar: bar.median or 0.0, throughput.slowest),
+    )
+
+
+def _columns(throughput: Throughput, value_of: Callable[[Bar], float], most: float) -> list[Column]:
+    """A column for each bar of which there is something to draw; `most` is as high as the chart."""
     step = _CHART_WIDTH / max(1, len(throughput.bars))
-    most = max(1, throughput.most)
     columns = []
     for number, bar in enumerate(throughput.bars):
-        height = max(1.0, bar.count.number / most * _CHART_HEIGHT) if bar.count else 0.0
+        if not bar.count:
+            continue
+        height = max(1.0, value_of(bar) / most * _CHART_HEIGHT) if most else 1.0
         columns.append(
             Column(
                 x=f"{number * step + 0.5:.1f}",
                 y=f"{_CHART_HEIGHT - height:.1f}",
                 width=f"{step - 1:.1f}",
                 height=f"{height:.1f}",
-                label=bar.begins,
-                count=bar.count,
+                bar=bar,
             )
         )
-    return Chart(title=title, throughput=throughput, columns=columns)
+    return columns

@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 
 from durable.conf import conf
 
-__all__ = ["Count", "capped_counts"]
+__all__ = ["Count", "capped_counts", "samples"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +37,35 @@ def capped_counts(querysets: Sequence[QuerySet[Any]], cap: int) -> list[Count]:
 
     Give each the order of an index that serves it: that is what keeps the count from reading anything else.
     """
-    selects, parameters = [], []
-    for number, queryset in enumerate(querysets):
-        try:
-            sql, given = queryset.values("pk")[: cap + 1].query.get_compiler(using=conf.DATABASE).as_sql()
-        except EmptyResultSet:
-            continue
-        selects.append(f"SELECT {number}, COUNT(*) FROM ({sql}) AS t{number}")  # noqa: S608  # Django's SQL
-        parameters += given
-    if not selects:
-        return [Count(number=0) for _ in querysets]
-    with connections[conf.DATABASE].cursor() as cursor:
-        cursor.execute(" UNION ALL ".join(selects), parameters)
-        found = dict(cursor.fetchall())
+    found = dict(_together("COUNT(*)", [queryset.values("pk")[: cap + 1] for queryset in querysets]))
     return [
         Count(number=min(found.get(each, 0), cap), is_capped=found.get(each, 0) > cap) for each in range(len(querysets))
     ]
+
+
+def samples(querysets: Sequence[QuerySet[Any]], column: str, size: int) -> list[list[Any]]:
+    """The values of `column`, an annotation say, in the first `size` rows of each, as the database has them; one statement for all of them.
+
+    Give each the order of an index that serves it, as for `capped_counts`.
+    """
+    found: list[list[Any]] = [[] for _ in querysets]
+    for number, value in _together(column, [queryset.values(column)[:size] for queryset in querysets]):
+        found[number].append(value)
+    return found
+
+
+def _together(what: str, querysets: Sequence[QuerySet[Any]]) -> list[tuple[int, Any]]:
+    """`what` of the rows of each, with its number; one statement, none where all are known to be empty."""
+    selects, parameters = [], []
+    for number, queryset in enumerate(querysets):
+        try:
+            sql, given = queryset.query.get_compiler(using=conf.DATABASE).as_sql()
+        except EmptyResultSet:
+            continue
+        selects.append(f"SELECT {number}, {what} FROM ({sql}) AS t{number}")  # noqa: S608  # Django's SQL
+        parameters += given
+    if not selects:
+        return []
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(selects), parameters)
+        return list(cursor.fetchall())

@@ -12,9 +12,11 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
+from django.db.models import DurationField, ExpressionWrapper, F
+
 from durable.conf import conf
 from durable.core.entries import RunState
-from durable.inspection.bounded import Count, capped_counts
+from durable.inspection.bounded import Count, capped_counts, samples
 from durable.models import Run
 from durable.querysets import RunQuerySet
 
@@ -22,14 +24,19 @@ __all__ = ["Bar", "Throughput", "last_day", "last_hour"]
 
 CAP: Final = 2_000  # runs that are counted for one bar
 SAMPLE: Final = 200  # runs of which a percentile is told
+BAR_SAMPLE: Final = 50  # runs of which a bar's percentiles are told
+
+_TOOK: Final = ExpressionWrapper(F("finished_at") - F("created_at"), DurationField())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """What ended from `begins` on, within the chart's `width`."""
+    """What ended from `begins` on, within the chart's `width`. `median` and `slow` are of the newest `BAR_SAMPLE` of it."""
 
     begins: datetime
     count: Count
+    median: float | None = None
+    slow: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +62,19 @@ class Throughput:
         """Of the highest bar."""
         return max((bar.count.number for bar in self.bars), default=0)
 
+    @property
+    def slowest(self) -> float:
+        """The highest of the bars' `slow`, in seconds."""
+        return max((bar.slow for bar in self.bars if bar.slow is not None), default=0.0)
+
 
 def last_hour(now: datetime, within: RunQuerySet | None = None) -> Throughput:
-    """In bars of two minutes; two statements."""
+    """In bars of two minutes; three statements."""
     return _measured(now, timedelta(minutes=2), 30, within)
 
 
 def last_day(now: datetime, within: RunQuerySet | None = None) -> Throughput:
-    """In bars of an hour; two statements."""
+    """In bars of an hour; three statements."""
     return _measured(now, timedelta(hours=1), 24, within)
 
 
@@ -76,13 +88,32 @@ def _measured(now: datetime, width: timedelta, number: int, within: RunQuerySet 
     ]
     ended = runs.filter(finished_at__gte=begin, finished_at__lt=now).order_by("-finished_at")
     counts = capped_counts(spans, CAP)
+    took_of_bars = samples([each.order_by("-finished_at").annotate(took=_TOOK) for each in spans], "took", BAR_SAMPLE)
     newest = list(ended.values_list("created_at", "finished_at", "state")[:SAMPLE])
-    took = sorted((finished - created).total_seconds() for created, finished, _ in newest if finished is not None)
+    took = [(finished - created).total_seconds() for created, finished, _ in newest if finished is not None]
+    median, slow = _percentiles(took)
+    bars = []
+    for start, count, durations in zip(edges, counts, took_of_bars, strict=False):
+        usual, long = _percentiles([_seconds(each) for each in durations])
+        bars.append(Bar(begins=start, count=count, median=usual, slow=long))
     return Throughput(
         width=width,
-        bars=[Bar(begins=start, count=count) for start, count in zip(edges, counts, strict=False)],
+        bars=bars,
         failed=sum(state == RunState.FAILED for _, _, state in newest),
         sampled=len(took),
-        median=took[len(took) // 2] if took else None,
-        slow=took[len(took) * 95 // 100] if took else None,
+        median=median,
+        slow=slow,
     )
+
+
+def _percentiles(took: list[float]) -> tuple[float | None, float | None]:
+    """The median and the 95th percentile, None of nothing."""
+    if not took:
+        return None, None
+    took = sorted(took)
+    return took[len(took) // 2], took[len(took) * 95 // 100]
+
+
+def _seconds(duration: timedelta | int) -> float:
+    """A duration as the database has it: databases that lack the type have microseconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration / 1_000_000

@@ -204,8 +204,11 @@ def test_throughput_tells_of_what_ended(stage: Stage, django_assert_num_queries:
         stage.advance(minutes=10)
         get_run(run.id).send("approved")
         stage.settle(run.id)
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(3):
         hour = last_hour(stage.now + timedelta(seconds=1))
+    for bar in hour.bars:
+        assert (bar.median, bar.slow) == ((pytest.approx(600, abs=5),) * 2 if bar.count else (None, None))
+    assert hour.slowest == pytest.approx(600, abs=5)
     assert (hour.total.number, hour.sampled, hour.failed) == (3, 3, 0)
     assert hour.median == pytest.approx(600, abs=5)
     assert last_day(stage.now + timedelta(seconds=1)).total.number == 3
