@@ -18,7 +18,7 @@ from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pa
 from durable.core.errors import ControlFlow, Evicted
 from durable.core.scope import Scope
 from durable.drivers.host import Host, refuse_lazy_body
-from durable.drivers.sync import call_atomically, call_unawaited, within_timeout
+from durable.drivers.sync import call_atomically, call_unawaited, exited, within_timeout
 
 __all__ = ["AsyncDriver"]
 
@@ -99,9 +99,12 @@ class AsyncDriver:
 
     async def _body(self, effect: Body) -> Any:
         context = self.host.async_context(effect.scope, self)
-        value = effect.function(context, *effect.args)
-        if inspect.isawaitable(value):
-            return await value
+        try:
+            value = effect.function(context, *effect.args)
+            if inspect.isawaitable(value):
+                return await value
+        except SystemExit as error:
+            raise exited(effect, error) from error
         refuse_lazy_body(value, effect.function)
         return value
 

@@ -22,7 +22,7 @@ from durable.drivers import threads
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.interrupt import TimedOut, call_with_timeout
 
-__all__ = ["SyncDriver", "call_atomically", "call_step", "within_timeout"]
+__all__ = ["SyncDriver", "call_atomically", "call_step", "exited", "within_timeout"]
 
 
 class SyncDriver:
@@ -74,7 +74,10 @@ class SyncDriver:
 
     def _body(self, effect: Body) -> Any:
         context = self.host.sync_context(effect.scope, self)
-        value = effect.function(context, *effect.args)
+        try:
+            value = effect.function(context, *effect.args)
+        except SystemExit as error:
+            raise exited(effect, error) from error
         refuse_lazy_body(value, effect.function)
         return value
 
@@ -140,6 +143,12 @@ def refused(effect: Call, error: BaseException) -> RuntimeError:
     if isinstance(error, SystemExit):
         return RuntimeError(f'step "{effect.name}" called sys.exit({error.code!r})')
     return RuntimeError(f'step "{effect.name}" raised {type(error).__name__}')
+
+
+def exited(effect: Body, error: SystemExit) -> RuntimeError:
+    """A body that ends the process, as an error of the workflow's: the worker has other runs to pass."""
+    name = getattr(effect.function, "__qualname__", repr(effect.function))
+    return RuntimeError(f"{name} called sys.exit({error.code!r}): raise an error to fail the run, or return")
 
 
 def call_step(effect: Call, host: Host) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -313,3 +314,22 @@ def deadline() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_workflow_that_calls_sys_exit_fails_and_takes_no_worker_along(h: Harness, flavour: Flavour) -> None:
+    async def branch(ctx: Any) -> Any:
+        sys.exit("enough")
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.step("a", lambda: 1)
+        await ctx.join("both", {"b": branch})
+
+    async def leave(ctx: Any) -> Any:
+        sys.exit(3)
+
+    error = h.run(h.start(flavour(leave))).error
+    assert error is not None
+    assert (error.type, "sys.exit(3)" in error.message) == ("RuntimeError", True)
+    error = h.run(h.start(flavour(ship))).error
+    assert error is not None
+    assert (error.type, "sys.exit('enough')" in error.message) == ("JoinError", True)
