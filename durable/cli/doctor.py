@@ -122,7 +122,7 @@ def _workers(workers: Workers) -> Diagnosis:
     found = f"{plural(len(known), 'worker')}, {plural(held, 'run')} in hand"
     if known:
         return Diagnosis(kind="workers", verdict=OK, found=found)
-    advice = "Start some: manage.py durable_worker"
+    advice = "Start some: python manage.py durable_worker"
     return Diagnosis(kind="workers", verdict=PROBLEM, found="there are none", advice=advice)
 
 

@@ -69,7 +69,7 @@ def _surroundings(workers: Workers) -> list[Finding]:
             title = f'RQ_QUEUES lacks the queue "{queue.name}", which runs want'
             found.append(Finding(kind="unknown_queue", title=title, advice=advice, count=Count(number=1)))
         elif not queue.workers and (queue.has_runs or queue.has_workflows):
-            advice = f"Start one: manage.py durable_worker {queue.name}"
+            advice = f"Start one: python manage.py durable_worker {queue.name}"
             title = f'No worker serves the queue "{queue.name}"'
             count = Count(number=1)
             found.append(Finding(kind="no_worker", title=title, advice=advice, count=count, is_urgent=queue.has_runs))

@@ -126,7 +126,7 @@ def _late(facts: _Facts) -> Explanation | None:
     if not facts.is_late or run.wake_at is None:
         return None
     known = redis_client.names()
-    serve = f"See that a worker serves it: manage.py durable_worker {run.queue}"
+    serve = f"See that a worker serves it: python manage.py durable_worker {run.queue}"
     unknown = f"RQ_QUEUES lacks this queue, and has {', '.join(known) or 'none'}: add it, or start the run on another"
     return Explanation(
         headline=f'Due for {_since(run.wake_at, facts.now)}, and no worker of the queue "{run.queue}" has taken it',

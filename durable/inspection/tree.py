@@ -230,6 +230,9 @@ def _tell_loop(node: Node, data: dict[str, Any]) -> None:
 
 
 def _tell_branches(node: Node, data: dict[str, Any], known: Mapping[str, Node]) -> None:
+    ends = [told["status"] for told in data.get("branches", {}).values()]
+    if data.get("winner") is None and (failed := ends.count(Status.FAILED)):
+        node.note = f"{failed} of {len(ends)} branches failed"
     for name, told in data.get("branches", {}).items():
         location = f"{node.location}/{escape(name)}"
         branch = known.get(location)

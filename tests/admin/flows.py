@@ -4,7 +4,20 @@ from typing import Any
 
 from durable import Break, Context, Continue, CriticalError, RollbackContext, workflow
 
-__all__ = ["SWITCH", "approve", "branches", "looping", "many", "nap", "odd", "quick", "saga", "stubborn", "switched"]
+__all__ = [
+    "SWITCH",
+    "approve",
+    "branches",
+    "broken_branch",
+    "looping",
+    "many",
+    "nap",
+    "odd",
+    "quick",
+    "saga",
+    "stubborn",
+    "switched",
+]
 
 SWITCH = {"broken": False, "rollback_broken": False}
 
@@ -65,6 +78,14 @@ def saga(ctx: Context, order_id: Any = 1) -> str:
     ctx.rollback_checkpoint("from here")
     ctx.step("charge", value_of, order_id, rollback=refund, max_retries=0)
     raise CriticalError("out of stock")
+
+
+@workflow(name="tests.broken_branch")
+def broken_branch(ctx: Context) -> Any:
+    def fail(c: Context) -> None:
+        raise CriticalError("no label")
+
+    return ctx.join("ship", {"label": fail, "mail": lambda c: c.step("send", value_of, "M1")})
 
 
 @workflow(name="tests.branches")

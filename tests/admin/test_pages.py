@@ -213,6 +213,8 @@ def test_the_tree_shows_branches_winners_and_what_was_pruned(stage: Stage, opera
     body = text_of(operator.get(url("change", "branches")))
     for word in ("ship", "label", "mail", "fastest", "winner", "lost; its records are pruned", "careful"):
         assert word in body
+    stage.start(flows.broken_branch, id="broken")
+    assert "1 of 2 branches failed" in text_of(operator.get(url("change", "broken")))
     stage.start(flows.looping, 12, id="loops")
     body = text_of(operator.get(url("change", "loops")))
     assert "12 iterations; the records of iterations 0 to " in body
