@@ -35,6 +35,8 @@ class Values:
     - `DATABASE`: the alias of the database that holds durable's tables.
     - `QUEUE`: the RQ queue of workflows that name none.
     - `CLAIM_BATCH`: how many due runs a worker claims at once.
+    - `PREPARED_STATEMENTS`: whether PostgreSQL sessions may keep what runs send most often; not behind a pooler in
+      transaction mode.
     - `GUARD`: "off", "warn" or "raise": reserved for a guard of the rules at run time; nothing reads it yet.
     - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
       workflow (`durable.retention.Policy.of`).
@@ -57,6 +59,7 @@ class Values:
     DATABASE: str = "default"
     QUEUE: str = "default"
     CLAIM_BATCH: int = 10
+    PREPARED_STATEMENTS: bool = False
     GUARD: Literal["off", "warn", "raise"] = "off"
     RETENTION: float | Mapping[str, Any] | None = None
     API_RUNS: str | None = None

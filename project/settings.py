@@ -81,9 +81,6 @@ def database_from(url: str) -> dict[str, Any]:
             "init_command": "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;",
             **config.get("OPTIONS", {}),
         }
-    else:
-        # Sessions are this process's own, so statements are prepared in them; not so behind a pooler in transaction mode.
-        config["OPTIONS"] = {"prepare_threshold": 5, **config.get("OPTIONS", {})}
     return config
 
 
@@ -102,7 +99,10 @@ RQ_QUEUES = {
 # `manage.py rqworker` reads pickles, whatever SERIALIZER says, unless its worker class knows better.
 RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}
 
-DURABLE = {"LEASE": float(os.environ.get("DURABLE_LEASE", "30"))}  # seconds
+DURABLE = {
+    "LEASE": float(os.environ.get("DURABLE_LEASE", "30")),  # seconds
+    "PREPARED_STATEMENTS": True,  # sessions are this process's own: no pooler stands between
+}
 
 # How the REST interface recognises somebody; what he may do there is durable's own.
 REST_FRAMEWORK = {

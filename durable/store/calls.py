@@ -2,8 +2,8 @@
 
 Owns the shortest way to PostgreSQL that Django's connection leaves open: its cursors cost more than what they execute
 here, and its loader of moments more than all other columns. Whatever Django minds about a connection is minded here as well (health checks, threads, async code, broken
-transactions, its own exceptions); where somebody listens to statements, they go through Django's cursor. Statements are
-prepared by name if the connection's OPTIONS allow it by a `prepare_threshold`, which Django sets to None for poolers' sake.
+transactions, its own exceptions); where somebody listens to statements, they go through Django's cursor. What is prepared by
+name, if `DURABLE["PREPARED_STATEMENTS"]` allows it, are calls of functions alone: the statements are few and the same each time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
+from durable.conf import conf
+
 __all__ = ["Function", "Row", "rows", "text"]
 
 Row = tuple[str | None, ...]
 
+_USES: Final = 6  # of a function by a connection, from which on preparing its call pays
 _FORGOTTEN: Final = b"26000"  # SQLSTATE of a prepared statement that does not exist
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
@@ -58,7 +61,7 @@ class Function:
         with connection.wrap_database_errors:
             if uninterrupted and raw.autocommit and raw.pgconn.transaction_status == TransactionStatus.IDLE:
                 return self._at_once(raw, [None if each is None else each.encode() for each in texts])
-            found = psycopg.Cursor(raw).execute(self._portable, texts)
+            found = psycopg.Cursor(raw).execute(self._portable, texts, prepare=False)
             [row] = found.fetchall()
             return row  # type: ignore[no-any-return]  # a tuple, by the connection's row factory
 
@@ -73,13 +76,13 @@ class Function:
 
     def _is_prepared(self, raw: psycopg.Connection[Any]) -> bool:
         """Whether the session knows the statement by name; it is told from the time on when that pays."""
-        if raw.prepare_threshold is None:
+        if not conf.PREPARED_STATEMENTS:
             return False
         uses = _uses.setdefault(raw, {})
         count = uses[self.name] = uses.get(self.name, 0) + 1
-        if count == raw.prepare_threshold + 1:
+        if count == _USES:
             _check(raw.pgconn.prepare(self._prepared_name, self._direct))
-        return count > raw.prepare_threshold
+        return count >= _USES
 
 
 #: How often each connection has called each function; not in a transaction, so what is prepared stays.
@@ -94,7 +97,7 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
         return None
     _make_ready(connection)
     with connection.wrap_database_errors:
-        cursor = psycopg.Cursor(connection.connection).execute(statement, parameters, binary=True)
+        cursor = psycopg.Cursor(connection.connection).execute(statement, parameters, prepare=False, binary=True)
         return cursor.fetchall() if cursor.description else []
 
 

@@ -10,4 +10,4 @@ DEBUG = False  # Django would keep a record of every statement
 INSTALLED_APPS = [*BASE_APPS, "tests.benchmarks"]
 QUEUE = "benchmarks"
 RQ_QUEUES = {QUEUE: {"URL": os.environ["REDIS_URL"], "SERIALIZER": "rq.serializers.JSONSerializer"}}
-DURABLE: dict[str, Any] = {"QUEUE": QUEUE}  # type: ignore[no-redef]  # replaced as a whole
+DURABLE: dict[str, Any] = {"QUEUE": QUEUE, "PREPARED_STATEMENTS": True}  # type: ignore[no-redef]  # replaced as a whole

@@ -47,8 +47,8 @@ def pooler(postgres_server: EmbeddedPostgres) -> Iterator[Pooler]:
 @pytest.fixture(scope="module")
 def alias(pooler: Pooler, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
     url = os.environ.get("POOLER_URL") or f"postgresql://postgres@127.0.0.1:{pooler.port}/{ALIAS}"
-    # what Django's documentation asks for behind such a pooler, and its own default
-    config = {**database_from(url), "DISABLE_SERVER_SIDE_CURSORS": True, "OPTIONS": {"prepare_threshold": None}}
+    # what Django's documentation asks for behind such a pooler
+    config = {**database_from(url), "DISABLE_SERVER_SIDE_CURSORS": True}
     connections.databases[ALIAS] = connections.configure_settings({"default": {}, ALIAS: config})[ALIAS]
     with django_db_blocker.unblock():
         for app in ("auth", "durable"):

@@ -56,8 +56,7 @@ def postgres_alias(
 ) -> Iterator[str]:
     config = database_from(postgres_server.create_database("stores"))
     with django_db_blocker.unblock():
-        # Django's own default, not the project's: a store must bear a pooler that keeps no session
-        yield from _migrated(POSTGRES, {**config, "CONN_HEALTH_CHECKS": False, "OPTIONS": {"prepare_threshold": None}})
+        yield from _migrated(POSTGRES, {**config, "CONN_HEALTH_CHECKS": False})
 
 
 @pytest.fixture

@@ -178,28 +178,27 @@ def prepared() -> set[str]:
         return {name for (name,) in cursor.fetchall() if name.startswith("durable")}
 
 
-def test_statements_are_prepared_where_the_connection_allows_it_and_may_be_forgotten(
-    postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+def test_statements_are_prepared_where_the_settings_allow_it_and_may_be_forgotten(
+    postgres_store: PostgresStore, settings: Any
 ) -> None:
+    connections[POSTGRES].close()  # what other tests have left in its session
     held = started(postgres_store)
-    raw = connections[POSTGRES].connection
-    monkeypatch.setattr(raw, "prepare_threshold", None)
-    for threshold, expected in [(None, set()), (1, {"durable_record_1", "durable_flush_1"})]:
-        raw.prepare_threshold = threshold
-        for number in range(3):
-            commit(postgres_store, held, entries=[an_entry(f"{threshold}-{number}")])
-            commit(postgres_store, held, entries=[an_entry(f"{threshold}-{number}-{each}") for each in "ab"])
+    for is_allowed, expected in [(False, set()), (True, {"durable_record_1", "durable_flush_1"})]:
+        settings.DURABLE = {"PREPARED_STATEMENTS": is_allowed}
+        for number in range(8):
+            commit(postgres_store, held, entries=[an_entry(f"{is_allowed}-{number}")])
+            commit(postgres_store, held, entries=[an_entry(f"{is_allowed}-{number}-{each}") for each in "ab"])
         assert prepared() == expected
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute("DISCARD ALL")
-    for number in range(3):
+    for number in range(8):
         commit(postgres_store, held, entries=[an_entry(f"after-{number}")])
     assert prepared() == {"durable_record_1"}
     with pytest.raises(LeaseLost):
         commit(postgres_store, held, fence=held.fence + 9, entries=[an_entry()])
     with pytest.raises(IntegrityError, match="durable_entry_kind_is_known"):
         commit(postgres_store, held, entries=[an_entry(kind="dance")])
-    assert len(postgres_store.load("run")) == 2 * 3 * 3 + 3
+    assert len(postgres_store.load("run")) == 2 * 8 * 3 + 8
 
 
 def test_what_the_database_refuses_is_raised_as_django_says_and_the_connection_goes_on(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.db import OperationalError, connections, transaction
 
@@ -106,8 +108,10 @@ def test_a_lost_connection_is_raised_as_the_driver_says(locking_store: OrmStore 
     commit(locking_store, held, entries=[an_entry()])
 
 
-def test_nothing_is_left_in_the_session(postgres_store: PostgresStore) -> None:
+def test_nothing_is_left_in_the_session(postgres_store: PostgresStore, settings: Any) -> None:
     """A pooler in transaction mode may give each statement to another session."""
+    settings.DURABLE = {}
+    connections[POSTGRES].close()
     held = started(postgres_store)
     for n in range(20):
         commit(postgres_store, held, entries=[an_entry(f"{n}")])
