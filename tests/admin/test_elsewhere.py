@@ -4,19 +4,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.db import connections
 from django.test import Client, override_settings
 from pytest_django.plugin import DjangoDbBlocker
 
 from durable.models import OperatorAction, Run
-from durable.store import store_for
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage, staged
 from tests.admin.test_actions import hidden
 from tests.admin.test_pages import url
+from tests.databases import migrated
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db]
 
@@ -46,10 +45,7 @@ def elsewhere(
 ) -> Iterator[tuple[Stage, Client]]:
     client = log_in(*OPERATOR)
     config = database_from(postgres_server.create_database(ALIAS))
-    connections.databases[ALIAS] = connections.configure_settings({"default": {}, ALIAS: config})[ALIAS]
-    with django_db_blocker.unblock():
-        for app in ("auth", "durable"):
-            call_command("migrate", app, database=ALIAS, verbosity=0)
+    with django_db_blocker.unblock(), migrated(ALIAS, config):
         Run.objects.using(ALIAS).all().delete()
         with (
             override_settings(DURABLE={"DATABASE": ALIAS}, DATABASE_ROUTERS=[Router()]),
@@ -57,9 +53,6 @@ def elsewhere(
             staged() as stage,
         ):
             yield stage, client
-        connections[ALIAS].close()
-    store_for.cache_clear()
-    del connections.databases[ALIAS]
 
 
 def test_each_page_and_a_verb(elsewhere: tuple[Stage, Client], make_user: Any) -> None:

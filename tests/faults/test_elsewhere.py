@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.management import call_command
 from django.db import connections, transaction
 from django.test import override_settings
 from django.utils import timezone
@@ -22,6 +21,7 @@ from durable.store import store_for
 from durable.worker import Shift
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
+from tests.databases import migrated
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis]
 
@@ -42,10 +42,7 @@ def elsewhere(
 ) -> Iterator[str]:
     """A database beside the default one, which nothing may touch meanwhile."""
     config = {**database_from(postgres_server.create_database(ALIAS)), "TIME_ZONE": request.param}
-    connections.databases[ALIAS] = connections.configure_settings({"default": {}, ALIAS: config})[ALIAS]
-    with django_db_blocker.unblock():
-        for app in ("auth", "durable"):
-            call_command("migrate", app, database=ALIAS, verbosity=0)
+    with django_db_blocker.unblock(), migrated(ALIAS, config):
         with connections[ALIAS].cursor() as cursor:
             cursor.execute("CREATE TABLE IF NOT EXISTS rows (name text)")
             cursor.execute("TRUNCATE rows")
@@ -55,10 +52,6 @@ def elsewhere(
             connections["default"].execute_wrapper(stray),
         ):
             yield ALIAS
-        connections[ALIAS].close()
-    store_for.cache_clear()
-    del connections.databases[ALIAS]
-    del connections[ALIAS]
 
 
 def write(name: str) -> str:

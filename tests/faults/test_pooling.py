@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
 from pytest_django.plugin import DjangoDbBlocker
@@ -27,6 +26,7 @@ from durable.store.orm import OrmStore
 from durable.worker import Shift
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
+from tests.databases import migrated
 from tests.faults.pooler import Pooler
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis]
@@ -49,17 +49,10 @@ def alias(pooler: Pooler, django_db_setup: None, django_db_blocker: DjangoDbBloc
     url = os.environ.get("POOLER_URL") or f"postgresql://postgres@127.0.0.1:{pooler.port}/{ALIAS}"
     # what Django's documentation asks for behind such a pooler
     config = {**database_from(url), "DISABLE_SERVER_SIDE_CURSORS": True}
-    connections.databases[ALIAS] = connections.configure_settings({"default": {}, ALIAS: config})[ALIAS]
-    with django_db_blocker.unblock():
-        for app in ("auth", "durable"):
-            call_command("migrate", app, database=ALIAS, verbosity=0)
+    with django_db_blocker.unblock(), migrated(ALIAS, config):
         with connections[ALIAS].cursor() as cursor:
             cursor.execute("CREATE TABLE IF NOT EXISTS counter (number integer)")
         yield ALIAS
-        connections[ALIAS].close()
-    store_for.cache_clear()
-    del connections.databases[ALIAS]
-    del connections[ALIAS]
 
 
 @pytest.fixture

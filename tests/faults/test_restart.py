@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.management import call_command
-from django.db import connections
 from django.test import override_settings
 from pytest_django.plugin import DjangoDbBlocker
 
@@ -20,6 +18,7 @@ from durable.store import store_for
 from durable.worker import Shift
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
+from tests.databases import migrated
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.slow]
 
@@ -60,18 +59,13 @@ def restarted_branches(ctx: Context) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(fsync=False) as server, django_db_blocker.unblock():
-        connections.databases[ALIAS] = connections.configure_settings(
-            {"default": {}, ALIAS: database_from(server.url)}
-        )[ALIAS]
-        for app in ("auth", "durable"):
-            call_command("migrate", app, database=ALIAS, verbosity=0)
-        with override_settings(DURABLE={"DATABASE": ALIAS, "LEASE": 30.0}):
-            yield server
-        connections[ALIAS].close()
-        store_for.cache_clear()
-        del connections.databases[ALIAS]
-        del connections[ALIAS]
+    with (
+        EmbeddedPostgres(fsync=False) as server,
+        django_db_blocker.unblock(),
+        migrated(ALIAS, database_from(server.url)),
+        override_settings(DURABLE={"DATABASE": ALIAS, "LEASE": 30.0}),
+    ):
+        yield server
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
@@ -21,6 +19,7 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
+from tests.databases import migrated
 
 SQLITE = "store_sqlite"
 POSTGRES = "store_postgres"
@@ -28,26 +27,15 @@ POSTGRES = "store_postgres"
 _TABLES = [model._meta.db_table for model in (OperatorAction, Attempt, QueueMessage, EntryMetadata, Entry, Run)]
 
 
-def _migrated(alias: str, config: dict[str, Any]) -> Iterator[str]:
-    connections.databases[alias] = connections.configure_settings({"default": {}, alias: config})[alias]
-    for app in ("auth", "durable"):
-        call_command("migrate", app, database=alias, verbosity=0)
-    yield alias
-    connections[alias].close()
-    del connections.databases[alias]
-    del connections[alias]
-
-
 @pytest.fixture(scope="session")
 def sqlite_alias(
     django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     file: Path = tmp_path_factory.mktemp("store") / "store.sqlite3"
-    with django_db_blocker.unblock():
-        # Django's own defaults, not the project's: a store must not depend on a transaction mode
-        yield from _migrated(
-            SQLITE, {"ENGINE": "django.db.backends.sqlite3", "NAME": str(file), "OPTIONS": {"timeout": 60}}
-        )
+    # Django's own defaults, not the project's: a store must not depend on a transaction mode
+    config = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(file), "OPTIONS": {"timeout": 60}}
+    with django_db_blocker.unblock(), migrated(SQLITE, config):
+        yield SQLITE
 
 
 @pytest.fixture(scope="session")
@@ -55,8 +43,8 @@ def postgres_alias(
     django_db_setup: None, django_db_blocker: DjangoDbBlocker, postgres_server: EmbeddedPostgres
 ) -> Iterator[str]:
     config = database_from(postgres_server.create_database("stores"))
-    with django_db_blocker.unblock():
-        yield from _migrated(POSTGRES, {**config, "CONN_HEALTH_CHECKS": False})
+    with django_db_blocker.unblock(), migrated(POSTGRES, {**config, "CONN_HEALTH_CHECKS": False}):
+        yield POSTGRES
 
 
 @pytest.fixture
