@@ -1,7 +1,6 @@
 """Operators at work in a real browser, on a live server with live workers: no reloads, no complaints, no barriers."""
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +16,12 @@ from project.shop.models import Fault, Order, Product
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.test_pages import url
+from tests.browsing import complaints_of, working
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
     from pytest_django.live_server_helper import LiveServer
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 PASSWORD = "correct horse"
@@ -37,22 +36,13 @@ LogIn = Callable[..., "Page"]
 def worker(child_environment: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process on this test's database and Redis."""
     environment = {**child_environment, "SHOP_COOL_OFF": "1 second"}
-    with (tmp_path / "worker.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "manage.py"), "durable_worker"], env=environment, stdout=log, stderr=log
-        )
+    with working(environment, tmp_path / "worker.log") as process:
         yield process
-        process.terminate()
-        process.wait(30)
 
 
 @pytest.fixture
 def complaints(page: "Page") -> list[str]:
-    """What the browser complains about: errors, warnings, and what the policy forbids among them."""
-    found: list[str] = []
-    page.on("console", lambda message: found.append(message.text) if message.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: found.append(str(error)))
-    return found
+    return complaints_of(page)
 
 
 @pytest.fixture

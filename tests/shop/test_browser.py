@@ -1,7 +1,6 @@
 """The order's page in a real browser, with a live server and live workers: it shows what happens without a reload."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from project.shop.models import Order, Product
+from tests.browsing import complaints_of, working
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Request
     from pytest_django.live_server_helper import LiveServer
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 WAIT = 120_000  # milliseconds: a worker has to start first, on a machine that may be slow
@@ -24,21 +23,14 @@ WAIT = 120_000  # milliseconds: a worker has to start first, on a machine that m
 def worker(child_environment: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process on this test's database and Redis."""
     environment = {**child_environment, "SHOP_COOL_OFF": "1 second", "SHOP_SERVICE_LATENCY": "0.2"}
-    with (tmp_path / "worker.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "manage.py"), "durable_worker"], env=environment, stdout=log, stderr=log
-        )
+    with working(environment, tmp_path / "worker.log") as process:
         yield process
-        process.terminate()
-        process.wait(30)
 
 
 @pytest.fixture
 def complaints(page: "Page") -> list[str]:
     """What the browser complains about. A request that is under way when its page is left is no complaint."""
-    found: list[str] = []
-    page.on("console", lambda message: found.append(message.text) if message.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: found.append(str(error)))
+    found = complaints_of(page)
     page.on("requestfailed", lambda request: None if was_left(request) else found.append(f"{request.url} failed"))
     return found
 
