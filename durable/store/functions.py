@@ -89,9 +89,10 @@ _COMPLETION: Final[RunPatch] = {
 
 def is_completion(patch: RunPatch) -> bool:
     """Whether COMPLETE's function writes all that `patch` says."""
-    if patch.get("output") is None or patch.get("finished_at") is None or len(patch) != len(_COMPLETION) + 2:
+    output, finished_at = patch.get("output"), patch.get("finished_at")
+    if output is None or finished_at is None:
         return False
-    return all(patch.get(name, _COMPLETION) == value for name, value in _COMPLETION.items())
+    return patch == {**_COMPLETION, "output": output, "finished_at": finished_at}
 
 
 _DUMPS: Final = [_as_text(dump) for columns in (ENTRY, METADATA) for dump in columns.dumps.values()]
