@@ -1,0 +1,145 @@
+"""Rows that contradict themselves are refused by the database, whoever writes them: on PostgreSQL by guards, which are
+triggers, elsewhere by the models' own checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import IntegrityError, connections, models, transaction
+
+from durable.core.entries import RunState
+from durable.models import Entry, EntryMetadata, Run
+from durable.store import Store
+from tests.store.conftest import POSTGRES, SQLITE
+from tests.store.making import NOW, an_entry, at, commit, park, started
+
+#: For each check of the models something that it refuses, as columns of an update.
+BROKEN: dict[str, tuple[type[models.Model], list[dict[str, Any]]]] = {
+    "durable_run_has_an_id": (Run, [{"id": ""}]),
+    "durable_run_state_is_known": (Run, [{"state": "lost"}, {"state": ""}]),
+    "durable_run_request_is_known": (Run, [{"request": "stop"}]),
+    "durable_run_outcome_is_an_end": (Run, [{"outcome": "running"}]),
+    "durable_run_counts_from_zero": (Run, [{"crashes": -1}, {"fence": -1}, {"messages": -1}, {"signal": -1}]),
+    "durable_run_end_is_final": (
+        Run,
+        [
+            {"state": "completed", "finished_at": None, "wake_at": None, "lease_expires_at": None},
+            {"state": "failed", "finished_at": NOW, "wake_at": NOW, "lease_expires_at": None},
+            {"state": "cancelled", "finished_at": NOW, "wake_at": None, "lease_expires_at": NOW},
+        ],
+    ),
+    "durable_run_finished_means_ended": (Run, [{"finished_at": NOW}]),
+    "durable_run_is_not_its_own_parent": (Run, [{"parent_id": "run"}]),
+    "durable_entry_kind_is_known": (Entry, [{"kind": "leap"}]),
+    "durable_metadata_status_is_known": (EntryMetadata, [{"status": "done"}]),
+    "durable_metadata_attempts_from_zero": (EntryMetadata, [{"attempts": -1}]),
+}
+
+CASES = [(name, model, columns) for name, (model, broken) in BROKEN.items() for columns in broken]
+
+
+@pytest.fixture(params=["sqlite_store", "postgres_store"])
+def alias(request: pytest.FixtureRequest) -> str:
+    """A database with a run and an entry."""
+    store: Store = request.getfixturevalue(request.param)
+    run = started(store)
+    commit(store, run, entries=[an_entry("step")])
+    return SQLITE if request.param == "sqlite_store" else POSTGRES
+
+
+def test_every_check_has_its_cases() -> None:
+    checks = {
+        each.name
+        for model in (Run, Entry, EntryMetadata)
+        for each in model._meta.constraints
+        if isinstance(each, models.CheckConstraint)
+    }
+    assert checks == set(BROKEN)
+
+
+@pytest.mark.parametrize(("name", "model", "columns"), CASES)
+def test_a_row_that_contradicts_itself_is_refused_by_name(
+    alias: str, name: str, model: type[models.Model], columns: dict[str, Any]
+) -> None:
+    with pytest.raises(IntegrityError, match=name), transaction.atomic(using=alias):
+        model._default_manager.using(alias).update(**columns)
+
+
+@pytest.mark.parametrize("state", list(RunState))
+def test_every_state_is_accepted_as_it_should_be(alias: str, state: str) -> None:
+    has_ended = state in ("completed", "failed", "cancelled")
+    columns = {"finished_at": NOW if has_ended else None, "wake_at": None, "lease_expires_at": None}
+    assert Run.objects.using(alias).update(state=state, **columns) == 1
+
+
+def test_a_new_row_is_looked_at_as_well(alias: str) -> None:
+    with pytest.raises(IntegrityError, match="durable_run_state_is_known"), transaction.atomic(using=alias):
+        Run.objects.using(alias).create(id="new", workflow="w", queue="q", input="1", state="lost", created_at=at(0))
+
+
+@pytest.mark.parametrize("table", ["durable_run", "durable_entry"])
+def test_nothing_goes_and_leaves_behind_what_belongs_to_it(alias: str, table: str) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute(f"DELETE FROM {table}")
+    assert Entry.objects.using(alias).filter(run_id="run").exists()
+
+
+def test_a_run_goes_with_all_that_is_its(alias: str) -> None:
+    Run.objects.using(alias).all().delete()
+    assert not Entry.objects.using(alias).exists()
+    assert not EntryMetadata.objects.using(alias).exists()
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        "durable_run CASCADE",
+        "durable_entry, durable_run CASCADE",
+        "durable_run, durable_entry, durable_entrymetadata CASCADE",
+    ],
+)
+def test_emptying_the_table_of_runs_leaves_nothing_behind(postgres_store: Store, tables: str) -> None:
+    commit(postgres_store, started(postgres_store), entries=[an_entry("step")])
+    execute(f"TRUNCATE {tables}")
+    for model in (Run, Entry, EntryMetadata):
+        assert not model._default_manager.using(POSTGRES).exists()
+
+
+def test_many_rows_at_once_are_each_looked_at(postgres_store: Store) -> None:
+    run = started(postgres_store)
+    commit(postgres_store, run, entries=[an_entry(f"step {number}") for number in range(5)])
+    park(postgres_store, run)
+    with pytest.raises(IntegrityError, match="durable_entry_kind_is_known"), transaction.atomic(using=POSTGRES):
+        execute("UPDATE durable_entry SET kind = CASE location WHEN 'step 4' THEN 'leap' ELSE kind END")
+
+
+def test_there_and_back(postgres_store: Store) -> None:
+    """Backwards the checks and foreign keys return, forwards they make way for the guards again."""
+    before = constraints()
+    try:
+        call_command("migrate", "durable", "0007", database=POSTGRES, verbosity=0)
+        assert constraints() == before | set(BROKEN) | {"entry to run", "metadata to entry"}
+    finally:
+        call_command("migrate", "durable", database=POSTGRES, verbosity=0)
+    assert constraints() == before
+
+
+def constraints() -> set[str]:
+    """What constraints the guarded tables have: checks by name, foreign keys by what they say."""
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute(
+            "SELECT contype, conname, conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint "
+            "WHERE contype IN ('c', 'f') AND conrelid::regclass::text = ANY(%s)",
+            [["durable_run", "durable_entry", "durable_entrymetadata"]],
+        )
+        return {
+            name if kind == "c" else f"{table} to {other}".replace("durable_", "").replace("entrymetadata", "metadata")
+            for kind, name, table, other in cursor.fetchall()
+        }
+
+
+def execute(statement: str) -> None:
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute(statement)
