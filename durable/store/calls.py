@@ -18,6 +18,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 from psycopg.errors import error_from_result
+from psycopg.generators import execute
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
@@ -58,21 +59,26 @@ class Function:
             return _through_cursor(connection, self._portable, texts)
         _make_ready(connection)
         raw: psycopg.Connection[Any] = connection.connection
-        with connection.wrap_database_errors:
-            if uninterrupted and raw.autocommit and raw.pgconn.transaction_status == TransactionStatus.IDLE:
-                return self._at_once(raw, [None if each is None else each.encode() for each in texts])
-            found = psycopg.Cursor(raw).execute(self._portable, texts, prepare=False)
-            [row] = found.fetchall()
-            return row  # type: ignore[no-any-return]  # a tuple, by the connection's row factory
-
-    def _at_once(self, raw: psycopg.Connection[Any], values: list[bytes | None]) -> Row:
-        with raw.lock:
-            if self._is_prepared(raw):
-                answer = raw.pgconn.exec_prepared(self._prepared_name, values)  # type: ignore[arg-type]  # NULL is None
+        status = raw.pgconn.transaction_status
+        if status == TransactionStatus.IDLE and not raw.autocommit:  # a transaction that psycopg has yet to begin
+            return _through_cursor(connection, self._portable, texts)
+        values: Any = [None if each is None else each.encode() for each in texts]  # typed without None, which is NULL
+        with connection.wrap_database_errors, raw.lock:
+            if status == TransactionStatus.IDLE and self._is_prepared(raw):  # else a name forgotten breaks what is open
+                answer = self._of_prepared(raw, values, uninterrupted)
                 if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
                     return _row(answer)
                 _uses.pop(raw)  # somebody has discarded what the session knew; nothing was executed
-            return _row(raw.pgconn.exec_params(self._direct, values))
+            if uninterrupted:
+                return _row(raw.pgconn.exec_params(self._direct, values))
+            raw.pgconn.send_query_params(self._direct, values)
+            return _row(_awaited(raw))
+
+    def _of_prepared(self, raw: psycopg.Connection[Any], values: Any, uninterrupted: bool) -> PGresult:
+        if uninterrupted:
+            return raw.pgconn.exec_prepared(self._prepared_name, values)
+        raw.pgconn.send_query_prepared(self._prepared_name, values)
+        return _awaited(raw)
 
     def _is_prepared(self, raw: psycopg.Connection[Any]) -> bool:
         """Whether the session knows the statement by name; it is told from the time on when that pays."""
@@ -125,6 +131,13 @@ def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: Sequ
         cursor.execute(statement, texts)
         row: Row = cursor.fetchone()
         return row
+
+
+def _awaited(raw: psycopg.Connection[Any]) -> PGresult:
+    """The answer to what was sent. An interruption cancels it at the server."""
+    answer: PGresult
+    [answer] = raw.wait(execute(raw.pgconn))
+    return answer
 
 
 def _check(answer: PGresult) -> None:
