@@ -145,6 +145,7 @@ class _Pass:
         self.max_threads = conf.MAX_BRANCH_THREADS
         self._transactions = PassTransactions()
         self._commit_lock = threading.Lock()
+        self._written = 0  # what the journal has counted as taken, and is committed
         self._state = str(record.state)
         self.journal = Journal(record, self._history(), self)
 
@@ -206,7 +207,10 @@ class _Pass:
 
     def save(self, effect: Save) -> None:
         self._make_way(is_told=effect.is_failure or _ends_unfinished(effect.run))
+        due = self.journal.due()
         with self._commit_lock:
+            if effect.run is None and effect.park_signal is None and self._written >= due:
+                return  # while this branch waited, another one has committed for both
             committed = self._commit(effect)
         self._after(committed)
 
@@ -312,7 +316,9 @@ class _Pass:
         batch = self.journal.take(effect.run, effect.park_signal)
         if batch is None:
             return None
+        taken = self.journal.taken
         committed = self._write(batch)
+        self._written = taken
         self.journal.settle(batch)
         return committed
 

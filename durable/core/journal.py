@@ -123,6 +123,8 @@ class Journal:
         self.claims = Claims()
         self._crashes = run.crashes
         self._pending = _Pending()
+        #: How many times all that was marked has been taken.
+        self.taken = 0
         #: What a newer release of durable has recorded, and this one cannot read.
         self.unreadable: list[Entry] = []
         newest = -1
@@ -248,6 +250,7 @@ class Journal:
                 return None
             if only is None:
                 self._pending = _Pending()
+                self.taken += 1
             if self._crashes:  # this commit is the progress that ends a series of crashes
                 run = {"crashes": 0, **(run or {})}
                 self._crashes = 0
@@ -265,6 +268,11 @@ class Journal:
                 run=run,
                 park_signal=park_signal,
             )
+
+    def due(self) -> int:
+        """What `taken` is, or will be, once all that is marked now has been taken."""
+        with self.lock:
+            return self.taken + bool(self._pending)
 
     def discard(self) -> None:
         """Forget what is not committed. The journal is of no use for further operations then."""

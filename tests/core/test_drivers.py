@@ -11,6 +11,7 @@ import pytest
 
 from durable.core.entries import Batch, Committed
 from durable.core.errors import LeaseLost, PassAborted
+from durable.core.journal import Journal
 from durable.store.memory import MemoryStore
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
@@ -188,6 +189,57 @@ def test_a_worker_that_lost_its_lease_writes_nothing_more(h: Harness, flavour: F
     h.advance(60)
     assert h.finish(run).output == "done"
     assert calls == ["a", "a", "b"]
+
+
+class Held(Interfering):
+    """Commits are answered once `count` saves wait for theirs."""
+
+    def __init__(self, inner: Any, count: int) -> None:
+        super().__init__(inner)
+        self.left = count
+        self.all_wait = threading.Event()
+        self.lock = threading.Lock()
+        self.batches: list[set[str]] = []
+
+    def begun(self) -> None:
+        with self.lock:
+            self.left -= 1
+        if not self.left:
+            self.all_wait.set()
+
+    def commit(self, batch: Batch) -> Committed:
+        self.batches.append({each.location for each in batch.entries if each.kind == "step"})
+        assert self.all_wait.wait(20)
+        found: Committed = self.inner.commit(batch)
+        return found
+
+
+def test_threads_that_wait_for_a_commit_are_committed_together_and_once(
+    h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Held(h._store, 6)
+    due = Journal.due
+
+    def noting(journal: Journal) -> int:
+        number = due(journal)
+        store.begun()
+        return number
+
+    def branch(ctx: Any) -> None:
+        ctx.step("a", int)
+
+    def ship(ctx: Any) -> Any:
+        ctx.join("join", dict.fromkeys("abcdef", branch))
+        return "done"
+
+    monkeypatch.setattr(Journal, "due", noting)
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run", store=store)
+    assert run.output == "done"
+    written = [each for each in store.batches if each]
+    assert len(written) <= 2  # what one branch had when it came first, and what gathered behind it
+    assert set().union(*written) == {f"join/{name}/a" for name in "abcdef"}
+    assert len(store.batches) <= len(written) + 2  # the join's end and the run's
 
 
 def test_branches_of_an_async_workflow_are_concurrent(h: Harness) -> None:
