@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
-from asgiref.sync import async_to_sync
 from django.db import InternalError, connections
 from django.db.transaction import TransactionManagementError
 
@@ -100,13 +99,12 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Bac
         divergence_grace=conf.DIVERGENCE_GRACE if at.divergence_grace is None else at.divergence_grace,
     )
     operation = run_pass(surroundings.journal, surroundings.call_of(definition), policy)
+    if definition is not None and definition.is_async:
+        operation = AsyncDriver(surroundings).with_loops(operation)
 
     def drive() -> PassOutcome:
         with running_workflow(record.id, record.workflow), observers.passing(record, at.now) as surroundings.watch:
-            if definition is not None and definition.is_async:
-                outcome: PassOutcome = async_to_sync(AsyncDriver(surroundings).drive)(operation)
-            else:
-                outcome = SyncDriver(surroundings).drive(operation)
+            outcome: PassOutcome = SyncDriver(surroundings).drive(operation)
             surroundings.watch.outcome = outcome
             return outcome
 

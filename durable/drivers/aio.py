@@ -1,7 +1,8 @@
 """The asynchronous driver: branches are tasks, an async step is cancelled at its timeout.
 
-Commits and synchronous functions run in the thread that called the driver (`thread_sensitive`), so that the ORM and
-transactions of that thread are at hand; the event loop goes on meanwhile.
+Commits and synchronous functions run in the thread that waits for the loop, so that the ORM and transactions of that
+thread are at hand (`durable.drivers.home`); the event loop goes on meanwhile, in another one. Branches that come to a
+commit together share it.
 """
 
 from __future__ import annotations
@@ -9,27 +10,54 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync
 
 from durable.core.current import running_step
 from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
 from durable.core.errors import ControlFlow, Evicted
 from durable.core.scope import Scope
+from durable.drivers.home import Home, Outcome, call_there, unwrapped, whole
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.sync import call_atomically, call_unawaited, exited, within_timeout
 
 __all__ = ["AsyncDriver"]
 
-T = TypeVar("T")
+_JOURNAL_ALONE: Final = Save()
 
 
 class AsyncDriver:
-    """Performs effects on the running event loop."""
+    """Performs effects on an event loop."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self._home: Home
+        self._gathering: _Gathering | None = None
+
+    def with_loops(self, operation: Operation) -> Operation:
+        """`operation`, for the synchronous driver: its bodies are performed here, each on an event loop of its own."""
+        effect, value = _resumed(operation.send, None)
+        while effect is not None:
+            if isinstance(effect, Body):
+                effect, value = async_to_sync(self._run_body)(operation, effect)
+                continue
+            try:
+                outcome = yield effect
+            except BaseException as error:
+                effect, value = _resumed(operation.throw, error)
+            else:
+                effect, value = _resumed(operation.send, outcome)
+        return value
+
+    async def _run_body(self, operation: Operation, effect: Body) -> tuple[Effect | None, Any]:
+        """The operation's next effect: it comes to that while tasks which the body has left still run."""
+        self._home = Home()
+        try:
+            outcome = await self._body(effect)
+        except BaseException as error:
+            return _resumed(operation.throw, error)
+        return _resumed(operation.send, outcome)
 
     # -- operations
 
@@ -52,25 +80,35 @@ class AsyncDriver:
 
     async def drive(self, operation: Operation) -> Any:
         """Perform the operation's effects until it returns."""
-        try:
-            effect = next(operation)
-            while True:
-                try:
-                    outcome = await self._perform(effect)
-                except BaseException as error:
-                    effect = operation.throw(error)
-                else:
-                    effect = operation.send(outcome)
-        except StopIteration as stop:
-            return stop.value
-
-    async def _perform(self, effect: Effect) -> Any:
-        return await _PERFORMERS[type(effect)](self, effect)
+        effect, value = _resumed(operation.send, None)
+        while effect is not None:
+            try:
+                outcome = await _PERFORMERS[type(effect)](self, effect)
+            except BaseException as error:
+                effect, value = _resumed(operation.throw, error)
+            else:
+                effect, value = _resumed(operation.send, outcome)
+        return value
 
     # -- effects
 
     async def _save(self, effect: Save) -> None:
-        await _in_thread(self.host.save, effect)
+        if effect == _JOURNAL_ALONE:
+            await self._save_gathered()
+        else:
+            await self._home.call(self.host.save, effect)
+
+    async def _save_gathered(self) -> None:
+        """Save the journal, together with the branches that come to it before the thread does."""
+        gathering = self._gathering
+        if gathering is None or gathering.has_begun:
+            gathering = self._gathering = _Gathering()
+            gathering.save = self._home.submit(gathering.begin, self.host)
+            unwrapped(await whole(gathering.save))
+            return
+        _, error = await whole(gathering.save)
+        if error is not None:  # which may be about the other branch alone
+            await self._home.call(self.host.save, _JOURNAL_ALONE)
 
     async def _call(self, effect: Call) -> Any:
         if effect.record is not None:
@@ -83,7 +121,7 @@ class AsyncDriver:
     async def _call_sync(self, effect: Call) -> Any:
         # A function may also be plain and return an awaitable, such as a lambda or a partial.
         with self.host.calling(effect):
-            value = await _in_thread(call_unawaited, effect, self.host)
+            value = await call_there(call_unawaited, effect, self.host)
             if not inspect.isawaitable(value):
                 return value
             with running_step(effect.info):
@@ -95,7 +133,7 @@ class AsyncDriver:
                 f'step "{effect.name}" is atomic, so its function must be synchronous: a database transaction stays in '
                 "one thread. Write it with def; it may be called from an async workflow"
             )
-        return await _in_thread(call_atomically, effect, self.host)
+        return await call_there(call_atomically, effect, self.host)
 
     async def _body(self, effect: Body) -> Any:
         context = self.host.async_context(effect.scope, self)
@@ -109,10 +147,10 @@ class AsyncDriver:
         return value
 
     async def _receive(self, effect: Receive) -> Any:
-        return await _in_thread(self.host.receive, effect)
+        return await self._home.call(self.host.receive, effect)
 
     async def _lookup(self, effect: Lookup) -> Any:
-        return await _in_thread(self.host.lookup, effect)
+        return await self._home.call(self.host.lookup, effect)
 
     async def _pause(self, effect: Pause) -> None:
         await self.host.async_wait(effect.seconds)
@@ -168,28 +206,36 @@ class _Operation(Coroutine[Any, Any, Any]):
             self._coroutine.close()
 
 
-async def _in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Call a synchronous function in the thread that called the driver; whole, whatever happens meanwhile."""
-    value, error = await _whole(sync_to_async(_outcome)(function, args))
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]  # without an error there is a value
+class _Gathering:
+    """A save that takes along what branches mark before it begins."""
+
+    __slots__ = ("has_begun", "save")
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.save: asyncio.Future[Outcome[None]]
+
+    def begin(self, host: Host) -> None:
+        self.has_begun = True
+        host.save(_JOURNAL_ALONE)
 
 
-def _outcome(function: Callable[..., T], args: tuple[Any, ...]) -> tuple[T | None, BaseException | None]:
-    """What it returned or raised, as a value: a future that is given a StopIteration never ends."""
+def _resumed(resume: Callable[[Any], Effect], value: Any) -> tuple[Effect | None, Any]:
+    """The next effect of an operation that is sent or thrown `value`; or None, and what it returns."""
     try:
-        return function(*args), None
-    except BaseException as error:
-        return None, error
+        return resume(value), None
+    except StopIteration as stop:
+        return None, stop.value
 
 
 async def _until_decided(tasks: set[asyncio.Future[Any]], is_decided: Callable[[], bool]) -> None:
-    pending = set(tasks)
-    while pending and not is_decided():
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+    ended: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
+    for task in tasks:
+        task.add_done_callback(ended.put_nowait)
+    for _ in tasks:
+        if is_decided():
+            return
+        (await ended.get()).result()
 
 
 async def _cancelled(tasks: set[asyncio.Future[Any]]) -> None:
@@ -199,24 +245,6 @@ async def _cancelled(tasks: set[asyncio.Future[Any]]) -> None:
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
             raise outcome
-
-
-async def _whole(awaitable: Awaitable[T]) -> T:
-    """Await what must not be left half-done: a cancellation waits until it has ended."""
-    future = asyncio.ensure_future(awaitable)
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError as error:
-            if future.cancelled():
-                raise
-            cancelled = error
-        except BaseException:
-            break
-    if cancelled is not None:
-        raise cancelled
-    return future.result()
 
 
 _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis
+from asgiref.current_thread_executor import CurrentThreadExecutor
 from django.db import connection
 from django.db.backends.signals import connection_created
 
@@ -24,7 +25,7 @@ from durable.worker import Shift
 from tests.benchmarks import workflows
 from tests.benchmarks.measures.replay import recorded
 from tests.benchmarks.passing import claimed, count_rows, one_pass
-from tests.benchmarks.workflows import aparallel, asteps, counting, fan_out, parallel, receiving, steps
+from tests.benchmarks.workflows import acalls, aparallel, asteps, counting, fan_out, parallel, receiving, steps
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
@@ -146,6 +147,34 @@ def test_a_join_is_a_row_and_a_commit_for_each_branch_and_its_own(workflow: Any)
     assert commits_of(handle) <= 101
 
 
+@pytest.mark.parametrize(
+    ("workflow", "most"),
+    [
+        (asteps, 40),  # of each step the call and the commit
+        (acalls, 20),  # its commit
+    ],
+)
+def test_what_an_async_step_asks_of_the_thread_that_waits_for_its_loop(
+    monkeypatch: pytest.MonkeyPatch, workflow: Any, most: int
+) -> None:
+    handle = workflow.start(20)
+    record = claimed(handle)
+    asked = counted_calls(monkeypatch, CurrentThreadExecutor, "submit")
+    one_pass(record)
+    assert handle.output == 20
+    assert len(asked) <= most  # the end of the run is committed when the loop has ended
+
+
+def test_async_branches_that_are_ready_together_share_their_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = acalls.start(100, is_joined=True)
+    record = claimed(handle)
+    asked = counted_calls(monkeypatch, CurrentThreadExecutor, "submit")
+    one_pass(record)
+    assert handle.output == 100
+    assert len(asked) <= 20  # three when the machine is idle
+    assert commits_of(handle) <= 20
+
+
 def test_the_joins_of_a_shift_open_connections_for_their_threads_once() -> None:
     opened: list[int] = []
 
@@ -191,6 +220,19 @@ def test_a_message_is_received_by_a_pass_of_four_statements() -> None:
     assert len(statements_of(lambda: handle.send("news", 0.0))) <= 2
     record = claimed(handle)
     assert len(statements_of(lambda: one_pass(record))) <= 4  # load, look, receive, end
+
+
+def counted_calls(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[str]:
+    """An element for each call of the method from now on."""
+    calls: list[str] = []
+    method: Any = getattr(kind, name)
+
+    def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return method(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, name, counting)
+    return calls
 
 
 def counted_commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -12,6 +12,7 @@ from durable import AsyncContext, Break, Context, Continue, current_step, workfl
 
 __all__ = [
     "RESULT",
+    "acalls",
     "aparallel",
     "asteps",
     "counting",
@@ -50,6 +51,26 @@ async def asteps(ctx: AsyncContext, count: int, then_sleep: bool = False) -> int
         await ctx.step(f"step-{number}", result)
     if then_sleep:
         await ctx.sleep("sleep", "30 days")
+    return count
+
+
+async def aresult() -> str:
+    """The same, awaited."""
+    return RESULT
+
+
+@workflow(name="benchmarks.acalls")
+async def acalls(ctx: AsyncContext, count: int, is_joined: bool = False) -> int:
+    """So many steps of an async function, one after the other or in branches of a join."""
+
+    async def branch(c: AsyncContext) -> str:
+        value: str = await c.step("step", aresult)
+        return value
+
+    if is_joined:
+        return len(await ctx.join("all", {f"branch-{number}": branch for number in range(count)}))
+    for number in range(count):
+        await ctx.step(f"step-{number}", aresult)
     return count
 
 

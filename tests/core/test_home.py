@@ -1,0 +1,98 @@
+"""The thread that waits for an event loop: what goes there, and what branches share on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from durable.core.effects import Save
+from durable.drivers import home
+from durable.passes import _Pass
+from durable.testing import Harness
+from tests.core.driving import threaded_pass
+
+
+class Gathered:
+    """Two branches whose saves wait behind the function of a third one: together, in this order."""
+
+    def __init__(self) -> None:
+        self.both_wait = threading.Event()
+
+    async def first(self) -> str:
+        return "first"
+
+    async def second(self) -> str:
+        asyncio.get_running_loop().call_soon(self.both_wait.set)  # after this branch has come to its save
+        return "second"
+
+    async def ship(self, ctx: Any) -> Any:
+        return await ctx.join(
+            "join",
+            {
+                "holding": lambda c: c.step("hold", self.both_wait.wait, 10),
+                "first": lambda c: c.step("a", self.first, max_retries=0),
+                "second": lambda c: c.step("b", self.second, max_retries=0),
+            },
+        )
+
+
+def counted_saves(monkeypatch: pytest.MonkeyPatch, fails: int = -1) -> list[Save]:
+    """The saves of passes; the one of that number fails before it has written anything."""
+    saves: list[Save] = []
+    save = _Pass.save
+
+    def noting(host: _Pass, effect: Save) -> None:
+        saves.append(effect)
+        if len(saves) - 1 == fails:
+            raise ValueError("not this one")
+        save(host, effect)
+
+    monkeypatch.setattr(_Pass, "save", noting)
+    return saves
+
+
+def test_branches_that_come_to_a_save_together_share_it(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    saves = counted_saves(monkeypatch)
+    run = h.start(Gathered().ship, id="run")
+    threaded_pass(h, "run")
+    assert run.output == {"holding": True, "first": "first", "second": "second"}
+    assert len(saves) == 4  # of both, of the one that held them up, of the join, of the run
+    assert {each.status for each in run.history()} == {"completed"}
+
+
+def test_a_save_that_fails_is_the_failure_of_one_branch(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted_saves(monkeypatch, fails=0)
+    run = h.start(Gathered().ship, id="run")
+    threaded_pass(h, "run")
+    statuses = {each.location: each.status for each in run.history()}
+    assert statuses["join/first/a"] == "exhausted"
+    assert statuses["join/second/b"] == "completed"
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_everything_goes_to_the_thread_that_waits(h: Harness, monkeypatch: pytest.MonkeyPatch, is_kept: bool) -> None:
+    """Also should asgiref keep its executor in another place."""
+    if not is_kept:
+        monkeypatch.setattr(home, "_executor", lambda: None)
+    threads: list[int] = []
+    save = _Pass.save
+
+    def noting(host: _Pass, effect: Save) -> None:
+        threads.append(threading.get_ident())
+        save(host, effect)
+
+    async def ship(ctx: Any) -> int:
+        found: int = await ctx.step("a", threading.get_ident)
+        await ctx.queue.send("news", 1)
+        await ctx.queue.next("wait", names=["news"])
+        return found
+
+    monkeypatch.setattr(_Pass, "save", noting)
+    run = h.start(ship, id="run")
+    h.finish(run)
+    assert run.output == threading.get_ident()
+    assert len(threads) >= 4
+    assert set(threads) == {threading.get_ident()}
