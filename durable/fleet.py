@@ -23,8 +23,10 @@ from types import FrameType
 from typing import Any
 
 from redis.exceptions import RedisError
+from rq.exceptions import StopRequested
 
 from durable.conf import conf
+from durable.crew import Crew, CrewWorker
 from durable.rq_workers import SimpleWorker
 from durable.stopping import stop
 from durable.timer import Alarms, Sweep, Timer
@@ -174,16 +176,29 @@ def worker_command(queues: Sequence[str], options: Sequence[str] = ()) -> list[s
     return [*start, COMMAND, CHILD_OPTION, *options, *queues]
 
 
-def serve(queues: Sequence[str], *, say: Say, logging_level: str = "WARNING") -> None:
-    """Be one worker: serve the queues until told to stop or orphaned. Redis may be away at any time."""
+def serve(queues: Sequence[str], *, say: Say, concurrency: int = 1, logging_level: str = "WARNING") -> None:
+    """Be one worker: serve the queues, with up to `concurrency` runs at once, until told to stop or orphaned.
+
+    Redis may be away at any time.
+    """
+    from durable.store import store_for
+
     _watch_parent(say)
     signal.signal(signal.SIGTERM, _stop_before_work)
     signal.signal(signal.SIGINT, _stop_before_work)
     say(f"worker ready, pid {os.getpid()}")
+    if concurrency == 1:
+        _serve(queues, say, SimpleWorker, logging_level)
+        return
+    with Crew(concurrency, store=store_for(conf.DATABASE)), contextlib.suppress(StopRequested):
+        _serve(queues, say, CrewWorker, logging_level)
+
+
+def _serve(queues: Sequence[str], say: Say, worker_class: type[SimpleWorker], logging_level: str) -> None:
     is_told = False
     while not stop.requested:
         try:
-            _rq_worker(queues).work(logging_level=logging_level)
+            _rq_worker(queues, worker_class).work(logging_level=logging_level)
         except (RedisError, OSError) as error:
             is_told = is_told or _tell(say, error)
         else:
@@ -197,10 +212,9 @@ def _tell(say: Say, error: Exception) -> bool:
     return True
 
 
-def _rq_worker(queues: Sequence[str]) -> SimpleWorker:
+def _rq_worker(queues: Sequence[str], worker_class: Any) -> SimpleWorker:  # not what django_rq's annotation lets in
     from django_rq import get_worker
 
-    worker_class: Any = SimpleWorker  # django_rq's annotation leaves out RQ's own SimpleWorker
     worker: Any = get_worker(*queues, worker_class=worker_class, worker_ttl=WORKER_TTL)
     assert isinstance(worker, SimpleWorker)
     return worker

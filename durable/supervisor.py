@@ -1,14 +1,15 @@
-"""The supervisor: it keeps, in a thread of its own, what a worker holds while the worker is busy with a pass.
+"""The supervisor: it keeps, in a thread of its own, what a worker holds while the worker is busy with passes.
 
-Owns the leases of one shift: renews them, gives up those that are lost, hands back runs that wait too long behind a
-pass, and turns a stop into evictions. Runs no workflow code. It has a database connection of its own, opened when it
-is first needed and closed when it ends.
+Owns the leases of one shift, or of all that a crew holds: renews them, gives up those that are lost, hands back runs
+that wait too long behind a pass, and turns a stop into evictions. Runs no workflow code. It has a database connection
+of its own, opened when it is first needed and closed when it ends; while nothing is held, when Django would close it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -27,7 +28,7 @@ from redis.exceptions import RedisError
 from durable import bell, redis_client
 from durable.conf import conf
 from durable.core.entries import RunRecord
-from durable.process import DATABASE_TROUBLE, close_connections
+from durable.process import DATABASE_TROUBLE, close_connections, close_stale_connections
 from durable.stopping import Stop
 from durable.store.base import Store
 
@@ -62,9 +63,14 @@ class Evictable(Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """A claimed run. `eviction` is None until its pass begins, which may raise the fence of the record."""
+    """A claimed run, since when, and when its lease was renewed (monotonic).
+
+    `eviction` is None until its pass begins, which may raise the fence of the record.
+    """
 
     record: RunRecord
+    since: float
+    renewed_at: float
     eviction: Evictable | None = None
 
     @property
@@ -78,22 +84,24 @@ class _Held:
 
 
 class Supervisor:
-    """Watches over the runs that a shift holds. A context manager: the thread lives as long as the block.
+    """Watches over the runs that a worker holds. A context manager: the thread lives as long as the block.
 
-    `rq_worker` is the name of the RQ worker whose shutdown request is polled, "" for none.
+    `asks` is whom to ask whether RQ wants this worker to shut down: a queue, whose Redis knows, and the name of RQ's
+    worker; None where a signal tells. Runs that wait behind a pass are handed back when `PATIENCE` is over, unless
+    whoever holds them `sees_to_waiting` by itself.
     """
 
-    def __init__(self, queue: str, *, store: Store, stop: Stop, rq_worker: str = "") -> None:
-        self.queue = queue
+    def __init__(
+        self, *, store: Store, stop: Stop, asks: tuple[str, str] | None = None, sees_to_waiting: bool = False
+    ) -> None:
         self._store = store
         self._stop = stop
-        self._rq_worker = rq_worker
+        self._asks = asks
+        self._sees_to_waiting = sees_to_waiting
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
-        self._returning: list[tuple[str, int]] = []
-        self._held_since = 0.0
-        self._renewed_at = 0.0
-        self._renew_at = 0.0
+        self._returning: list[RunRecord] = []
+        self._try_again_at = 0.0
         self._beaten_at = time.monotonic()
         self._calls: SimpleQueue[str] = SimpleQueue()
         self._ended: Future[None] | None = None
@@ -109,15 +117,13 @@ class Supervisor:
         if self._ended is not None:
             self._ended.exception()  # waits; the thread has told of its own faults
 
-    # -- called by the shift
+    # -- called by whoever passes the runs
 
     def hold(self, records: Sequence[RunRecord], claimed_at: float) -> None:
         """Take care of the leases of `records`, claimed at the monotonic time `claimed_at`."""
+        now = time.monotonic()
         with self._lock:
-            self._held.update({each.id: _Held(each) for each in records})
-            self._held_since = time.monotonic()
-            self._renewed_at = claimed_at
-            self._renew_at = claimed_at + conf.LEASE / 3
+            self._held.update({each.id: _Held(each, since=now, renewed_at=claimed_at) for each in records})
 
     def begin(self, record: RunRecord, eviction: Evictable) -> bool:
         """The pass of `record` begins. False: it must not, the run is no longer ours or we are to stop."""
@@ -126,24 +132,37 @@ class Supervisor:
             if held is None or held.fence != record.fence or self._stop.requested:
                 return False
             held.eviction = eviction
-            eviction.lease_ends_at = self._renewed_at + conf.LEASE
+            eviction.lease_ends_at = held.renewed_at + conf.LEASE
             return True
 
     def end(self, record: RunRecord) -> None:
         """The pass of `record` is over; its lease is no longer our business."""
         with self._lock:
-            self._held.pop(record.id, None)
+            held = self._held.get(record.id)
+            if held is not None and held.record is record:  # else the run was due again, and has been claimed anew
+                del self._held[record.id]
 
-    def waiting(self, besides: RunRecord | None = None) -> list[tuple[str, int]]:
+    def waiting(self, besides: RunRecord | None = None) -> list[RunRecord]:
         """Take the runs whose pass has not begun, `besides` one, out of our care, for the caller to hand back."""
-        kept = besides.id if besides is not None else None
         with self._lock:
             waiting = [
-                (run_id, each.fence) for run_id, each in self._held.items() if each.eviction is None and run_id != kept
+                each.record for each in self._held.values() if each.eviction is None and each.record is not besides
             ]
-            for run_id, _ in waiting:
-                del self._held[run_id]
+            for record in waiting:
+                del self._held[record.id]
         return waiting
+
+    def let_go(self, records: Iterable[RunRecord]) -> list[RunRecord]:
+        """Take those of `records` that are still held, and not begun, out of our care."""
+        with self._lock:
+            mine = [
+                record
+                for record in records
+                if (held := self._held.get(record.id)) is not None and held.record is record and held.eviction is None
+            ]
+            for record in mine:
+                del self._held[record.id]
+        return mine
 
     # -- the thread
 
@@ -165,95 +184,104 @@ class Supervisor:
         try:
             self._look_for_shutdown()
             if self._stop.requested:
-                self._evict("shutdown", self._begun())
+                self._evict("shutdown")
                 self._returning += self.waiting()
             elif self._is_held_up():
                 self._returning += self.waiting()
             self._hand_back()
             self._renew()
             self._beat()
+            if not self._held:
+                close_stale_connections(thoroughly=True)
         except DATABASE_TROUBLE as error:
             close_connections()
-            self._renew_at = max(self._renew_at, time.monotonic() + RETRY)
+            self._try_again_at = time.monotonic() + RETRY
             self._give_up_expired()
             if _log_this("database"):
                 logger.warning("leases cannot be renewed now, trying again: %s: %s", type(error).__name__, error)
         except Exception:  # the thread must outlive whatever it meets: without it leases run out
-            self._renew_at = max(self._renew_at, time.monotonic() + RETRY)
+            self._try_again_at = time.monotonic() + RETRY
             if _log_this("tick"):
                 logger.exception("the supervisor failed, trying again")
 
-    def _begun(self) -> list[str]:
+    def _evict(self, reason: str) -> None:
         with self._lock:
-            return [run_id for run_id, each in self._held.items() if each.eviction is not None]
+            begun = [each.eviction for each in self._held.values() if each.eviction is not None]
+        for eviction in begun:
+            eviction.request(reason)
 
     def _is_held_up(self) -> bool:
         """Whether runs of the batch have waited longer than our patience behind those before them."""
+        if self._sees_to_waiting:
+            return False
         with self._lock:
-            begun = sum(each.eviction is not None for each in self._held.values())
-            return 0 < begun < len(self._held) and time.monotonic() - self._held_since >= PATIENCE
+            waiting = [each.since for each in self._held.values() if each.eviction is None]
+            return 0 < len(waiting) < len(self._held) and time.monotonic() - min(waiting) >= PATIENCE
 
     def _hand_back(self) -> None:
         if not self._returning:
             return
-        self._store.release(self._returning, timezone.now())
+        self._store.release([(each.id, each.fence) for each in self._returning], timezone.now())
+        queues = {each.queue for each in self._returning}
         self._returning = []
-        bell.ring(self.queue)
+        for queue in queues:
+            bell.ring(queue)
 
     def _renew(self) -> None:
         with self._lock:
-            held = [(run_id, each.fence) for run_id, each in self._held.items()]
+            held = [(each, each.fence) for each in self._held.values()]
+            due = min((each.renewed_at for each, _ in held), default=math.inf) + conf.LEASE / 3
         now = time.monotonic()
-        if not held or now < self._renew_at:
+        if now < max(due, self._try_again_at):
             return
-        kept = self._store.renew(held, timezone.now() + timedelta(seconds=conf.LEASE))
+        pairs = [(each.record.id, fence) for each, fence in held]
+        kept = self._store.renew(pairs, timezone.now() + timedelta(seconds=conf.LEASE))
+        lost = []
         with self._lock:
-            self._renewed_at, self._renew_at = now, now + conf.LEASE / 3
-            for run_id in kept:
-                each = self._held.get(run_id)
-                if each is not None and each.eviction is not None:
-                    each.eviction.lease_ends_at = now + conf.LEASE
-            missing = [(run_id, fence, self._held.get(run_id)) for run_id, fence in held if run_id not in kept]
-            lost = [run_id for run_id, fence, each in missing if each is None or each.is_lost_without(fence)]
+            for each, fence in held:
+                if each.record.id in kept:
+                    each.renewed_at = now
+                    if each.eviction is not None:
+                        each.eviction.lease_ends_at = now + conf.LEASE
+                elif each.is_lost_without(fence):
+                    lost.append(each)
         _log_this.again("database")
         self._lose(lost)
 
     def _give_up_expired(self) -> None:
         """Without a renewal in time any worker may have taken the runs by now."""
-        if self._held and time.monotonic() - self._renewed_at >= conf.LEASE:
-            with self._lock:
-                lost = list(self._held)
-            self._lose(lost)
+        expired_at = time.monotonic() - conf.LEASE
+        with self._lock:
+            lost = [each for each in self._held.values() if each.renewed_at <= expired_at]
+        self._lose(lost)
 
-    def _lose(self, run_ids: Iterable[str]) -> None:
-        for run_id in run_ids:
-            self._evict("lease lost", [run_id])
+    def _lose(self, lost: Iterable[_Held]) -> None:
+        for each in lost:
+            if each.eviction is not None:
+                each.eviction.request("lease lost")
             with self._lock:
-                lost = self._held.pop(run_id, None)
-            if lost is not None and lost.eviction is not None:  # else the pass ended while we asked
-                logger.warning("the lease of run %s was lost", run_id, extra={"run_id": run_id})
-
-    def _evict(self, reason: str, run_ids: Iterable[str]) -> None:
-        for run_id in run_ids:
-            with self._lock:
-                held = self._held.get(run_id)
-            if held is not None and held.eviction is not None:
-                held.eviction.request(reason)
+                is_ours = self._held.get(each.record.id) is each
+                if is_ours:
+                    del self._held[each.record.id]
+            if is_ours and each.eviction is not None:  # else the pass ended while we asked
+                logger.warning("the lease of run %s was lost", each.record.id, extra={"run_id": each.record.id})
 
     # -- RQ
 
     def _look_for_shutdown(self) -> None:
         """A forked work horse gets no signal when its worker is told to stop; RQ notes the request in Redis."""
-        if not self._rq_worker or self._stop.reachable or self._stop.requested:
+        if self._asks is None or self._stop.reachable or self._stop.requested:
             return
+        queue, rq_worker = self._asks
         with contextlib.suppress(RedisError):  # nothing depends on it: the shift ends by itself soon
-            redis = redis_client.client(self.queue)
-            if redis.hget(f"rq:worker:{self._rq_worker}", "shutdown_requested_date") is not None:
+            redis = redis_client.client(queue)
+            if redis.hget(f"rq:worker:{rq_worker}", "shutdown_requested_date") is not None:
                 self._stop.request()
 
     def _beat(self) -> None:
-        if self._stop.beat is None or time.monotonic() - self._beaten_at < BEAT:
+        beat = self._stop.beat
+        if beat is None or time.monotonic() - self._beaten_at < BEAT:
             return
         self._beaten_at = time.monotonic()
         with contextlib.suppress(RedisError):  # RQ's records decide nothing
-            self._stop.beat()
+            beat()

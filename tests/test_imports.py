@@ -42,6 +42,10 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "worker": (
         (
             "worker",
+            "crew",
+            "holding",
+            "line",
+            "slots",
             "passes",
             "transactions",
             "recommit",
@@ -51,6 +55,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "stopping",
             "supervisor",
             "fleet",
+            "rq_records",
             "rq_workers",
         ),
         ("drivers", "context", "backend", "retention", "store", "bell", "models", "core", "foundation"),

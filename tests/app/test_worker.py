@@ -15,14 +15,15 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 from django.test import override_settings
 from django.utils import timezone, translation
 
-from durable import bell, process, stopping, supervisor, worker
+from durable import bell, holding, process, stopping, supervisor, worker
 from durable.conf import conf
 from durable.core.entries import RunRecord, RunState
 from durable.core.errors import LeaseLost, PassAborted
+from durable.holding import Execute
 from durable.passes import Eviction, PassOutcome
 from durable.stopping import Stop
 from durable.store import Store, store_for
-from durable.worker import Execute, Shift
+from durable.worker import Shift
 from tests.app.runs import Passes, finish, new_runs, park
 from tests.app.test_bell import jobs, take_job
 
@@ -38,7 +39,7 @@ def store() -> Store:
 @pytest.fixture(autouse=True)
 def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is logged seldom is logged in each test."""
-    for module in (bell, worker, supervisor):
+    for module in (bell, holding, supervisor):
         monkeypatch.setattr(module._log_this, "_said", {})
 
 

@@ -33,6 +33,13 @@ class Command(BaseCommand):
         parser.add_argument("queues", nargs="*", help="RQ queues, the most urgent first")
         parser.add_argument("--processes", type=int, default=1, help="worker processes (default: 1)")
         parser.add_argument(
+            "--concurrency",
+            type=int,
+            default=1,
+            metavar="N",
+            help="runs that each process passes at once, in threads; for steps that wait for others (default: 1)",
+        )
+        parser.add_argument(
             "--metrics-port", type=int, help="serve Prometheus metrics of all its processes at this port"
         )
         parser.add_argument(
@@ -45,11 +52,14 @@ class Command(BaseCommand):
 
         queues = self._queues(options["queues"])
         if options["as_child"]:
-            serve(queues, say=self._say, logging_level="INFO" if options["verbosity"] > 1 else "WARNING")
+            level = "INFO" if options["verbosity"] > 1 else "WARNING"
+            serve(queues, say=self._say, concurrency=options["concurrency"], logging_level=level)
             return
-        if options["processes"] < 1:
-            raise CommandError(f"--processes must be at least 1, not {options['processes']}")
-        self._say(f"serving {', '.join(queues)} with {options['processes']} process(es)")
+        for option in ("processes", "concurrency"):
+            if options[option] < 1:
+                raise CommandError(f"--{option} must be at least 1, not {options[option]}")
+        at_once = f", {options['concurrency']} runs at once in each" if options["concurrency"] > 1 else ""
+        self._say(f"serving {', '.join(queues)} with {options['processes']} process(es){at_once}")
         self._await_migrations()
         with self._metrics(options["metrics_port"], options["metrics_address"]):
             fleet = Fleet(worker_command(queues, self._inherited(options)), options["processes"], say=self._say)
@@ -117,7 +127,7 @@ class Command(BaseCommand):
 
     def _inherited(self, options: dict[str, Any]) -> list[str]:
         """The general options that a child must be given again."""
-        given = [f"--verbosity={options['verbosity']}"]
+        given = [f"--verbosity={options['verbosity']}", f"--concurrency={options['concurrency']}"]
         given += [f"--{each}={options[each]}" for each in ("settings", "pythonpath") if options[each]]
         return [*given, "--skip-checks"]
 

@@ -1,0 +1,192 @@
+"""What a worker does with the runs that it holds: claims them, passes them, hands them back.
+
+Owns one claimed run's way through a pass and what follows from how it ended. Which runs are held, and in which order
+they are passed, is for whoever uses it to say: `durable.worker` passes one after the other, `durable.crew` several at
+once. Its methods may be called from any thread; what they do to database connections concerns the calling one's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol, TypeVar
+
+from django.utils import timezone
+
+from durable import bell, redis_client
+from durable.conf import conf
+from durable.core.entries import RunChange, RunRecord, RunState
+from durable.core.errors import LeaseLost, PassAborted, RunNotFoundError
+from durable.passes import Eviction, PassOutcome
+from durable.process import (
+    DATABASE_TROUBLE,
+    close_connections,
+    close_stale_connections,
+    in_clean_context,
+    worker_name,
+)
+from durable.stopping import Stop
+from durable.store import Store
+from durable.supervisor import Supervisor
+
+__all__ = ["SHIFT", "Execute", "Holder"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("durable.worker")
+
+SHIFT: Final = 5.0  # seconds after which a job claims no further runs
+BACKOFF: Final = (0.1, 2.0)  # seconds between two tries while the database is away: the first, the longest
+
+_log_this = redis_client.Seldom()
+
+
+class Execute(Protocol):
+    """`durable.passes.execute_pass`."""
+
+    def __call__(self, record: RunRecord, *, store: Store, eviction: Eviction) -> PassOutcome:
+        """Pass one run that is claimed."""
+
+
+class Holder:
+    """Claims runs into the care of `supervisor`, and passes them with `execute`, until `stop` is requested."""
+
+    def __init__(self, *, store: Store, execute: Execute, supervisor: Supervisor, stop: Stop) -> None:
+        self.store = store
+        self.execute = execute
+        self.supervisor = supervisor
+        self.stop = stop
+        self._lock = threading.Lock()
+        self._abandoned: dict[str, float] = {}
+
+    def claim(self, queue: str, limit: int, until: float) -> list[RunRecord] | None:
+        """Take up to so many due runs; None if the database stayed away until the monotonic time `until`."""
+        return self._persistently("claim runs", lambda: self._claim_once(queue, limit), until)
+
+    def _claim_once(self, queue: str, limit: int) -> list[RunRecord]:
+        now, claimed_at = timezone.now(), time.monotonic()
+        batch = self.store.claim(
+            queues=[queue],
+            now=now,
+            lease_until=now + timedelta(seconds=conf.LEASE),
+            worker=worker_name(),
+            limit=limit,
+        )
+        self.supervisor.hold(batch, claimed_at)
+        return batch
+
+    def carry_on(self, record: RunRecord) -> None:
+        """Pass a run, unless it is no longer held. Raises only what an ordinary error is not: KeyboardInterrupt, say."""
+        eviction = Eviction()
+        if not self.supervisor.begin(record, eviction):
+            return
+        about = {"run_id": record.id, "workflow": record.workflow}
+        try:
+            outcome = in_clean_context(self.execute, record, store=self.store, eviction=eviction)
+        except LeaseLost:
+            logger.info("run %s was taken over by another worker", record.id, extra=about)
+        except (PassAborted, *DATABASE_TROUBLE) as error:
+            text = "the pass of run %s was cut short: %s: %s"
+            logger.warning(text, record.id, type(error).__name__, error, extra=about)
+            if any(isinstance(each, DATABASE_TROUBLE) for each in (error, error.__cause__)):
+                self._abandon(record)
+        except Exception:  # a fault of the engine: it must not take the worker along, nor spin
+            text = "the pass of run %s failed; it is tried again when its lease runs out"
+            logger.exception(text, record.id, extra=about)
+        else:
+            self._announce(record, outcome)
+        finally:
+            self.supervisor.end(record)
+            close_stale_connections(thoroughly=False)
+
+    def _announce(self, record: RunRecord, outcome: PassOutcome) -> None:
+        for queue in outcome.ring:
+            bell.ring(queue)
+        if outcome.wake_at is not None and not outcome.due_now:
+            bell.alarm(record.queue, outcome.wake_at)
+
+    def _abandon(self, record: RunRecord) -> None:
+        """Make a run due again whose pass the database cut short, once it answers.
+
+        Once in the time of a shift: a run that the database refuses again waits for its lease to run out, instead of
+        spinning.
+        """
+        close_connections()
+        now = time.monotonic()
+        with self._lock:
+            self._abandoned = {run_id: at for run_id, at in self._abandoned.items() if now - at < SHIFT}
+            if record.id in self._abandoned:
+                return
+            self._abandoned[record.id] = now
+        held = [(record.id, record.fence)]
+        self._persistently("hand back a run", lambda: self.store.release(held, timezone.now()), now + SHIFT)
+        bell.ring(record.queue)
+
+    def hand_back(self, records: Sequence[RunRecord]) -> None:
+        """Return runs that were claimed, not begun, and let go by the supervisor."""
+        if records:
+            with _unless_away(records):
+                self.store.release([(each.id, each.fence) for each in records], timezone.now())
+
+    def put_off(self, records: Sequence[RunRecord], seconds: float) -> None:
+        """The same, due again only after so many seconds."""
+        due_at = timezone.now() + timedelta(seconds=seconds)
+        for record in records:
+            with _unless_away([record]), suppress(RunNotFoundError):
+                self.store.change(record.id, lambda run, _, held=record: _put_off(run, held, due_at))  # type: ignore[misc]
+                bell.alarm(record.queue, due_at)
+
+    def _persistently(self, what: str, command: Callable[[], T], until: float) -> T | None:
+        """Try until the database answers; None if it has not by then, or when a stop is requested."""
+        pause, longest = BACKOFF
+        while True:
+            try:
+                answer = command()
+            except DATABASE_TROUBLE as error:
+                close_connections()
+                if _log_this(what):
+                    logger.warning("cannot %s, trying again: %s: %s", what, type(error).__name__, error)
+            else:
+                if _log_this.again(what):
+                    logger.warning("the database answers again")
+                return answer
+            if self.stop.requested or time.monotonic() >= until:
+                return None
+            self._rest(pause)
+            pause = min(pause * 2, longest)
+
+    def _rest(self, seconds: float) -> None:
+        """Sleep, unless a stop is requested."""
+        woken: SimpleQueue[str] = SimpleQueue()
+        self.stop.listen(woken)
+        try:
+            woken.get(timeout=seconds)
+        except Empty:
+            pass
+        finally:
+            self.stop.forget(woken)
+
+
+def _put_off(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
+    """Nobody's, and due later, if it is still held as it was claimed."""
+    if run.fence != held.fence or run.lease_expires_at is None:
+        return RunChange(run={"signal": run.signal})
+    state = RunState.PENDING if run.state == RunState.RUNNING else run.state
+    return RunChange(
+        run={"signal": run.signal, "state": state, "wake_at": due_at, "lease_expires_at": None, "worker": ""}
+    )
+
+
+@contextmanager
+def _unless_away(records: Sequence[RunRecord]) -> Iterator[None]:
+    """Without a database at hand, the runs are due when their leases run out."""
+    try:
+        yield
+    except DATABASE_TROUBLE as error:
+        close_connections()
+        logger.warning("%d runs wait until their leases run out: %s", len(records), error)

@@ -1,0 +1,158 @@
+"""The line of claimed runs before the slots of a crew: who is passed next, and who has waited long enough.
+
+Owns that decision and nothing else: no thread, no database. Safe to use from several threads; its clock is given. A
+*suspect* is a run that may have killed its worker (its `crashes`): it is passed alone, so that runs beside it, if it
+does so again, are not counted as having crashed too.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from durable.core.entries import RunRecord
+
+__all__ = ["Line", "Turn"]
+
+PATIENCE: Final = 1.0  # seconds that a claimed run waits behind passes before other workers get it
+SOLITUDE: Final = 30.0  # seconds for which nothing begins beside a suspect; what kills a process does so soon
+OVERDUE: Final = 30.0  # seconds after which a suspect that found no moment without other passes is given one
+SOON: Final = 0.05  # seconds within which a run must be expected to begin, to be claimed ahead
+WEIGHT: Final = 0.2  # of the newest pass, in the mean of how long passes take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Turn:
+    """A pass under way. `began_at` is by the line's clock."""
+
+    record: RunRecord
+    began_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Waiting:
+    record: RunRecord
+    since: float
+
+
+class Line:
+    """For passes of `size` runs at once."""
+
+    def __init__(self, size: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.size = size
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._passing: set[Turn] = set()
+        self._suspect: Turn | None = None
+        self._put_off: dict[str, float] = {}
+        self._mean = math.inf
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits and nothing is under way."""
+        with self._lock:
+            return not self._waiting and not self._passing
+
+    def room(self) -> int:
+        """How many more runs could begin at once."""
+        with self._lock:
+            return 0 if self._waiting or self._is_closed() else self.size - len(self._passing)
+
+    def ahead(self, most: int) -> int:
+        """How many runs to claim beyond that because, as quickly as passes have ended of late, they begin soon."""
+        with self._lock:
+            return min(most, int(self.size * SOON / self._mean)) if self._mean else most
+
+    def join(self, records: Sequence[RunRecord]) -> None:
+        """Have these runs wait; suspects behind the others."""
+        now = self._clock()
+        with self._lock:
+            self._waiting += [
+                _Waiting(record=each, since=now) for each in sorted(records, key=lambda record: record.crashes > 0)
+            ]
+
+    def startable(self) -> int:
+        """How many of those that wait could begin now."""
+        with self._lock:
+            if not self._waiting or self._is_closed():
+                return 0
+            if self._waiting[0].record.crashes:
+                return 0 if self._passing else 1
+            return min(self.size - len(self._passing), len(self._waiting))
+
+    def next(self) -> Turn | None:
+        """The turn of the first that waits, which is under way from now on; None if nobody's it is."""
+        with self._lock:
+            if not self._waiting or self._is_closed():
+                return None
+            record = self._waiting[0].record
+            if record.crashes and self._passing:
+                return None
+            self._waiting.popleft()
+            self._put_off.pop(record.id, None)
+            turn = Turn(record=record, began_at=self._clock())
+            self._passing.add(turn)
+            if record.crashes:
+                self._suspect = turn
+            return turn
+
+    def end(self, turn: Turn) -> None:
+        """The pass is over. Ending it twice does no harm."""
+        with self._lock:
+            if turn not in self._passing:
+                return
+            self._passing.discard(turn)
+            if self._suspect is turn:
+                self._suspect = None
+            took = self._clock() - turn.began_at
+            self._mean = took if self._mean == math.inf else self._mean + WEIGHT * (took - self._mean)
+
+    def leave(self) -> tuple[list[RunRecord], list[RunRecord]]:
+        """Take those out who have waited longer than `PATIENCE` behind others: runs, and suspects.
+
+        A suspect that is taken out again and again stays after `OVERDUE`; nothing begins then until its turn has come.
+        """
+        now = self._clock()
+        with self._lock:
+            if not self._passing:
+                return [], []
+            overdue = self._overdue(now)
+            left = [each for each in self._waiting if now - each.since >= PATIENCE and each is not overdue]
+            for each in left:
+                self._waiting.remove(each)
+            records = [each.record for each in left]
+            suspects = [each for each in records if each.crashes]
+            self._remember(suspects, now)
+            return [each for each in records if not each.crashes], suspects
+
+    def clear(self) -> list[RunRecord]:
+        """Take out all who wait."""
+        with self._lock:
+            records = [each.record for each in self._waiting]
+            self._waiting.clear()
+            return records
+
+    def _is_closed(self) -> bool:
+        """Whether nothing may begin, because a suspect is to be alone."""
+        return self._suspect is not None and self._clock() - self._suspect.began_at < SOLITUDE
+
+    def _overdue(self, now: float) -> _Waiting | None:
+        """One suspect that has been put off for too long; none while another one is under way."""
+        if self._suspect is not None:
+            return None
+        for each in self._waiting:
+            if each.record.crashes and now - self._put_off.get(each.record.id, now) >= OVERDUE:
+                return each
+        return None
+
+    def _remember(self, suspects: Sequence[RunRecord], now: float) -> None:
+        # Others may have taken a run since: what was put off long ago is forgotten.
+        self._put_off = {run_id: at for run_id, at in self._put_off.items() if now - at < 10 * OVERDUE}
+        for each in suspects:
+            self._put_off.setdefault(each.id, now)

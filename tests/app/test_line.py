@@ -1,0 +1,216 @@
+"""Who is passed next by a crew: room, suspects, patience. A clock of the tests' own; no thread, no database."""
+
+import itertools
+from datetime import UTC, datetime
+
+import pytest
+
+from durable.core.entries import RunRecord
+from durable.line import OVERDUE, PATIENCE, SOLITUDE, Line, Turn
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+numbers = itertools.count()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def runs(count: int, crashes: int = 0) -> list[RunRecord]:
+    return [
+        RunRecord(
+            id=f"run-{next(numbers)}",
+            workflow="tests.none",
+            queue="default",
+            input="[]",
+            created_at=NOW,
+            crashes=crashes,
+        )
+        for _ in range(count)
+    ]
+
+
+def begin(line: Line) -> Turn:
+    turn = line.next()
+    assert turn is not None
+    return turn
+
+
+def test_as_many_begin_as_there_is_room_for(clock: Clock) -> None:
+    line = Line(2, clock=clock)
+    assert line.room() == 2
+    records = runs(3)
+    line.join(records)
+    assert (line.room(), line.startable()) == (0, 2)
+    first, second = begin(line), begin(line)
+    assert [first.record, second.record] == records[:2]
+    assert line.startable() == 0
+    line.end(first)
+    assert (line.room(), line.startable()) == (0, 1)  # the third comes before any that might be claimed
+    third = begin(line)
+    line.end(second)
+    line.end(third)
+    assert (line.room(), line.is_empty) == (2, True)
+
+
+def test_a_pass_that_is_ended_twice_makes_room_once(clock: Clock) -> None:
+    line = Line(2, clock=clock)
+    line.join(runs(2))
+    first, _ = begin(line), begin(line)
+    line.end(first)
+    line.end(first)
+    assert line.room() == 1
+
+
+def test_a_run_that_is_due_again_may_be_claimed_before_its_pass_has_ended_here(clock: Clock) -> None:
+    line = Line(2, clock=clock)
+    (record,) = runs(1)
+    line.join([record])
+    first = begin(line)
+    line.join([record])
+    second = begin(line)
+    line.end(first)
+    assert (line.room(), line.is_empty) == (1, False)
+    line.end(second)
+    assert line.is_empty
+
+
+class TestAhead:
+    def test_nothing_is_claimed_ahead_before_it_is_known_how_long_passes_take(self, clock: Clock) -> None:
+        assert Line(4, clock=clock).ahead(10) == 0
+
+    @pytest.mark.parametrize(("took", "expected"), [(0.0, 10), (0.01, 10), (0.03, 6), (0.15, 1), (10.0, 0)])
+    def test_what_begins_soon_is_claimed_ahead(self, clock: Clock, took: float, expected: int) -> None:
+        line = Line(4, clock=clock)
+        line.join(runs(1))
+        turn = begin(line)
+        clock.advance(took)
+        line.end(turn)
+        assert line.ahead(10) == expected
+
+    def test_long_passes_end_it(self, clock: Clock) -> None:
+        line = Line(4, clock=clock)
+        for took in (0.001, 0.001, 10.0):
+            line.join(runs(1))
+            turn = begin(line)
+            clock.advance(took)
+            line.end(turn)
+        assert line.ahead(10) == 0
+
+
+class TestSuspects:
+    def test_others_finish_first_and_none_begins_beside_it(self, clock: Clock) -> None:
+        line = Line(3, clock=clock)
+        (suspect,), innocents = runs(1, crashes=1), runs(2)
+        line.join([suspect, *innocents])
+        turns = [begin(line), begin(line)]
+        assert [each.record for each in turns] == innocents
+        assert (line.next(), line.startable()) == (None, 0)
+        line.end(turns[0])
+        assert (line.next(), line.startable()) == (None, 0)
+        line.end(turns[1])
+        assert line.startable() == 1
+        alone = begin(line)
+        assert alone.record is suspect
+        line.join(runs(1))
+        assert (line.next(), line.startable(), line.room()) == (None, 0, 0)
+        line.end(alone)
+        assert (line.startable(), line.next() is not None) == (1, True)
+
+    def test_each_of_several_is_alone(self, clock: Clock) -> None:
+        line = Line(3, clock=clock)
+        line.join(runs(2, crashes=1))
+        first = begin(line)
+        assert line.next() is None
+        line.end(first)
+        second = begin(line)
+        assert line.next() is None
+        line.end(second)
+        assert line.is_empty
+
+    def test_one_that_lives_on_has_company_again(self, clock: Clock) -> None:
+        line = Line(3, clock=clock)
+        line.join(runs(1, crashes=1))
+        begin(line)
+        assert line.room() == 0
+        clock.advance(SOLITUDE)
+        assert line.room() == 2
+        line.join([*runs(1), *runs(1, crashes=1)])
+        assert line.startable() == 2
+        begin(line)
+        assert line.next() is None  # the other suspect
+
+
+class TestPatience:
+    def test_who_waits_behind_passes_leaves(self, clock: Clock) -> None:
+        line = Line(1, clock=clock)
+        (first, second), (suspect,) = runs(2), runs(1, crashes=2)
+        line.join([first, suspect, second])
+        begin(line)
+        assert line.leave() == ([], [])
+        clock.advance(PATIENCE)
+        assert line.leave() == ([second], [suspect])
+        assert line.leave() == ([], [])
+
+    def test_nobody_leaves_who_could_begin(self, clock: Clock) -> None:
+        line = Line(1, clock=clock)
+        line.join(runs(1))
+        clock.advance(PATIENCE)
+        assert line.leave() == ([], [])
+        assert line.startable() == 1
+
+    def test_a_suspect_that_was_put_off_for_long_gets_its_turn(self, clock: Clock) -> None:
+        line = Line(2, clock=clock)
+        (suspect, other), (long,) = runs(2, crashes=1), runs(1)
+        line.join([long])
+        turn = begin(line)
+        line.join([suspect, other])
+        clock.advance(PATIENCE)
+        assert line.leave() == ([], [suspect, other])
+        assert line.room() == 1
+        clock.advance(OVERDUE)
+        line.join([suspect, other])
+        clock.advance(PATIENCE)
+        assert line.leave() == ([], [other])  # one at a time: what waits here is nobody else's
+        assert (line.room(), line.next()) == (0, None)
+        line.end(turn)
+        assert begin(line).record is suspect
+
+    def test_what_was_put_off_is_forgotten_once_it_had_its_turn(self, clock: Clock) -> None:
+        line = Line(2, clock=clock)
+        (suspect,), (long,) = runs(1, crashes=1), runs(1)
+        line.join([long])
+        turn = begin(line)
+        line.join([suspect])
+        clock.advance(PATIENCE)
+        line.leave()
+        line.end(turn)
+        line.join([suspect])
+        line.end(begin(line))
+        clock.advance(OVERDUE)
+        line.join([long])
+        begin(line)
+        line.join([suspect])
+        clock.advance(PATIENCE)
+        assert line.leave() == ([], [suspect])
+
+    def test_who_waits_can_be_taken_out(self, clock: Clock) -> None:
+        line = Line(1, clock=clock)
+        first, second = runs(2)
+        line.join([first, second])
+        turn = begin(line)
+        assert line.clear() == [second]
+        line.end(turn)
+        assert line.is_empty
