@@ -78,7 +78,10 @@ else:
 
 
 class Conf(_Attributes):
-    """The settings as attributes: `conf.LEASE`. Read when first used, and again after a change of the settings."""
+    """The settings as attributes: `conf.LEASE`. Read when first used, and again after a change of the settings.
+
+    What was read stands in the object's own attributes, because some are asked for at every step.
+    """
 
     def __init__(self) -> None:
         self._values: Values | None = None
@@ -105,13 +108,16 @@ class Conf(_Attributes):
     def forget(self) -> None:
         """Read the settings again at the next use."""
         self._values = None
+        for name in self.names:
+            vars(self).pop(name, None)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
-            return getattr(self.values, name)
+            value = vars(self)[name] = getattr(self.values, name)
+            return value
 
 
 def _read(key: str, value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -31,7 +31,6 @@ __all__ = [
 
 logger = logging.getLogger("durable")
 
-_NOTHING: AbstractContextManager[None] = nullcontext()
 _installed: tuple[Observer, ...] = ()
 
 
@@ -95,10 +94,14 @@ class Watch:
         self._observers = observers
         self.outcome: PassOutcome | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody wants to be told of calls."""
+        return not self._observers
+
     def calling(self, call: Call) -> AbstractContextManager[None]:
         """Around a call."""
-        if self._run is None or not self._observers:
-            return _NOTHING
+        assert self._run is not None, "the watch of no run has no observers"
         return _told_of_call(self._observers, self._run, call)
 
 

@@ -271,13 +271,18 @@ class _Pass:
         else:
             self.rest(seconds)
 
-    @contextmanager
-    def calling(self, call: Call) -> Iterator[None]:
+    def calling(self, call: Call) -> AbstractContextManager[None]:
         if self.eviction.is_lost:  # the last moment to notice: its work would be done a second time, for nothing
             raise Evicted
         if self.observe is not None:
             self.observe(call)
-        with self._transactions.step(), self.watch.calling(call):
+        if self.watch.is_idle:
+            return self._transactions.step
+        return self._watched(call)
+
+    @contextmanager
+    def _watched(self, call: Call) -> Iterator[None]:
+        with self._transactions.step, self.watch.calling(call):
             yield
 
     def calling_here(self, call: Call) -> AbstractContextManager[None]:
@@ -322,23 +327,12 @@ class _Pass:
 
     def _write(self, batch: Batch, *, in_transaction: bool = False) -> Committed:
         try:
-            with self._reaching_the_store():
-                try:
-                    return self.store.commit(batch)
-                except DATABASE_TROUBLE as trouble:
-                    if in_transaction or is_within():
-                        raise
-                    return commit_again(
-                        batch, trouble, run=self.run, store=self.store, holder=self.eviction, now=self.now
-                    )
-                except _BROKEN_TRANSACTION as error:
-                    if not in_transaction:
-                        raise
-                    broken = error
-            raise TransactionManagementError(BROKEN) from broken  # by the step's function, so it is its failure
-        except PassAborted:
-            self.journal.is_lost = True
-            raise
+            try:
+                return self.store.commit(batch)
+            except DATABASE_TROUBLE as trouble:
+                if in_transaction or is_within():
+                    raise
+                return commit_again(batch, trouble, run=self.run, store=self.store, holder=self.eviction, now=self.now)
         except LeaseLost:
             self.eviction.request(LEASE_LOST)
             logger.warning(
@@ -347,6 +341,11 @@ class _Pass:
                 self.run.fence,
             )
             raise
+        except Exception as error:
+            if in_transaction and isinstance(error, _BROKEN_TRANSACTION):
+                raise TransactionManagementError(BROKEN) from error  # by the step's function, so it is its failure
+            self.journal.is_lost = True
+            raise self._aborted(error) from error
 
     def _after(self, committed: Committed | None) -> None:
         if committed is None:

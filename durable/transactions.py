@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from django.db import Error, connections
@@ -30,9 +30,9 @@ class PassTransactions:
 
     def __init__(self) -> None:
         self._here = threading.local()
-        self._here.around = _depths()
-        self._running = 0
-        self._lock = threading.Lock()
+        self._here.around = _depths(self._connections())
+        #: To be entered around a step's function, wherever it runs; by several at once.
+        self.step: Final = _Running()
 
     def forget_thread(self) -> None:
         """The thread's connections may be others from now on."""
@@ -43,31 +43,12 @@ class PassTransactions:
         connection = self._own()
         return bool(_nested(connection) > self._here.depth)
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Around a step's function, wherever it runs."""
-        with self._lock:
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running -= 1
-
-    @contextmanager
-    def function(self, what: str) -> Iterator[None]:
+    def function(self, what: str) -> AbstractContextManager[None]:
         """Around a synchronous function, in its thread: what it leaves open is rolled back.
 
         Raises OpenTransactionError if it returned, for then it is a mistake that nobody has noticed yet.
         """
-        before = _depths()
-        try:
-            yield
-        except BaseException:
-            _roll_back(before)
-            raise
-        if left := _roll_back(before):
-            raise OpenTransactionError.left_open_by(what, left)
+        return _Function(self, what)
 
     def make_way(self, *, is_told: bool) -> bool:
         """Before a commit of the pass: roll back what is open. False if a step, in a task, is still at it.
@@ -77,14 +58,32 @@ class PassTransactions:
         connection = self._own()
         if _depth(connection) <= self._here.depth:
             return True
-        if self._running:
+        if self.step.count:
             return False
-        left = _roll_back(getattr(self._here, "around", {}))
+        left = self.roll_back(getattr(self._here, "around", {}))
         error = OpenTransactionError.left_open_by("what came before this commit", left)
         if not is_told:
             raise error
         logger.error("%s", error)
         return True
+
+    def depths(self) -> dict[str, int]:
+        """What is open in this thread, by database; of one that has not been used nothing."""
+        return _depths(self._connections())
+
+    def roll_back(self, before: dict[str, int]) -> list[str]:
+        """Roll back what is open in this thread beyond `before`; the databases where there was something."""
+        return _roll_back(self._connections(), before)
+
+    def _connections(self) -> list[BaseDatabaseWrapper]:
+        """This thread's connections; once there is one to each database, no other can come."""
+        cached: list[BaseDatabaseWrapper] | None = getattr(self._here, "connections", None)
+        if cached is not None:
+            return cached
+        found = list(connections.all(initialized_only=True))
+        if len(found) == len(list(connections)):
+            self._here.connections = found
+        return found
 
     def _own(self) -> BaseDatabaseWrapper:
         """This thread's connection to durable's tables; asked for at every operation, so it is looked up once."""
@@ -94,6 +93,41 @@ class PassTransactions:
             found = here.connection = connections[conf.DATABASE]
             here.depth = getattr(here, "around", {}).get(conf.DATABASE, 0)
         return found
+
+
+class _Running:
+    """How many functions of steps run now."""
+
+    __slots__ = ("_lock", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.count += 1
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self.count -= 1
+
+
+class _Function:
+    """See `PassTransactions.function`. A class, because it is entered for each step."""
+
+    __slots__ = ("_before", "_transactions", "_what")
+
+    def __init__(self, transactions: PassTransactions, what: str) -> None:
+        self._transactions = transactions
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._before = self._transactions.depths()
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if (left := self._transactions.roll_back(self._before)) and kind is None:
+            raise OpenTransactionError.left_open_by(self._what, left)
 
 
 def is_within() -> bool:
@@ -123,15 +157,13 @@ def _is_begun(connection: BaseDatabaseWrapper) -> bool:
     return False
 
 
-def _depths() -> dict[str, int]:
-    """What is open in this thread, by database; of one that has not been used nothing."""
-    return {each.alias: _depth(each) for each in connections.all(initialized_only=True)}
+def _depths(used: Iterable[BaseDatabaseWrapper]) -> dict[str, int]:
+    return {each.alias: _depth(each) for each in used}
 
 
-def _roll_back(before: dict[str, int]) -> list[str]:
-    """Roll back what is open beyond `before`; the databases where there was something."""
+def _roll_back(used: Iterable[BaseDatabaseWrapper], before: dict[str, int]) -> list[str]:
     left = []
-    for connection in connections.all(initialized_only=True):
+    for connection in used:
         wanted = before.get(connection.alias, 0)
         if _depth(connection) <= wanted:
             if not connection.in_atomic_block:

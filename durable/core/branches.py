@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from durable.core.effects import Fork, Operation, Save
+from durable.core.effects import SAVE, Fork, Operation
 from durable.core.entries import Entry, Kind, Status
 from durable.core.errors import (
     CONTRACT_ERRORS,
@@ -60,7 +60,7 @@ def join_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
         yield from fork.run(is_decided=lambda: False)
         fork.raise_what_ends_the_pass()
         scope.journal.finish(fork.entry)
-        yield Save()
+        yield SAVE
     fork.seen()
     if errors := fork.errors():
         failure = Failure("join", name, (fork.entry.location,), ErrorInfo("JoinError", str(JoinError(errors))))
@@ -79,7 +79,7 @@ def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
         fork.raise_what_ends_the_pass()
         fork.cancel_losers()
         scope.journal.finish(fork.entry)
-        yield Save()
+        yield SAVE
     fork.seen()
     winner = fork.entry.data["winner"]
     if winner is None:

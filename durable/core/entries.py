@@ -253,7 +253,7 @@ class RunRecord:
     began_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long
 class Batch:
     """What one commit of a pass writes: all of it, or, where the fence has moved on, nothing.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from durable.core.effects import Operation, Save
+from durable.core.effects import SAVE, Operation
 from durable.core.entries import Entry, Kind, Status
 from durable.core.journal import Node
 from durable.core.location import iteration_segment, join
@@ -77,7 +77,7 @@ class _Loop:
             self._advance(number + 1, outcome)
             if (number + 1) % self.interval == 0:
                 self._prune(number + 1)
-                yield Save()
+                yield SAVE
 
     def _iterate(self, number: int, state: Any, body: Callable[..., Any]) -> Operation:
         segment = iteration_segment(number)

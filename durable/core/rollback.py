@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from durable.core.effects import Call, Operation, Save, StepInfo
+from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.entries import Entry, Kind, Request, Status
 from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, Park
 from durable.core.journal import Event, Journal
@@ -75,7 +75,7 @@ def _compensate(journal: Journal, entry: Entry) -> Operation:
     try:
         yield _handler_call(journal, entry)
         journal.mark(entry, rollback_completed_at=journal.environment.now(), rollback_error=None)
-        yield Save()
+        yield SAVE
     except ControlFlow:
         raise
     except Exception as error:

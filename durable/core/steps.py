@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any
 
-from durable.core.effects import Call, Operation, Save, StepInfo
+from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.entries import AttemptRecord, Entry, Kind, Status
 from durable.core.errors import (
     CONTRACT_ERRORS,
@@ -115,9 +115,9 @@ class _Attempt:
         self._start()
         if self.journal.is_wary:
             self.journal.mark(self.entry)
-            yield Save()
+            yield SAVE
         elif self.options.atomic and self.scope.is_concurrent:
-            yield Save()  # what stands before it is recorded before it: its own commit takes its record alone
+            yield SAVE  # what stands before it is recorded before it: its own commit takes its record alone
         try:
             value = yield from self._call(function)
         except ControlFlow:
@@ -209,7 +209,7 @@ class _Attempt:
         if record is None:
             self._record(value)
             if not self.options.ephemeral:
-                yield Save()
+                yield SAVE
         return self.environment.decode(self.entry.output)
 
     def _record(self, value: Any) -> None:

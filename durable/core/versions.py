@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from durable.core.effects import Lookup, Operation, Save
+from durable.core.effects import SAVE, Lookup, Operation
 from durable.core.entries import ENDED, Kind, OutgoingMessage, RunState
 from durable.core.errors import InvalidTransitionError, RunNotFoundError
 from durable.core.location import escape
@@ -73,7 +73,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
                 OutgoingMessage(id=message_id, to=target, queue=queue, body=text, sent_at=scope.environment.now())
             )
         scope.journal.finish(entry)
-        yield Save()
+        yield SAVE
     elif (entry.data["queue"], entry.data["to"]) != (queue, target):
         scope.diverged(
             f'"{node.location}" sent to {entry.data["queue"]} of {entry.data["to"]}, the code now sends to {queue} of '

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from durable.core.duration import later
-from durable.core.effects import Operation, Pause, Receive, Save
+from durable.core.effects import SAVE, Operation, Pause, Receive
 from durable.core.entries import Entry, Kind, Message, Status
 from durable.core.errors import MessageTimeoutError, Park
 from durable.core.location import escape, spoken
@@ -52,7 +52,7 @@ def _rest_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) ->
         yield Pause(remaining)
         return
     if is_new and scope.is_concurrent:
-        yield Save()  # another branch may run for long before this pass parks and commits
+        yield SAVE  # another branch may run for long before this pass parks and commits
     raise Park(deadline, doing=f'asleep in "{spoken(entry.location)}"')
 
 
@@ -117,11 +117,11 @@ def receive(scope: Scope, wait: Wait) -> Operation:
     messages = yield from _take(scope, wait, None if is_new or not is_past else deadline)
     if not messages and not is_past:
         if is_new and scope.is_concurrent:
-            yield Save()
+            yield SAVE
         raise Park(deadline, frozenset(escape(each) for each in wait.names))
     scope.journal.finish(entry, data={**entry.data, "received": [_record(each) for each in messages]})
     scope.journal.receive((each.id for each in messages), entry.location)
-    yield Save()
+    yield SAVE
     scope.see(entry)
     return _opened(scope, wait, entry)
 
@@ -137,7 +137,7 @@ def complete(scope: Scope, entry: Entry, message_id: str, response: Any) -> Oper
             records = [{**each, "completed": True} if each["id"] == message_id else each for each in received]
             scope.journal.mark(entry, data={**entry.data, "received": records})
             scope.journal.complete_message(message_id, text)
-        yield Save()
+        yield SAVE
     around: Scope | None = scope
     while around is not None:  # a try block may have ended meanwhile, and left the message open in what is around it
         around.open_messages.pop(message_id, None)

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,10 @@ __all__ = ["TimedOut", "call_with_timeout"]
 
 T = TypeVar("T")
 
+#: `signal.signal` without its conversions from and to enums, which take longer than all the rest.
+_set_handler: Final[Callable[[int, Any], Any]] = import_module("_signal").signal
+
+_SIGALRM: Final = int(signal.SIGALRM)
 AGAIN: Final = 5.0  # seconds from one interruption to the next; as long, code may take to clean up undisturbed
 
 
@@ -49,7 +54,7 @@ def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
         if is_running:
             raise _Interruption
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    before = _set_handler(_SIGALRM, interrupt)
     began, outer = time.monotonic(), 0.0
     try:
         try:  # the timer may go off before the next line
@@ -62,7 +67,7 @@ def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
     finally:
         is_running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        _set_handler(_SIGALRM, before)
         if outer:  # somebody else's timer goes on, with what is left of it
             signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (time.monotonic() - began)))
 

@@ -83,6 +83,8 @@ def unpack(text: str) -> str:
 
 def dump_json(value: Any) -> str:
     """JSON-native data as ASCII JSON text."""
+    if value == {}:  # nearly always
+        return "{}"
     return json.dumps(value, separators=(",", ":"))
 
 

@@ -8,10 +8,10 @@ name, if `DURABLE["PREPARED_STATEMENTS"]` allows it, are calls of functions alon
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import psycopg
 from django.db import connections
@@ -64,11 +64,12 @@ class Function:
             return _through_cursor(connection, self._portable, texts)
         values: Any = [None if each is None else each.encode() for each in texts]  # typed without None, which is NULL
         with connection.wrap_database_errors, raw.lock:
-            if status == TransactionStatus.IDLE and self._is_prepared(raw):  # else a name forgotten breaks what is open
+            # in a transaction never by name: one that is forgotten would break what is open
+            if status == TransactionStatus.IDLE and self._is_prepared(connection):
                 answer = self._of_prepared(raw, values, uninterrupted)
                 if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
                     return _row(answer)
-                _uses.pop(raw)  # somebody has discarded what the session knew; nothing was executed
+                del connection._durable_calls  # somebody has discarded what the session knew; nothing was executed
             if uninterrupted:
                 return _row(raw.pgconn.exec_params(self._direct, values))
             raw.pgconn.send_query_params(self._direct, values)
@@ -80,19 +81,33 @@ class Function:
         raw.pgconn.send_query_prepared(self._prepared_name, values)
         return _awaited(raw)
 
-    def _is_prepared(self, raw: psycopg.Connection[Any]) -> bool:
+    def _is_prepared(self, connection: Any) -> bool:
         """Whether the session knows the statement by name; it is told from the time on when that pays."""
         if not conf.PREPARED_STATEMENTS:
             return False
-        uses = _uses.setdefault(raw, {})
-        count = uses[self.name] = uses.get(self.name, 0) + 1
-        if count == _USES:
-            _check(raw.pgconn.prepare(self._prepared_name, self._direct))
-        return count >= _USES
+        raw: psycopg.Connection[Any] = connection.connection
+        known: _Session | None = vars(connection).get("_durable_calls")
+        if known is None or known.raw is not raw:
+            known = connection._durable_calls = _Session(raw)  # ours, beside Django's own
+        if self.name in known.prepared:
+            return True
+        known.uses[self.name] += 1
+        if known.uses[self.name] < _USES:
+            return False
+        _check(raw.pgconn.prepare(self._prepared_name, self._direct))
+        known.prepared.add(self.name)
+        return True
 
 
-#: How often each connection has called each function; not in a transaction, so what is prepared stays.
-_uses: WeakKeyDictionary[psycopg.Connection[Any], dict[str, int]] = WeakKeyDictionary()
+class _Session:
+    """What is known of a session: how often each function was called, and the names of those that it has prepared."""
+
+    __slots__ = ("prepared", "raw", "uses")
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self.raw = raw
+        self.uses: Counter[str] = Counter()
+        self.prepared: set[str] = set()
 
 
 def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]] | None:
@@ -121,7 +136,8 @@ def _is_unobserved(connection: BaseDatabaseWrapper) -> bool:
 def _make_ready(connection: BaseDatabaseWrapper) -> None:
     """What Django does before it gives out a cursor, and before it executes."""
     connection.close_if_health_check_failed()
-    connection.ensure_connection()
+    if connection.connection is None:
+        connection.ensure_connection()
     connection.validate_thread_sharing()
     connection.validate_no_broken_transaction()
 

@@ -7,6 +7,7 @@ in migration 0007. Executes nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, Final
@@ -15,7 +16,7 @@ from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 
 from durable.core.entries import Entry, RunPatch, RunState
-from durable.store.calls import Function, text
+from durable.store.calls import Function
 from durable.store.rows import ENTRY, METADATA, same
 
 __all__ = [
@@ -32,9 +33,8 @@ __all__ = [
 ]
 
 
-def _as_text(dump: Callable[[Any], Any]) -> Callable[[Any], str]:
-    """What gives a column's value as text."""
-    return text if dump is same else dump
+#: What gives a value as text, by the type of a column that takes it as it is.
+_TEXTS: Final[dict[str, Callable[[Any], str]]] = {"timestamptz": datetime.isoformat, "bigint": str, "integer": str}
 
 
 #: A run and all that can be chosen about a new one: "true" if the id was free.
@@ -95,7 +95,11 @@ def is_completion(patch: RunPatch) -> bool:
     return patch == {**_COMPLETION, "output": output, "finished_at": finished_at}
 
 
-_DUMPS: Final = [_as_text(dump) for columns in (ENTRY, METADATA) for dump in columns.dumps.values()]
+_DUMPS: Final = [
+    _TEXTS[columns.types[name]] if dump is same else dump
+    for columns in (ENTRY, METADATA)
+    for name, dump in columns.dumps.items()
+]
 _values_of: Final = attrgetter(*ENTRY.names, *METADATA.names)
 
 
