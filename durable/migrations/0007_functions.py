@@ -52,7 +52,7 @@ END $$
 """
 
 #: One entry and its metadata: the pending request, NULL and nothing written if the fence has moved on. Whoever writes
-#: entries of a run has its row locked, so nobody comes between the look and the insert.
+#: entries of a run has its row locked, so what is there stays there. The usual entry is new, so it is inserted first.
 FUNCTIONS["durable_record_1"] = """
 CREATE FUNCTION durable_record_1(
   of_run text, with_fence bigint,
@@ -69,20 +69,19 @@ BEGIN
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
-  SELECT id INTO found_id FROM durable_entry WHERE run_id = of_run AND location = new_location;
-  IF FOUND THEN
+  INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
+  VALUES (of_run, new_location, new_kind, new_ordinal, new_output, new_arguments, new_data)
+  ON CONFLICT (run_id, location) DO NOTHING RETURNING id INTO found_id;
+  IF NOT FOUND THEN
     UPDATE durable_entry SET kind = new_kind, ordinal = new_ordinal, output = new_output, arguments = new_arguments,
       data = new_data
-    WHERE id = found_id;
+    WHERE run_id = of_run AND location = new_location RETURNING id INTO found_id;
     UPDATE durable_entrymetadata SET status = new_status, attempts = new_attempts, error = new_error,
       created_at = new_created_at, last_attempt_at = new_last_attempt_at, next_attempt_at = new_next_attempt_at,
       completed_at = new_completed_at, finished_ordinal = new_finished_ordinal,
       rollback_completed_at = new_rollback_completed_at, rollback_error = new_rollback_error
     WHERE entry_id = found_id;
   ELSE
-    INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
-    VALUES (of_run, new_location, new_kind, new_ordinal, new_output, new_arguments, new_data)
-    RETURNING id INTO found_id;
     INSERT INTO durable_entrymetadata (entry_id, status, attempts, error, created_at, last_attempt_at, next_attempt_at,
       completed_at, finished_ordinal, rollback_completed_at, rollback_error)
     VALUES (found_id, new_status, new_attempts, new_error, new_created_at, new_last_attempt_at, new_next_attempt_at,
