@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from dataclasses import fields
+from datetime import UTC, datetime
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from django.db import connections, transaction
 
@@ -327,22 +329,17 @@ def _numbered(sent: tuple[int, OutgoingMessage]) -> dict[str, Any]:
     return {"number": sent[0], **outgoing_row(sent[1])}
 
 
+_CHOSEN: Final = ("id", "workflow", "queue", "input", "created_at", "wake_at", "parent_id", "replay_of_id")
+_chosen: Final = attrgetter(*_CHOSEN)
+_others: Final = attrgetter(*(each.name for each in fields(RunRecord) if each.name not in _CHOSEN))
+_USUAL: Final = _others(RunRecord(id="", workflow="", queue="", input="", created_at=datetime.fromtimestamp(0, UTC)))
+
+
 def _as_started(run: RunRecord) -> list[str | None] | None:
     """The parameters of START; None if the run is not as every new one is."""
-    values = (run.id, run.workflow, run.queue, run.input, run.created_at, run.wake_at, run.parent_id, run.replay_of_id)
-    usual = RunRecord(
-        id=run.id,
-        workflow=run.workflow,
-        queue=run.queue,
-        input=run.input,
-        created_at=run.created_at,
-        wake_at=run.wake_at,
-        parent_id=run.parent_id,
-        replay_of_id=run.replay_of_id,
-    )
-    if run != usual:
+    if _others(run) != _USUAL:
         return None
-    return _as_texts(pack(value) if isinstance(value, str) else value for value in values)
+    return _as_texts(pack(value) if isinstance(value, str) else value for value in _chosen(run))
 
 
 def _as_texts(values: Iterable[Any]) -> list[str | None]:

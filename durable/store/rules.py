@@ -7,9 +7,9 @@ Knows no database and keeps nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from durable.core.entries import (
     ENDED,
@@ -41,6 +41,7 @@ __all__ = [
     "stored",
 ]
 
+_NAMES: Final = tuple(each.name for each in fields(RunRecord))
 _STATES = frozenset(RunState)
 _REQUESTS = frozenset(Request)
 
@@ -66,7 +67,11 @@ def check(run: RunRecord) -> RunRecord:
 
 def copied(run: RunRecord) -> RunRecord:
     """`run` in a form of its own, which later changes of the given one do not reach."""
-    return replace(run, origins=list(run.origins), generations=dict(run.generations))
+    copy = RunRecord.__new__(RunRecord)
+    for name in _NAMES:  # what replace() does in three times as long
+        setattr(copy, name, getattr(run, name))
+    copy.origins, copy.generations = list(run.origins), dict(run.generations)
+    return copy
 
 
 def claimable(run: RunRecord, now: datetime) -> bool:
@@ -183,5 +188,4 @@ def _earliest(first: datetime | None, *others: datetime) -> datetime:
 
 def changed_columns(before: RunRecord, after: RunRecord) -> Mapping[str, Any]:
     """The columns in which two versions of a row differ."""
-    names = RunRecord.__slots__
-    return {name: value for name in names if (value := getattr(after, name)) != getattr(before, name)}
+    return {name: value for name in _NAMES if (value := getattr(after, name)) != getattr(before, name)}
