@@ -193,10 +193,12 @@ class _Pass:
         if event.name == "run_changed":
             previous, self._state = self._state, details["state"]
             details["previous"] = previous
-        _log(event, details)
-        if event.name in signals.__all__:
+        if event.name in _LOGGED:
+            _log(event, details)
+        signal = signals.BY_NAME.get(event.name)
+        if signal is not None and signal.receivers:
             with running_workflow(None):  # a receiver is not workflow code
-                signals.send(getattr(signals, event.name), **details)
+                signals.send(signal, **details)
 
     def is_in_transaction(self) -> bool:
         return self._transactions.is_open()
@@ -373,6 +375,9 @@ def _ends_unfinished(patch: RunPatch | None) -> bool:
     return patch is not None and patch.get("state") != RunState.COMPLETED
 
 
+_LOGGED = frozenset({"run_failed", "run_diverged", "step_failed", "rollback_failed"})
+
+
 def _log(event: Event, details: Mapping[str, Any]) -> None:
     """What an operator wants to find in the log without having connected a receiver."""
     run, workflow, error = details["run"], details["workflow"], details.get("error")
@@ -382,7 +387,7 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
         logger.error("run %s of %s failed: %s", run, workflow, error, extra=extra)
     elif event.name == "run_diverged":
         logger.error("run %s of %s: this code does not fit its history: %s", run, workflow, error, extra=extra)
-    elif event.name in ("step_failed", "rollback_failed"):
+    else:
         what = "step" if event.name == "step_failed" else "rollback handler of"
         then = f"tried again at {details['retry_at']:%H:%M:%S}" if details["will_retry"] else "not tried again"
         level = logging.WARNING if details["will_retry"] else logging.ERROR

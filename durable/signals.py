@@ -18,11 +18,11 @@ The `sender` is `durable.signals.Durable` unless a module says otherwise. The ke
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 from django.dispatch import Signal
 
-__all__ = ["rollback_failed", "run_changed", "run_completed", "run_failed", "send", "step_failed"]
+__all__ = ["BY_NAME", "rollback_failed", "run_changed", "run_completed", "run_failed", "send", "step_failed"]
 
 logger = logging.getLogger("durable")
 
@@ -32,13 +32,14 @@ run_failed = Signal()
 step_failed = Signal()
 rollback_failed = Signal()
 
-_NAMES = {
-    run_changed: "run_changed",
-    run_completed: "run_completed",
-    run_failed: "run_failed",
-    step_failed: "step_failed",
-    rollback_failed: "rollback_failed",
+BY_NAME: Final = {
+    "run_changed": run_changed,
+    "run_completed": run_completed,
+    "run_failed": run_failed,
+    "step_failed": step_failed,
+    "rollback_failed": rollback_failed,
 }
+_NAMES: Final = {signal: name for name, signal in BY_NAME.items()}
 
 
 class Durable:
