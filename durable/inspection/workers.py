@@ -39,7 +39,10 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """One worker process. `state` is RQ's ("busy", "idle", ...), "unknown" for one that Redis does not know."""
+    """One worker process. `state` is RQ's ("busy", "idle", ...), "unknown" for one that Redis does not know.
+
+    One that passes runs is busy, even if it has no job.
+    """
 
     name: str
     host: str
@@ -140,7 +143,9 @@ def _joined(known: Iterable[WorkerState], held: Sequence[HeldRun]) -> list[Worke
     for worker in known:
         # RQ's worker that forks runs its jobs in children, whose process ids are other ones
         runs = by_process.pop((worker.host, worker.pid), [])
-        states.append(replace(worker, runs=tuple(runs)))
+        # a worker that passes several runs at once waits for jobs meanwhile
+        state = "busy" if runs and worker.state == "idle" else worker.state
+        states.append(replace(worker, runs=tuple(runs), state=state))
     strangers = [
         WorkerState(
             name=runs[0].worker,

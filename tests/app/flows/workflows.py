@@ -1,12 +1,13 @@
 """Workflows that tell over Redis how far they are: each step pushes a line to the list `flows`."""
 
+import asyncio
 import os
 import time
 
 from django.conf import settings
 from redis import Redis
 
-from durable import Context, current_step, workflow
+from durable import AsyncContext, Context, current_step, workflow
 
 
 def tell(line: str) -> str:
@@ -44,4 +45,42 @@ def until_evicted(name: str) -> str:
 def long(ctx: Context, name: str) -> str:
     ctx.step("last", until_evicted, name, timeout=0)
     told: str = ctx.step("tell", tell, f"{name} done")
+    return told
+
+
+async def until_told(name: str) -> str:
+    """Last until `go <name>` is set; the event loop goes on meanwhile."""
+    tell(f"{name} attempt {current_step().attempt}")
+    with Redis.from_url(settings.REDIS_URL) as redis:
+        while not (redis.exists(f"go {name}") or current_step().is_evicted()):  # noqa: ASYNC110 - another process says go
+            await asyncio.sleep(0.01)
+    return name
+
+
+@workflow(name="flows.along")
+async def along(ctx: AsyncContext, name: str) -> str:
+    """The same as `flows.long`, awaited."""
+    await ctx.step("last", until_told, name, timeout=0)
+    told: str = await ctx.step("tell", tell, f"{name} done")
+    return told
+
+
+@workflow(name="flows.hears")
+def hears(ctx: Context, name: str) -> str:
+    """Tell what a message says."""
+    told: str = ctx.step("tell", tell, f"{name} heard {ctx.queue.next('news', names=['news']).body}")
+    return told
+
+
+def spin() -> None:
+    """Python code that does not end."""
+    while True:
+        time.sleep(0.001)
+
+
+@workflow(name="flows.endless")
+def endless(ctx: Context, name: str) -> str:
+    """Tell how a step ended that never does by itself."""
+    failure = ctx.try_step("spin", spin, timeout=0.2).failure
+    told: str = ctx.step("tell", tell, f"{name} {failure.kind if failure else 'ended'}")
     return told
