@@ -33,6 +33,7 @@ from durable.core.journal import Event, Journal
 from durable.core.run import PassOutcome, PassPolicy, run_pass
 from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver
+from durable.drivers.errands import Errands
 from durable.drivers.sync import SyncDriver
 from durable.ids import new_id
 from durable.process import DATABASE_TROUBLE, close_stale_connections, leave_transactions
@@ -141,6 +142,7 @@ class _Pass:
         self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
         self.runs_in_turn = at.runs_in_turn
         self.max_threads = conf.MAX_BRANCH_THREADS
+        self.errands = Errands()
         self._transactions = PassTransactions()
         self._commit_lock = threading.Lock()
         self._written = 0  # what the journal has counted as taken, and is committed
@@ -208,11 +210,13 @@ class _Pass:
     def save(self, effect: Save) -> None:
         self._make_way(is_told=effect.is_failure or _ends_unfinished(effect.run))
         due = self.journal.due()
+        self._after(self.errands.do(lambda: self._save(effect, due)))
+
+    def _save(self, effect: Save, due: int) -> Committed | None:
         with self._commit_lock:
             if effect.run is None and effect.park_signal is None and self._written >= due:
-                return  # while this branch waited, another one has committed for both
-            committed = self._commit(effect)
-        self._after(committed)
+                return None  # while this branch waited, another one has committed for both
+            return self._commit(effect)
 
     def _make_way(self, *, is_told: bool) -> None:
         if not self._transactions.make_way(is_told=is_told):
@@ -257,11 +261,11 @@ class _Pass:
 
     def receive(self, effect: Receive) -> list[Message]:
         with self._reaching_the_store():
-            return self.store.inbox(self.run.id, effect.names, effect.count, effect.before)
+            return self.errands.do(lambda: self.store.inbox(self.run.id, effect.names, effect.count, effect.before))
 
     def lookup(self, effect: Lookup) -> str | None:
         with self._reaching_the_store():
-            found = self.store.get(effect.run_id)
+            found = self.errands.do(lambda: self.store.get(effect.run_id))
         return None if found is None else str(found.state)
 
     def wait(self, seconds: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from durable.core.effects import Call, Lookup, Receive, Save
 from durable.core.entries import Message
 from durable.core.scope import Scope
+from durable.drivers.errands import Errands
 
 __all__ = ["Host", "refuse_lazy_body"]
 
@@ -19,8 +20,10 @@ class Host(Protocol):
 
     #: Branches run one after the other, in the caller's thread.
     runs_in_turn: bool
-    #: Threads for branches, besides the pass's own.
+    #: Threads for branches.
     max_threads: int
+    #: What those threads have the pass's own do.
+    errands: Errands
 
     def save(self, effect: Save) -> None:
         """Commit what the journal holds; return when it is committed."""

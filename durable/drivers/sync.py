@@ -30,7 +30,7 @@ class SyncDriver:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._spare_threads = threading.Semaphore(max(0, host.max_threads - 1))
+        self._spare_threads = threading.Semaphore(host.max_threads if host.max_threads > 1 else 0)
 
     # -- operations
 
@@ -95,31 +95,60 @@ class SyncDriver:
     # -- branches
 
     def _fork(self, effect: Fork) -> None:
-        """The calling thread works on the branches too, so that a fork within a branch needs no thread to spare."""
         waiting = deque(effect.branches)
         errors: list[BaseException] = []
-        helpers = [] if self.host.runs_in_turn else list(self._helpers(len(waiting) - 1, effect, waiting, errors))
-        self._work(effect, waiting, errors)
-        for wait_for_helper in helpers:
-            wait_for_helper()
+        if self.host.runs_in_turn:
+            self._work(effect, waiting, errors)
+        elif self.host.errands.are_mine():
+            self._serve(effect, waiting, errors)
+        else:
+            self._share(effect, waiting, errors)
         if errors:
             raise errors[0]
 
+    def _serve(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
+        """The pass's own thread commits for the others."""
+        errands = self.host.errands
+        helpers: list[Callable[[], object]] = []
+        with errands.served():
+            if len(waiting) > 1:
+                helpers += self._helpers(len(waiting), effect, waiting, errors, errands.leave)
+            errands.serve(len(helpers))
+        self._work(effect, waiting, errors)  # what nobody has taken
+        for wait_for_helper in helpers:
+            wait_for_helper()
+
+    def _share(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
+        """The calling thread works on the branches too, so that a fork within a branch needs no thread to spare."""
+        helpers = list(self._helpers(len(waiting) - 1, effect, waiting, errors))
+        self._work(effect, waiting, errors)
+        for wait_for_helper in helpers:
+            wait_for_helper()
+
     def _helpers(
-        self, count: int, effect: Fork, waiting: deque[Operation], errors: list[BaseException]
+        self,
+        count: int,
+        effect: Fork,
+        waiting: deque[Operation],
+        errors: list[BaseException],
+        leave: Callable[[], None] = lambda: None,
     ) -> Iterable[Callable[[], object]]:
         for _ in range(count):
             if not self._spare_threads.acquire(blocking=False):
                 return
             context = contextvars.copy_context()
-            yield threads.run(partial(context.run, self._help, effect, waiting, errors), self.host.branch_thread_ends)
+            work = partial(context.run, self._help, effect, waiting, errors, leave)
+            yield threads.run(work, self.host.branch_thread_ends)
 
-    def _help(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
+    def _help(
+        self, effect: Fork, waiting: deque[Operation], errors: list[BaseException], leave: Callable[[], None]
+    ) -> None:
         try:
             with self.host.branch_thread():
                 self._work(effect, waiting, errors)
         finally:
             self._spare_threads.release()
+            leave()
 
     def _work(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
         while not effect.is_decided():

@@ -18,14 +18,25 @@ from asgiref.current_thread_executor import CurrentThreadExecutor
 from django.db import connection
 from django.db.backends.signals import connection_created
 
-from durable import Handle, bell
+from durable import Handle, bell, redis_client
 from durable.conf import conf
+from durable.rq_workers import SimpleWorker
 from durable.store import store_for
 from durable.worker import Shift
 from tests.benchmarks import workflows
 from tests.benchmarks.measures.replay import recorded
 from tests.benchmarks.passing import claimed, count_rows, one_pass
-from tests.benchmarks.workflows import acalls, aparallel, asteps, counting, fan_out, parallel, receiving, steps
+from tests.benchmarks.workflows import (
+    acalls,
+    aparallel,
+    asteps,
+    counting,
+    fan_out,
+    parallel,
+    querying,
+    receiving,
+    steps,
+)
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
@@ -91,6 +102,27 @@ def test_a_ring_that_nobody_heard_is_two_round_trips(monkeypatch: pytest.MonkeyP
     assert len(commands) <= 2, commands  # whether it is rung; the job
     bell.ring("default")
     assert len(commands) <= 3, commands
+
+
+def test_from_one_job_of_the_bell_to_the_next_a_worker_asks_redis_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = redis_client.rq_queue("default")
+    worker = SimpleWorker([queue], connection=queue.connection)
+    commands = counted_commands(monkeypatch)
+    counts: list[int] = []
+
+    def work(name: str) -> None:
+        counts.append(len(commands))
+        bell.clear(name)
+        if len(counts) < 6:
+            bell.ring(name)
+        del commands[:]
+
+    monkeypatch.setattr("durable.worker.work", work)
+    monkeypatch.setattr(worker, "_install_signal_handlers", lambda: None)
+    bell.ring("default")
+    worker.work(burst=True, logging_level="CRITICAL")
+    assert len(counts) == 6
+    assert max(counts[1:]) <= 5  # it is done; the next one, its fields, that it is taken, that it is kept
 
 
 def test_a_run_costs_the_same_statements_among_many_others() -> None:
@@ -175,21 +207,30 @@ def test_async_branches_that_are_ready_together_share_their_commit(monkeypatch: 
     assert commits_of(handle) <= 20
 
 
-def test_the_joins_of_a_shift_open_connections_for_their_threads_once() -> None:
+def connections_opened_by(workflow: Any) -> int:
+    """In a shift of six joins of twenty."""
     opened: list[int] = []
 
     def note(**_: object) -> None:
         opened.append(threading.get_ident())
 
-    handles = parallel.start_many([(20,)] * 6)
+    handles = workflow.start_many([(20,)] * 6)
     connection_created.connect(note)
     try:
         shift()
     finally:
         connection_created.disconnect(note)
     assert [handle.output for handle in handles] == [20] * 6
-    assert len(opened) <= conf.MAX_BRANCH_THREADS  # the supervisor's among them, should it renew
     assert not [each for each in threading.enumerate() if each.name == "durable-branch"]
+    return len(opened)
+
+
+def test_branches_commit_through_the_connection_of_their_pass() -> None:
+    assert connections_opened_by(parallel) <= 1  # the supervisor's, should it renew
+
+
+def test_branches_that_use_the_database_open_connections_for_their_threads_once() -> None:
+    assert connections_opened_by(querying) <= conf.MAX_BRANCH_THREADS + 1
 
 
 def test_starting_many_is_one_statement_and_one_command_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
+from django.db import connection
 from django.utils import timezone
 
 from durable import AsyncContext, Break, Context, Continue, current_step, workflow
@@ -19,6 +20,7 @@ __all__ = [
     "fan_out",
     "noting",
     "parallel",
+    "querying",
     "receiving",
     "sleeping",
     "steps",
@@ -92,6 +94,20 @@ def counting(ctx: Context, until: int) -> int:
 def parallel(ctx: Context, count: int) -> int:
     """A join of branches of one step."""
     return len(ctx.join("all", {f"branch-{number}": lambda c: c.step("step", result) for number in range(count)}))
+
+
+@workflow(name="benchmarks.querying")
+def querying(ctx: Context, count: int) -> int:
+    """The same, with steps that look into the database."""
+    return len(ctx.join("all", {f"branch-{number}": lambda c: c.step("step", query) for number in range(count)}))
+
+
+def query() -> int:
+    """One statement."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        [(value,)] = cursor.fetchall()
+    return int(value)
 
 
 @workflow(name="benchmarks.aparallel")
