@@ -14,8 +14,10 @@ import contextlib
 import importlib
 import json
 import logging
+import math
 import os
 import signal
+import time
 from types import FrameType
 from typing import Any
 
@@ -24,16 +26,26 @@ from redis.client import Pipeline
 from redis.exceptions import RedisError
 from rq import worker_registration
 from rq.exceptions import InvalidJobOperation, NoSuchJobError, StopRequested
+from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
 from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer, Serializer, resolve_serializer
+from rq.suspension import WORKERS_SUSPENDED
+from rq.utils import now
+from rq.worker import WorkerStatus
 
+from durable import rq_records
+from durable.rq_records import is_of_the_bell
 from durable.stopping import stop
 
 logger = logging.getLogger("durable.worker")
 
 __all__ = ["KnowsDurable", "ReadsJson", "SimpleWorker", "Worker"]
+
+SIGN_EVERY = (
+    15.0  # seconds; RQ forgets a worker that has been silent for more than a minute longer than it waits for jobs
+)
 
 
 class ReadsJson:
@@ -65,6 +77,7 @@ class KnowsDurable:
 
     queues: list[Queue]
     serializer: Any
+    _seen_at = -math.inf  # the monotonic time of the last sign of life that Redis has confirmed
 
     def read_json(self, serializer: object) -> None:
         """Read JSON beside what was asked for: an explicit serializer, or the one of the queues."""
@@ -79,26 +92,61 @@ class KnowsDurable:
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
         """Give a sign of life; where Redis has forgotten the worker, flushed or restarted, make it known again.
 
-        RQ registers a worker once, at its birth: without this one that serves on would be in no list of workers.
+        RQ registers a worker once, at its birth: without this one that serves on would be in no list of workers. And RQ
+        gives five signs for each job; outside of a pipeline another one within seconds is left out.
         """
-        super().heartbeat(timeout, pipeline)  # type: ignore[misc]  # RQ's worker's
+        if pipeline is not None:
+            super().heartbeat(timeout, pipeline)  # type: ignore[misc]  # RQ's worker's
+        elif timeout is not None or time.monotonic() - self._seen_at >= SIGN_EVERY:
+            worker: Any = self
+            with worker.connection.pipeline(transaction=False) as together:
+                self.sign(together, timeout)
+
+    def sign(self, together: Pipeline, timeout: int | None = None) -> list[Any]:
+        """Send the pipeline with a sign of life at its end, and register where Redis has forgotten us; its answers."""
         worker: Any = self
-        if pipeline is None and not worker.connection.hexists(worker.key, "birth"):
-            with worker.connection.pipeline() as together:
-                together.hset(worker.key, mapping={**worker.serialize(), "state": worker.get_state()})
-                worker_registration.register(worker, together)
-                together.execute()
+        self._seen_at = -math.inf
+        super().heartbeat(timeout, together)  # type: ignore[misc]  # RQ's worker's
+        together.hexists(worker.key, "birth")
+        answers = together.execute()
+        if not answers[-1]:
+            with worker.connection.pipeline() as again:
+                again.hset(worker.key, mapping={**worker.serialize(), "state": worker.get_state()})
+                worker_registration.register(worker, again)
+                again.execute()
+        self._seen_at = time.monotonic()
+        return answers
+
+    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
+        """Note when the job ended. RQ tells Redis as well, of a job of ours that is gone the moment after."""
+        if is_of_the_bell(job):
+            job.ended_at = now()
+        else:
+            super().handle_execution_ended(job, queue, heartbeat_ttl)  # type: ignore[misc]  # RQ's worker's
 
     def handle_job_success(self, job: Job, queue: Queue, started_job_registry: StartedJobRegistry) -> None:
         """Note the success of a job, unless Redis has forgotten the job meanwhile: then there is nothing to note."""
+        if is_of_the_bell(job):
+            self.forget(job)
+            return
         try:
             super().handle_job_success(job, queue, started_job_registry)  # type: ignore[misc]  # RQ's worker's
         except (InvalidJobOperation, NoSuchJobError):
             logger.warning("Redis has forgotten job %s (%s) while it ran; its work is done", job.id, job.func_name)
 
+    def forget(self, job: Job) -> None:
+        """A job of the bell has succeeded: delete it and count it."""
+        worker: Any = self
+        with worker.connection.pipeline(transaction=False) as together:
+            rq_records.end(worker, job, together)
+            together.execute()
+
 
 class SimpleWorker(KnowsDurable, rq.SimpleWorker):
     """Runs jobs in its own process; a signal to stop evicts the pass under way."""
+
+    _is_not_suspended = False  # whether Redis has said so since the last job
+    _told_state = ""  # the state that Redis has been told last
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -113,7 +161,40 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
         """Where RQ's loop begins: a stop that was requested before RQ listened to signals ends it here."""
         if stop.requested:
             raise StopRequested
-        super().check_for_suspension(burst)
+        was_asked, self._is_not_suspended = self._is_not_suspended, False
+        if not was_asked:
+            super().check_for_suspension(burst)
+
+    def set_state(self, state: str, pipeline: Pipeline | None = None) -> None:
+        """Note the state, unless Redis has just been told the same."""
+        if pipeline is None and state == self._told_state and time.monotonic() - self._seen_at < SIGN_EVERY:
+            self._state = state
+            return
+        super().set_state(state, pipeline)
+        self._told_state = state
+
+    def prepare_execution(self, job: Job) -> Execution:
+        """Note that the worker is busy with the job; of one of ours all that there is to note."""
+        if not is_of_the_bell(job):
+            return super().prepare_execution(job)
+        self.execution = rq_records.begin(self, job)
+        return self.execution
+
+    def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
+        """The rest of it, in RQ's telling."""
+        if not is_of_the_bell(job):
+            super().prepare_job_execution(job, remove_from_intermediate_queue)
+
+    def forget(self, job: Job) -> None:
+        """Delete and count the job, and ask what RQ's loop asks next, in one round trip."""
+        with self.connection.pipeline(transaction=False) as together:
+            rq_records.end(self, job, together)
+            # Not `set_state`: to RQ's handler of signals we are busy until the job is over, which this is a part of.
+            together.hset(self.key, "state", WorkerStatus.IDLE)
+            together.exists(WORKERS_SUSPENDED)
+            *_, is_suspended, _at, _expires, was_known = self.sign(together)
+        self._told_state = WorkerStatus.IDLE if was_known else ""
+        self._is_not_suspended = not is_suspended
 
     def set_shutdown_requested_date(self) -> None:
         """Nothing: this runs in a signal handler on top of a user's code, where an error of Redis would surface."""

@@ -1,0 +1,200 @@
+"""What RQ's lists say of a worker and of the bell's jobs, which durable writes in fewer commands than RQ does."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from rq import Queue
+from rq.executions import Execution
+from rq.job import Job
+from rq.serializers import JSONSerializer
+from rq.suspension import resume, suspend
+from rq.utils import as_text
+
+from durable import bell
+from durable.bell import JOB
+from durable.rq_workers import SimpleWorker
+from durable.stopping import stop
+
+pytestmark = pytest.mark.redis
+QUEUE = "default"
+
+
+@pytest.fixture
+def connection(redis_connection: redis.Redis) -> Iterator[redis.Redis]:
+    """An empty Redis; RQ's worker installs signal handlers, which end with the test."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield redis_connection
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    stop.clear()
+
+
+@pytest.fixture
+def queue(connection: redis.Redis) -> Queue:
+    return Queue(QUEUE, connection=connection, serializer=JSONSerializer)
+
+
+@pytest.fixture
+def worker(queue: Queue, connection: redis.Redis) -> SimpleWorker:
+    return SimpleWorker([queue], connection=connection)
+
+
+@pytest.fixture
+def working(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], object]], None]:
+    """Say what the bell's jobs do."""
+    return lambda work: monkeypatch.setattr("durable.worker.work", work)
+
+
+def serve(worker: SimpleWorker) -> None:
+    worker.work(burst=True, logging_level="CRITICAL")
+
+
+def told(worker: SimpleWorker) -> dict[str, Any]:
+    """What Redis says of the worker now."""
+    found = worker.connection.hgetall(worker.key)
+    return {as_text(key): as_text(value) for key, value in found.items()}
+
+
+def records(connection: redis.Redis) -> set[str]:
+    """What RQ keeps of jobs."""
+    keys = {as_text(key) for key in connection.scan_iter("rq:*")}
+    return {key for key in keys if not key.startswith(("rq:worker", "rq:queues", "rq:clean", "rq:finished"))}
+
+
+def test_a_job_is_seen_while_it_runs_and_nothing_is_left_of_it(
+    worker: SimpleWorker, queue: Queue, connection: redis.Redis, working: Callable[..., None]
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def look(name: str) -> None:
+        seen.update(told(worker), name=name, intermediate=queue.intermediate_queue.get_job_ids())
+        [(job_id, execution_id)] = queue.started_job_registry.get_job_and_execution_ids()
+        job = Job.fetch(job_id, connection=connection, serializer=JSONSerializer)
+        execution = Execution.fetch(execution_id, job_id, connection)
+        seen.update(job=job_id, status=job.get_status(), by=(job.worker_name, execution.worker_name))
+        seen.update(executions=[each.id for each in job.get_executions()] == [execution_id])
+
+    working(look)
+    bell.ring(QUEUE)
+    [waiting] = queue.job_ids
+    serve(worker)
+    assert (seen["name"], seen["job"], seen["current_job"]) == (QUEUE, waiting, waiting)
+    assert (seen["state"], seen["status"], seen["by"]) == ("busy", "started", (worker.name, worker.name))
+    assert seen["executions"]
+    assert seen["intermediate"] == []
+    assert records(connection) == set()
+    after = told(worker)
+    assert (after["state"], after["successful_job_count"], after.get("current_job")) == ("idle", "1", None)
+    assert float(after["total_working_time"]) > 0
+
+
+def test_a_job_that_fails_is_listed_as_failed_and_the_next_one_is_served(
+    worker: SimpleWorker, queue: Queue, connection: redis.Redis, working: Callable[..., None]
+) -> None:
+    calls: list[str] = []
+
+    def fail_once(name: str) -> None:
+        calls.append(name)
+        if len(calls) == 1:
+            bell.clear(QUEUE)
+            bell.ring(QUEUE)
+            raise ZeroDivisionError("of the engine's")
+
+    working(fail_once)
+    bell.ring(QUEUE)
+    serve(worker)
+    assert len(calls) == 2
+    [failed] = queue.failed_job_registry.get_job_ids()
+    job = Job.fetch(failed, connection=connection, serializer=JSONSerializer)
+    result = job.latest_result()
+    assert result is not None
+    assert "of the engine's" in str(result.exc_string)
+    assert job.get_status() == "failed"
+    assert queue.started_job_registry.count == 0
+    after = told(worker)
+    assert (after["failed_job_count"], after["successful_job_count"], after["state"]) == ("1", "1", "idle")
+
+
+def test_workers_that_were_suspended_during_a_job_begin_no_other_one(
+    worker: SimpleWorker, queue: Queue, connection: redis.Redis, working: Callable[..., None]
+) -> None:
+    calls: list[str] = []
+
+    def work(name: str) -> None:
+        calls.append(name)
+        suspend(connection)
+        bell.clear(QUEUE)
+        bell.ring(QUEUE)
+
+    working(work)
+    bell.ring(QUEUE)
+    serve(worker)
+    assert (len(calls), queue.count) == (1, 1)
+    resume(connection)
+    serve(SimpleWorker([queue], connection=connection))
+    assert len(calls) == 2
+
+
+def test_a_stop_while_the_end_of_a_job_is_noted_fails_no_job(
+    worker: SimpleWorker, queue: Queue, working: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    sign = worker.sign
+
+    def work(name: str) -> None:
+        calls.append(name)
+        bell.clear(QUEUE)
+        bell.ring(QUEUE)  # the next job, which is for another worker
+        monkeypatch.setattr(worker, "sign", stopped)
+
+    def stopped(*args: Any) -> Any:
+        monkeypatch.setattr(worker, "sign", sign)
+        answers = sign(*args)
+        worker.request_stop(signal.SIGTERM, None)  # type: ignore[no-untyped-call]  # RQ's own
+        return answers
+
+    working(work)
+    bell.ring(QUEUE)
+    serve(worker)
+    assert (len(calls), queue.count) == (1, 1)
+    assert queue.failed_job_registry.count == 0
+
+
+def test_a_worker_whose_redis_was_flushed_during_a_job_is_known_again_and_idle(
+    worker: SimpleWorker, connection: redis.Redis, working: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+    working(lambda _name: connection.flushdb())
+    dequeue = worker.dequeue_job_and_maintain_ttl
+
+    def looking(*args: Any) -> Any:
+        found = dequeue(*args)
+        seen.append(told(worker))
+        return found
+
+    monkeypatch.setattr(worker, "dequeue_job_and_maintain_ttl", looking)
+    bell.ring(QUEUE)
+    serve(worker)
+    assert (seen[-1]["state"], seen[-1]["queues"], int(seen[-1]["pid"])) == ("idle", QUEUE, worker.pid)
+
+
+def test_somebodys_own_job_of_the_same_function_keeps_its_result(
+    worker: SimpleWorker, queue: Queue, working: Callable[..., None]
+) -> None:
+    working(lambda _name: None)
+    job = queue.enqueue(JOB, QUEUE, result_ttl=60)
+    serve(worker)
+    assert job.get_status(refresh=True) == "finished"
+    assert queue.finished_job_registry.count == 1
+
+
+def test_other_jobs_are_left_to_rq(worker: SimpleWorker, queue: Queue) -> None:
+    job = queue.enqueue("builtins.len", "four", result_ttl=60)
+    serve(worker)
+    assert (job.return_value(), told(worker)["successful_job_count"]) == (4, "1")
+    assert queue.started_job_registry.count == 0
