@@ -113,6 +113,9 @@ class Store(Protocol):
     def load(self, run_id: str) -> list[Entry]:
         """The whole history, for a pass; one query. Like `history`, in any order."""
 
+    def load_short(self, run_ids: Sequence[str], most: int) -> dict[str, list[Entry]]:
+        """By run, the histories that have at most `most` entries, as `load` gives each; on PostgreSQL one query for all."""
+
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
         """Pending messages in order: of the named queues (of all, if empty), sent strictly before `before`."""
 

@@ -213,6 +213,10 @@ class MemoryStore:
         with self._lock:
             return [_copied(entry) for entry in self._entries.get(run_id, {}).values()]
 
+    def load_short(self, run_ids: Sequence[str], most: int) -> dict[str, list[Entry]]:
+        histories = {run_id: self.load(run_id) for run_id in run_ids}
+        return {run_id: history for run_id, history in histories.items() if len(history) <= most}
+
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
         found = [
             each

@@ -185,6 +185,18 @@ class PostgresStore:
             found = [with_moments(row) for row in self._rows(statements.LOAD_NUMBERS, parameters)]
         return to_entries(found)
 
+    def load_short(self, run_ids: Sequence[str], most: int) -> dict[str, list[Entry]]:
+        parameters = {"runs": [pack(each) for each in run_ids], "limit": most + 1}
+        found = calls.rows(self.alias, statements.LOAD_SHORT, parameters)
+        if found is None:
+            found = [
+                (run_id, *with_moments(row)) for run_id, *row in self._rows(statements.LOAD_SHORT_NUMBERS, parameters)
+            ]
+        rows: dict[str, list[tuple[Any, ...]]] = {run_id: [] for run_id in run_ids}
+        for run_id, *row in found:
+            rows[unpack(run_id)].append(tuple(row))
+        return {run_id: to_entries(history) for run_id, history in rows.items() if len(history) <= most}
+
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
         parameters = {
             "run": pack(run_id),

@@ -24,6 +24,8 @@ __all__ = [
     "LIST_MESSAGES",
     "LOAD",
     "LOAD_NUMBERS",
+    "LOAD_SHORT",
+    "LOAD_SHORT_NUMBERS",
     "LOCK_RUN",
     "NEXT_DEADLINE",
     "RELEASE",
@@ -97,6 +99,16 @@ WHERE e.run_id = %(run)s"""
 #: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS.
 LOAD: Final = _LOAD.format(", ".join(ENTRY_FIELDS))
 LOAD_NUMBERS: Final = _LOAD.format(", ".join(ENTRY_NUMBERS))
+
+_LOAD_SHORT = f"""SELECT q.id, history.* FROM unnest(%(runs)s::text[]) AS q(id), LATERAL (
+  SELECT {{}} FROM {ENTRY.table} AS e JOIN {METADATA.table} AS m ON m.entry_id = e.id
+  WHERE e.run_id = q.id LIMIT %(limit)s::bigint) AS history"""
+
+#: Parameters: runs, limit (for each). Rows of a run's id and what LOAD and LOAD_NUMBERS give.
+LOAD_SHORT: Final = _LOAD_SHORT.format(", ".join(ENTRY_FIELDS))
+LOAD_SHORT_NUMBERS: Final = _LOAD_SHORT.format(
+    ", ".join(f"{each} AS c{number}" for number, each in enumerate(ENTRY_NUMBERS))
+)
 
 #: Parameters: run. Rows of ATTEMPT.
 LIST_ATTEMPTS: Final = f"SELECT {ATTEMPT.sql()} FROM {ATTEMPT.table} WHERE run_id = %(run)s ORDER BY id"

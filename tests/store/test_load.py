@@ -1,0 +1,62 @@
+"""Histories of several runs at once: those that are short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from durable.core.entries import Entry
+from durable.store import Store
+from durable.store.postgres import PostgresStore
+from tests.store.conftest import POSTGRES
+from tests.store.making import HOSTILE, a_full_entry, an_entry, commit, started
+
+
+def with_entries(store: Store, run_id: str, entries: list[Entry]) -> dict[str, Entry]:
+    commit(store, started(store, run_id), entries=entries)
+    return by_location(entries)
+
+
+def by_location(entries: list[Entry]) -> dict[str, Entry]:
+    return {entry.location: entry for entry in entries}
+
+
+def test_each_short_history_comes_whole_and_a_long_one_not_at_all(store: Store) -> None:
+    expected = {
+        run_id: with_entries(store, run_id, [a_full_entry(f"{run_id}{number}", text) for number in range(length)])
+        for run_id, length, text in [("one", 1, "x"), ("three", 3, "\x00"), ("four", 4, "y")]
+    }
+    started(store, "none")
+    found = store.load_short(["four", "one", "none", "three", "nobody"], 3)
+    expected |= {"none": {}, "nobody": {}}
+    del expected["four"]
+    assert {run_id: by_location(history) for run_id, history in found.items()} == expected
+
+
+@pytest.mark.parametrize("run_id", [each for each in HOSTILE if "/" not in each])
+def test_ids_are_kept_apart_whatever_they_are_made_of(store: Store, run_id: str) -> None:
+    expected = with_entries(store, run_id, [an_entry("mine")])
+    with_entries(store, "other", [an_entry("theirs")])
+    found = store.load_short([run_id, "other"], 9)
+    assert by_location(found[run_id]) == expected
+    assert list(by_location(found["other"])) == ["theirs"]
+
+
+def test_of_no_runs_there_are_no_histories(store: Store) -> None:
+    with_entries(store, "run", [an_entry()])
+    assert store.load_short([], 9) == {}
+
+
+def test_observed_or_not_the_answer_is_the_same(postgres_store: PostgresStore) -> None:
+    for run_id in "ab":
+        with_entries(postgres_store, run_id, [a_full_entry("x", "ä\x1a"), an_entry("y")])
+    plain = postgres_store.load_short(["a", "b"], 5)
+    with CaptureQueriesContext(connections[POSTGRES]) as captured:
+        observed: Any = postgres_store.load_short(["a", "b"], 5)
+    assert len(captured) == 1
+    assert {run: by_location(entries) for run, entries in observed.items()} == {
+        run: by_location(entries) for run, entries in plain.items()
+    }
