@@ -31,7 +31,6 @@ from durable.core.entries import (
 from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.models import Attempt, EntryMetadata, QueueMessage, Run
 from durable.models import Entry as EntryModel
-from durable.models.fields import unpack
 from durable.querysets import RunQuerySet
 from durable.store import planting, rules
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
@@ -224,10 +223,10 @@ class OrmStore:
     def load_short(self, run_ids: Sequence[str], most: int) -> dict[str, list[Entry]]:
         entries = EntryModel.objects.using(self.alias).filter(run_id__in=run_ids)
         counts = entries.order_by().values_list("run_id").annotate(Count("pk"))
-        long = {unpack(run_id) for run_id, count in counts if count > most}
+        long = {run_id for run_id, count in counts if count > most}
         histories: dict[str, list[Entry]] = {run_id: [] for run_id in run_ids if run_id not in long}
         for run_id, *row in entries.filter(run_id__in=list(histories)).values_list("run_id", *_ENTRY_FIELDS):
-            histories[unpack(run_id)].append(Entry(*row))
+            histories[run_id].append(Entry(*row))
         return histories
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
