@@ -43,7 +43,7 @@ from durable.store import Store
 from durable.store.transactions import BROKEN
 from durable.transactions import PassTransactions, is_within
 
-__all__ = ["Eviction", "PassOutcome", "execute_pass"]
+__all__ = ["Eviction", "PassOutcome", "execute_pass", "may_have_history"]
 
 logger = logging.getLogger("durable.pass")
 
@@ -150,7 +150,7 @@ class _Pass:
         self.journal = Journal(record, self._history(), self)
 
     def _history(self) -> list[Entry]:
-        if self.run.fence == 1 and self.run.replay_of_id is None:  # the first claim: nobody can have written anything
+        if not may_have_history(self.run):
             return []
         with self._reaching_the_store():
             return self.store.load(self.run.id)
@@ -372,6 +372,11 @@ class _Pass:
         with suppress(Exception):
             logger.warning("run %s: the store did not answer: %s", self.run.id, error)
         return PassAborted(f"the store did not answer: {error}")
+
+
+def may_have_history(run: RunRecord) -> bool:
+    """Whether anybody can have written entries of a run that was just claimed; at the first claim nobody can."""
+    return run.fence > 1 or run.replay_of_id is not None
 
 
 def _ends_unfinished(patch: RunPatch | None) -> bool:
