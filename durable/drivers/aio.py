@@ -82,6 +82,9 @@ class AsyncDriver:
         """Perform the operation's effects until it returns."""
         effect, value = _resumed(operation.send, None)
         while effect is not None:
+            if isinstance(effect, Save) and effect.is_failure:
+                effect, value = await call_there(self._save_and_tell, operation, effect)
+                continue
             try:
                 outcome = await _PERFORMERS[type(effect)](self, effect)
             except BaseException as error:
@@ -89,6 +92,14 @@ class AsyncDriver:
             else:
                 effect, value = _resumed(operation.send, outcome)
         return value
+
+    def _save_and_tell(self, operation: Operation, effect: Save) -> tuple[Effect | None, Any]:
+        """The operation's next effect; on the way to that it tells of the failure, to receivers which may use the ORM."""
+        try:
+            self.host.save(effect)
+        except BaseException as error:
+            return _resumed(operation.throw, error)
+        return _resumed(operation.send, None)
 
     # -- effects
 

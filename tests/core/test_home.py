@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from durable import signals
 from durable.core.effects import Save
 from durable.drivers import home
 from durable.passes import _Pass
@@ -70,6 +71,37 @@ def test_a_save_that_fails_is_the_failure_of_one_branch(h: Harness, monkeypatch:
     statuses = {each.location: each.status for each in run.history()}
     assert statuses["join/first/a"] == "exhausted"
     assert statuses["join/second/b"] == "completed"
+
+
+def test_receivers_are_told_where_they_may_use_the_orm(h: Harness) -> None:
+    told: list[tuple[str, int]] = []
+    names = {signal: name for name, signal in signals.BY_NAME.items()}
+
+    def note(signal: Any, **_: Any) -> None:
+        told.append((names[signal], threading.get_ident()))
+
+    def broken() -> None:
+        raise ValueError("broken")
+
+    async def branch(ctx: Any) -> None:
+        await ctx.try_step("a", broken, max_retries=0)
+
+    async def ship(ctx: Any) -> None:
+        await ctx.join("join", {"one": branch})
+        await ctx.step("b", broken, max_retries=0)
+
+    for each in signals.BY_NAME.values():
+        each.connect(note)
+    try:
+        run = h.start(ship, id="run")
+        threaded_pass(h, "run")
+    finally:
+        for each in signals.BY_NAME.values():
+            each.disconnect(note)
+    assert run.state == "failed"
+    assert [name for name, _ in told].count("step_failed") == 2
+    assert "run_failed" in [name for name, _ in told]
+    assert {thread for _, thread in told} == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
