@@ -90,7 +90,7 @@ class Crew:
 
     def wait_for_room(self, beat: Callable[[], object]) -> None:
         """Wait until a slot is free or a stop is requested; `beat` is called from time to time."""
-        while not self.stop.requested and not self._await_room(BEAT):
+        while not self.stop.requested and not self._await(self._line.room, BEAT):
             with contextlib.suppress(RedisError, OSError):  # RQ's records decide nothing
                 beat()
         close_stale_connections(thoroughly=True)  # it may have handed runs back, and this is no job
@@ -100,10 +100,9 @@ class Crew:
     def _begin_due(self, queue: str, until: float) -> bool:
         """Claim for the slots that are free, again and again; whether nothing was due any more."""
         while not self.stop.requested and time.monotonic() < until:
-            room = self._await_room(LINGER)
-            if not room:
+            limit = self._await(lambda: self._line.wanted(conf.CLAIM_BATCH), LINGER)
+            if not limit:
                 return False
-            limit = room + self._line.ahead(conf.CLAIM_BATCH)
             batch = self._holder.claim(queue, limit, until)
             if batch is None:
                 return False
@@ -115,17 +114,17 @@ class Crew:
                 return True
         return False
 
-    def _await_room(self, seconds: float) -> int:
-        """How many runs could begin: as soon as there is room, or 0 after so long or when a stop is requested."""
+    def _await(self, count: Callable[[], int], seconds: float) -> int:
+        """What is counted, as soon as it is not 0; or 0 after so long or when a stop is requested."""
         until = time.monotonic() + seconds
-        while not (room := self._line.room()) and not self.stop.requested:
+        while not (counted := count()) and not self.stop.requested:
             left = until - time.monotonic()
             if left <= 0:
                 break
             with contextlib.suppress(Empty):
                 self._changes.get(timeout=min(TICK, left))
             self._see_to_those_in_line()
-        return room
+        return counted
 
     def _see_to_those_in_line(self) -> None:
         """Hand back who waits for too long, and wake slots for who need not wait."""

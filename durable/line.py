@@ -60,14 +60,21 @@ class Line:
             return not self._waiting and not self._passing
 
     def room(self) -> int:
-        """How many more runs could begin at once."""
+        """How many more runs could begin at once; none beside those that wait."""
         with self._lock:
             return 0 if self._waiting or self._is_closed() else self.size - len(self._passing)
 
-    def ahead(self, most: int) -> int:
-        """How many runs to claim beyond that because, as quickly as passes have ended of late, they begin soon."""
+    def wanted(self, most: int) -> int:
+        """How many runs to claim now: those that could begin, and ahead of them up to `most` that begin soon, as
+        quickly as passes have ended of late. What was claimed ahead is to be used up by half before there is more.
+        """
         with self._lock:
-            return min(most, int(self.size * SOON / self._mean)) if self._mean else most
+            if self._is_closed() or any(each.record.crashes for each in self._waiting):
+                return 0
+            free = self.size - len(self._passing) - len(self._waiting)
+            ahead = min(most, int(self.size * SOON / self._mean)) if self._mean else most
+            wanted = free + ahead
+            return wanted if free > 0 or (wanted > 0 and 2 * wanted >= ahead) else 0
 
     def join(self, records: Sequence[RunRecord]) -> None:
         """Have these runs wait; suspects behind the others."""

@@ -87,27 +87,54 @@ def test_a_run_that_is_due_again_may_be_claimed_before_its_pass_has_ended_here(c
     assert line.is_empty
 
 
-class TestAhead:
-    def test_nothing_is_claimed_ahead_before_it_is_known_how_long_passes_take(self, clock: Clock) -> None:
-        assert Line(4, clock=clock).ahead(10) == 0
-
-    @pytest.mark.parametrize(("took", "expected"), [(0.0, 10), (0.01, 10), (0.03, 6), (0.15, 1), (10.0, 0)])
-    def test_what_begins_soon_is_claimed_ahead(self, clock: Clock, took: float, expected: int) -> None:
-        line = Line(4, clock=clock)
+class TestWanted:
+    def pass_one(self, line: Line, clock: Clock, took: float) -> None:
         line.join(runs(1))
         turn = begin(line)
         clock.advance(took)
         line.end(turn)
-        assert line.ahead(10) == expected
 
-    def test_long_passes_end_it(self, clock: Clock) -> None:
+    def test_at_first_only_what_can_begin_at_once(self, clock: Clock) -> None:
+        line = Line(4, clock=clock)
+        assert line.wanted(10) == 4
+        line.join(runs(3))
+        begin(line)
+        assert line.wanted(10) == 1
+        line.join(runs(1))
+        assert line.wanted(10) == 0
+
+    @pytest.mark.parametrize(("took", "ahead"), [(0.0, 10), (0.01, 10), (0.03, 6), (0.15, 1), (10.0, 0)])
+    def test_what_begins_soon_is_claimed_ahead(self, clock: Clock, took: float, ahead: int) -> None:
+        line = Line(4, clock=clock)
+        self.pass_one(line, clock, took)
+        assert line.wanted(10) == 4 + ahead
+
+    def test_long_passes_end_that(self, clock: Clock) -> None:
         line = Line(4, clock=clock)
         for took in (0.001, 0.001, 10.0):
-            line.join(runs(1))
-            turn = begin(line)
-            clock.advance(took)
-            line.end(turn)
-        assert line.ahead(10) == 0
+            self.pass_one(line, clock, took)
+        assert line.wanted(10) == 4
+
+    def test_there_is_more_when_half_of_it_is_used_up(self, clock: Clock) -> None:
+        line = Line(2, clock=clock)
+        self.pass_one(line, clock, 0.01)
+        line.join(runs(2 + 10))
+        turns = [begin(line), begin(line)]
+        for left in range(10, 5, -1):
+            assert line.wanted(10) == 0, left
+            line.end(turns.pop())
+            turns.append(begin(line))
+        assert line.wanted(10) == 5
+
+    def test_nothing_beside_a_suspect(self, clock: Clock) -> None:
+        line = Line(2, clock=clock)
+        self.pass_one(line, clock, 0.0)
+        line.join(runs(1, crashes=1))
+        assert line.wanted(10) == 0
+        alone = begin(line)
+        assert line.wanted(10) == 0
+        line.end(alone)
+        assert line.wanted(10) == 12
 
 
 class TestSuspects:

@@ -22,7 +22,7 @@ from durable.models import Run
 from durable.redis_client import client
 from tests.benchmarks.workflows import noting
 
-__all__ = ["elapsed", "wait_for_all", "workers"]
+__all__ = ["elapsed", "wait_for_all", "wait_until", "workers"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 60.0
@@ -30,12 +30,13 @@ UNENDED = ("pending", "running", "sleeping")
 
 
 @contextmanager
-def workers(processes: int) -> Iterator[None]:
-    """So many worker processes of one `durable_worker`, waiting for work."""
-    command = [sys.executable, str(ROOT / "manage.py"), "durable_worker", "--skip-checks", "--processes"]
-    process = subprocess.Popen([*command, str(processes)], cwd=ROOT, stdout=subprocess.DEVNULL)
+def workers(processes: int, *, concurrency: int = 1) -> Iterator[None]:
+    """So many worker processes of one `durable_worker`, each for so many runs at once, waiting for work."""
+    command = [sys.executable, str(ROOT / "manage.py"), "durable_worker", "--skip-checks"]
+    options = [f"--processes={processes}", f"--concurrency={concurrency}"]
+    process = subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
-        _wait_until(lambda: rq.Worker.count(connection=client(conf.QUEUE)) >= processes, "workers did not start")
+        wait_until(lambda: rq.Worker.count(connection=client(conf.QUEUE)) >= processes, "workers did not start")
         noting.start().result(timeout=PATIENCE)
         for each in noting.start_many([()] * processes * 40):  # enough for each process to have its share
             each.result(timeout=PATIENCE)
@@ -44,12 +45,12 @@ def workers(processes: int) -> Iterator[None]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=PATIENCE)
-        _wait_until(lambda: rq.Worker.count(connection=client(conf.QUEUE)) == 0, "workers did not sign off")
+        wait_until(lambda: rq.Worker.count(connection=client(conf.QUEUE)) == 0, "workers did not sign off")
 
 
 def wait_for_all(workflow: str, patience: float = 600.0) -> None:
     """Wait until no run of the workflow is under way."""
-    _wait_until(lambda: not Run.objects.filter(workflow=workflow, state__in=UNENDED).exists(), "runs go on", patience)
+    wait_until(lambda: not Run.objects.filter(workflow=workflow, state__in=UNENDED).exists(), "runs go on", patience)
 
 
 def elapsed(workflow: str) -> float:
@@ -62,7 +63,7 @@ def elapsed(workflow: str) -> float:
     return span.total_seconds()
 
 
-def _wait_until(condition: object, problem: str, patience: float = PATIENCE) -> None:
+def wait_until(condition: object, problem: str, patience: float = PATIENCE) -> None:
     deadline = time.monotonic() + patience
     assert callable(condition)
     while not condition():

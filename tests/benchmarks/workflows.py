@@ -18,12 +18,14 @@ __all__ = [
     "asteps",
     "counting",
     "fan_out",
+    "holding",
     "noting",
     "parallel",
     "querying",
     "receiving",
     "sleeping",
     "steps",
+    "waiting",
 ]
 
 RESULT = "x" * 30
@@ -44,6 +46,30 @@ def steps(ctx: Context, count: int, then_sleep: bool = False) -> int:
     if then_sleep:
         ctx.sleep("sleep", "30 days")
     return count
+
+
+def wait_for_others() -> str:
+    """What a step does that asks somebody else's service: nothing, for 20 ms."""
+    time.sleep(0.02)
+    return RESULT
+
+
+@workflow(name="benchmarks.waiting")
+def waiting(ctx: Context) -> None:
+    """One step that waits for others."""
+    ctx.step("wait", wait_for_others)
+
+
+def until_evicted() -> None:
+    """A step that goes on until its worker is to stop."""
+    while not current_step().is_evicted():
+        time.sleep(0.05)
+
+
+@workflow(name="benchmarks.holding")
+def holding(ctx: Context) -> None:
+    """One step that holds its worker."""
+    ctx.step("hold", until_evicted, timeout=0)
 
 
 @workflow(name="benchmarks.asteps")

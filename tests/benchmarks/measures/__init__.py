@@ -6,6 +6,7 @@ from tests.benchmarks.measures import (  # noqa: I001  # the order of a round: w
     starts,
     in_process,
     runs,
+    concurrency,
     replay,
     joins,
     messages,
@@ -17,6 +18,7 @@ from tests.benchmarks.measures import (  # noqa: I001  # the order of a round: w
 
 __all__ = [
     "bare",
+    "concurrency",
     "fan_out",
     "growth",
     "in_process",

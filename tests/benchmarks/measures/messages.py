@@ -22,9 +22,9 @@ def messages(bench: Bench) -> Iterator[Figure]:
     """
     count = bench.size(200, 40)
     with workers(1):
-        yield from _told("message", _latencies(count))
+        yield from _told("message", latencies(count))
         steps.start_many([(1,)] * bench.size(2000, 300))
-        yield from _told("message under load", _latencies(bench.size(40, 10), pause=0.0))
+        yield from _told("message under load", latencies(bench.size(40, 10), pause=0.0))
         wait_for_all(steps.name)
 
 
@@ -33,7 +33,7 @@ def _told(name: str, latencies: list[float]) -> Iterator[Figure]:
     yield Figure(f"{name}, p99", percentile(latencies, 0.99) * 1000, "ms")
 
 
-def _latencies(count: int, pause: float = 0.03) -> list[float]:
+def latencies(count: int, pause: float = 0.03) -> list[float]:
     handles = receiving.start_many([()] * count)
     while Run.objects.filter(workflow=receiving.name, state__in=("pending", "running")).exists():
         time.sleep(0.05)
