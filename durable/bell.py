@@ -5,16 +5,15 @@ truth: the database says what is due, a lost ring is made up for by the sweep, o
 Nothing here raises or blocks for long: callers have committed their work and must not fail for Redis.
 
 How rings are coalesced. A ring sets the key `durable:bell:<queue>` if it is not set (the value is the id of the RQ job
-it stands for) and enqueues that job; if the key is set, somebody's job is about to look, and nothing more is needed.
-The job clears the key *before* it looks into the database. The races:
+it stands for) and enqueues that job, in one step (`durable.rings`); if the key is set, somebody's job is about to look,
+and nothing more is needed. The job clears the key *before* it looks into the database. The races:
 
 - A ring before the clear: its run was committed before the ring, and the job looks after the clear. Seen.
 - A ring between the clear and the look: the key is free, so a second job is enqueued. One look too many.
 - Two rings at once: one of them sets the key.
-- The key is set and the job is not enqueued (a crash, an error between the two), or the job is lost (a worker was
-  killed between taking and clearing, an operator emptied the RQ queue): rings are swallowed until the key expires.
-  The sweep does not wait for that: it *insists*, that is, it looks whether the job lies in the RQ queue, and puts
-  another one there if not.
+- The job is lost (a worker was killed between taking and clearing, an operator emptied the RQ queue): rings are swallowed
+  until the key expires. The sweep does not wait for that: it *insists*, that is, it looks whether the job lies in the RQ
+  queue, and puts another one there if not.
 - Redis is flushed, or evicts the key: the next ring enqueues. If it loses the job alone, see above.
 - Redis is down: the ring is dropped, and the sweep rings once Redis is back.
 """
@@ -24,7 +23,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
@@ -32,23 +30,18 @@ from django.db import connections, transaction
 from django.utils import timezone
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from rq.utils import as_text
 
-from durable import redis_client
+from durable import redis_client, rings
 from durable.conf import conf
 
 __all__ = ["ALARMS", "alarm", "alarm_on_commit", "clear", "on_commit", "ring", "ring_on_commit"]
 
 logger = logging.getLogger("durable.bell")
 
-JOB = "durable.jobs.work"  # by name: enqueueing imports no worker code
-KEY = "durable:bell:{}"
-KEY_EXPIRY = 60  # seconds; matters only where no sweep runs
 UNKNOWN_QUEUE = (
     'cannot %s for queue "%s": RQ_QUEUES lacks it, and has %s. Its runs wait until RQ_QUEUES has it and a durable_worker '
     "serves it; if the name is a mistake, cancel them and start them on another queue"
 )
-FAILURE_TTL = 3600  # seconds that a failed job of ours stays visible in RQ
 QUIET = 5.0  # seconds without a further try after Redis let a caller wait for its timeout
 #: The pub/sub channel of the alarms; a message is JSON: `{"queue": ..., "at": ISO 8601}`.
 ALARMS = "durable:alarms"
@@ -64,7 +57,7 @@ def ring(queue: str, *, insist: bool = False) -> None:
     has just let a caller wait.
     """
     if insist or time.monotonic() >= _quiet_until.get(queue, 0.0):
-        _swallowing(queue, "ring", lambda: _ring(queue, insist))
+        _swallowing(queue, "ring", lambda: rings.ring(queue, insist=insist))
 
 
 def ring_on_commit(queues: Iterable[str], using: str | None = None) -> None:
@@ -100,39 +93,7 @@ def alarm_on_commit(queue: str, moment: datetime, using: str | None = None) -> N
 
 def clear(queue: str) -> None:
     """Let the next ring be heard; called by the job before it looks."""
-    _swallowing(queue, "clear the bell", lambda: redis_client.client(queue).delete(KEY.format(queue)))
-
-
-def _ring(queue: str, insist: bool) -> None:
-    rq_queue = redis_client.rq_queue(queue)
-    redis, key, job_id = rq_queue.connection, KEY.format(queue), uuid.uuid4().hex
-    if not redis.set(key, job_id, nx=True, ex=KEY_EXPIRY):
-        if not insist or _lies_in_queue(queue):
-            return
-        redis.set(key, job_id, ex=KEY_EXPIRY)
-    try:
-        with redis.pipeline() as pipeline:  # one round trip instead of RQ's three
-            rq_queue.enqueue_call(
-                JOB,
-                args=(queue,),
-                timeout=-1,
-                result_ttl=0,
-                failure_ttl=FAILURE_TTL,
-                job_id=job_id,
-                description=f"durable: {queue}",
-                pipeline=pipeline,
-            )
-            pipeline.execute()
-    except BaseException:
-        redis.delete(key)
-        raise
-
-
-def _lies_in_queue(queue: str) -> bool:
-    """Whether the job that the key stands for still waits in the RQ queue."""
-    rq_queue = redis_client.rq_queue(queue)
-    job_id = rq_queue.connection.get(KEY.format(queue))
-    return job_id is not None and rq_queue.connection.lpos(rq_queue.key, as_text(job_id)) is not None
+    _swallowing(queue, "clear the bell", lambda: redis_client.client(queue).delete(rings.KEY.format(queue)))
 
 
 def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:

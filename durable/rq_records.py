@@ -19,7 +19,7 @@ from rq.job import Job
 from rq.queue import Queue
 from rq.worker import WorkerStatus
 
-from durable.bell import JOB
+from durable.rings import JOB
 
 __all__ = ["begin", "end", "is_of_the_bell"]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.conf import settings
 from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
@@ -62,6 +63,45 @@ class TestRing:
         assert (job.timeout, job.result_ttl, job.failure_ttl) == (-1, 0, 3600)
         assert job.retries_left is None
 
+    def test_it_is_the_job_that_rq_would_have_enqueued(self, redis_connection: redis.Redis) -> None:
+        before = timezone.now()
+        bell.ring(QUEUE)
+        rq_queue = redis_client.rq_queue(QUEUE)
+        rq_queue.enqueue_call(
+            "durable.jobs.work",
+            args=(QUEUE,),
+            timeout=-1,
+            result_ttl=0,
+            failure_ttl=3600,
+            description=f"durable: {QUEUE}",
+        )
+        ours, theirs = jobs()
+        moments = ("created_at", "enqueued_at")
+        assert [
+            {key: value for key, value in each.to_dict().items() if key not in moments} for each in (ours, theirs)
+        ] == [{key: value for key, value in theirs.to_dict().items() if key not in moments}] * 2
+        assert ours.enqueued_at is not None
+        assert before <= ours.created_at == ours.enqueued_at <= timezone.now()
+        assert redis_connection.smembers("rq:queues") == {rq_queue.key.encode()}
+
+    def test_any_name_of_a_queue_is_kept_as_it_is(self, redis_connection: redis.Redis) -> None:
+        name = 'späti "high" \\ {x} %s\n'
+        with override_settings(RQ_QUEUES={name: settings.RQ_QUEUES[QUEUE]}):
+            bell.ring(name)
+            bell.ring(name)
+            (job,) = jobs(name)
+            assert (list(job.args), job.origin, job.description) == ([name], name, f"durable: {name}")
+            redis_connection.delete(redis_client.rq_queue(name).key)
+            bell.ring(name, insist=True)
+            assert len(jobs(name)) == 1
+
+    def test_a_redis_that_has_forgotten_the_script_is_told_it_again(self, redis_connection: redis.Redis) -> None:
+        bell.ring(QUEUE)
+        redis_connection.script_flush()
+        bell.clear(QUEUE)
+        bell.ring(QUEUE)
+        assert len(jobs()) == 2
+
     def test_a_thousand_rings_are_one_job(self) -> None:
         for _ in range(1000):
             bell.ring(QUEUE)
@@ -85,6 +125,7 @@ class TestRing:
         redis_connection.set(redis_client.rq_queue(QUEUE).key, "no list")
         bell.ring(QUEUE)
         assert not redis_connection.exists(KEY)
+        assert redis_connection.keys("rq:job:*") == []
         redis_connection.delete(redis_client.rq_queue(QUEUE).key)
         bell.ring(QUEUE)
         assert len(jobs()) == 1

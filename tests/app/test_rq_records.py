@@ -16,7 +16,7 @@ from rq.suspension import resume, suspend
 from rq.utils import as_text
 
 from durable import bell
-from durable.bell import JOB
+from durable.rings import JOB
 from durable.rq_workers import SimpleWorker
 from durable.stopping import stop
 

@@ -15,7 +15,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 from django.test import override_settings
 from django.utils import timezone, translation
 
-from durable import bell, holding, process, stopping, supervisor, worker
+from durable import bell, holding, process, rings, stopping, supervisor, worker
 from durable.conf import conf
 from durable.core.entries import RunRecord, RunState
 from durable.core.errors import LeaseLost, PassAborted
@@ -105,7 +105,7 @@ class TestLoop:
         class Watched:
             def __getattr__(self, name: str) -> object:
                 if name == "claim":
-                    seen.append(int(str(redis_connection.exists(bell.KEY.format(QUEUE)))))
+                    seen.append(int(str(redis_connection.exists(rings.KEY.format(QUEUE)))))
                 return getattr(store, name)
 
         Shift(QUEUE, store=Watched(), execute=Passes(), stop=Stop()).run()  # type: ignore[arg-type]

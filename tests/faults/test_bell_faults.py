@@ -11,7 +11,7 @@ import redis
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from durable import bell, redis_client
+from durable import bell, redis_client, rings
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
 
@@ -50,11 +50,12 @@ def failing(number: int, how: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def ring_and_take() -> None:
-    """What happens to a bell in its life: a ring, a second one, a job that clears it, another ring."""
+    """What happens to a bell in its life: a ring, a second one, a job that clears it, another ring, the sweep's."""
     bell.ring(QUEUE)
     bell.ring(QUEUE)
     bell.clear(QUEUE)
     bell.ring(QUEUE)
+    bell.ring(QUEUE, insist=True)
 
 
 def waiting(connection: redis.Redis) -> int:
@@ -93,7 +94,7 @@ def test_a_fault_of_the_sweep_itself_is_made_up_for_by_the_one_after_it(
 ) -> None:
     for number in range(1, 8):
         redis_connection.flushdb()
-        redis_connection.set(bell.KEY.format(QUEUE), "a job that was lost")
+        redis_connection.set(rings.KEY.format(QUEUE), "a job that was lost")
         with failing(number, how, monkeypatch):
             bell.ring(QUEUE, insist=True)
         bell.ring(QUEUE, insist=True)

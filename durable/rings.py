@@ -1,0 +1,103 @@
+"""A ring as one command: a script in Redis looks whether the bell is rung, and enqueues the job if not.
+
+Owns the bell's key and the RQ job that it stands for, and that both come at once or not at all. RQ says what a job
+consists of; it is asked once for each queue, since nothing of it differs but the id and the moment. Raises what Redis
+raises.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from redis.exceptions import NoScriptError
+from rq import Queue
+from rq.job import Job, JobStatus
+from rq.utils import now, utcformat
+
+from durable import redis_client
+
+__all__ = ["JOB", "KEY", "ring"]
+
+JOB: Final = "durable.jobs.work"  # by name: enqueueing imports no worker code
+KEY: Final = "durable:bell:{}"
+KEY_EXPIRY: Final = 60  # seconds; matters only where no sweep runs
+FAILURE_TTL: Final = 3600  # seconds that a failed job of ours stays visible in RQ
+
+# What can fail comes first: a script that fails is not undone.
+_SCRIPT: Final = """
+local rung = redis.call("get", KEYS[1])
+if rung and (ARGV[3] == "" or redis.call("lpos", KEYS[2], rung)) then return 0 end
+redis.call("rpush", KEYS[2], ARGV[1])
+redis.call("hset", KEYS[3], "created_at", ARGV[2], "enqueued_at", ARGV[2], {fields})
+redis.call("sadd", KEYS[4], KEYS[2])
+redis.call("set", KEYS[1], ARGV[1], "ex", {expiry})
+return 1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bell:
+    """How one RQ queue is rung."""
+
+    queue: Queue
+    key: str
+    script: str
+    sha: str
+
+
+_bells: dict[str, _Bell] = {}
+_rung: set[str] = set()  # queues whose last ring found the bell rung, as many in a row do while nobody looks
+
+
+def ring(name: str, *, insist: bool = False) -> None:
+    """Enqueue a job of `name` unless the bell is rung; with `insist`, unless the job lies in the queue besides.
+
+    One round trip to Redis: a single command, so that a try after a broken connection does no harm; or, after a ring
+    that nothing came of, first a look whether the bell is still rung, which costs both sides least. Raises KeyError for
+    a queue that RQ_QUEUES lacks, and RedisError.
+    """
+    bell = _bell(name)
+    if name in _rung and not insist and bell.queue.connection.exists(bell.key):
+        return
+    job_id = uuid.uuid4().hex
+    keys = (bell.key, bell.queue.key, Job.key_for(job_id), Queue.redis_queues_keys)
+    arguments = (job_id, utcformat(now()), "insist" if insist else "")
+    redis = bell.queue.connection
+    try:
+        is_new = redis.evalsha(bell.sha, len(keys), *keys, *arguments)
+    except NoScriptError:  # the first ring since Redis was started
+        is_new = redis.eval(bell.script, len(keys), *keys, *arguments)
+    (_rung.discard if is_new else _rung.add)(name)
+
+
+def _bell(name: str) -> _Bell:
+    queue = redis_client.rq_queue(name)
+    bell = _bells.get(name)
+    if bell is None or bell.queue is not queue:
+        script = _script(queue)
+        sha = queue.connection.register_script(script).sha
+        bell = _bells[name] = _Bell(queue=queue, key=KEY.format(name), script=script, sha=sha)
+    return bell
+
+
+def _script(queue: Queue) -> str:
+    job = queue.create_job(
+        JOB,
+        args=(queue.name,),
+        timeout=-1,
+        result_ttl=0,
+        failure_ttl=FAILURE_TTL,
+        description=f"durable: {queue.name}",
+    )
+    fields = {**job.to_dict(), "status": JobStatus.QUEUED.value, "origin": queue.name}
+    lasting = {key: value for key, value in fields.items() if value != "" and key not in ("created_at", "enqueued_at")}
+    texts = ", ".join(_quoted(part) for field in lasting.items() for part in field)
+    return _SCRIPT.format(fields=texts, expiry=KEY_EXPIRY)
+
+
+def _quoted(value: object) -> str:
+    """A string of Lua's, byte by byte."""
+    data = value if isinstance(value, bytes) else str(value).encode()
+    return '"' + "".join(f"\\{byte:03d}" for byte in data) + '"'
