@@ -21,13 +21,14 @@ from redis.exceptions import RedisError
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.queue import Queue
+from rq.worker import WorkerStatus
 
 from durable import bell
 from durable.conf import conf
 from durable.core.entries import RunRecord
 from durable.drivers import threads
 from durable.holding import SHIFT, Execute, Holder
-from durable.line import Line
+from durable.line import PUT_OFF, Line
 from durable.passes import execute_pass
 from durable.process import close_stale_connections
 from durable.rq_workers import SimpleWorker
@@ -43,7 +44,6 @@ logger = logging.getLogger("durable.worker")
 TICK: Final = 0.25  # seconds between two looks at the line, while nobody says that it has changed
 LINGER: Final = 0.25  # seconds that a job waits for a slot, before RQ's order says which queue gets the next one
 BEAT: Final = 15.0  # seconds between two signs of life for RQ while no slot is free
-PUT_OFF: Final = 5.0  # seconds that a suspect for which there was no moment without other passes is left to others
 
 _at_work: Crew | None = None
 
@@ -88,6 +88,11 @@ class Crew:
         if not self._begin_due(queue, time.monotonic() + SHIFT):
             bell.ring(queue)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether what a job finds could begin at once."""
+        return self._line.room() > 0
+
     def wait_for_room(self, beat: Callable[[], object]) -> None:
         """Wait until a slot is free or a stop is requested; `beat` is called from time to time."""
         while not self.stop.requested and not self._await(self._line.room, BEAT):
@@ -108,7 +113,7 @@ class Crew:
                 return False
             if len(batch) >= limit:
                 bell.ring(queue)  # there may be more, for others
-            self._line.join(batch)
+            self._send_away(*self._line.join(batch))
             self._wake()
             if len(batch) < limit:
                 return True
@@ -128,13 +133,13 @@ class Crew:
 
     def _see_to_those_in_line(self) -> None:
         """Hand back who waits for too long, and wake slots for who need not wait."""
-        runs, suspects = self._line.leave()
-        self._hand_back(runs)
-        self._holder.put_off(self._supervisor.let_go(suspects), PUT_OFF)
+        self._send_away(*self._line.leave())
         self._wake()
 
-    def _hand_back(self, records: Sequence[RunRecord]) -> None:
+    def _send_away(self, records: Sequence[RunRecord], to_put_off: Sequence[RunRecord] = ()) -> None:
+        """Return claimed runs: others may have them now, or, what is to be put off, in a while."""
         self._holder.hand_back(self._supervisor.let_go(records))
+        self._holder.put_off(self._supervisor.let_go(to_put_off), PUT_OFF)
         for queue in {each.queue for each in records}:
             bell.ring(queue)
 
@@ -151,7 +156,7 @@ class Crew:
         if not self.stop.requested:
             self.stop.request()
         while not self._line.is_empty:
-            self._hand_back(self._line.clear())
+            self._send_away(self._line.clear())
             with contextlib.suppress(Empty):
                 self._changes.get(timeout=TICK)
         self._slots.end()
@@ -178,7 +183,9 @@ class CrewWorker(SimpleWorker):
     def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
         """Wait for a free slot, then for a job."""
         crew = at_work()
-        if crew is not None:
+        if crew is not None and not crew.has_room:
+            with contextlib.suppress(RedisError, OSError):
+                self.set_state(WorkerStatus.BUSY)  # so a signal to stop is noted, and raises nothing amid what follows
             crew.wait_for_room(self.heartbeat)
             if crew.stop.requested:
                 raise StopRequested

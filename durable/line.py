@@ -2,7 +2,8 @@
 
 Owns that decision and nothing else: no thread, no database. Safe to use from several threads; its clock is given. A
 *suspect* is a run that may have killed its worker (its `crashes`): it is passed alone, so that runs beside it, if it
-does so again, are not counted as having crashed too.
+does so again, are not counted as having crashed too. Those that only wait would be as well: so a suspect is the last
+of the line, and further ones are sent away.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Final
 
 from durable.core.entries import RunRecord
 
-__all__ = ["Line", "Turn"]
+__all__ = ["PUT_OFF", "Line", "Turn"]
 
 PATIENCE: Final = 1.0  # seconds that a claimed run waits behind passes before other workers get it
 SOLITUDE: Final = 30.0  # seconds for which nothing begins beside a suspect; what kills a process does so soon
+PUT_OFF: Final = 5.0  # seconds that a suspect which finds no moment without other passes is left to other workers
 OVERDUE: Final = 30.0  # seconds after which a suspect that found no moment without other passes is given one
 SOON: Final = 0.05  # seconds within which a run must be expected to begin, to be claimed ahead
 WEIGHT: Final = 0.2  # of the newest pass, in the mean of how long passes take
@@ -51,6 +53,7 @@ class Line:
         self._passing: set[Turn] = set()
         self._suspect: Turn | None = None
         self._put_off: dict[str, float] = {}
+        self._busy_until = -math.inf
         self._mean = math.inf
 
     @property
@@ -76,13 +79,20 @@ class Line:
             wanted = free + ahead
             return wanted if free > 0 or (wanted > 0 and 2 * wanted >= ahead) else 0
 
-    def join(self, records: Sequence[RunRecord]) -> None:
-        """Have these runs wait; suspects behind the others."""
+    def join(self, records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[RunRecord]]:
+        """Have these runs wait; behind them one suspect. The other ones are returned: to be handed back, to be put off."""
         now = self._clock()
+        suspects = [each for each in records if each.crashes]
         with self._lock:
-            self._waiting += [
-                _Waiting(record=each, since=now) for each in sorted(records, key=lambda record: record.crashes > 0)
-            ]
+            is_busy = bool(self._passing) and now < self._busy_until
+            eligible = [each for each in suspects if not is_busy or self._is_overdue(each, now)]
+            joining = [each for each in records if not each.crashes] + eligible[:1]
+            self._waiting += [_Waiting(record=each, since=now) for each in joining]
+            sent_away = [each for each in suspects if each not in eligible[:1]]
+            if not is_busy:
+                return sent_away, []
+            self._remember(sent_away, now)
+            return [], sent_away
 
     def startable(self) -> int:
         """How many of those that wait could begin now."""
@@ -121,21 +131,23 @@ class Line:
             self._mean = took if self._mean == math.inf else self._mean + WEIGHT * (took - self._mean)
 
     def leave(self) -> tuple[list[RunRecord], list[RunRecord]]:
-        """Take those out who have waited longer than `PATIENCE` behind others: runs, and suspects.
+        """Take those out who have waited longer than `PATIENCE` behind others: to be handed back, to be put off.
 
-        A suspect that is taken out again and again stays after `OVERDUE`; nothing begins then until its turn has come.
+        A suspect that is put off again and again stays after `OVERDUE`; nothing begins then until its turn has come.
         """
         now = self._clock()
         with self._lock:
             if not self._passing:
                 return [], []
-            overdue = self._overdue(now)
-            left = [each for each in self._waiting if now - each.since >= PATIENCE and each is not overdue]
+            left = [each for each in self._waiting if now - each.since >= PATIENCE]
+            left = [each for each in left if self._suspect is not None or not self._is_overdue(each.record, now)]
             for each in left:
                 self._waiting.remove(each)
             records = [each.record for each in left]
             suspects = [each for each in records if each.crashes]
-            self._remember(suspects, now)
+            if suspects:
+                self._busy_until = now + PUT_OFF
+                self._remember(suspects, now)
             return [each for each in records if not each.crashes], suspects
 
     def clear(self) -> list[RunRecord]:
@@ -149,14 +161,8 @@ class Line:
         """Whether nothing may begin, because a suspect is to be alone."""
         return self._suspect is not None and self._clock() - self._suspect.began_at < SOLITUDE
 
-    def _overdue(self, now: float) -> _Waiting | None:
-        """One suspect that has been put off for too long; none while another one is under way."""
-        if self._suspect is not None:
-            return None
-        for each in self._waiting:
-            if each.record.crashes and now - self._put_off.get(each.record.id, now) >= OVERDUE:
-                return each
-        return None
+    def _is_overdue(self, record: RunRecord, now: float) -> bool:
+        return bool(record.crashes) and now - self._put_off.get(record.id, math.inf) >= OVERDUE
 
     def _remember(self, suspects: Sequence[RunRecord], now: float) -> None:
         # Others may have taken a run since: what was put off long ago is forgotten.

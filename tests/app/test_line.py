@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from durable.core.entries import RunRecord
-from durable.line import OVERDUE, PATIENCE, SOLITUDE, Line, Turn
+from durable.line import OVERDUE, PATIENCE, PUT_OFF, SOLITUDE, Line, Turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 numbers = itertools.count()
@@ -156,16 +156,16 @@ class TestSuspects:
         line.end(alone)
         assert (line.startable(), line.next() is not None) == (1, True)
 
-    def test_each_of_several_is_alone(self, clock: Clock) -> None:
+    def test_further_ones_are_sent_away(self, clock: Clock) -> None:
+        """What only waits when a suspect kills the process would be counted as well."""
         line = Line(3, clock=clock)
-        line.join(runs(2, crashes=1))
-        first = begin(line)
-        assert line.next() is None
-        line.end(first)
-        second = begin(line)
-        assert line.next() is None
-        line.end(second)
-        assert line.is_empty
+        (first, second, third), (innocent,) = runs(3, crashes=1), runs(1)
+        assert line.join([first, innocent, second, third]) == ([second, third], [])
+        turn = begin(line)
+        assert turn.record is innocent
+        line.end(turn)
+        assert begin(line).record is first
+        assert line.clear() == []
 
     def test_one_that_lives_on_has_company_again(self, clock: Clock) -> None:
         line = Line(3, clock=clock)
@@ -198,19 +198,36 @@ class TestPatience:
         assert line.leave() == ([], [])
         assert line.startable() == 1
 
+    def test_where_one_suspect_found_no_moment_others_do_not_wait_for_one(self, clock: Clock) -> None:
+        line = Line(2, clock=clock)
+        (suspect, *others), (long,) = runs(3, crashes=1), runs(1)
+        line.join([long])
+        turn = begin(line)
+        line.join([suspect])
+        clock.advance(PATIENCE)
+        assert line.leave() == ([], [suspect])
+        assert line.join(others) == ([], others)
+        assert line.room() == 1
+        clock.advance(PUT_OFF)
+        assert line.join(others) == (others[1:], [])
+        line.end(turn)
+        assert begin(line).record is others[0]
+
     def test_a_suspect_that_was_put_off_for_long_gets_its_turn(self, clock: Clock) -> None:
         line = Line(2, clock=clock)
         (suspect, other), (long,) = runs(2, crashes=1), runs(1)
         line.join([long])
         turn = begin(line)
-        line.join([suspect, other])
+        line.join([suspect])
         clock.advance(PATIENCE)
-        assert line.leave() == ([], [suspect, other])
-        assert line.room() == 1
-        clock.advance(OVERDUE)
-        line.join([suspect, other])
+        assert line.leave() == ([], [suspect])
+        clock.advance(OVERDUE - 1)
+        line.join([other])
         clock.advance(PATIENCE)
-        assert line.leave() == ([], [other])  # one at a time: what waits here is nobody else's
+        assert line.leave() == ([], [other])
+        assert line.join([other, suspect]) == ([], [other])  # busy, but this one has waited for long
+        clock.advance(PATIENCE)
+        assert line.leave() == ([], [])
         assert (line.room(), line.next()) == (0, None)
         line.end(turn)
         assert begin(line).record is suspect

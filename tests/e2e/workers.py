@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -22,10 +23,17 @@ class Workers:
     """Some `durable_worker` commands, each the leader of its own session. A context manager: none outlives it."""
 
     def __init__(
-        self, count: int, environment: dict[str, str], log: Path, *, settings: str = "tests.e2e.settings"
+        self,
+        count: int,
+        environment: dict[str, str],
+        log: Path,
+        *,
+        settings: str = "tests.e2e.settings",
+        options: Sequence[str] = (),
     ) -> None:
         self.environment = {**environment, "DJANGO_SETTINGS_MODULE": settings, "PYTHONFAULTHANDLER": "1"}
         self.log = log
+        self.options = options
         self.kills = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._count = count
@@ -74,7 +82,7 @@ class Workers:
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, str(ROOT / "manage.py"), "durable_worker", "default", "--skip-checks"],
+                [sys.executable, str(ROOT / "manage.py"), "durable_worker", "default", "--skip-checks", *self.options],
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

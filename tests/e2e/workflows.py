@@ -4,12 +4,13 @@ import ctypes
 import os
 import resource
 import signal
+import time
 
 import psutil
 
 from durable import Break, Context, Continue, workflow
 
-__all__ = ["WAYS", "bystander", "collect", "hoarder", "killer"]
+__all__ = ["WAYS", "bystander", "collect", "hoarder", "killer", "slow_bystander"]
 
 
 @workflow(name="e2e.collect")
@@ -63,4 +64,17 @@ def hoarder(ctx: Context) -> None:
 def bystander(ctx: Context, number: int) -> int:
     """Does a little work, in the batch of whoever."""
     doubled: int = ctx.step("double", lambda: number * 2)
+    return doubled
+
+
+def double_slowly(number: int) -> int:
+    """Take so long that others begin and end meanwhile."""
+    time.sleep(0.3)
+    return number * 2
+
+
+@workflow(name="e2e.slow_bystander")
+def slow_bystander(ctx: Context, number: int) -> int:
+    """Has a step that is not tried a second time."""
+    doubled: int = ctx.step("double slowly", double_slowly, number, max_retries=0)
     return doubled
