@@ -28,6 +28,8 @@ __all__ = ["Function", "Row", "rows", "text"]
 
 Row = tuple[str | None, ...]
 
+#: PostgreSQL's own numbers of types, which never change.
+_OIDS: Final = {"text": 25, "bigint": 20, "integer": 23, "timestamptz": 1184, "json": 114, "jsonb": 3802}
 _USES: Final = 6  # of a function by a connection, from which on preparing its call pays
 _FORGOTTEN: Final = b"26000"  # SQLSTATE of a prepared statement that does not exist
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
@@ -38,8 +40,9 @@ class Function:
 
     def __init__(self, name: str, types: Sequence[str], columns: Sequence[str] = ()) -> None:
         self.name = name
-        numbered = ", ".join(f"${number}::{type}" for number, type in enumerate(types, start=1))
+        numbered = ", ".join(f"${number}" for number in range(1, len(types) + 1))
         self._direct = self._statement(numbered, columns).encode()
+        self._types = [_OIDS[type] for type in types]  # said beside the statement: casts in it would have to be parsed
         self._prepared_name = name.encode()
         self._portable = self._statement(", ".join(f"%s::{type}" for type in types), columns)
 
@@ -71,8 +74,8 @@ class Function:
                     return _row(answer)
                 del connection._durable_calls  # somebody has discarded what the session knew; nothing was executed
             if uninterrupted:
-                return _row(raw.pgconn.exec_params(self._direct, values))
-            raw.pgconn.send_query_params(self._direct, values)
+                return _row(raw.pgconn.exec_params(self._direct, values, self._types))
+            raw.pgconn.send_query_params(self._direct, values, self._types)
             return _row(_awaited(raw))
 
     def _of_prepared(self, raw: psycopg.Connection[Any], values: Any, uninterrupted: bool) -> PGresult:
@@ -94,7 +97,7 @@ class Function:
         known.uses[self.name] += 1
         if known.uses[self.name] < _USES:
             return False
-        _check(raw.pgconn.prepare(self._prepared_name, self._direct))
+        _check(raw.pgconn.prepare(self._prepared_name, self._direct, self._types))
         known.prepared.add(self.name)
         return True
 
