@@ -1,8 +1,9 @@
 """The processes of `manage.py durable_worker`: one parent, N workers, each an interpreter of its own.
 
 The parent runs the timer and the sweep, starts the workers again that die, passes signals on, and runs no workflow.
-A worker serves RQ queues. It holds the reading end of a pipe whose writing end only the parent has: when the parent
-is gone, however it went, the worker hands over and exits. Nothing is forked: the parent has threads and connections.
+A worker serves RQ queues, with one run at a time or with a crew (`durable.crew`). It holds the reading end of a pipe
+whose writing end only the parent has: when the parent is gone, however it went, the worker hands over and exits.
+Nothing is forked: the parent has threads and connections.
 """
 
 from __future__ import annotations

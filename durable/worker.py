@@ -1,9 +1,9 @@
 """The work of one RQ job: pass the due runs of a queue, one after the other, until none is due.
 
-Owns the loop: look, claim, pass, hand back. What a pass does is `durable.passes`' business; which runs are due, and
-who holds them, the store's. A job ends after a few seconds, so that a worker which serves other queues too gets to
-them; it rings before it goes if more may be due. Work is never lost here: whatever happens, the runs stay in the
-database, due or leased for a while, and the sweep finds them.
+Owns the loop: look, claim, pass, hand back. In a process with a crew (`durable.crew`) the job is the crew's. What a
+pass does is `durable.passes`' business; which runs are due, and who holds them, the store's. A job ends after a few
+seconds, so that a worker which serves other queues too gets to them; it rings before it goes if more may be due. Work
+is never lost here: whatever happens, the runs stay in the database, due or leased for a while, and the sweep finds them.
 """
 
 from __future__ import annotations

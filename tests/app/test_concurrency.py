@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import pytest
 import redis
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, connections
 from django.utils import timezone
 
 from durable import get_run
 from durable.core.entries import RunState
 from durable.inspection.workers import look_at_workers
+from durable.management.commands.durable_worker import _too_small_pools
 from durable.store import Store, store_for
 from project.servers import EmbeddedRedis
 from tests.app.test_crew import sessions
@@ -132,6 +133,21 @@ def test_a_redis_that_restarts_empty_loses_nothing(store: Store, run: Run) -> No
         own.start()
         eventually(lambda: is_completed(store, *during))
         assert program.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("pool", "concurrency", "size"),
+    [(True, 8, 4), ({"max_size": 9}, 8, 9), ({"min_size": 2}, 2, 2), ({"max_size": 10}, 8, None), (False, 8, None)],
+)
+def test_a_pool_in_which_passes_would_wait_for_each_other_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, pool: object, concurrency: int, size: int | None
+) -> None:
+    monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "pool", pool)
+    told = list(_too_small_pools(concurrency))
+    assert len(told) == (size is not None)
+    if told:
+        assert f'DATABASES["default"] has {size} connections' in told[0]
+        assert f"--concurrency {concurrency} uses up to {concurrency + 2}" in told[0]
 
 
 def test_it_is_at_least_one() -> None:

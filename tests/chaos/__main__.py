@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --seconds 60 [--seed N]`: servers, workers, runs, faults, and the audit at the end."""
+"""`python -m tests.chaos --seconds 60 [--seed N] [--concurrency N]`: servers, workers, runs, faults, and the audit at the end."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults are injected (default: 60)")
     parser.add_argument("--seed", type=int, default=None, help="of the faults' kinds and moments (default: random)")
+    parser.add_argument("--concurrency", type=int, default=1, help="runs that each worker passes at once (default: 1)")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 30)
-    print(f"seed {seed}, faults for {options.seconds:g} s", flush=True)
+    print(f"seed {seed}, faults for {options.seconds:g} s, concurrency {options.concurrency}", flush=True)
     with (
         EmbeddedPostgres(fsync=False) as postgres,
         EmbeddedRedis() as redis,
@@ -32,10 +33,19 @@ def main() -> int:
     ):
         environment = {"DATABASE_URL": postgres.url, "REDIS_URL": redis.url, "LOG_LEVEL": "WARNING"}
         os.environ.update(environment, DJANGO_SETTINGS_MODULE="tests.chaos.settings")
-        return _chaos(postgres, redis, Path(directory) / "workers.log", options.seconds, random.Random(seed))
+        workers = Workers(
+            WORKERS,
+            dict(os.environ),
+            Path(directory) / "workers.log",
+            settings="tests.chaos.settings",
+            options=[f"--concurrency={options.concurrency}"],
+        )
+        return _chaos(postgres, redis, workers, options.seconds, random.Random(seed))
 
 
-def _chaos(postgres: EmbeddedPostgres, redis: EmbeddedRedis, log: Path, seconds: float, chance: random.Random) -> int:
+def _chaos(
+    postgres: EmbeddedPostgres, redis: EmbeddedRedis, workers: Workers, seconds: float, chance: random.Random
+) -> int:
     import django
 
     django.setup()
@@ -50,7 +60,7 @@ def _chaos(postgres: EmbeddedPostgres, redis: EmbeddedRedis, log: Path, seconds:
     call_command("migrate", verbosity=0)
     Product.objects.create(slug="counter", name="counter", price=0)
     load = Load()
-    with Workers(WORKERS, dict(os.environ), log, settings="tests.chaos.settings") as workers:
+    with workers:
         faults = Faults(chance, workers, postgres, redis)
         faults.refusals.install()
         load.begin_a_group()
@@ -71,7 +81,11 @@ def _chaos(postgres: EmbeddedPostgres, redis: EmbeddedRedis, log: Path, seconds:
         print(f"{number:4} rows refused: {error.replace('_', ' ')}")
     print(f"{faults.injected.total()} faults injected, {len(load.expected)} runs, {load.charges} atomic charges")
     if problems:
-        print("\n".join(["BROKEN:", *problems, "the workers' last words:", log.read_text(errors="replace")[-5000:]]))
+        print(
+            "\n".join(
+                ["BROKEN:", *problems, "the workers' last words:", workers.log.read_text(errors="replace")[-5000:]]
+            )
+        )
         return 1
     print(
         f"survived all {faults.injected.total()}: nothing lost, nothing twice, messages once and in order, no sleep too short, counters exact"

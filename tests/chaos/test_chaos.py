@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+CONCURRENCY = (1, 4)
 SECONDS = 60  # each kind of fault comes several times
 
 
@@ -20,8 +21,10 @@ SECONDS = 60  # each kind of fault comes several times
 def test_runs_of_every_kind_survive_chaos() -> None:
     """On servers of its own, which it restarts. The seed is printed; the same one strikes in the same order."""
     seed = random.SystemRandom().randrange(1 << 30)
+    concurrency = random.SystemRandom().choice(CONCURRENCY)
+    options = ["--seconds", str(SECONDS), "--seed", str(seed), "--concurrency", str(concurrency)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", "--seconds", str(SECONDS), "--seed", str(seed)],
+        [sys.executable, "-m", "tests.chaos", *options],
         cwd=ROOT,
         env={key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "REDIS_URL")},
         capture_output=True,

@@ -10,13 +10,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error
+from django.db import Error, connections
 
 from durable import redis_client
+from durable.conf import conf
 from durable.metrics import is_installed
 from durable.process import close_connections
 
 LOOK_EVERY = 1.0  # seconds between two looks for missing migrations
+POOL = 4  # connections in a pool of psycopg's for which nothing else is said
 
 
 class Command(BaseCommand):
@@ -60,6 +62,8 @@ class Command(BaseCommand):
                 raise CommandError(f"--{option} must be at least 1, not {options[option]}")
         at_once = f", {options['concurrency']} runs at once in each" if options["concurrency"] > 1 else ""
         self._say(f"serving {', '.join(queues)} with {options['processes']} process(es){at_once}")
+        for line in _too_small_pools(options["concurrency"]):
+            self._say(line)
         self._await_migrations()
         with self._metrics(options["metrics_port"], options["metrics_address"]):
             fleet = Fleet(worker_command(queues, self._inherited(options)), options["processes"], say=self._say)
@@ -134,3 +138,20 @@ class Command(BaseCommand):
     def _say(self, line: str) -> None:
         self.stdout.write(f"durable_worker: {line}")
         self.stdout.flush()
+
+
+def _too_small_pools(concurrency: int) -> Iterator[str]:
+    """What to say of Django's connection pools, if a process with so many slots could wait for itself there."""
+    for alias, config in connections.settings.items():
+        pool = config["OPTIONS"].get("pool")
+        if not pool:
+            continue
+        given = pool if isinstance(pool, dict) else {}
+        size = given.get("max_size") or given.get("min_size", POOL)
+        wanted = concurrency + (2 if alias == conf.DATABASE else 0)
+        if size < wanted:
+            yield (
+                f'the pool of DATABASES["{alias}"] has {size} connections, and a process with --concurrency {concurrency} '
+                f'uses up to {wanted}, besides those of branches: set OPTIONS["pool"]["max_size"], or passes wait for '
+                "each other"
+            )
