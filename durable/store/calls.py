@@ -28,8 +28,6 @@ __all__ = ["Function", "Row", "rows", "text"]
 
 Row = tuple[str | None, ...]
 
-#: PostgreSQL's own numbers of types, which never change.
-_OIDS: Final = {"text": 25, "bigint": 20, "integer": 23, "timestamptz": 1184, "json": 114, "jsonb": 3802}
 _USES: Final = 6  # of a function by a connection, from which on preparing its call pays
 _FORGOTTEN: Final = b"26000"  # SQLSTATE of a prepared statement that does not exist
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
@@ -42,7 +40,7 @@ class Function:
         self.name = name
         numbered = ", ".join(f"${number}" for number in range(1, len(types) + 1))
         self._direct = self._statement(numbered, columns).encode()
-        self._types = [_OIDS[type] for type in types]  # said beside the statement: casts in it would have to be parsed
+        self._types = [psycopg.adapters.types[type].oid for type in types]  # said beside the statement: casts in it would have to be parsed
         self._prepared_name = name.encode()
         self._portable = self._statement(", ".join(f"%s::{type}" for type in types), columns)
 
