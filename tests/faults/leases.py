@@ -167,6 +167,9 @@ class LeaseMachine(RuleBasedStateMachine):
         held = self.held.get((worker, run))
         if held is None:
             return
+        if held.run.request:  # a pass that was claimed with a request does nothing else
+            self.honour(worker, run, held.run.request)
+            return
         now = self.clocks[worker]
         sends = [self.message(run, QUEUES[0], now)] if own else []
         patch: RunPatch = {
@@ -195,6 +198,19 @@ class LeaseMachine(RuleBasedStateMachine):
             }
             self.commit(worker, run, run_patch=patch)
             self.forget(worker, run)
+
+    def honour(self, worker: int, run: str, request: str) -> None:
+        patch: RunPatch = {
+            "state": RunState.PAUSED if request == Request.PAUSE else RunState.CANCELLED,
+            "wake_at": None,
+            "lease_expires_at": None,
+            "worker": "",
+            "request": Request.NONE,
+        }
+        if request != Request.PAUSE:
+            patch |= {"waiting_for": "", "finished_at": self.clocks[worker]}
+        self.commit(worker, run, run_patch=patch)
+        self.forget(worker, run)
 
     # -- the outside
 
