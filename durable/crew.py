@@ -30,7 +30,7 @@ from durable.drivers import threads
 from durable.holding import SHIFT, Execute, Holder
 from durable.line import PUT_OFF, Line
 from durable.passes import execute_pass
-from durable.process import close_stale_connections
+from durable.process import close_stale_connections, leave_transactions
 from durable.rq_workers import SimpleWorker
 from durable.slots import Slots
 from durable.stopping import Stop, stop
@@ -167,14 +167,20 @@ class Crew:
         with threads.keep():
             while not self.stop.requested and (turn := self._line.next()) is not None:
                 try:
-                    self._holder.carry_on(turn.record)
-                except BaseException as error:  # it would end a thread, and nobody could act on that
-                    text = "the pass of run %s raised %s; it is tried again when its lease runs out"
-                    logger.exception(text, turn.record.id, type(error).__name__, extra={"run_id": turn.record.id})
+                    self._pass(turn.record)
                 finally:
                     self._line.end(turn)
                 if turn.record.crashes:
                     self._note_change()  # others may begin again
+
+    def _pass(self, record: RunRecord) -> None:
+        try:
+            self._holder.carry_on(record)
+        except BaseException as error:  # it would end a thread, and nobody could act on that
+            text = "the pass of run %s raised %s; it is tried again when its lease runs out"
+            logger.exception(text, record.id, type(error).__name__, extra={"run_id": record.id})
+        finally:
+            leave_transactions()  # the slot's next run is another one's
 
 
 class CrewWorker(SimpleWorker):

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 import redis
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 from django.test import override_settings
 from django.utils import timezone
 
@@ -442,6 +442,7 @@ class TestFaults:
 
         def fail(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
             if record.id == bad:
+                transaction.set_autocommit(False)
                 raise error
             return finish(record, store)
 
