@@ -17,7 +17,6 @@ from durable.core.entries import RunRecord, RunState
 from durable.core.errors import LeaseLost
 from durable.crew import Crew
 from durable.passes import Eviction, PassOutcome
-from durable.slots import Slots
 from durable.stopping import Stop
 from durable.store import Store, store_for
 from durable.supervisor import Supervisor
@@ -532,45 +531,3 @@ class TestConnections:
             (again,) = new_runs(store)
             made.work(QUEUE)
             eventually(lambda: state(store, again).state == RunState.COMPLETED)
-
-
-class TestSlots:
-    def test_a_thread_that_dies_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        freed: list[int] = []
-        pool = Slots(1, on_free=lambda: freed.append(threading.get_ident()))
-        monkeypatch.setattr(slots.logger, "exception", lambda *args: 1 / 0)
-
-        def die() -> None:
-            raise SystemExit
-
-        with monkeypatch.context() as patch:
-            patch.setattr(threading, "excepthook", lambda _: None)
-            assert pool.give(die)
-            eventually(lambda: len(freed) == 1)
-        done = threading.Event()
-        assert pool.give(done.set)
-        assert done.wait(WAIT)
-        eventually(lambda: len(freed) == 2)
-        pool.end()
-
-    def test_nothing_is_taken_beyond_the_count(self) -> None:
-        pool = Slots(2, on_free=lambda: None)
-        go = threading.Event()
-        assert pool.give(go.wait)
-        assert pool.give(go.wait)
-        assert not pool.give(go.wait)
-        go.set()
-        pool.end()
-
-    def test_the_thread_that_was_busy_last_is_taken_first(self) -> None:
-        freed: list[int] = []
-        pool = Slots(2, on_free=lambda: freed.append(threading.get_ident()))
-        go = threading.Event()
-        assert pool.give(go.wait)
-        assert pool.give(go.wait)
-        go.set()
-        eventually(lambda: len(freed) == 2)
-        assert pool.give(lambda: None)
-        eventually(lambda: len(freed) == 3)
-        assert freed[2] == freed[1]
-        pool.end()
