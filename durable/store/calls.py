@@ -40,7 +40,8 @@ class Function:
         self.name = name
         numbered = ", ".join(f"${number}" for number in range(1, len(types) + 1))
         self._direct = self._statement(numbered, columns).encode()
-        self._types = [psycopg.adapters.types[type].oid for type in types]  # said beside the statement: casts in it would have to be parsed
+        #: Said beside the statement: casts in it would have to be parsed.
+        self._types = [psycopg.adapters.types[type].oid for type in types]
         self._prepared_name = name.encode()
         self._portable = self._statement(", ".join(f"%s::{type}" for type in types), columns)
 

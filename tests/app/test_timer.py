@@ -134,7 +134,11 @@ class TestTimer:
         with listening_timer(store), Sweep(store):
             pass
         assert time.monotonic() - started < 5
-        assert not [each for each in threading.enumerate() if each.name.startswith("durable-")]
+        assert not [
+            each
+            for each in threading.enumerate()
+            if each.name.startswith(("durable-timer", "durable-sweep", "durable-alarms"))
+        ]
 
     @override_settings(DURABLE=SELDOM)
     def test_several_at_once_ring_for_the_same_and_do_no_harm(self, store: Store) -> None:
