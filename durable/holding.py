@@ -95,7 +95,8 @@ class Holder:
             close_connections()  # then each pass will ask for its own
             return
         with self._lock:
-            self._histories |= {(each.id, each.fence): found[each.id] for each in batch if each.id in found}
+            kept = {held: history for held, history in self._histories.items() if self.supervisor.holds(*held)}
+            self._histories = kept | {(each.id, each.fence): found[each.id] for each in batch if each.id in found}
 
     def _forget(self, records: Iterable[RunRecord]) -> None:
         with self._lock:

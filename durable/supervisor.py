@@ -152,6 +152,12 @@ class Supervisor:
                 del self._held[record.id]
         return waiting
 
+    def holds(self, run_id: str, fence: int) -> bool:
+        """Whether the run is in our care, as it was claimed."""
+        with self._lock:
+            held = self._held.get(run_id)
+            return held is not None and held.fence == fence
+
     def let_go(self, records: Iterable[RunRecord]) -> list[RunRecord]:
         """Take those of `records` that are still held, and not begun, out of our care."""
         with self._lock:
