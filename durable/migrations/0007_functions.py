@@ -171,7 +171,7 @@ BEGIN
     concerned := ARRAY(SELECT each.value ->> 'run_id' FROM json_array_elements(sends) AS each) || of_run;
     PERFORM 1 FROM durable_run WHERE id = ANY(concerned) ORDER BY id FOR NO KEY UPDATE;
   END IF;
-  SELECT queue, state, waiting_for, signal, request INTO r
+  SELECT queue, state, waiting_for, signal, request, outcome INTO r
   FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN;
@@ -209,6 +209,12 @@ BEGIN
       is_overruled := r.signal <> known_signal OR (awaited <> '' AND EXISTS (
         SELECT 1 FROM durable_queuemessage WHERE run_id = of_run AND state = 'pending'
         AND (awaited = '*' OR strpos(awaited, '/' || queue || '/') > 0)));
+    END IF;
+    IF new.state = 'paused' AND r.request <> 'pause' AND at IS NOT NULL THEN -- by a pass: nobody asks for it any more
+      is_overruled := true;
+      new.state := CASE WHEN r.outcome <> '' THEN 'rolling_back' ELSE 'pending' END;
+      new.request := NULL;
+      new.summary := '';
     END IF;
     IF is_overruled THEN
       queues := ARRAY[r.queue::text];

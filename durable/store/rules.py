@@ -142,11 +142,18 @@ def after_commit(
 ) -> tuple[RunRecord, bool]:
     """The run after `batch`, and whether its parking was overruled.
 
+    A pause that nobody asks for any more, because it was taken back or something else was asked for since, is none: the run
+    is due.
+
     `own` are the messages of the batch to this run itself: they make it due if it parks for them, and do not raise its
     signal, for the pass knows of them. `pending` are its messages that the batch leaves unreceived: one that is there
     although the run parks for it was sent by the run itself, after its wait had looked.
     """
     patched = replace(run, **batch.run) if batch.run is not None else run
+    if patched.state == RunState.PAUSED and run.request != Request.PAUSE:
+        state = str(RunState.ROLLING_BACK if run.outcome else RunState.PENDING)
+        patched = replace(patched, state=state, request=run.request, summary="", wake_at=batch.now)
+        return check(after_messages(patched, own, signal=False)), True
     overruled = False
     if batch.park_signal is not None and patched.state not in ENDED:
         overruled = run.signal != batch.park_signal or any(

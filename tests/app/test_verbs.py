@@ -435,3 +435,25 @@ def test_a_start_from_a_step_knows_its_parent(h: Harness) -> None:
     record = h._store.get(child)
     assert record is not None
     assert record.parent_id == "parent"
+
+
+@pytest.mark.parametrize(("verb", "state"), [("cancel", "cancelled"), ("resume", "completed")])
+def test_what_is_asked_for_while_a_pass_is_about_to_pause_is_not_lost(h: Harness, verb: str, state: str) -> None:
+    """The pass was told of the pause, and its code is cleaning up, when the operator thinks better of it."""
+    asked: list[str] = []
+
+    @workflow(name="tests.thinking_better")
+    def pausing(ctx: Any) -> None:
+        run = get_run(ctx.run_id)
+        ctx.step("pause", run.pause)
+        try:
+            ctx.step("b", lambda: None)
+        finally:
+            if not asked:
+                asked.append(verb)
+                getattr(run, verb)()
+
+    handle = h.start(pausing)
+    h.settle()
+    assert asked == [verb]
+    assert handle.state == state

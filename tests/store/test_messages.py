@@ -136,7 +136,8 @@ def test_each_queue_of_workers_is_rung_for_once(store: Store) -> None:
 
 
 def test_a_paused_run_is_woken_without_a_ring(store: Store) -> None:
-    parked(store, waiting_for="*", state=RunState.PAUSED)
+    park(store, started(store, request="pause"), waiting_for="*", state=RunState.PAUSED, request="")
+    assert the(store).wake_at is None
     assert store.send([a_message()])[1] == frozenset()
     assert the(store).wake_at == NOW
     assert store.claim(queues=["q"], now=at(9), lease_until=at(99), worker="w", limit=1) == []
