@@ -30,6 +30,7 @@ Row = tuple[str | None, ...]
 
 _USES: Final = 6  # of a function by a connection, from which on preparing its call pays
 _FORGOTTEN: Final = b"26000"  # SQLSTATE of a prepared statement that does not exist
+_KNOWN: Final = b"42P05"  # of one that exists already
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
@@ -67,11 +68,11 @@ class Function:
         values: Any = [None if each is None else each.encode() for each in texts]  # typed without None, which is NULL
         with connection.wrap_database_errors, raw.lock:
             # in a transaction never by name: one that is forgotten would break what is open
-            if status == TransactionStatus.IDLE and self._is_prepared(connection):
+            if status == TransactionStatus.IDLE and self._is_prepared(raw):
                 answer = self._of_prepared(raw, values, uninterrupted)
                 if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
                     return _row(answer)
-                del connection._durable_calls  # somebody has discarded what the session knew; nothing was executed
+                del vars(raw)["_durable_calls"]  # somebody has discarded what the session knew; nothing was executed
             if uninterrupted:
                 return _row(raw.pgconn.exec_params(self._direct, values, self._types))
             raw.pgconn.send_query_params(self._direct, values, self._types)
@@ -83,20 +84,22 @@ class Function:
         raw.pgconn.send_query_prepared(self._prepared_name, values)
         return _awaited(raw)
 
-    def _is_prepared(self, connection: Any) -> bool:
+    def _is_prepared(self, raw: Any) -> bool:
         """Whether the session knows the statement by name; it is told from the time on when that pays."""
         if not conf.PREPARED_STATEMENTS:
             return False
-        raw: psycopg.Connection[Any] = connection.connection
-        known: _Session | None = vars(connection).get("_durable_calls")
-        if known is None or known.raw is not raw:
-            known = connection._durable_calls = _Session(raw)  # ours, beside Django's own
+        # beside psycopg's own: a pool gives the same session to one connection of Django's after the other
+        known: _Session | None = vars(raw).get("_durable_calls")
+        if known is None:
+            known = raw._durable_calls = _Session()
         if self.name in known.prepared:
             return True
         known.uses[self.name] += 1
         if known.uses[self.name] < _USES:
             return False
-        _check(raw.pgconn.prepare(self._prepared_name, self._direct, self._types))
+        answer = raw.pgconn.prepare(self._prepared_name, self._direct, self._types)
+        if answer.error_field(DiagnosticField.SQLSTATE) != _KNOWN:
+            _check(answer)
         known.prepared.add(self.name)
         return True
 
@@ -104,10 +107,9 @@ class Function:
 class _Session:
     """What is known of a session: how often each function was called, and the names of those that it has prepared."""
 
-    __slots__ = ("prepared", "raw", "uses")
+    __slots__ = ("prepared", "uses")
 
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
-        self.raw = raw
+    def __init__(self) -> None:
         self.uses: Counter[str] = Counter()
         self.prepared: set[str] = set()
 

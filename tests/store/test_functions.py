@@ -189,16 +189,35 @@ def test_statements_are_prepared_where_the_settings_allow_it_and_may_be_forgotte
             commit(postgres_store, held, entries=[an_entry(f"{is_allowed}-{number}")])
             commit(postgres_store, held, entries=[an_entry(f"{is_allowed}-{number}-{each}") for each in "ab"])
         assert prepared() == expected
-    with connections[POSTGRES].cursor() as cursor:
-        cursor.execute("DISCARD ALL")
-    for number in range(8):
-        commit(postgres_store, held, entries=[an_entry(f"after-{number}")])
-    assert prepared() == {"durable_record_1"}
+    for forget in ("DEALLOCATE durable_record_1", "DISCARD ALL"):
+        with connections[POSTGRES].cursor() as cursor:
+            cursor.execute(forget)
+        for number in range(8):
+            commit(postgres_store, held, entries=[an_entry(f"{forget}-{number}")])
+            commit(postgres_store, held, entries=[an_entry(f"{forget}-{number}-{each}") for each in "ab"])
+        assert prepared() == expected
     with pytest.raises(LeaseLost):
         commit(postgres_store, held, fence=held.fence + 9, entries=[an_entry()])
     with pytest.raises(IntegrityError, match="durable_entry_kind_is_known"):
         commit(postgres_store, held, entries=[an_entry(kind="dance")])
-    assert len(postgres_store.load("run")) == 2 * 8 * 3 + 8
+    assert len(postgres_store.load("run")) == 4 * 8 * 3
+
+
+def test_a_session_out_of_a_pool_knows_what_another_thread_has_prepared(
+    postgres_store: PostgresStore, settings: Any
+) -> None:
+    settings.DURABLE = {"PREPARED_STATEMENTS": True}
+    held = started(postgres_store)
+    for user in range(2):  # of one session after the other
+        for number in range(8):
+            commit(postgres_store, held, entries=[an_entry(f"{user}-{number}")])
+        assert prepared() >= {"durable_record_1"}
+        session, timezone = connections[POSTGRES].connection, connections[POSTGRES].timezone
+        connections[POSTGRES].connection = None
+        del connections[POSTGRES]
+        connections[POSTGRES].connection = session
+        vars(connections[POSTGRES]).update(autocommit=True, timezone=timezone)
+    assert len(postgres_store.load("run")) == 16
 
 
 def test_what_the_database_refuses_is_raised_as_django_says_and_the_connection_goes_on(
