@@ -85,14 +85,20 @@ class Holder:
         return batch
 
     def _load_together(self, batch: Sequence[RunRecord]) -> None:
-        """The short histories of what was claimed, in one round trip instead of one for each."""
+        """The short histories of what was claimed, in one round trip instead of one for each.
+
+        If that fails, each pass asks for its own: what one of them trips over is no matter of the others.
+        """
         known = [each.id for each in batch if may_have_history(each)]
         if len(known) < 2:
             return
         try:
             found = self.store.load_short(known, SHORT)
         except DATABASE_TROUBLE:
-            close_connections()  # then each pass will ask for its own
+            close_connections()
+            return
+        except Exception:  # the pass whose history cannot be read ends with it; here it would be everybody's
+            logger.exception("the histories of %d runs cannot be loaded together", len(known))
             return
         with self._lock:
             kept = {held: history for held, history in self._histories.items() if self.supervisor.holds(*held)}

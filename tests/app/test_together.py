@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from durable import Handle, holding
@@ -119,6 +119,26 @@ def test_a_database_that_stumbles_over_it_costs_no_run(store: Any, monkeypatch: 
     loads = Loads()
     shift(store, Passes(loads))
     assert loads.found == {each: {f"{each}-0"} for each in ids}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("durable_entrymetadata", "completed_at", "infinity"),
+        ("durable_entrymetadata", "error", "[]"),
+        ("durable_entry", "data", "{"),
+    ],
+)
+def test_a_history_that_cannot_be_read_holds_up_no_other_run(store: Any, table: str, column: str, value: str) -> None:
+    unreadable, *others = new_runs(store, 3)
+    passes_once(store, record_and_park(1))
+    key = "run_id" if table == "durable_entry" else "(SELECT run_id FROM durable_entry WHERE id = entry_id)"
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {table} SET {column} = %s WHERE {key} = %s", [value, unreadable])
+    loads = Loads()
+    shift(store, Passes(loads))
+    assert loads.found == {each: {f"{each}-0"} for each in others}
 
 
 def test_what_is_handed_back_is_loaded_anew(store: Any) -> None:
