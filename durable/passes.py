@@ -300,6 +300,9 @@ class _Pass:
     def async_context(self, scope: Scope, driver: Any) -> AsyncContext:
         return AsyncContext(scope, driver)
 
+    def before_branches(self) -> None:
+        self._make_way(is_told=False)
+
     @contextmanager
     def branch_thread(self) -> Iterator[None]:
         self._transactions.forget_thread()

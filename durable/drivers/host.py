@@ -61,6 +61,9 @@ class Host(Protocol):
     def async_context(self, scope: Scope, driver: Any) -> Any:
         """The context that an asynchronous body gets."""
 
+    def before_branches(self) -> None:
+        """In the pass's own thread, before branches in others have it commit for them: nothing may be open there."""
+
     def branch_thread(self) -> AbstractContextManager[None]:
         """Around the branches of a fork in a thread of their own: what has to be clean before and after."""
 

@@ -108,6 +108,7 @@ class SyncDriver:
 
     def _serve(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
         """The pass's own thread commits for the others."""
+        self.host.before_branches()
         errands = self.host.errands
         helpers: list[Callable[[], object]] = []
         with errands.served():

@@ -244,6 +244,36 @@ def test_a_rollback_handler_that_leaves_a_transaction_open_has_failed(
     assert [group.name for group in Group.objects.all()] == ["kept"]
 
 
+_seen: list[bool] = []
+
+
+@workflow(name="faults.left_open_before_branches")
+def open_around_branches(ctx: Context) -> None:
+    _what["leave"]()
+
+    def branch(c: Context) -> None:
+        c.step("step", lambda: 1)
+        _seen.append(any(location.endswith("/step") for location in seen_from_outside(Handle(ctx.run_id))))
+
+    ctx.join("both", {"a": branch, "b": branch})
+
+
+@production
+@pytest.mark.parametrize("leave", [leave_autocommit_off, leave_begun])
+def test_no_branch_has_its_step_committed_inside_what_came_before_it(
+    leave: Callable[[], object], monkeypatch: Any
+) -> None:
+    """The pass's own connection commits for the branches: what is open there would take their records back."""
+    monkeypatch.setitem(_what, "leave", leave)
+    _seen.clear()
+    ended = pass_once(open_around_branches.start())
+    assert ended.error is not None
+    assert ended.error.type == "OpenTransactionError"
+    assert all(_seen), "a step has returned before its result was committed"
+    assert connection.get_autocommit()
+    assert not Group.objects.exists()
+
+
 @workflow(name="faults.held_open")
 async def held_open(ctx: AsyncContext) -> None:
     is_open, may_end = asyncio.Event(), asyncio.Event()
