@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from durable.drivers import watchdog
 
-__all__ = ["TimedOut", "call_with_timeout"]
+__all__ = ["TimedOut", "arose_from", "call_with_timeout"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,17 @@ class TimedOut(Exception):  # a fact for the driver, which knows the step's name
 
 class _Interruption(KeyboardInterrupt):
     """Raised inside the user's code."""
+
+
+def arose_from(error: BaseException, interruption: type[BaseException]) -> bool:
+    """Whether `error` was raised by what the interruption had to pass on its way out: a clean-up that failed, say.
+
+    Django ends a transaction so: interrupted in its COMMIT, it tells of the state in which it finds the connection then.
+    """
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, interruption):
+        found = found.__context__
+    return found is not None
 
 
 def call_with_timeout(call: Callable[[], T], timeout: float) -> T:
@@ -64,6 +75,10 @@ def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
             is_running = False
     except _Interruption:
         raise TimedOut from None
+    except Exception as error:
+        if arose_from(error, _Interruption):
+            raise TimedOut from error
+        raise
     finally:
         is_running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -82,6 +97,10 @@ def _call_with_watchdog(call: Callable[[], T], timeout: float) -> T:
             target.leave()
     except _Interruption:
         raise TimedOut from None
+    except Exception as error:
+        if arose_from(error, _Interruption):
+            raise TimedOut from error
+        raise
     finally:
         target.end()
 

@@ -20,7 +20,7 @@ from durable.core.errors import ControlFlow, Evicted, StepTimeoutError
 from durable.core.scope import Scope
 from durable.drivers import threads
 from durable.drivers.host import Host, refuse_lazy_body
-from durable.drivers.interrupt import TimedOut, call_with_timeout
+from durable.drivers.interrupt import TimedOut, arose_from, call_with_timeout
 
 __all__ = ["SyncDriver", "call_atomically", "call_step", "exited", "within_timeout"]
 
@@ -233,6 +233,10 @@ async def within_timeout(effect: Call, awaitable: Awaitable[Any]) -> Any:
         if not limit.expired():
             raise
         raise StepTimeoutError(effect.name, effect.timeout) from None
+    except Exception as error:
+        if limit.expired() and arose_from(error, asyncio.CancelledError):
+            raise StepTimeoutError(effect.name, effect.timeout) from error
+        raise
 
 
 async def _unless_unwelcome(effect: Call, awaitable: Awaitable[Any]) -> Any:

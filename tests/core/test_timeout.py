@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
@@ -34,6 +35,51 @@ def wait_on_event() -> None:
 
 async def rest() -> None:
     await asyncio.sleep(3600)
+
+
+class CleanUpError(Exception):
+    """Of code that is interrupted, and fails as it ends what it has begun."""
+
+
+def block_and_fail_to_clean_up() -> None:
+    try:
+        block()
+    finally:
+        try:
+            raise OSError("the connection is busy")
+        except OSError as error:
+            raise CleanUpError from error
+
+
+async def rest_and_fail_to_clean_up() -> None:
+    try:
+        await rest()
+    finally:
+        raise CleanUpError
+
+
+@pytest.mark.parametrize("function", [block_and_fail_to_clean_up, rest_and_fail_to_clean_up])
+def test_an_error_of_the_clean_up_is_a_timeout_still(h: Harness, flavour: Flavour, function: Any) -> None:
+    """And not one more failure that is tried again."""
+
+    async def ship(ctx: Any) -> Any:
+        result = await ctx.try_step("a", function, timeout=SHORT)
+        return result.failure.kind, result.failure.attempts, result.failure.error.type
+
+    assert h.finish(h.start(flavour(ship))).output == ("timeout", 1, "StepTimeoutError")
+
+
+def test_an_error_that_follows_a_swallowed_interruption_is_the_functions_own(h: Harness, flavour: Flavour) -> None:
+    def swallow() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            block()
+        raise CleanUpError
+
+    async def ship(ctx: Any) -> Any:
+        result = await ctx.try_step("a", swallow, timeout=SHORT, max_retries=0)
+        return result.failure.kind, result.failure.error.type
+
+    assert h.finish(h.start(flavour(ship))).output == ("exhausted", "CleanUpError")
 
 
 @pytest.mark.parametrize("function", [block, spin, wait_on_event, rest, lambda: rest()])
