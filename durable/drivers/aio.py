@@ -153,6 +153,8 @@ class AsyncDriver:
             if inspect.isawaitable(value):
                 return await value
         except SystemExit as error:
+            if self.host.is_evicted():
+                raise
             raise exited(effect, error) from error
         refuse_lazy_body(value, effect.function)
         return value

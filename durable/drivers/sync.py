@@ -77,6 +77,8 @@ class SyncDriver:
         try:
             value = effect.function(context, *effect.args)
         except SystemExit as error:
+            if self.host.is_evicted():  # it is the worker that ends, told so twice
+                raise
             raise exited(effect, error) from error
         refuse_lazy_body(value, effect.function)
         return value
@@ -111,10 +113,13 @@ class SyncDriver:
         self.host.before_branches()
         errands = self.host.errands
         helpers: list[Callable[[], object]] = []
-        with errands.served():
-            if len(waiting) > 1:
-                helpers += self._helpers(len(waiting), effect, waiting, errors, errands.leave)
-            errands.serve(len(helpers))
+        try:
+            with errands.served():
+                if len(waiting) > 1:
+                    helpers += self._helpers(len(waiting), effect, waiting, errors, errands.leave)
+                errands.serve(len(helpers))
+        except Exception as error:  # of somebody's signal handler: not before the branches have ended
+            errors.append(error)
         self._work(effect, waiting, errors)  # what nobody has taken
         for wait_for_helper in helpers:
             wait_for_helper()
@@ -203,6 +208,8 @@ def _called(effect: Call, host: Host) -> Any:
         host.interrupted()
         raise StepTimeoutError(effect.name, effect.timeout) from None
     except UNWELCOME as error:
+        if isinstance(error, SystemExit) and host.is_evicted():
+            raise
         raise refused(effect, error) from error
 
 
