@@ -305,7 +305,7 @@ class _Pass:
 
     @contextmanager
     def branch_thread(self) -> Iterator[None]:
-        self._transactions.forget_thread()
+        self._transactions.enter_branch_thread()
         close_stale_connections(thoroughly=True)  # perhaps the thread has waited for long, see durable.drivers.threads
         try:
             yield

@@ -34,9 +34,10 @@ class PassTransactions:
         #: To be entered around a step's function, wherever it runs; by several at once.
         self.step: Final = _Running()
 
-    def forget_thread(self) -> None:
-        """The thread's connections may be others from now on."""
+    def enter_branch_thread(self) -> None:
+        """This thread has branches from now on: its connections may be others, and what steps do elsewhere is not here."""
         self._here.__dict__.clear()
+        self._here.has_branches = True
 
     def is_open(self) -> bool:
         """Whether what is written now, on the database of durable's tables, could be taken back with a transaction."""
@@ -58,7 +59,7 @@ class PassTransactions:
         connection = self._own()
         if _depth(connection) <= self._here.depth:
             return True
-        if self.step.count:
+        if self.step.count and not getattr(self._here, "has_branches", False):
             return False
         left = self.roll_back(getattr(self._here, "around", {}))
         error = OpenTransactionError.left_open_by("what came before this commit", left)

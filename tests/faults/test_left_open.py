@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -271,6 +272,36 @@ def test_no_branch_has_its_step_committed_inside_what_came_before_it(
     assert ended.error.type == "OpenTransactionError"
     assert all(_seen), "a step has returned before its result was committed"
     assert connection.get_autocommit()
+    assert not Group.objects.exists()
+
+
+@workflow(name="faults.left_open_beside_a_step")
+def open_beside_a_step(ctx: Context) -> None:
+    is_under_way, may_end = threading.Event(), threading.Event()
+
+    def last() -> None:
+        is_under_way.set()
+        may_end.wait(20)
+
+    def leave(c: Context) -> None:
+        is_under_way.wait(20)
+        leave_autocommit_off()
+        try:
+            c.step("step", lambda: 1)
+        finally:
+            may_end.set()
+
+    ctx.join("both", {"a": lambda c: c.step("last", last), "b": leave})
+
+
+@production
+def test_a_branch_that_leaves_one_open_is_told_so_whatever_another_one_does() -> None:
+    handle = open_beside_a_step.start()
+    assert pass_once(handle).state == "sleeping"
+    assert seen_from_outside(handle) == {
+        "both/a/last": ("completed", ""),
+        "both/b/step": ("failed", "OpenTransactionError"),
+    }
     assert not Group.objects.exists()
 
 
