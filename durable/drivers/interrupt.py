@@ -43,10 +43,14 @@ def arose_from(error: BaseException, interruption: type[BaseException]) -> bool:
 
     Django ends a transaction so: interrupted in its COMMIT, it tells of the state in which it finds the connection then.
     """
+    seen: set[int] = set()  # code may have put errors into each other's context
     found: BaseException | None = error
-    while found is not None and not isinstance(found, interruption):
+    while found is not None and id(found) not in seen:
+        if isinstance(found, interruption):
+            return True
+        seen.add(id(found))
         found = found.__context__
-    return found is not None
+    return False
 
 
 def call_with_timeout(call: Callable[[], T], timeout: float) -> T:

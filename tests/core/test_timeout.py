@@ -282,3 +282,11 @@ def test_nothing_breaks_out_later_in_a_thread(h: Harness) -> None:
     run = h.start(ship, id="run")
     threaded_pass(h, "run")
     assert run.state == "completed"
+
+
+def test_errors_that_stand_in_each_others_context_are_searched_once() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__context__, second.__context__ = second, first
+    assert not interrupt.arose_from(first, KeyboardInterrupt)
+    second.__context__ = KeyboardInterrupt()
+    assert interrupt.arose_from(first, KeyboardInterrupt)
