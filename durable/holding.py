@@ -43,6 +43,7 @@ logger = logging.getLogger("durable.worker")
 
 SHIFT: Final = 5.0  # seconds after which a job claims no further runs
 SHORT: Final = 200  # entries of a history that is loaded together with those of other runs
+SMALL: Final = 65_536  # bytes of its payloads
 BACKOFF: Final = (0.1, 2.0)  # seconds between two tries while the database is away: the first, the longest
 
 _log_this = redis_client.Seldom()
@@ -93,7 +94,7 @@ class Holder:
         if len(known) < 2:
             return
         try:
-            found = self.store.load_short(known, SHORT)
+            found = self.store.load_short(known, SHORT, SMALL)
         except DATABASE_TROUBLE:
             close_connections()
             return

@@ -99,6 +99,19 @@ BEGIN
 END $$
 """
 
+#: A run that has entries keeps its id.
+FUNCTIONS["durable_run_renamed_1"] = """
+CREATE FUNCTION durable_run_renamed_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+BEGIN
+  IF EXISTS (SELECT 1 FROM durable_entry WHERE run_id = OLD.id) THEN
+    RAISE foreign_key_violation USING CONSTRAINT = 'durable_entry_of_a_run', TABLE = 'durable_entry',
+      MESSAGE = 'a run has entries, which would stay behind under its old id',
+      HINT = 'Start a new run instead, or replay this one under a new id.';
+  END IF;
+  RETURN NEW;
+END $$
+"""
+
 #: By table: what guards each of its rows, and what follows when rows go.
 GUARDS = {
     "durable_run": ("durable_run_guard_1", "durable_run_gone_1"),
@@ -108,6 +121,11 @@ GUARDS = {
 
 TRIGGERS = """
 CREATE TRIGGER durable_guard BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {guard}()
+"""
+
+TRIGGER_WHEN_RENAMED = """
+CREATE TRIGGER durable_renamed BEFORE UPDATE OF id ON durable_run FOR EACH ROW WHEN (OLD.id <> NEW.id)
+EXECUTE FUNCTION durable_run_renamed_1()
 """
 
 TRIGGERS_WHEN_GONE = """
@@ -132,6 +150,7 @@ def guard(apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
         schema_editor.execute(TRIGGERS.format(table=table, guard=guarding), params=None)
         if gone is not None:
             schema_editor.execute(TRIGGERS_WHEN_GONE.format(table=table, gone=gone), params=None)
+    schema_editor.execute(TRIGGER_WHEN_RENAMED, params=None)
     for model in GUARDED:
         meta = apps.get_model("durable", model)._meta
         for constraint in meta.constraints:

@@ -113,8 +113,11 @@ class Store(Protocol):
     def load(self, run_id: str) -> list[Entry]:
         """The whole history, for a pass; one query. Like `history`, in any order."""
 
-    def load_short(self, run_ids: Sequence[str], most: int) -> dict[str, list[Entry]]:
-        """By run, the histories that have at most `most` entries, as `load` gives each; on PostgreSQL one query for all."""
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[Entry]]:
+        """By run, the histories of at most `most` entries and, outputs and arguments together, `size` bytes.
+
+        Each as `load` gives it; on PostgreSQL one query for all. Whose history is longer is missing.
+        """
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
         """Pending messages in order: of the named queues (of all, if empty), sent strictly before `before`."""

@@ -44,6 +44,12 @@ Tables = tuple[
 ]
 
 
+def _size(entries: list[Entry]) -> int:
+    return sum(
+        len(text.encode(errors="surrogatepass")) for each in entries for text in (each.output, each.arguments) if text
+    )
+
+
 def _copied(entry: Entry) -> Entry:
     return replace(entry, data=json.loads(json.dumps(entry.data)) if entry.data else {})
 
@@ -213,9 +219,9 @@ class MemoryStore:
         with self._lock:
             return [_copied(entry) for entry in self._entries.get(run_id, {}).values()]
 
-    def load_short(self, run_ids: Sequence[str], most: int) -> dict[str, list[Entry]]:
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[Entry]]:
         histories = {run_id: self.load(run_id) for run_id in run_ids}
-        return {run_id: history for run_id, history in histories.items() if len(history) <= most}
+        return {run_id: found for run_id, found in histories.items() if len(found) <= most and _size(found) <= size}
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
         found = [

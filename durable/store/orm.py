@@ -14,7 +14,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import Count, Min
+from django.db.models import Count, Min, Sum
+from django.db.models.functions import Coalesce, Length
 
 from durable.core.entries import (
     ActionRecord,
@@ -220,10 +221,11 @@ class OrmStore:
         found = EntryModel.objects.using(self.alias).filter(run_id=run_id)
         return [Entry(*row) for row in found.values_list(*_ENTRY_FIELDS)]
 
-    def load_short(self, run_ids: Sequence[str], most: int) -> dict[str, list[Entry]]:
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[Entry]]:
         entries = EntryModel.objects.using(self.alias).filter(run_id__in=run_ids)
-        counts = entries.order_by().values_list("run_id").annotate(Count("pk"))
-        long = {run_id for run_id, count in counts if count > most}
+        lengths = Coalesce(Length("output"), 0) + Coalesce(Length("arguments"), 0)
+        weighed = entries.order_by().values_list("run_id").annotate(count=Count("pk"), length=Sum(lengths))
+        long = {run_id for run_id, count, length in weighed if count > most or length > size}
         histories: dict[str, list[Entry]] = {run_id: [] for run_id in run_ids if run_id not in long}
         for run_id, *row in entries.filter(run_id__in=list(histories)).values_list("run_id", *_ENTRY_FIELDS):
             histories[run_id].append(Entry(*row))

@@ -185,17 +185,18 @@ class PostgresStore:
             found = [with_moments(row) for row in self._rows(statements.LOAD_NUMBERS, parameters)]
         return to_entries(found)
 
-    def load_short(self, run_ids: Sequence[str], most: int) -> dict[str, list[Entry]]:
-        parameters = {"runs": [pack(each) for each in run_ids], "limit": most + 1}
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[Entry]]:
+        parameters = {"runs": [pack(each) for each in run_ids], "most": most, "size": size}
         found = calls.rows(self.alias, statements.LOAD_SHORT, parameters)
         if found is None:
-            found = [
-                (run_id, *with_moments(row)) for run_id, *row in self._rows(statements.LOAD_SHORT_NUMBERS, parameters)
-            ]
-        rows: dict[str, list[tuple[Any, ...]]] = {run_id: [] for run_id in run_ids}
+            numbers = self._rows(statements.LOAD_SHORT_NUMBERS, parameters)
+            found = [(run_id, *with_moments(row)) for run_id, *row in numbers]
+        rows: dict[str, list[tuple[Any, ...]]] = {}
         for run_id, *row in found:
-            rows[unpack(run_id)].append(tuple(row))
-        return {run_id: to_entries(history) for run_id, history in rows.items() if len(history) <= most}
+            history = rows.setdefault(unpack(run_id), [])
+            if row[0] is not None:  # else the run has no entries
+                history.append(tuple(row))
+        return {run_id: to_entries(history) for run_id, history in rows.items()}
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
         parameters = {

@@ -100,11 +100,16 @@ WHERE e.run_id = %(run)s"""
 LOAD: Final = _LOAD.format(", ".join(ENTRY_FIELDS))
 LOAD_NUMBERS: Final = _LOAD.format(", ".join(ENTRY_NUMBERS))
 
-_LOAD_SHORT = f"""SELECT q.id, history.* FROM unnest(%(runs)s::text[]) AS q(id), LATERAL (
+_LOAD_SHORT = f"""SELECT q.id, history.* FROM unnest(%(runs)s::text[]) AS q(id)
+CROSS JOIN LATERAL (SELECT 1 FROM (
+  SELECT COALESCE(octet_length(output), 0) + COALESCE(octet_length(arguments), 0) AS size FROM {ENTRY.table}
+  WHERE run_id = q.id LIMIT %(most)s::bigint + 1) AS each
+  HAVING count(*) <= %(most)s::bigint AND COALESCE(sum(size), 0) <= %(size)s::bigint) AS short
+LEFT JOIN LATERAL (
   SELECT {{}} FROM {ENTRY.table} AS e JOIN {METADATA.table} AS m ON m.entry_id = e.id
-  WHERE e.run_id = q.id LIMIT %(limit)s::bigint) AS history"""
+  WHERE e.run_id = q.id) AS history ON true"""
 
-#: Parameters: runs, limit (for each). Rows of a run's id and what LOAD and LOAD_NUMBERS give.
+#: Parameters: runs; most, size (of each). Rows of a run's id and what LOAD and LOAD_NUMBERS give, NULL without entries.
 LOAD_SHORT: Final = _LOAD_SHORT.format(", ".join(ENTRY_FIELDS))
 LOAD_SHORT_NUMBERS: Final = _LOAD_SHORT.format(
     ", ".join(f"{each} AS c{number}" for number, each in enumerate(ENTRY_NUMBERS))

@@ -86,6 +86,12 @@ def test_nothing_goes_and_leaves_behind_what_belongs_to_it(alias: str, table: st
     assert Entry.objects.using(alias).filter(run_id="run").exists()
 
 
+def test_a_run_that_has_entries_keeps_its_id(alias: str) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic(using=alias):
+        Run.objects.using(alias).update(id="other")
+    assert Run.objects.using(alias).get().id == "run"
+
+
 def test_a_run_goes_with_all_that_is_its(alias: str) -> None:
     Run.objects.using(alias).all().delete()
     assert not Entry.objects.using(alias).exists()

@@ -30,32 +30,39 @@ def test_each_short_history_comes_whole_and_a_long_one_not_at_all(store: Store) 
         for run_id, length, text in [("one", 1, "x"), ("three", 3, "\x00"), ("four", 4, "y")]
     }
     started(store, "none")
-    found = store.load_short(["four", "one", "none", "three", "nobody"], 3)
+    found = store.load_short(["four", "one", "none", "three", "nobody"], 3, 999)
     expected |= {"none": {}, "nobody": {}}
     del expected["four"]
     assert {run_id: by_location(history) for run_id, history in found.items()} == expected
+
+
+def test_one_of_many_bytes_comes_not_at_all(store: Store) -> None:
+    for run_id, length in (("small", 50), ("large", 51)):
+        entries = [an_entry("a", output="x" * length), an_entry("b", arguments="y" * 50), an_entry("c")]
+        with_entries(store, run_id, entries)
+    assert list(store.load_short(["small", "large"], 9, 100)) == ["small"]
 
 
 @pytest.mark.parametrize("run_id", [each for each in HOSTILE if each.isprintable() and "/" not in each])
 def test_ids_are_kept_apart_whatever_they_are_made_of(store: Store, run_id: str) -> None:
     expected = with_entries(store, run_id, [an_entry("mine")])
     with_entries(store, "other", [an_entry("theirs")])
-    found = store.load_short([run_id, "other"], 9)
+    found = store.load_short([run_id, "other"], 9, 999)
     assert by_location(found[run_id]) == expected
     assert list(by_location(found["other"])) == ["theirs"]
 
 
 def test_of_no_runs_there_are_no_histories(store: Store) -> None:
     with_entries(store, "run", [an_entry()])
-    assert store.load_short([], 9) == {}
+    assert store.load_short([], 9, 999) == {}
 
 
 def test_observed_or_not_the_answer_is_the_same(postgres_store: PostgresStore) -> None:
     for run_id in "ab":
         with_entries(postgres_store, run_id, [a_full_entry("x", "ä\x1a"), an_entry("y")])
-    plain = postgres_store.load_short(["a", "b"], 5)
+    plain = postgres_store.load_short(["a", "b"], 5, 999)
     with CaptureQueriesContext(connections[POSTGRES]) as captured:
-        observed: Any = postgres_store.load_short(["a", "b"], 5)
+        observed: Any = postgres_store.load_short(["a", "b"], 5, 999)
     assert len(captured) == 1
     assert {run: by_location(entries) for run, entries in observed.items()} == {
         run: by_location(entries) for run, entries in plain.items()
