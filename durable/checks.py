@@ -14,6 +14,7 @@ E007    `RQ_QUEUES` lacks a queue that runs would go to
 E008    two functions have one workflow name
 E009    `RETENTION` says something that is no time, state or workflow
 E010    the redaction hook cannot be imported or called
+E011    an isolation level on PostgreSQL other than READ COMMITTED
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
 E021    the tasks backend names a queue that RQ lacks (likewise)
 W081    a queue without the JSON serializer
@@ -36,7 +37,7 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
-from django.db import router
+from django.db import connections, router
 from django.utils.module_loading import import_string
 
 from durable import registry
@@ -46,6 +47,7 @@ __all__ = [
     "check_atomic_requests",
     "check_codec",
     "check_database",
+    "check_isolation",
     "check_queues",
     "check_redaction",
     "check_retention",
@@ -220,6 +222,21 @@ def check_database(**_: object) -> list[CheckMessage]:
     advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
     hint = f"{advice}DATABASES has {', '.join(settings.DATABASES) or 'none'}."
     return [Error(f'DURABLE["DATABASE"], "{conf.DATABASE}", is no database.', hint=hint, id="durable.E006")]
+
+
+@register(TAG)
+def check_isolation(**_: object) -> list[CheckMessage]:
+    """Who waited for a row's lock decides by its newest version, which takes READ COMMITTED."""
+    if conf.DATABASE not in list(connections) or (connection := connections[conf.DATABASE]).vendor != "postgresql":
+        return []
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel  # there is a psycopg to import, then
+
+    level = connection.settings_dict["OPTIONS"].get("isolation_level")
+    if level in (None, IsolationLevel.READ_COMMITTED):
+        return []
+    message = f'The database "{conf.DATABASE}" has another isolation level than READ COMMITTED.'
+    hint = 'Leave "isolation_level" out of its OPTIONS, and ask for another level in the transactions that need it.'
+    return [Error(message, hint=hint, id="durable.E011")]
 
 
 @register(TAG)

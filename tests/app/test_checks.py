@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, run_checks
+from django.db import connection
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from django.db.models import Model
 from django.test import override_settings
 
@@ -244,6 +246,20 @@ class TestDatabase:
             assert checks.check_router() == checks.check_atomic_requests() == []
         assert ids(messages) == ["durable.E006"]
         assert 'Did you mean "default"?' in str(messages[0].hint)
+
+    @pytest.mark.parametrize(
+        ("options", "found"),
+        [
+            ({}, []),
+            ({"isolation_level": IsolationLevel.READ_COMMITTED}, []),
+            ({"isolation_level": IsolationLevel.REPEATABLE_READ}, ["durable.E011"]),
+            ({"isolation_level": IsolationLevel.SERIALIZABLE.value}, ["durable.E011"]),
+        ],
+    )
+    def test_isolation(self, options: dict[str, Any], found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+        expected = found if connection.vendor == "postgresql" else []
+        assert ids(checks.check_isolation()) == expected
 
     @pytest.mark.parametrize(
         ("mine", "atomic", "found"),
