@@ -12,7 +12,7 @@ from django.db import connection, connections, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import bell, crew, holding, line, slots, supervisor
+from durable import crew, line, slots
 from durable.core.entries import RunRecord, RunState
 from durable.core.errors import LeaseLost
 from durable.crew import Crew
@@ -24,7 +24,11 @@ from tests.app.runs import Passes, finish, new_runs, park
 from tests.app.test_bell import jobs, take_job
 from tests.app.test_worker import eventually, only_with_a_server, state
 
-pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection")]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis_connection", "unlogged"),
+]
 QUEUE = "default"
 WAIT = 60.0  # seconds until a test gives up
 
@@ -32,13 +36,6 @@ WAIT = 60.0  # seconds until a test gives up
 @pytest.fixture
 def store() -> Store:
     return store_for("default")
-
-
-@pytest.fixture(autouse=True)
-def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is logged seldom is logged in each test."""
-    for module in (bell, holding, supervisor):
-        monkeypatch.setattr(module._log_this, "_said", {})
 
 
 @pytest.fixture

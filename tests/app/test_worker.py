@@ -15,7 +15,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 from django.test import override_settings
 from django.utils import timezone, translation
 
-from durable import bell, holding, process, rings, stopping, supervisor, worker
+from durable import bell, process, rings, stopping, supervisor, worker
 from durable.conf import conf
 from durable.core.entries import RunRecord, RunState
 from durable.core.errors import LeaseLost, PassAborted
@@ -27,20 +27,17 @@ from durable.worker import Shift
 from tests.app.runs import Passes, finish, new_runs, park
 from tests.app.test_bell import jobs, take_job
 
-pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection")]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis_connection", "unlogged"),
+]
 QUEUE = "default"
 
 
 @pytest.fixture
 def store() -> Store:
     return store_for("default")
-
-
-@pytest.fixture(autouse=True)
-def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is logged seldom is logged in each test."""
-    for module in (bell, holding, supervisor):
-        monkeypatch.setattr(module._log_this, "_said", {})
 
 
 def state(store: Store, run_id: str) -> RunRecord:
