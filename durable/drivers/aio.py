@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 
 from asgiref.sync import async_to_sync
 
 from durable.core.current import running_step
-from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
+from durable.core.effects import SAVE, Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
 from durable.core.errors import ControlFlow, Evicted
 from durable.core.scope import Scope
 from durable.drivers.home import Home, Outcome, call_there, unwrapped, whole
@@ -23,8 +23,6 @@ from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.sync import call_atomically, call_unawaited, exited, within_timeout
 
 __all__ = ["AsyncDriver"]
-
-_JOURNAL_ALONE: Final = Save()
 
 
 class AsyncDriver:
@@ -104,7 +102,7 @@ class AsyncDriver:
     # -- effects
 
     async def _save(self, effect: Save) -> None:
-        if effect == _JOURNAL_ALONE:
+        if effect == SAVE:
             await self._save_gathered()
         else:
             await self._home.call(self.host.save, effect)
@@ -119,7 +117,7 @@ class AsyncDriver:
             return
         _, error = await whole(gathering.save)
         if error is not None:  # which may be about the other branch alone
-            await self._home.call(self.host.save, _JOURNAL_ALONE)
+            await self._home.call(self.host.save, SAVE)
 
     async def _call(self, effect: Call) -> Any:
         if effect.record is not None:
@@ -230,7 +228,7 @@ class _Gathering:
 
     def begin(self, host: Host) -> None:
         self.has_begun = True
-        host.save(_JOURNAL_ALONE)
+        host.save(SAVE)
 
 
 def _resumed(resume: Callable[[Any], Effect], value: Any) -> tuple[Effect | None, Any]:

@@ -1,8 +1,9 @@
 """The store for PostgreSQL: one statement, one round trip and one commit for each thing that the engine does.
 
 What it does often it leaves to functions of the database's (`durable.store.functions`). Keeps no state in the session
-(no prepared statements, no advisory locks), so that a pooler in transaction mode may stand between. Relies on READ
-COMMITTED, Django's default: after a wait for a row's lock its newest version decides.
+(no advisory locks, and prepared statements only where `DURABLE["PREPARED_STATEMENTS"]` allows them), so that a pooler in
+transaction mode may stand between. Relies on READ COMMITTED, Django's default: after a wait for a row's lock its newest
+version decides.
 """
 
 from __future__ import annotations
