@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Q, Sum
 
 from durable.conf import conf
-from durable.core.entries import Kind
-from durable.models import Attempt, Entry, Run
+from durable.core.entries import Status
+from durable.inspection.histories import OfRun
+from durable.models import Attempt, EntryMetadata, Run
 
 __all__ = ["Progress", "progress_of"]
 
@@ -26,23 +27,24 @@ class Progress:
 
 def progress_of(run: Run) -> Progress:
     """The run's progress; two statements."""
-    took = ExpressionWrapper(F("metadata__completed_at") - F("metadata__last_attempt_at"), output_field=DurationField())
+    # steps alone make attempts
+    took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
     found = (
-        Entry.objects.using(conf.DATABASE)
-        .filter(run=run)
+        EntryMetadata.objects.using(conf.DATABASE)
+        .filter(OfRun(run.id))
         .aggregate(
-            entries=Count("id"),
-            completed=Count("id", filter=Q(metadata__status="completed")),
-            ordinal=Max("ordinal"),
-            finished=Max("metadata__finished_ordinal"),
-            attempts=Sum("metadata__attempts"),
-            compensated=Count("metadata__rollback_completed_at"),
-            active=Sum(took, filter=Q(kind=Kind.STEP.value)),
+            entries=Count("entry_id"),
+            completed=Count("entry_id", filter=Q(status=Status.COMPLETED.value)),
+            newest=Max("entry_id"),
+            finished=Max("finished_ordinal"),
+            attempts=Sum("attempts"),
+            compensated=Count("rollback_completed_at"),
+            active=Sum(took),
         )
     )
     lost = ExpressionWrapper(F("finished_at") - F("started_at"), output_field=DurationField())
     failed = Attempt.objects.using(conf.DATABASE).filter(run=run).aggregate(took=Sum(lost), number=Count("id"))
-    parts = [found[name] for name in ("entries", "completed", "ordinal", "finished", "attempts", "compensated")]
+    parts = [found[name] for name in ("entries", "completed", "newest", "finished", "attempts", "compensated")]
     row = [run.signal, run.fence, run.state, run.request, run.messages, run.wake_at, run.summary, failed["number"]]
     active = sum(each.total_seconds() for each in (found["active"], failed["took"]) if each is not None)
     return Progress(

@@ -1,113 +1,126 @@
-"""Runs by the million, for looking at how the pages bear it: `python -m tests.admin.bigdata --runs 1000000`.
+"""Runs by the million, as a busy site leaves them, for looking at how the pages bear it.
 
-Fills the database that DATABASE_URL names with rows that look like a busy site's, most of them completed; one run,
-`long-history`, has a history of many entries. PostgreSQL only: the rows are made there. Then it measures the pages.
+Most runs are completed; the others are in every state that a run can be in, and the newest are still under way. One of them,
+`LONG`, has a history of many entries. PostgreSQL only: the rows are made there.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import statistics
-import sys
-import time
+import json
 
-__all__ = ["ENTRIES", "RUNS", "fill"]
+from django.db import connection
 
-RUNS = """
+__all__ = ["LONG", "fill"]
+
+LONG = "long-history"
+_WORKER = "orders-1:4711:0f3a"
+_TRACEBACK = "Traceback (most recent call last):\n" + "".join(
+    f'  File "/srv/shop/orders/{name}.py", line {17 * number}, in {name}\n    return {name}_of(order, {number})\n'
+    for number, name in enumerate(("charge", "price", "account", "bank", "session", "answer", "headers", "wait"), 2)
+)
+
+#: One every 0.1 seconds, the last one now. Parameters: runs, worker, traceback.
+_RUNS = """
 INSERT INTO durable_run (id, workflow, queue, state, input, output, error, origins, waiting_for, summary, wake_at, fence,
-  worker, crashes, signal, messages, request, request_reason, outcome, generations, seed, created_at, started_at, finished_at)
-SELECT 'run-' || lpad(n::text, 8, '0'), 'big.workflow_' || (n % 7), CASE n % 10 WHEN 0 THEN 'high' ELSE 'default' END,
+  worker, lease_expires_at, crashes, signal, messages, request, request_reason, outcome, generations, seed, created_at,
+  started_at, finished_at)
+SELECT 'run-' || lpad(n::text, 8, '0'), 'big.workflow_' || mod(n, 7), CASE mod(n, 10) WHEN 0 THEN 'high' ELSE 'default' END,
   state, '{"args":[' || n || '],"kwargs":{}}', CASE state WHEN 'completed' THEN '"done"' END,
-  CASE state WHEN 'failed' THEN '{"type": "StepExhaustedError", "message": "step \\"charge\\" failed on its last attempt: '
-    || 'Timeout: no answer for ' || n || '", "traceback": "Traceback (most recent call last): ..."}' END,
-  CASE state WHEN 'failed' THEN '["charge"]' ELSE '[]' END,
-  CASE state WHEN 'sleeping' THEN '/approved/' ELSE '' END,
-  CASE state WHEN 'sleeping' THEN 'waiting for a message in approved' ELSE '' END,
-  CASE state WHEN 'sleeping' THEN now() + interval '1 day' END, 1, '', 0, 1, 0, '', '', '', '{}', '',
-  at, at, CASE WHEN state IN ('completed', 'failed', 'cancelled') THEN at + interval '3 seconds' END
+  CASE WHEN has_failed THEN '{"type": "StepExhaustedError", "message": "step \\"charge\\" failed on its last attempt: '
+    || 'TimeoutError: no answer for ' || n || '", "traceback": ' || %(traceback)s || '}' END,
+  CASE WHEN has_failed THEN '["charge"]' ELSE '[]' END,
+  CASE WHEN state = 'sleeping' AND is_asked THEN '/approved/' ELSE '' END,
+  CASE WHEN state <> 'sleeping' THEN '' WHEN is_asked THEN 'waiting for a message in approved' ELSE 'asleep in "nap"' END,
+  CASE state WHEN 'pending' THEN at WHEN 'running' THEN at WHEN 'rolling_back' THEN now() + interval '1 hour'
+    WHEN 'sleeping' THEN CASE WHEN NOT is_asked THEN now() + interval '1 day' END END,
+  CASE state WHEN 'pending' THEN 0 ELSE 1 END, CASE state WHEN 'running' THEN %(worker)s ELSE '' END,
+  CASE state WHEN 'running' THEN now() + interval '30 seconds' END, 0, 1, 0, '', '',
+  CASE state WHEN 'rolling_back' THEN 'failed' ELSE '' END, '{}', '', at, CASE WHEN state <> 'pending' THEN at END,
+  CASE WHEN state IN ('completed', 'failed', 'cancelled') THEN at + interval '3 seconds' END
 FROM (
-  SELECT n, now() - (%(runs)s - n) * interval '0.1 second' AS at,
-    CASE WHEN n %% 500 = 1 THEN 'failed' WHEN n %% 50 = 2 THEN 'sleeping' WHEN n %% 1000 = 3 THEN 'cancelled'
-      ELSE 'completed' END AS state
-  FROM generate_series(1, %(runs)s) AS n
+  SELECT *, mod(n, 100) = 2 AS is_asked, state IN ('failed', 'rolling_back') AS has_failed
+  FROM (
+    SELECT n, now() - (%(runs)s - n) * interval '0.1 second' AS at,
+      CASE WHEN n > %(runs)s - 20 THEN 'pending' WHEN n > %(runs)s - 40 THEN 'running' WHEN mod(n, 100) = 1 THEN 'failed'
+        WHEN mod(n, 50) = 2 THEN 'sleeping' WHEN mod(n, 1000) = 3 THEN 'cancelled' WHEN mod(n, 2000) = 4 THEN 'paused'
+        WHEN mod(n, 5000) = 5 THEN 'rolling_back' ELSE 'completed' END AS state
+    FROM generate_series(1, %(runs)s) AS n
+  ) AS moved
 ) AS made
-""".replace("n % 7", "n %% 7").replace("n % 10 ", "n %% 10 ")
+"""
 
-ENTRIES = """
-WITH run AS (
-  INSERT INTO durable_run (id, workflow, queue, state, input, origins, waiting_for, summary, wake_at, fence, worker, crashes,
-    signal, messages, request, request_reason, outcome, generations, seed, created_at, started_at)
-  VALUES ('long-history', 'big.long', 'default', 'sleeping', '{"args":[],"kwargs":{}}', '[]', '', 'asleep in "nap"',
-    now() + interval '1 day', 1, '', 0, 1, 0, '', '', '', '{}', '', now() - interval '1 hour', now() - interval '1 hour')
-  RETURNING id),
-entry AS (
-  INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
-  SELECT run.id, 'step ' || n, 'step', 2 * n, '"' || n || '"', '[' || n || ']', '{}'
-  FROM run, generate_series(1, %(entries)s) AS n RETURNING id, ordinal)
+#: As old as the oldest of the others, and asleep. Parameters: long, runs.
+_LONG_RUN = """
+INSERT INTO durable_run (id, workflow, queue, state, input, origins, waiting_for, summary, wake_at, fence, worker, crashes,
+  signal, messages, request, request_reason, outcome, generations, seed, created_at, started_at)
+SELECT %(long)s, 'big.long', 'default', 'sleeping', '{"args":[],"kwargs":{}}', '[]', '', 'asleep in "nap"',
+  now() + interval '1 day', 1, '', 0, 1, 0, '', '', '', '{}', '', at, at
+FROM (SELECT now() - %(runs)s * interval '0.1 second' AS at) AS oldest
+"""
+
+#: The history of the long run, which ends with a sleep, and one step of every other run that has begun, in the order in which
+#: they were recorded: those of the long run lie scattered among the others. Parameters: long, entries.
+_ENTRIES = """
+INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
+SELECT run_id, location, kind, ordinal, output, arguments, data FROM (
+  SELECT id AS run_id, 'step ' || n AS location, 'step' AS kind, 2 * n AS ordinal,
+    '"' || repeat('x', 30) || '"' AS output, '[' || n || ']' AS arguments, '{}' AS data,
+    created_at + n * (now() - created_at) / %(entries)s AS at
+  FROM durable_run, generate_series(1, %(entries)s - 1) AS n WHERE id = %(long)s
+  UNION ALL
+  SELECT id, 'nap', 'sleep', 2 * %(entries)s, NULL, NULL, '{"state":"pending"}', now()
+  FROM durable_run WHERE id = %(long)s
+  UNION ALL
+  SELECT id, 'charge', 'step', 0, CASE WHEN state NOT IN ('failed', 'running') THEN '"paid"' END, NULL,
+    CASE state WHEN 'failed' THEN '{"failure":{"kind":"exhausted","raises":"exhausted"}}' ELSE '{}' END, created_at
+  FROM durable_run WHERE id <> %(long)s AND state <> 'pending'
+) AS recorded
+ORDER BY at
+"""
+
+#: Every fiftieth step of the long run took two attempts. Parameters: long, entries.
+_METADATA = """
 INSERT INTO durable_entrymetadata (entry_id, status, attempts, created_at, last_attempt_at, completed_at, finished_ordinal)
-SELECT id, 'completed', 1, now() - interval '1 hour' + ordinal * interval '0.1 second',
-  now() - interval '1 hour' + ordinal * interval '0.1 second', now() - interval '1 hour' + ordinal * interval '0.1 second',
-  ordinal + 1
-FROM entry
+SELECT id, status, attempts, at, CASE WHEN kind = 'step' THEN at END,
+  CASE status WHEN 'completed' THEN at + interval '0.01 second' END, CASE status WHEN 'completed' THEN ordinal + 1 END
+FROM (
+  SELECT entry.*, created_at + ordinal * (now() - created_at) / (2 * %(entries)s) AS at,
+    CASE WHEN kind = 'sleep' THEN 'pending' WHEN state = 'failed' THEN 'exhausted' WHEN state = 'running' THEN 'running'
+      ELSE 'completed' END AS status,
+    CASE WHEN kind = 'sleep' THEN 0 WHEN state = 'failed' THEN 4 WHEN run.id = %(long)s AND mod(ordinal, 100) = 0 THEN 2
+      ELSE 1 END AS attempts
+  FROM durable_entry AS entry JOIN durable_run AS run ON run.id = entry.run_id
+) AS told
+ORDER BY id
+"""
+
+#: Of failed runs all four, of the long run the first of two. Parameters: long, worker, traceback.
+_ATTEMPTS = """
+INSERT INTO durable_attempt (run_id, location, number, worker, started_at, finished_at, error)
+SELECT run_id, location, number, %(worker)s, at, at + interval '0.01 second',
+  '{"type": "TimeoutError", "message": "no answer", "traceback": ' || %(traceback)s || '}'
+FROM (
+  SELECT id AS run_id, 'charge' AS location, number, created_at + number * interval '0.5 second' AS at
+  FROM durable_run, generate_series(1, 4) AS number WHERE state = 'failed'
+  UNION ALL
+  SELECT entry.run_id, location, 1, m.created_at - interval '0.1 second'
+  FROM durable_entry AS entry JOIN durable_entrymetadata AS m ON m.entry_id = entry.id
+  WHERE run_id = %(long)s AND attempts > 1
+) AS failed
+ORDER BY at
 """
 
 
 def fill(*, runs: int, entries: int) -> None:
-    """Insert that many runs, and one with that many entries; then let the database learn of its new size."""
-    from django.db import connection
-
+    """Insert that many runs with a step each, and one with that many entries; then let the database learn of its new size."""
+    given: dict[str, str | int] = {
+        "runs": runs,
+        "entries": entries,
+        "long": LONG,
+        "worker": _WORKER,
+        "traceback": json.dumps(_TRACEBACK),
+    }
     with connection.cursor() as cursor:
-        cursor.execute(RUNS, {"runs": runs})
-        cursor.execute(ENTRIES, {"entries": entries})
-        cursor.execute("ANALYZE durable_run, durable_entry, durable_entrymetadata")
-
-
-def main() -> None:
-    """Fill and measure: the server's time for each page, the median of some."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=1_000_000)
-    parser.add_argument("--entries", type=int, default=10_000)
-    given = parser.parse_args()
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
-
-    import django
-
-    django.setup()
-    from django.contrib.auth.models import User
-    from django.test import Client
-    from django.test.utils import setup_test_environment
-
-    from durable.models import Run
-
-    setup_test_environment()
-    if not Run.objects.filter(pk="long-history").exists():
-        began = time.perf_counter()
-        fill(runs=given.runs, entries=given.entries)
-        sys.stdout.write(f"{given.runs:,} runs made in {time.perf_counter() - began:.0f} s\n")
-    client = Client()
-    client.force_login(User.objects.get_or_create(username="big", is_staff=True, is_superuser=True)[0])
-    for address in (
-        "/admin/durable/run/",
-        "/admin/durable/run/?state=failed",
-        "/admin/durable/run/?state=failed&state=sleeping",
-        "/admin/durable/run/?workflow=big.workflow_3",
-        "/admin/durable/run/?q=run-0001",
-        "/admin/durable/run/?q=no answer",
-        "/admin/durable/run/?queue=nobody",
-        "/admin/durable/run/?waiting=approved",
-        "/admin/durable/",
-        "/admin/durable/run/long-history/change/",
-        "/admin/durable/run/long-history/live/",
-    ):
-        took = []
-        for _ in range(7):
-            began = time.perf_counter()
-            response = client.get(address)
-            took.append(time.perf_counter() - began)
-            assert response.status_code == 200, response.status_code
-        sys.stdout.write(f"{statistics.median(took) * 1000:7.0f} ms  {address}\n")
-
-
-if __name__ == "__main__":
-    main()
+        for statement in (_RUNS, _LONG_RUN, _ENTRIES, _METADATA, _ATTEMPTS):
+            cursor.execute(statement, given)
+        cursor.execute("ANALYZE durable_run, durable_entry, durable_entrymetadata, durable_attempt")

@@ -13,13 +13,14 @@ from django.utils import timezone
 from durable.inspection import RunFilter, list_runs
 from durable.inspection.runs import WINDOW
 from durable.models import Run
-from tests.admin.bigdata import fill
+from tests.admin.bigdata import LONG, fill
 from tests.admin.test_pages import url
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
 
 RUNS = 40_000
 ENTRIES = 1_000
+GROWING = {"durable_run", "durable_entry", "durable_entrymetadata", "durable_attempt"}
 LISTS = [
     "",
     "?state=failed",
@@ -49,7 +50,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def plans(queries: CaptureQueriesContext) -> Iterator[tuple[str, dict[str, Any]]]:
     for query in queries.captured_queries:
-        if '"durable_run"' in query["sql"] and "SELECT" in query["sql"]:
+        if any(f'"{table}"' in query["sql"] for table in GROWING) and "SELECT" in query["sql"]:
             with connection.cursor() as cursor:
                 cursor.execute("EXPLAIN (FORMAT JSON) " + query["sql"].replace("%", "%%"), [])
                 [[explained]] = cursor.fetchall()
@@ -58,12 +59,12 @@ def plans(queries: CaptureQueriesContext) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def scans(queries: CaptureQueriesContext) -> list[str]:
-    """Statements that would read the table of runs, or sort more of it than a page has."""
+    """Statements that would read a table of runs or of their histories, or sort more of it than a page has."""
     return [
         f"{node['Node Type']} in {sql[:300]}"
         for sql, plan in plans(queries)
         for node in nodes(plan)
-        if (node["Node Type"] == "Seq Scan" and node.get("Relation Name") == "durable_run")
+        if (node["Node Type"] == "Seq Scan" and node.get("Relation Name") in GROWING)
         or (node["Node Type"] in {"Sort", "Incremental Sort"} and node["Plan Rows"] > 1_000)
     ]
 
@@ -79,7 +80,7 @@ def test_lists_follow_an_index_and_cost_a_constant_number_of_statements(crowd: N
 
 
 def test_the_overview_and_a_long_history_do_too(crowd: None, operator: Client) -> None:
-    for address in ("/admin/durable/", url("change", "long-history")):
+    for address in ("/admin/durable/", url("change", LONG), url("live", LONG)):
         with CaptureQueriesContext(connection) as queries:
             assert operator.get(address).status_code == 200
         assert scans(queries) == [], address
@@ -87,7 +88,7 @@ def test_the_overview_and_a_long_history_do_too(crowd: None, operator: Client) -
 
 
 def test_a_long_history_is_paged_and_its_drawing_capped(crowd: None, operator: Client) -> None:
-    page = operator.get(url("change", "long-history"), {"start": "400"})
+    page = operator.get(url("change", LONG), {"start": "400"})
     assert (page.context["tree"].start, page.context["tree"].total) == (400, ENTRIES)
     assert page.content.decode().count("<rect") <= 400
     assert "step 401" in page.content.decode()

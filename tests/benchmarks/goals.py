@@ -48,6 +48,10 @@ GOALS = (
     Goal("growth with 10x sleeping runs", "", "at most", 1.2),
     Goal("growth with 10x completed runs", "", "at most", 1.2),
     Goal("growth of a claim with 10x due runs", "", "at most", 1.5),
+    Goal("changelist", "", "at most", 100, "ms"),
+    Goal("changelist, one state", "", "at most", 100, "ms"),
+    Goal("changelist, a search", "", "at most", 100, "ms"),
+    Goal("page of a run", "", "at most", 300, "ms"),
 )
 
 

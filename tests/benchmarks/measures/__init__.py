@@ -14,6 +14,7 @@ from tests.benchmarks.measures import (  # noqa: I001  # the order of a round: w
     loops,
     fan_out,
     growth,
+    pages,
 )
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "joins",
     "loops",
     "messages",
+    "pages",
     "replay",
     "runs",
     "starts",

@@ -1,0 +1,90 @@
+"""The admin's pages over tables that have grown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from http.cookies import SimpleCookie
+from io import BytesIO
+from statistics import median
+from typing import Any
+from urllib.parse import unquote
+from wsgiref.types import WSGIApplication
+from wsgiref.util import setup_testing_defaults
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.wsgi import get_wsgi_application
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from tests.admin.bigdata import LONG, fill
+from tests.benchmarks.measuring import Bench, Figure, measure, seconds
+from tests.benchmarks.passing import TABLES, empty_tables
+
+
+@measure("pages")
+def pages(bench: Bench) -> Iterator[Figure]:
+    """What the server takes for a page of the admin among 1,000,000 runs, one of which has 10,000 entries: ms, the median of 30.
+
+    The list as it opens, of the failed runs, and of those failed runs whose error has a text that none has, so that the whole
+    window is looked through; the long run's page as it opens, at the end of its history; the overview. A superuser's requests, one after
+    the other, through the WSGI application, middleware and session included. Shows neither a WSGI server nor a
+    browser nor what others ask meanwhile; and no run of many messages, which a page shows thirty of.
+    """
+    lists = reverse("admin:durable_run_changelist")
+    addresses = {
+        "changelist": lists,
+        "changelist, one state": f"{lists}?state=failed",
+        "changelist, a search": f"{lists}?state=failed&q=a+text+that+none+has",
+        "page of a run": reverse("admin:durable_run_change", args=[LONG]),
+        "overview": reverse("admin:app_list", args=["durable"]),
+    }
+    try:
+        fill(runs=bench.size(1_000_000, 20_000), entries=bench.size(10_000, 1000))
+        with connection.cursor() as cursor:
+            cursor.execute(f"VACUUM (ANALYZE) {TABLES}")  # tables that have grown by and by have been vacuumed
+        browser = _Browser()
+        for name, address in addresses.items():
+            times = [seconds(partial(browser.get, address)) for _ in range(bench.size(32, 12))]
+            yield Figure(name, median(times[2:]) * 1000, "ms")  # the first ones load templates and warm caches
+    finally:
+        empty_tables()
+
+
+class _Browser:
+    """Somebody who is logged in and may do everything."""
+
+    def __init__(self) -> None:
+        user, _ = User.objects.get_or_create(username="benchmark", is_staff=True, is_superuser=True)
+        client = Client()
+        client.force_login(user)
+        session = client.cookies[settings.SESSION_COOKIE_NAME].value
+        self._cookies = SimpleCookie({settings.SESSION_COOKIE_NAME: session}).output(header="", sep=";").strip()
+        self._application: WSGIApplication = get_wsgi_application()
+
+    def get(self, address: str) -> bytes:
+        """The page. Raises RuntimeError for any other answer than a page."""
+        path, _, query = address.partition("?")
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": unquote(path),
+            "QUERY_STRING": query,
+            "HTTP_COOKIE": self._cookies,
+            "wsgi.input": BytesIO(),
+        }
+        setup_testing_defaults(environ)
+        answered: list[str] = []
+
+        def start(status: str, *_: Any) -> Any:
+            answered.append(status)
+
+        response = self._application(environ, start)
+        try:
+            body = b"".join(response)
+        finally:
+            response.close()  # type: ignore[attr-defined]  # Django's responses have one; it ends the request
+        if answered != ["200 OK"]:
+            raise RuntimeError(f"{address} was answered with {answered[0]}, not with a page")
+        return body
