@@ -7,7 +7,7 @@ a loop or a race has thrown away is said where it stood.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db.models import BooleanField, ExpressionWrapper, Q
@@ -51,7 +51,7 @@ class Node:
     note: str = ""
     is_winner: bool = False
     size: int = 1  # nodes in it, itself included
-    children: list[Node] = field(default_factory=list)
+    children: Sequence[Node] = ()
 
     @property
     def is_open(self) -> bool:
@@ -62,6 +62,13 @@ class Node:
     def needs_attention(self) -> bool:
         """Whether something in it has failed."""
         return self.status in (Status.FAILED, Status.EXHAUSTED)
+
+    def add(self, child: Node) -> None:
+        """Put a node at the end of what is in it. Most nodes of a long history never get a list of their own."""
+        if isinstance(self.children, list):
+            self.children.append(child)
+        else:
+            self.children = [*self.children, child]
 
     def walk(self) -> Iterator[Node]:
         """Itself and all in it, in the order in which they are shown."""
@@ -159,7 +166,10 @@ class _Builder:
                 depth=0 if parent is None else parent.depth + 1,
             )
             self._nodes[location] = node
-            (self.roots if parent is None else parent.children).append(node)
+            if parent is None:
+                self.roots.append(node)
+            else:
+                parent.add(node)
         return node
 
     def _scope_kind(self, around: str, segment: str) -> str:
@@ -240,7 +250,7 @@ def _tell_branches(node: Node, data: dict[str, Any], known: Mapping[str, Node]) 
         if branch is None:
             branch = Node(location=location, title=name, kind="branch", status=told["status"], depth=node.depth + 1)
             branch.position = node.position
-            node.children.append(branch)
+            node.add(branch)
         if branch.entry_id is None:
             branch.status = told["status"]
             branch.is_winner = name == data.get("winner")
