@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import signal
+import threading
 import time
 from types import FrameType
 from typing import Any
@@ -43,6 +44,7 @@ logger = logging.getLogger("durable.worker")
 
 __all__ = ["KnowsDurable", "ReadsJson", "SimpleWorker", "Worker"]
 
+FAREWELL = 2.0  # seconds that the end of a worker waits until its listening to commands has ended
 SIGN_EVERY = (
     15.0  # seconds; RQ forgets a worker that has been silent for more than a minute longer than it waits for jobs
 )
@@ -116,6 +118,19 @@ class KnowsDurable:
                 again.execute()
         self._seen_at = time.monotonic()
         return answers
+
+    def unsubscribe(self) -> None:
+        """Listen to RQ's commands no longer; a worker that ends waits a moment for that, and no longer.
+
+        Some versions of redis-py, from 5.3 on, wait for themselves for ever where the listening connection is broken.
+        """
+        farewell = threading.Thread(target=self._unsubscribe, name="durable-farewell", daemon=True)
+        farewell.start()
+        farewell.join(FAREWELL)
+
+    def _unsubscribe(self) -> None:
+        with contextlib.suppress(RedisError, OSError):  # a Redis that is away has no subscribers
+            super().unsubscribe()  # type: ignore[misc]  # RQ's worker's
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
         """Note when the job ended. RQ tells Redis as well, of a job of ours that is gone the moment after."""

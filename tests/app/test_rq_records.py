@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
-from rq import Queue
+import rq
+from rq import Queue, get_current_job
 from rq.executions import Execution
 from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.suspension import resume, suspend
 from rq.utils import as_text
 
-from durable import bell
+from durable import bell, rq_workers
 from durable.rings import JOB
 from durable.rq_workers import SimpleWorker
 from durable.stopping import stop
@@ -193,8 +195,52 @@ def test_somebodys_own_job_of_the_same_function_keeps_its_result(
     assert queue.finished_job_registry.count == 1
 
 
+def test_a_stock_worker_leaves_nothing_of_a_job_either(
+    queue: Queue, connection: redis.Redis, working: Callable[..., None]
+) -> None:
+    seen: list[str] = []
+
+    def look(_name: str) -> None:
+        job = get_current_job()
+        assert job is not None
+        seen.append(job.worker_name or "")  # by which the job asks whether the worker is to stop
+
+    working(look)
+    stock = rq.SimpleWorker([queue], connection=connection, serializer=JSONSerializer)
+    bell.ring(QUEUE)
+    stock.work(burst=True, logging_level="CRITICAL")
+    assert seen == [stock.name]
+    assert records(connection) == set()
+
+
 def test_other_jobs_are_left_to_rq(worker: SimpleWorker, queue: Queue) -> None:
     job = queue.enqueue("builtins.len", "four", result_ttl=60)
     serve(worker)
     assert (job.return_value(), told(worker)["successful_job_count"]) == (4, "1")
     assert queue.started_job_registry.count == 0
+
+
+def test_a_worker_ends_whose_farewell_to_the_channel_of_commands_does_not(
+    queue: Queue, connection: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with versions of redis-py in which a subscriber that has to connect anew waits for itself."""
+    monkeypatch.setattr(rq_workers, "FAREWELL", 0.01)
+    worker = SimpleWorker([queue], connection=connection)
+    never, begun = threading.Event(), threading.Event()
+    worker.subscribe()  # type: ignore[no-untyped-call]  # RQ's own
+    assert worker.pubsub is not None
+    unsubscribe = worker.pubsub.unsubscribe
+
+    def wait() -> None:
+        begun.set()
+        assert never.wait(120)
+        unsubscribe()  # type: ignore[no-untyped-call]  # RQ's own
+
+    monkeypatch.setattr(worker.pubsub, "unsubscribe", wait)
+    ending = threading.Thread(target=worker.teardown, daemon=True)
+    ending.start()
+    assert begun.wait(60)
+    ending.join(30)
+    has_ended = not ending.is_alive()
+    never.set()
+    assert has_ended
