@@ -27,6 +27,7 @@ from tests.app.test_worker import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 ROOT = Path(__file__).resolve().parents[2]
+JSON = "rq.serializers.JSONSerializer"
 
 
 @pytest.fixture
@@ -274,8 +275,8 @@ class TestRqworker:
         "arguments",
         [
             ("default",),
-            ("default", "--worker-class", "rq.Worker", "--serializer", "rq.serializers.JSONSerializer"),
-            ("default", "--worker-class", "rq.SimpleWorker", "--serializer", "rq.serializers.JSONSerializer"),
+            ("default", "--worker-class", "rq.Worker", "--serializer", JSON),
+            ("default", "--worker-class", "rq.SimpleWorker", "--serializer", JSON),
         ],
         ids=["default", "stock", "stock, simple"],
     )
@@ -293,6 +294,32 @@ class TestRqworker:
         assert (found.lease_expires_at, found.crashes) == (None, 0)
         assert len(jobs()) == 1  # for the next worker
         assert redis_client.rq_queue("default").failed_job_registry.count == 0
+
+    def test_a_stock_work_horse_that_is_killed_takes_no_run_and_no_worker_along(
+        self, store: Store, run: Run, redis_connection: redis.Redis
+    ) -> None:
+        program = run("rqworker", "default", "--worker-class", "rq.Worker", "--serializer", JSON)
+        long = start_run(store, "flows.long", "long")
+        eventually(lambda: len(told(redis_connection)) == 1)
+        horse = int(told(redis_connection)[0].rpartition(" ")[2])
+        assert horse != program.process.pid
+        os.kill(horse, signal.SIGKILL)
+        queue = redis_client.rq_queue("default")
+        eventually(lambda: queue.failed_job_registry.count == 1)
+        redis_connection.set("go long", "1")
+
+        def goes_on() -> bool:
+            bell.ring("default")  # as the sweep of a durable_worker does
+            return is_completed(store, long)
+
+        eventually(goes_on)
+        [failed] = queue.failed_job_registry.get_job_ids()
+        queue.failed_job_registry.requeue(failed)  # as an operator may in django-rq's pages
+        eventually(
+            lambda: (queue.count, queue.started_job_registry.count, queue.failed_job_registry.count) == (0, 0, 0)
+        )
+        assert program.end() == 0
+        assert [line.rpartition(" ")[0] for line in told(redis_connection)] == ["long attempt 1"] * 2 + ["long done"]
 
     def test_a_pickled_job_of_a_queue_without_a_serializer_is_read_too(self) -> None:
         from rq.serializers import DefaultSerializer
