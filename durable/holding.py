@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol, TypeVar
 
+from django.db import Error
 from django.utils import timezone
 
 from durable import bell, redis_client
@@ -44,6 +45,7 @@ logger = logging.getLogger("durable.worker")
 SHIFT: Final = 5.0  # seconds after which a job claims no further runs
 SHORT: Final = 200  # entries of a history that is loaded together with those of other runs
 SMALL: Final = 65_536  # bytes of its payloads
+ASIDE: Final = 0.25  # seconds after which a claimed run is looked at again before its pass begins
 BACKOFF: Final = (0.1, 2.0)  # seconds between two tries while the database is away: the first, the longest
 
 _log_this = redis_client.Seldom()
@@ -118,6 +120,8 @@ class Holder:
     def carry_on(self, record: RunRecord) -> None:
         """Pass a run, unless it is no longer held. Raises only what an ordinary error is not: KeyboardInterrupt, say."""
         eviction, store = Eviction(), self._store_for(record)
+        if self.supervisor.waited(record) >= ASIDE:
+            self._look_again(record)
         if not self.supervisor.begin(record, eviction):
             return
         about = {"run_id": record.id, "workflow": record.workflow}
@@ -138,6 +142,19 @@ class Holder:
         finally:
             self.supervisor.end(record)
             close_stale_connections(thoroughly=False)
+
+    def _look_again(self, record: RunRecord) -> None:
+        """What was asked of a run while it waited is done before its first operation, and what is lost is let go."""
+        lease_until = timezone.now() + timedelta(seconds=conf.LEASE)
+        try:
+            held = self.store.renew([(record.id, record.fence)], lease_until)
+        except Error:  # the pass has to reach the database too, and says so if it cannot
+            close_connections()
+            return
+        if record.id in held:
+            record.request = held[record.id]
+        else:
+            self.supervisor.let_go([record])
 
     def _announce(self, record: RunRecord, outcome: PassOutcome) -> None:
         for queue in outcome.ring:

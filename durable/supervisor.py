@@ -123,7 +123,17 @@ class Supervisor:
         """Take care of the leases of `records`, claimed at the monotonic time `claimed_at`."""
         now = time.monotonic()
         with self._lock:
+            before = [self._held.get(each.id) for each in records]
             self._held.update({each.id: _Held(each, since=now, renewed_at=claimed_at) for each in records})
+        for each in before:  # the lease had run out by the database's clock, if not by ours, or the pass is just over
+            if each is not None and each.eviction is not None:
+                each.eviction.request("lease lost")
+
+    def waited(self, record: RunRecord) -> float:
+        """For how many seconds the run has been held; 0 for one that is not."""
+        with self._lock:
+            held = self._held.get(record.id)
+            return 0.0 if held is None else time.monotonic() - held.since
 
     def begin(self, record: RunRecord, eviction: Evictable) -> bool:
         """The pass of `record` begins. False: it must not, the run is no longer ours or we are to stop."""

@@ -6,6 +6,7 @@ the rows themselves, whose `xmin` is the transaction that wrote them. Each bound
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import tracemalloc
@@ -18,7 +19,7 @@ from asgiref.current_thread_executor import CurrentThreadExecutor
 from django.db import connection
 from django.db.backends.signals import connection_created
 
-from durable import Handle, bell, redis_client
+from durable import Handle, bell, holding, redis_client
 from durable.conf import conf
 from durable.rq_workers import SimpleWorker
 from durable.store import store_for
@@ -39,6 +40,12 @@ from tests.benchmarks.workflows import (
 )
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine runs wait behind others for so long that they are looked at again."""
+    monkeypatch.setattr(holding, "ASIDE", math.inf)
 
 
 def statements_of(work: Callable[[], object]) -> list[str]:
