@@ -6,7 +6,17 @@ __all__ = ["work"]
 
 
 def work(queue: str) -> None:
-    """Pass the due runs of `queue`; see `durable.worker`."""
+    """Pass the due runs of `queue`; see `durable.worker`.
+
+    Sets Django up where no command has done so: in `rq worker`, and in the work horses of RQ's SpawnWorker. Raises
+    ImproperlyConfigured if the environment lacks DJANGO_SETTINGS_MODULE then.
+    """
+    import django
+    from django.apps import apps
+
+    if not apps.ready:
+        django.setup()
+
     from durable import worker
 
     worker.work(queue)

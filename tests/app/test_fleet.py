@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import override_settings
@@ -320,6 +321,32 @@ class TestRqworker:
         )
         assert program.end() == 0
         assert [line.rpartition(" ")[0] for line in told(redis_connection)] == ["long attempt 1"] * 2 + ["long done"]
+
+    def test_a_worker_that_has_not_set_django_up_passes_runs_too(
+        self, store: Store, child_environment: dict[str, str], redis_connection: redis.Redis
+    ) -> None:
+        """RQ's own command, which knows nothing of Django."""
+        run_id = start_run(store, "flows.one", "bare")
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "rq.cli",
+                "worker",
+                "--burst",
+                "--serializer",
+                JSON,
+                "--url",
+                settings.REDIS_URL,
+                "default",
+            ],
+            env={**child_environment, "DJANGO_SETTINGS_MODULE": "tests.app.flows.settings"},
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+        assert is_completed(store, run_id)
 
     def test_a_pickled_job_of_a_queue_without_a_serializer_is_read_too(self) -> None:
         from rq.serializers import DefaultSerializer
