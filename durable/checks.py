@@ -144,6 +144,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,
     "PREPARED_STATEMENTS": (lambda value: isinstance(value, bool), "True or False"),
+    "BUSY_POLL": _DURATION,
     "GUARD": (lambda value: value in GUARDS, f"one of {', '.join(map(repr, GUARDS))}"),
     "RETENTION": (
         lambda value: value is None or isinstance(value, Mapping) or _is_positive_duration(value),

@@ -37,6 +37,8 @@ class Values:
     - `CLAIM_BATCH`: how many due runs a worker claims at once.
     - `PREPARED_STATEMENTS`: whether PostgreSQL sessions may keep what runs send most often; not behind a pooler in
       transaction mode.
+    - `BUSY_POLL`: how long a process looks for PostgreSQL's answer to a call before it sleeps until it comes, 0: not at
+      all. It costs CPU time, and saves the time to wake up.
     - `GUARD`: "off", "warn" or "raise": reserved for a guard of the rules at run time; nothing reads it yet.
     - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
       workflow (`durable.retention.Policy.of`).
@@ -60,6 +62,7 @@ class Values:
     QUEUE: str = "default"
     CLAIM_BATCH: int = 10
     PREPARED_STATEMENTS: bool = False
+    BUSY_POLL: float = 0.0
     GUARD: Literal["off", "warn", "raise"] = "off"
     RETENTION: float | Mapping[str, Any] | None = None
     API_RUNS: str | None = None
@@ -68,7 +71,7 @@ class Values:
 
 
 #: The settings that are durations, or may be one, and so may be given as `timedelta`.
-DURATIONS = frozenset({"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "DIVERGENCE_GRACE", "RETENTION"})
+DURATIONS = frozenset({"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "DIVERGENCE_GRACE", "BUSY_POLL", "RETENTION"})
 
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 from psycopg.errors import error_from_result
-from psycopg.generators import execute
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from durable.conf import conf
+from durable.store import answers
 
 __all__ = ["Function", "Row", "rows", "text"]
 
@@ -69,20 +69,24 @@ class Function:
         with connection.wrap_database_errors, raw.lock:
             # in a transaction never by name: one that is forgotten would break what is open
             if status == TransactionStatus.IDLE and self._is_prepared(raw):
-                answer = self._of_prepared(raw, values, uninterrupted)
+                answer = self._answer(raw, values, by_name=True, uninterrupted=uninterrupted)
                 if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
                     return _row(answer)
                 del vars(raw)["_durable_calls"]  # somebody has discarded what the session knew; nothing was executed
-            if uninterrupted:
-                return _row(raw.pgconn.exec_params(self._direct, values, self._types))
-            raw.pgconn.send_query_params(self._direct, values, self._types)
-            return _row(_awaited(raw))
+            return _row(self._answer(raw, values, by_name=False, uninterrupted=uninterrupted))
 
-    def _of_prepared(self, raw: psycopg.Connection[Any], values: Any, uninterrupted: bool) -> PGresult:
-        if uninterrupted:
-            return raw.pgconn.exec_prepared(self._prepared_name, values)
-        raw.pgconn.send_query_prepared(self._prepared_name, values)
-        return _awaited(raw)
+    def _answer(self, raw: psycopg.Connection[Any], values: Any, *, by_name: bool, uninterrupted: bool) -> PGresult:
+        pgconn = raw.pgconn
+        polled_for = answers.are_polled_for(values)
+        if uninterrupted and not polled_for:
+            if by_name:
+                return pgconn.exec_prepared(self._prepared_name, values)
+            return pgconn.exec_params(self._direct, values, self._types)
+        if by_name:
+            pgconn.send_query_prepared(self._prepared_name, values)
+        else:
+            pgconn.send_query_params(self._direct, values, self._types)
+        return answers.uninterrupted(raw) if uninterrupted else answers.interruptible(raw, polled_for=polled_for)
 
     def _is_prepared(self, raw: Any) -> bool:
         """Whether the session knows the statement by name; it is told from the time on when that pays."""
@@ -151,13 +155,6 @@ def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: Sequ
         cursor.execute(statement, texts)
         row: Row = cursor.fetchone()
         return row
-
-
-def _awaited(raw: psycopg.Connection[Any]) -> PGresult:
-    """The answer to what was sent. An interruption cancels it at the server."""
-    answer: PGresult
-    [answer] = raw.wait(execute(raw.pgconn))
-    return answer
 
 
 def _check(answer: PGresult) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from django.conf import settings
+from django.test.utils import override_settings
+
 from tests.benchmarks.measuring import Bench, Figure, measure, seconds
 from tests.benchmarks.passing import claimed, one_pass
 from tests.benchmarks.workflows import asteps, steps
@@ -19,6 +22,15 @@ def one_run(bench: Bench) -> Iterator[Figure]:
     count = bench.size(1500, 500)
     record = claimed(steps.start(count))
     yield Figure("steps", count / seconds(lambda: one_pass(record)), "/s")
+
+
+@measure("steps asleep", beside_bare=True)
+def one_run_asleep(bench: Bench) -> Iterator[Figure]:
+    """The same where a process sleeps until PostgreSQL answers, as it does unless BUSY_POLL is set: steps per second."""
+    count = bench.size(1500, 500)
+    record = claimed(steps.start(count))
+    with override_settings(DURABLE={**settings.DURABLE, "BUSY_POLL": 0}):
+        yield Figure("steps, asleep meanwhile", count / seconds(lambda: one_pass(record)), "/s")
 
 
 @measure("async steps", beside_bare=True)

@@ -1,0 +1,168 @@
+"""Waiting for PostgreSQL's answer, asleep and awake: the same answers, signals where they may be heard, and no other
+thread kept from running."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connections
+
+from durable.store.answers import Lookout
+from durable.store.postgres import PostgresStore
+from tests.store.conftest import POSTGRES
+from tests.store.making import a_run, an_entry, commit, started, the
+
+AWAKE, ASLEEP = 30.0, 1e-9  # seconds for which an answer is looked for
+
+
+class Interrupted(KeyboardInterrupt):
+    """What a handler raises, as that of a step's timeout does."""
+
+
+def another_session() -> psycopg.Connection:
+    """Open in autocommit; any thread may use it."""
+    return psycopg.connect(**{**connections[POSTGRES].get_connection_params(), "cursor_factory": None}, autocommit=True)
+
+
+@contextmanager
+def held(statement: str = "SELECT FROM durable_run WHERE id = 'run' FOR UPDATE") -> Iterator[Callable[[], None]]:
+    """Inside, another session holds what the statement locks, until the function is called or to the end."""
+    with another_session() as session:
+        session.execute("BEGIN")
+        session.execute(statement)
+        yield session.close
+
+
+def wait_until_blocked() -> None:
+    """Until a session waits for a lock. Runs only while whoever waits for its answer lets other threads run."""
+    blocked = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with another_session() as session:
+        while session.execute(blocked).fetchone() is None:
+            time.sleep(0.005)
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Inside, SIGALRM raises Interrupted."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def meanwhile(*actions: Callable[[], object]) -> threading.Thread:
+    """A thread that does these, one after the other."""
+    thread = threading.Thread(target=lambda: [each() for each in actions])
+    thread.start()
+    return thread
+
+
+def send_alarm() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+
+
+@pytest.mark.parametrize("seconds", [0, ASLEEP, AWAKE])
+@pytest.mark.parametrize("by_name", [True, False])
+def test_other_threads_run_while_an_answer_is_waited_for(
+    postgres_store: PostgresStore, settings: Any, seconds: float, by_name: bool
+) -> None:
+    settings.DURABLE = {"BUSY_POLL": seconds, "PREPARED_STATEMENTS": by_name}
+    run = started(postgres_store)
+    for number in range(8):
+        commit(postgres_store, run, entries=[an_entry(f"before-{number}")])
+    with held() as let_go:
+        other = meanwhile(wait_until_blocked, let_go)
+        commit(postgres_store, run, entries=[an_entry("held-up")])
+        other.join()
+    assert "held-up" in {entry.location for entry in postgres_store.load("run")}
+
+
+@pytest.mark.parametrize("seconds", [0, ASLEEP, AWAKE])
+def test_a_commit_ends_before_a_signal_is_heard(postgres_store: PostgresStore, settings: Any, seconds: float) -> None:
+    settings.DURABLE = {"BUSY_POLL": seconds}
+    run = started(postgres_store)
+    with interrupted(), held() as let_go:
+        # twice: an answer that was given up for the first one would be taken for the next one's
+        other = meanwhile(wait_until_blocked, send_alarm, lambda: time.sleep(0.05), send_alarm, let_go)
+        with pytest.raises(Interrupted):
+            commit(postgres_store, run, entries=[an_entry("a")])
+        other.join()
+    commit(postgres_store, run, entries=[an_entry("b")])
+    assert [entry.location for entry in postgres_store.load("run")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("seconds", [0, ASLEEP, AWAKE])
+def test_what_a_users_code_waits_for_is_cancelled_by_a_signal(
+    postgres_store: PostgresStore, settings: Any, seconds: float
+) -> None:
+    settings.DURABLE = {"BUSY_POLL": seconds}
+    run = a_run()
+    with interrupted(), held("LOCK TABLE durable_run IN EXCLUSIVE MODE"):
+        other = meanwhile(wait_until_blocked, send_alarm)
+        with pytest.raises(Interrupted):
+            postgres_store.create([run])
+        other.join()
+    assert postgres_store.create([run]) == [(run, True)]
+
+
+@pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])
+def test_what_is_too_large_for_a_socket_is_sent_all_the_same(
+    postgres_store: PostgresStore, settings: Any, seconds: float
+) -> None:
+    settings.DURABLE = {"BUSY_POLL": seconds}
+    run = started(postgres_store)
+    large = '"' + "x" * 8_000_000 + '"'
+    commit(postgres_store, run, entries=[an_entry("large", output=large)])
+    assert [entry.output == large for entry in postgres_store.load("run")] == [True]
+    big = a_run("big", input=large)
+    assert postgres_store.create([big]) == [(big, True)]
+    assert the(postgres_store, "big").input == large
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_what_answers_too_late_again_and_again_is_looked_for_less_often(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = pair
+    lookout = Lookout(ours.fileno())
+    for rests in (2, 4, 8, 16, 32, 64, 64):
+        assert not lookout.watch(0)  # nothing there
+        theirs.send(b"x")
+        assert [lookout.watch(0) for _ in range(rests)] == [False] * rests
+        ours.recv(1)
+    theirs.send(b"x")
+    assert lookout.watch(0)
+    ours.recv(1)
+    assert not lookout.watch(0)
+    theirs.send(b"x")
+    assert [lookout.watch(0) for _ in range(3)] == [False, False, True], "it has begun anew"
+
+
+def test_a_socket_that_breaks_is_an_answer(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    theirs.close()
+    lookout = Lookout(ours.fileno())
+    lookout.wait(0)
+    assert lookout.watch(0)
+    assert select.select([ours], [], [], 0)[0]
