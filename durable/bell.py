@@ -15,7 +15,8 @@ and nothing more is needed. The job clears the key *before* it looks into the da
   until the key expires. The sweep does not wait for that: it *insists*, that is, it looks whether the job lies in the RQ
   queue, and puts another one there if not.
 - Redis is flushed, or evicts the key: the next ring enqueues. If it loses the job alone, see above.
-- Redis is down: the ring is dropped, and the sweep rings once Redis is back.
+- Redis is down: the ring is dropped, and the sweep rings once Redis is back. Goes down just when it was sent a ring: the
+  same, and the next ring tells, because nobody waits for the answer (`durable.redis_sender`).
 """
 
 from __future__ import annotations

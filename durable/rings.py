@@ -1,22 +1,26 @@
 """A ring as one command: a script in Redis looks whether the bell is rung, and enqueues the job if not.
 
 Owns the bell's key and the RQ job that it stands for, and that both come at once or not at all. RQ says what a job
-consists of; it is asked once for each queue, since nothing of it differs but the id and the moment. Raises what Redis
-raises.
+consists of; it is asked once for each queue, since nothing of it differs but the id and the moment.
+
+A ring that follows another one is sent, and its answer read by the next: the caller of `start()` need not wait for
+what it would not act on. Lost is what was sent to a Redis that broke down just then. The script goes along each time:
+one that Redis was told before may be forgotten, and nobody would be there to tell it again.
 """
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import dataclass
 from typing import Final
 
-from redis.exceptions import NoScriptError
 from rq import Queue
 from rq.job import Job, JobStatus
 from rq.utils import now, utcformat
 
 from durable import redis_client
+from durable.redis_sender import Sender
 
 __all__ = ["JOB", "KEY", "ring"]
 
@@ -44,41 +48,34 @@ class _Bell:
     queue: Queue
     key: str
     script: str
-    sha: str
+    sender: Sender
 
 
 _bells: dict[str, _Bell] = {}
-_rung: set[str] = set()  # queues whose last ring found the bell rung, as many in a row do while nobody looks
+os.register_at_fork(after_in_child=_bells.clear)  # their connections are the parent's
 
 
 def ring(name: str, *, insist: bool = False) -> None:
     """Enqueue a job of `name` unless the bell is rung; with `insist`, unless the job lies in the queue besides.
 
-    One round trip to Redis: a single command, so that a try after a broken connection does no harm; or, after a ring
-    that nothing came of, first a look whether the bell is still rung, which costs both sides least. Raises KeyError for
-    a queue that RQ_QUEUES lacks, and RedisError.
+    A single command, so that a try after a broken connection does no harm. The first one waits for the answer, and so do
+    those that insist and those after a failure. Raises KeyError for a queue that RQ_QUEUES lacks, and RedisError.
     """
     bell = _bell(name)
-    if name in _rung and not insist and bell.queue.connection.exists(bell.key):
-        return
     job_id = uuid.uuid4().hex
     keys = (bell.key, bell.queue.key, Job.key_for(job_id), Queue.redis_queues_keys)
     arguments = (job_id, utcformat(now()), "insist" if insist else "")
-    redis = bell.queue.connection
-    try:
-        is_new = redis.evalsha(bell.sha, len(keys), *keys, *arguments)
-    except NoScriptError:  # the first ring since Redis was started
-        is_new = redis.eval(bell.script, len(keys), *keys, *arguments)
-    (_rung.discard if is_new else _rung.add)(name)
+    if insist or not bell.sender.send("EVAL", bell.script, len(keys), *keys, *arguments):
+        bell.queue.connection.eval(bell.script, len(keys), *keys, *arguments)
+        bell.sender.open()
 
 
 def _bell(name: str) -> _Bell:
     queue = redis_client.rq_queue(name)
     bell = _bells.get(name)
     if bell is None or bell.queue is not queue:
-        script = _script(queue)
-        sha = queue.connection.register_script(script).sha
-        bell = _bells[name] = _Bell(queue=queue, key=KEY.format(name), script=script, sha=sha)
+        key, sender = KEY.format(name), Sender(queue.connection)
+        bell = _bells[name] = _Bell(queue=queue, key=key, script=_script(queue), sender=sender)
     return bell
 
 
@@ -98,6 +95,6 @@ def _script(queue: Queue) -> str:
 
 
 def _quoted(value: object) -> str:
-    """A string of Lua's, byte by byte."""
+    """A string of Lua's."""
     data = value if isinstance(value, bytes) else str(value).encode()
-    return '"' + "".join(f"\\{byte:03d}" for byte in data) + '"'
+    return '"' + "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\{byte:03d}" for byte in data) + '"'

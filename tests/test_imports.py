@@ -29,7 +29,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "models": (("models", "querysets", "migrations"), ("core", "foundation")),
     "store": (("store",), ("models", "core", "foundation")),
     "retention": (("retention",), ("models", "core", "foundation")),
-    "bell": (("bell", "pulse", "redis_client", "rings"), ("models", "core", "foundation")),
+    "bell": (("bell", "pulse", "redis_client", "redis_sender", "rings"), ("models", "core", "foundation")),
     "backend": (("backend",), ("store", "bell", "models", "core", "foundation")),
     "operations": (
         ("operations", "replay", "audit", "history", "handles", "definitions"),

@@ -12,6 +12,7 @@ from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from durable import bell, redis_client, rings
+from durable.redis_sender import Sender
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
 
@@ -46,6 +47,7 @@ def failing(number: int, how: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     with monkeypatch.context() as patch:
         patch.setattr(redis.Redis, "execute_command", fault.around(redis.Redis.execute_command))
         patch.setattr(Pipeline, "execute", fault.around(Pipeline.execute))
+        patch.setattr(Sender, "_send", fault.around(Sender._send))
         yield fault
 
 

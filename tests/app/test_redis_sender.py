@@ -1,0 +1,197 @@
+"""Commands whose answers nobody waits for: sent in order, failures noticed by the next one, nobody made to wait twice."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import Connection
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from durable.redis_sender import Sender
+from project.servers import EmbeddedRedis
+
+pytestmark = pytest.mark.redis
+LIST = "durable:test:sent"
+
+
+@pytest.fixture
+def sender(redis_connection: redis.Redis) -> Iterator[Sender]:
+    sender = Sender(redis_connection)
+    yield sender
+    if sender._connection is not None:
+        sender._close()
+
+
+def sent(connection: redis.Redis) -> list[bytes]:
+    found: list[bytes] = connection.lrange(LIST, 0, -1)  # type: ignore[assignment]  # typed for async clients too
+    return found
+
+
+def test_nothing_is_sent_before_somebody_was_answered(sender: Sender, redis_connection: redis.Redis) -> None:
+    assert not sender.send("RPUSH", LIST, "a")
+    sender.open()
+    sender.open()
+    assert [sender.send("RPUSH", LIST, each) for each in "abc"] == [True] * 3
+    assert sent(redis_connection) == [b"a", b"b", b"c"]
+
+
+def test_no_answer_is_waited_for_but_that_of_the_command_before(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[None] = []
+    read: Any = Connection.read_response
+
+    def reading(connection: Connection, *args: Any, **kwargs: Any) -> Any:
+        reads.append(None)
+        return read(connection, *args, **kwargs)
+
+    sender.open()
+    monkeypatch.setattr(Connection, "read_response", reading)
+    for before in range(3):
+        assert sender.send("RPUSH", LIST, "x")
+        assert len(reads) == before
+
+
+def test_what_redis_refuses_is_noticed_by_the_next_command(sender: Sender, redis_connection: redis.Redis) -> None:
+    redis_connection.set(LIST, "no list")
+    sender.open()
+    assert sender.send("RPUSH", LIST, "a")
+    assert not sender.send("GET", LIST)
+    assert not sender.send("GET", LIST), "somebody has to be answered first"
+    redis_connection.delete(LIST)
+    sender.open()
+    assert sender.send("RPUSH", LIST, "b")
+    assert sent(redis_connection) == [b"b"]
+
+
+def test_a_connection_that_redis_has_closed_is_not_written_to(sender: Sender, redis_connection: redis.Redis) -> None:
+    sender.open()
+    for _ in range(2):  # with an answer owed and without one
+        redis_connection.client_kill_filter(_type="normal", skipme=True)
+        assert not sender.send("RPUSH", LIST, "lost")
+        sender.open()
+        assert sender.send("RPUSH", LIST, "kept")
+    assert sent(redis_connection) == [b"kept", b"kept"]
+
+
+def test_a_redis_that_dies_is_noticed(sender: Sender) -> None:
+    with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
+        theirs = Sender(client)
+        theirs.open()
+        assert theirs.send("PING")
+        server.restart("kill")
+        assert not theirs.send("RPUSH", LIST, "a")
+        client.ping()
+        theirs.open()
+        assert theirs.send("RPUSH", LIST, "b")
+        assert sent(client) == [b"b"]
+
+
+def test_whoever_finds_that_redis_is_silent_waits_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts, and says nothing
+        client = redis.Redis(
+            port=mute.getsockname()[1],
+            socket_timeout=0.05,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            driver_info=None,
+        )
+        sender = Sender(client)
+        sender.open()
+        assert sender.send("RPUSH", LIST, "a")
+        with pytest.raises(RedisTimeoutError):
+            sender.send("RPUSH", LIST, "b")
+        assert not sender.send("RPUSH", LIST, "c")
+
+
+def test_an_interruption_between_command_and_answer_puts_no_answer_in_anothers_place(
+    sender: Sender, redis_connection: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send: Any = Connection.send_command
+
+    def interrupted(connection: Connection, *args: Any, **kwargs: Any) -> None:
+        send(connection, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    sender.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "send_command", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sender.send("RPUSH", LIST, "a")
+    assert not sender.send("RPUSH", LIST, "b")
+    sender.open()
+    assert sender.send("RPUSH", LIST, "c")
+    assert sent(redis_connection)[-1:] == [b"c"]
+
+
+def test_a_thread_does_not_wait_for_another_one(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    sending, go_on = threading.Event(), threading.Event()
+    send: Any = Connection.send_command
+
+    def slow(connection: Connection, *args: Any, **kwargs: Any) -> None:
+        sending.set()
+        assert go_on.wait(10)
+        send(connection, *args, **kwargs)
+
+    sender.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "send_command", slow)
+        other = threading.Thread(target=sender.send, args=("RPUSH", LIST, "a"))
+        other.start()
+        assert sending.wait(10)
+        assert not sender.send("RPUSH", LIST, "b")
+        go_on.set()
+        other.join()
+    assert sender.send("RPUSH", LIST, "c")
+
+
+def test_many_threads_lose_no_command(sender: Sender, redis_connection: redis.Redis) -> None:
+    sender.open()
+    refused: list[int] = []
+
+    def work(number: int) -> None:
+        mine = range(number * 1000, number * 1000 + 100)
+        refused.extend(each for each in mine if not sender.send("RPUSH", LIST, each))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    deadline = time.monotonic() + 10
+    while len(sent(redis_connection)) + len(refused) < 400 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    found = {int(each) for each in sent(redis_connection)}
+    assert found | set(refused) == {number * 1000 + each for number in range(4) for each in range(100)}
+    assert not found & set(refused)
+
+
+def test_a_child_process_leaves_its_parents_connection_alone(redis_connection: redis.Redis) -> None:
+    from durable import bell, rings
+
+    bell.ring("default")
+    bell.ring("default")
+    child = os.fork()
+    if not child:
+        try:
+            assert not rings._bells
+            bell.clear("default")
+            bell.ring("default")
+            bell.ring("default")
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert redis_connection.llen("rq:queue:default") == 2
+    redis_connection.delete("durable:bell:default")
+    assert rings._bells["default"].sender.send("RPUSH", LIST, "of the parent's")
+    assert sent(redis_connection) == [b"of the parent's"]
