@@ -93,8 +93,12 @@ LOCK_RUN: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = %(run)s FOR N
 #: Parameters: sends (JSON). A row for each, in their order: place, queue to ring for, id of the message sent before.
 SEND_MANY: Final = "SELECT place, ring, before FROM durable_sends_1(%(sends)s::json)"
 
-_LOAD = f"""SELECT {{}} FROM {ENTRY.table} AS e JOIN {METADATA.table} AS m ON m.entry_id = e.id
-WHERE e.run_id = %(run)s"""
+# Looked up for each entry: OFFSET 0 keeps PostgreSQL from reading the metadata of all runs instead, as it else does where it
+# takes a history for long.
+_HISTORY = f"""{ENTRY.table} AS e
+CROSS JOIN LATERAL (SELECT * FROM {METADATA.table} WHERE entry_id = e.id OFFSET 0) AS m"""
+
+_LOAD = f"SELECT {{}} FROM {_HISTORY} WHERE e.run_id = %(run)s"
 
 #: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS.
 LOAD: Final = _LOAD.format(", ".join(ENTRY_FIELDS))
@@ -106,8 +110,7 @@ CROSS JOIN LATERAL (SELECT 1 FROM (
   WHERE run_id = q.id LIMIT %(most)s::bigint + 1) AS each
   HAVING count(*) <= %(most)s::bigint AND COALESCE(sum(size), 0) <= %(size)s::bigint) AS short
 LEFT JOIN LATERAL (
-  SELECT {{}} FROM {ENTRY.table} AS e JOIN {METADATA.table} AS m ON m.entry_id = e.id
-  WHERE e.run_id = q.id) AS history ON true"""
+  SELECT {{}} FROM {_HISTORY} WHERE e.run_id = q.id) AS history ON true"""
 
 #: Parameters: runs; most, size (of each). Rows of a run's id and what LOAD and LOAD_NUMBERS give, NULL without entries.
 LOAD_SHORT: Final = _LOAD_SHORT.format(", ".join(ENTRY_FIELDS))

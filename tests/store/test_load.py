@@ -9,7 +9,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from durable.core.entries import Entry
-from durable.store import Store
+from durable.store import Store, statements
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import HOSTILE, a_full_entry, an_entry, commit, started
@@ -67,3 +67,18 @@ def test_observed_or_not_the_answer_is_the_same(postgres_store: PostgresStore) -
     assert {run: by_location(entries) for run, entries in observed.items()} == {
         run: by_location(entries) for run, entries in plain.items()
     }
+
+
+def test_metadata_of_other_runs_is_not_read(postgres_store: PostgresStore) -> None:
+    for run_id in ("one", "two"):
+        with_entries(postgres_store, run_id, [an_entry(f"step-{number}") for number in range(2000)])
+    asked: list[tuple[str, dict[str, Any]]] = [
+        (statements.LOAD, {"run": "one"}),
+        (statements.LOAD_SHORT, {"runs": ["one"], "most": 9999, "size": 99999}),
+    ]
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute("ANALYZE durable_entry, durable_entrymetadata")
+        for statement, parameters in asked:
+            cursor.execute(f"EXPLAIN {statement}", parameters)
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+            assert "Seq Scan on durable_entrymetadata" not in plan, plan
