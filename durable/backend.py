@@ -13,9 +13,9 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from durable import moments
 from durable.codec import Codec, JsonCodec
 from durable.conf import conf
 from durable.core.effects import Call
@@ -78,7 +78,7 @@ def production() -> Backend:
     return Backend(
         store=store_for(alias),
         codec=_codec(conf.CODEC, conf.MAX_PAYLOAD_BYTES),
-        now=timezone.now,
+        now=moments.now,
         ring=lambda queues: bell.ring_on_commit(queues, using=alias),
         alarm=lambda queue, moment: bell.alarm_on_commit(queue, moment, using=alias),
         pause=time.sleep,

@@ -28,11 +28,10 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from django.db import connections, transaction
-from django.utils import timezone
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from durable import redis_client, rings
+from durable import moments, redis_client, rings
 from durable.conf import conf
 
 __all__ = ["ALARMS", "alarm", "alarm_on_commit", "clear", "on_commit", "ring", "ring_on_commit"]
@@ -79,7 +78,7 @@ def alarm(queue: str, moment: datetime) -> None:
     Timers ask the database for deadlines at every sweep; only one that is nearer needs an alarm, and only for that one
     anything is sent. A moment that has passed rings.
     """
-    remaining = moment - timezone.now()
+    remaining = moment - moments.now()
     if remaining <= timedelta(0):
         ring(queue)
     elif remaining <= timedelta(seconds=conf.SWEEP_INTERVAL + 1) and time.monotonic() >= _quiet_until.get(queue, 0.0):

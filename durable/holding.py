@@ -17,9 +17,8 @@ from queue import Empty, SimpleQueue
 from typing import Final, Protocol, TypeVar
 
 from django.db import Error
-from django.utils import timezone
 
-from durable import bell, redis_client
+from durable import bell, moments, redis_client
 from durable.conf import conf
 from durable.core.entries import Entry, RunChange, RunRecord, RunState
 from durable.core.errors import LeaseLost, PassAborted, RunNotFoundError
@@ -75,7 +74,7 @@ class Holder:
         return self._persistently("claim runs", lambda: self._claim_once(queue, limit), until)
 
     def _claim_once(self, queue: str, limit: int) -> list[RunRecord]:
-        now, claimed_at = timezone.now(), time.monotonic()
+        now, claimed_at = moments.now(), time.monotonic()
         batch = self.store.claim(
             queues=[queue],
             now=now,
@@ -145,7 +144,7 @@ class Holder:
 
     def _look_again(self, record: RunRecord) -> None:
         """What was asked of a run while it waited is done before its first operation, and what is lost is let go."""
-        lease_until = timezone.now() + timedelta(seconds=conf.LEASE)
+        lease_until = moments.now() + timedelta(seconds=conf.LEASE)
         try:
             held = self.store.renew([(record.id, record.fence)], lease_until)
         except Error:  # the pass has to reach the database too, and says so if it cannot
@@ -176,7 +175,7 @@ class Holder:
                 return
             self._abandoned[record.id] = now
         held = [(record.id, record.fence)]
-        self._persistently("hand back a run", lambda: self.store.release(held, timezone.now()), now + SHIFT)
+        self._persistently("hand back a run", lambda: self.store.release(held, moments.now()), now + SHIFT)
         bell.ring(record.queue)
 
     def hand_back(self, records: Sequence[RunRecord]) -> None:
@@ -184,12 +183,12 @@ class Holder:
         self._forget(records)
         if records:
             with _unless_away(records):
-                self.store.release([(each.id, each.fence) for each in records], timezone.now())
+                self.store.release([(each.id, each.fence) for each in records], moments.now())
 
     def put_off(self, records: Sequence[RunRecord], seconds: float) -> None:
         """The same, due again only after so many seconds."""
         self._forget(records)
-        due_at = timezone.now() + timedelta(seconds=seconds)
+        due_at = moments.now() + timedelta(seconds=seconds)
         for record in records:
             with _unless_away([record]), suppress(RunNotFoundError):
                 self.store.change(record.id, lambda run, _, held=record: _put_off(run, held, due_at))  # type: ignore[misc]

@@ -22,10 +22,9 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self
 
-from django.utils import timezone
 from redis.exceptions import RedisError
 
-from durable import bell, redis_client
+from durable import bell, moments, redis_client
 from durable.conf import conf
 from durable.core.entries import RunRecord
 from durable.process import DATABASE_TROUBLE, close_connections, close_stale_connections
@@ -237,7 +236,7 @@ class Supervisor:
     def _hand_back(self) -> None:
         if not self._returning:
             return
-        self._store.release([(each.id, each.fence) for each in self._returning], timezone.now())
+        self._store.release([(each.id, each.fence) for each in self._returning], moments.now())
         queues = {each.queue for each in self._returning}
         self._returning = []
         for queue in queues:
@@ -251,7 +250,7 @@ class Supervisor:
         if now < max(due, self._try_again_at):
             return
         pairs = [(each.record.id, fence) for each, fence in held]
-        kept = self._store.renew(pairs, timezone.now() + timedelta(seconds=conf.LEASE))
+        kept = self._store.renew(pairs, moments.now() + timedelta(seconds=conf.LEASE))
         lost = []
         with self._lock:
             for each, fence in held:

@@ -20,11 +20,10 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
-from django.utils import timezone
 from redis import Redis
 from redis.exceptions import RedisError
 
-from durable import bell, pulse, redis_client
+from durable import bell, moments, pulse, redis_client
 from durable.conf import conf
 from durable.process import DATABASE_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.retention import Policy, Pruned, Pruner, RetentionError
@@ -95,16 +94,16 @@ class Periodic:
         name = type(self).__name__.lower()
         try:
             close_stale_connections(thoroughly=True)
-            moment = self.look(timezone.now())
+            moment = self.look(moments.now())
         except DATABASE_TROUBLE as error:
             close_connections()
             if _log_this(name):
                 logger.warning("the %s cannot read deadlines, trying again: %s: %s", name, type(error).__name__, error)
-            return timezone.now() + timedelta(seconds=RETRY)
+            return moments.now() + timedelta(seconds=RETRY)
         except Exception:  # the thread must outlive whatever it meets
             if _log_this(name):
                 logger.exception("the %s failed, trying again", name)
-            return timezone.now() + timedelta(seconds=RETRY)
+            return moments.now() + timedelta(seconds=RETRY)
         if _log_this.again(name):
             logger.warning("the %s goes on", name)
         return moment
@@ -119,7 +118,7 @@ class Periodic:
         """Seconds until the next look. At most an interval: the clock may have been set."""
         if self._next is None:
             return 0.0
-        return min((self._next - timezone.now()).total_seconds(), conf.SWEEP_INTERVAL)
+        return min((self._next - moments.now()).total_seconds(), conf.SWEEP_INTERVAL)
 
 
 class Timer(Periodic):
@@ -235,7 +234,7 @@ class Alarms:
         self._deaf.discard(queue)
         if not self._deaf:
             self.listening.set()
-        self.timer.bring_forward(timezone.now())  # what was published while nobody listened
+        self.timer.bring_forward(moments.now())  # what was published while nobody listened
 
     def _on_alarm(self, data: bytes) -> None:
         try:

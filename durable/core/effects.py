@@ -7,11 +7,12 @@ logic stays in the operation; a driver only performs, synchronously or asynchron
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from durable.core.entries import RunPatch
+from durable.core.entries import RunPatch, RunRecord
+from durable.core.keys import idempotency_key
 
 if TYPE_CHECKING:
     from durable.core.scope import Scope
@@ -19,19 +20,25 @@ if TYPE_CHECKING:
 __all__ = ["SAVE", "Body", "Call", "Effect", "Fork", "Lookup", "Operation", "Pause", "Receive", "Save", "StepInfo"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as Call
 class StepInfo:
-    """What a step's function may know about itself (`durable.current_step()`).
+    """What a step's function may know about itself (`durable.current_step()`)."""
 
-    `idempotency_key` is the same for all attempts of the step, and another for each step, run and, after a
-    compensation, each recovery.
-    """
-
-    run_id: str
+    _run: RunRecord = field(repr=False)
     location: str
     attempt: int
-    idempotency_key: str
-    is_evicted: Callable[[], bool]
+    is_evicted: Callable[[], bool] = field(repr=False)
+    _purpose: str = field(default="step", repr=False)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._run.id
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for all attempts of the step, and another for each step, run and, after a compensation, each recovery."""
+        return idempotency_key(self._run, self.location, self._purpose)
 
 
 @dataclass(frozen=True, slots=True)

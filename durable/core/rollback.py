@@ -15,7 +15,6 @@ from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.entries import Entry, Kind, Request, Status
 from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, Park
 from durable.core.journal import Event, Journal
-from durable.core.keys import idempotency_key
 from durable.core.options import StepOptions, resolve_name, retry_delay
 
 __all__ = ["RollbackContext", "RollbackFailed", "has_compensation", "is_compensable", "roll_back"]
@@ -92,13 +91,8 @@ def _handler_call(journal: Journal, entry: Entry) -> Call:
         return handler(context, environment.decode(entry.output))
 
     name = f"rollback of {entry.location}"
-    info = StepInfo(
-        run_id=journal.run.id,
-        location=entry.location,
-        attempt=policy.get("attempts", 0) + 1,
-        idempotency_key=idempotency_key(journal.run, entry.location, "rollback"),
-        is_evicted=environment.is_evicted,
-    )
+    attempt = policy.get("attempts", 0) + 1
+    info = StepInfo(journal.run, entry.location, attempt, environment.is_evicted, "rollback")
     return Call(handle, (), name, policy["timeout"], info, is_rollback=True)
 
 

@@ -24,7 +24,6 @@ from durable.core.errors import (
     StepTimeoutError,
 )
 from durable.core.journal import Event
-from durable.core.keys import idempotency_key
 from durable.core.location import spoken
 from durable.core.options import StepOptions, handler_name, resolve_name, retry_delay
 from durable.core.results import Failure, StepFailure, StepResult, failure_of, with_failure
@@ -190,13 +189,7 @@ class _Attempt:
 
     def _call(self, function: Callable[..., Any]) -> Operation:
         record = self._record if self.options.atomic else None
-        info = StepInfo(
-            run_id=self.journal.run.id,
-            location=self.entry.location,
-            attempt=self.entry.attempts,
-            idempotency_key=idempotency_key(self.journal.run, self.entry.location),
-            is_evicted=self.environment.is_evicted,
-        )
+        info = StepInfo(self.journal.run, self.entry.location, self.entry.attempts, self.environment.is_evicted)
         value = yield Call(
             function,
             self.args,

@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 from django.db import connection
-from django.utils import timezone
 
+from durable import moments
 from durable.conf import conf
 from durable.core.entries import RunRecord
 from durable.handles import Handle
@@ -26,7 +26,7 @@ def production_store() -> Store:
 
 def claimed(handle: Handle, *, at: datetime | None = None, store: Store | None = None) -> RunRecord:
     """The run in the hands of a worker whose clock says `at`."""
-    now = at or timezone.now()
+    now = at or moments.now()
     found = (store or production_store()).claim_run(
         handle.id, now=now, lease_until=now + timedelta(seconds=conf.LEASE), worker="attacked"
     )
