@@ -167,5 +167,5 @@ def _check(answer: PGresult) -> None:
 
 def _row(answer: PGresult) -> Row:
     _check(answer)
-    values = (answer.get_value(0, column) for column in range(answer.nfields))
-    return tuple(None if value is None else value.decode() for value in values)
+    values = [answer.get_value(0, column) for column in range(answer.nfields)]
+    return tuple([None if value is None else value.decode() for value in values])

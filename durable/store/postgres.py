@@ -243,7 +243,7 @@ class PostgresStore:
             [request] = functions.FLUSH(self.alias, [run, fence, _entry_rows(entries)], uninterrupted=True)
         if request is None:
             raise LeaseLost
-        return Committed(request=request)
+        return _answered(request)
 
     def _complete(self, batch: Batch) -> Committed:
         assert batch.run is not None
@@ -254,7 +254,7 @@ class PostgresStore:
         [request] = functions.COMPLETE(self.alias, values, uninterrupted=True)
         if request is None:
             raise LeaseLost
-        return Committed(request=request)
+        return _answered(request)
 
     def _write(
         self,
@@ -313,6 +313,13 @@ class PostgresStore:
 
     def due_queues(self, now: datetime) -> list[str]:
         return sorted(unpack(queue) for (queue,) in self._rows(statements.DUE_QUEUES, {"now": now}))
+
+
+_NOTHING_ASKED: Final = Committed()
+
+
+def _answered(request: str) -> Committed:
+    return Committed(request=request) if request else _NOTHING_ASKED
 
 
 def _only_entries(batch: Batch) -> bool:
