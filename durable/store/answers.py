@@ -4,13 +4,14 @@ Owns both ways to wait, with and without an ear for signals, and `DURABLE["BUSY_
 is there is woken tens of microseconds after it came, and goes on with caches that have gone cold; where the answer comes
 within a few hundred, looking for it again and again is quicker. The idea is that of the kernel's busy polling of sockets.
 
-Nothing here waits inside `PGconn.get_result`, which keeps other threads from running.
+Nothing here waits inside `PGconn.get_result`, which keeps other threads from running. What is sent is sent here as well:
+half of the signals that come during a call come while it is sent.
 """
 
 from __future__ import annotations
 
 import select
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from time import perf_counter
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ __all__ = ["Lookout", "are_polled_for", "interruptible", "uninterrupted"]
 _MOST_BYTES: Final = (
     16384  # of a call that is polled for: they fit into any socket, and so are sent when the wait begins
 )
-_LONGEST_REST: Final = 64  # answers
+_MOST_MISSES: Final = 6  # that count: it rests for 64 answers then
 
 
 def are_polled_for(values: Sequence[bytes | None]) -> bool:
@@ -33,35 +34,49 @@ def are_polled_for(values: Sequence[bytes | None]) -> bool:
     return conf.BUSY_POLL > 0 and sum(len(each) for each in values if each) <= _MOST_BYTES
 
 
-def interruptible(raw: psycopg.Connection[Any], *, polled_for: bool) -> PGresult:
-    """The answer to what was sent. The KeyboardInterrupt or SystemExit of a signal handler cancels it at the server."""
+def interruptible(raw: psycopg.Connection[Any], send: Callable[[], None], *, polled_for: bool) -> PGresult:
+    """The answer to what `send` sends. The KeyboardInterrupt or SystemExit of a signal handler cancels it at the server."""
     answer: PGresult
-    [answer] = raw.wait(_Watched(raw) if polled_for else execute(raw.pgconn))
+    [answer] = raw.wait(_Sent(raw, send, polled_for=polled_for))
     return answer
 
 
-def uninterrupted(raw: psycopg.Connection[Any]) -> PGresult:
-    """The answer to what was sent and is polled for; what signal handlers raise meanwhile is raised after it came."""
-    lookout = _lookout(raw)
+def uninterrupted(raw: psycopg.Connection[Any], send: Callable[[], None]) -> PGresult:
+    """The answer to what `send` sends, polled for; what signal handlers raise meanwhile is raised after it came."""
+    pgconn, lookout, seconds = raw.pgconn, _lookout(raw), conf.BUSY_POLL
+    answer: PGresult | None = None
     raised: BaseException | None = None
+    try:
+        send()
+    except psycopg.Error:
+        raise
+    except BaseException as error:  # noqa: BLE001  # raised below
+        raised = error
     while True:
         try:
-            lookout.wait(conf.BUSY_POLL)
-            break
+            _await(pgconn, lookout, seconds)
+            result = pgconn.get_result()
+            if result is None:
+                break
+            answer = answer or result
+        except psycopg.Error:  # closed meanwhile
+            raise
         except BaseException as error:  # noqa: BLE001  # raised below
             raised = error
-    answer = _only_result(raw.pgconn)
     if raised is not None:
         raise raised
-    return answer
-
-
-def _only_result(pgconn: PGconn) -> PGresult:
-    answer = pgconn.get_result()
-    while pgconn.get_result() is not None:
-        pass
     assert answer is not None, "nothing was sent"
     return answer
+
+
+def _await(pgconn: PGconn, lookout: Lookout, seconds: float) -> None:
+    """Until `get_result` would not wait. What is there to be read may be a notice, or the beginning of the answer."""
+    while pgconn.is_busy():
+        lookout.wait(seconds)
+        try:
+            pgconn.consume_input()
+        except psycopg.OperationalError:  # broken, and the socket is another's by now; the result tells why
+            return
 
 
 def _lookout(raw: Any) -> Lookout:
@@ -71,18 +86,22 @@ def _lookout(raw: Any) -> Lookout:
     return lookout
 
 
-class _Watched(Generator[Any, Any, list[PGresult]]):
-    """Psycopg's waiting for an answer, after a look-out. Unlike a function's, this generator survives what is raised in
-    the look-out, because psycopg goes on with it then, to clean up."""
+class _Sent(Generator[Any, Any, list[PGresult]]):
+    """Psycopg's waiting for an answer, after it was asked for and looked out for. All inside psycopg's wait, which cancels
+    what an interruption leaves behind. Unlike a function's, this generator survives what is raised in it, because
+    psycopg goes on with it then, to clean up."""
 
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
-        self._lookout: Lookout | None = _lookout(raw)
+    def __init__(self, raw: psycopg.Connection[Any], send: Callable[[], None], *, polled_for: bool) -> None:
+        self._send: Callable[[], None] | None = send
+        self._lookout = _lookout(raw) if polled_for else None
         self._waiting = execute(raw.pgconn)
 
     def send(self, value: Any) -> Any:
-        lookout, self._lookout = self._lookout, None
-        if lookout is not None:
-            lookout.watch(conf.BUSY_POLL)
+        send, self._send = self._send, None
+        if send is not None:
+            send()
+            if self._lookout is not None:
+                self._lookout.watch(conf.BUSY_POLL)
         return self._waiting.send(value)
 
     def throw(self, *error: Any) -> Any:
@@ -98,7 +117,7 @@ class Lookout:
         poll = select.poll()
         poll.register(socket, select.POLLIN)
         self._poll = poll.poll
-        self._misses = 0  # in a row
+        self._misses = 0  # in a row, as far as they count
         self._rests = 0  # how many answers are still to be slept for
 
     def wait(self, seconds: float) -> None:
@@ -114,8 +133,8 @@ class Lookout:
         deadline = perf_counter() + seconds
         while not self._poll(0):
             if perf_counter() >= deadline:
-                self._misses += 1
-                self._rests = min(2**self._misses, _LONGEST_REST)
+                self._misses = min(self._misses + 1, _MOST_MISSES)
+                self._rests = 2**self._misses
                 return False
         self._misses = 0
         return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -66,14 +67,20 @@ class Function:
         if status == TransactionStatus.IDLE and not raw.autocommit:  # a transaction that psycopg has yet to begin
             return _through_cursor(connection, self._portable, texts)
         values: Any = [None if each is None else each.encode() for each in texts]  # typed without None, which is NULL
-        with connection.wrap_database_errors, raw.lock:
-            # in a transaction never by name: one that is forgotten would break what is open
-            if status == TransactionStatus.IDLE and self._is_prepared(raw):
-                answer = self._answer(raw, values, by_name=True, uninterrupted=uninterrupted)
-                if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
-                    return _row(answer)
-                del vars(raw)["_durable_calls"]  # somebody has discarded what the session knew; nothing was executed
-            return _row(self._answer(raw, values, by_name=False, uninterrupted=uninterrupted))
+        try:
+            with connection.wrap_database_errors, raw.lock:
+                # in a transaction never by name: one that is forgotten would break what is open
+                if status == TransactionStatus.IDLE and self._is_prepared(raw):
+                    answer = self._answer(raw, values, by_name=True, uninterrupted=uninterrupted)
+                    if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
+                        return _row(answer)
+                    # somebody has discarded what the session knew; nothing was executed
+                    del vars(raw)["_durable_calls"]
+                return _row(self._answer(raw, values, by_name=False, uninterrupted=uninterrupted))
+        except BaseException:
+            if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:  # owes an answer that nobody waits for
+                connection.close()
+            raise
 
     def _answer(self, raw: psycopg.Connection[Any], values: Any, *, by_name: bool, uninterrupted: bool) -> PGresult:
         pgconn = raw.pgconn
@@ -83,10 +90,12 @@ class Function:
                 return pgconn.exec_prepared(self._prepared_name, values)
             return pgconn.exec_params(self._direct, values, self._types)
         if by_name:
-            pgconn.send_query_prepared(self._prepared_name, values)
+            send = partial(pgconn.send_query_prepared, self._prepared_name, values)
         else:
-            pgconn.send_query_params(self._direct, values, self._types)
-        return answers.uninterrupted(raw) if uninterrupted else answers.interruptible(raw, polled_for=polled_for)
+            send = partial(pgconn.send_query_params, self._direct, values, self._types)
+        if uninterrupted:
+            return answers.uninterrupted(raw, send)
+        return answers.interruptible(raw, send, polled_for=polled_for)
 
     def _is_prepared(self, raw: Any) -> bool:
         """Whether the session knows the statement by name; it is told from the time on when that pays."""

@@ -10,14 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import psycopg
 import pytest
 from django.db import connections
+from psycopg.pq import TransactionStatus
 
+from durable.store import answers
 from durable.store.answers import Lookout
+from durable.store.calls import Function
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import a_run, an_entry, commit, started, the
@@ -51,12 +55,16 @@ def wait_until_blocked() -> None:
             time.sleep(0.005)
 
 
+class TooLate(Exception):
+    """What another one's handler raises, as that of RQ's job timeout does."""
+
+
 @contextmanager
-def interrupted() -> Iterator[None]:
-    """Inside, SIGALRM raises Interrupted."""
+def interrupted(error: type[BaseException] = Interrupted) -> Iterator[None]:
+    """Inside, SIGALRM raises the error."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
+        raise error
 
     before = signal.signal(signal.SIGALRM, handle)
     try:
@@ -92,6 +100,27 @@ def test_other_threads_run_while_an_answer_is_waited_for(
     assert "held-up" in {entry.location for entry in postgres_store.load("run")}
 
 
+@pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])
+def test_other_threads_run_while_an_answer_that_has_begun_is_waited_for(
+    postgres_store: PostgresStore, settings: Any, seconds: float
+) -> None:
+    settings.DURABLE = {"BUSY_POLL": seconds}
+    started(postgres_store)
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute("""
+            CREATE OR REPLACE FUNCTION pg_temp.noisy(id text) RETURNS text SET lock_timeout = '5s' LANGUAGE plpgsql AS $$
+            BEGIN
+                RAISE NOTICE 'the first that is there to be read';
+                PERFORM FROM durable_run WHERE durable_run.id = noisy.id FOR UPDATE;
+                RETURN id;
+            END $$
+        """)
+    with held() as let_go:
+        other = meanwhile(wait_until_blocked, let_go)
+        assert Function("pg_temp.noisy", ["text"])(POSTGRES, ["run"], uninterrupted=True) == ("run",)
+        other.join()
+
+
 @pytest.mark.parametrize("seconds", [0, ASLEEP, AWAKE])
 def test_a_commit_ends_before_a_signal_is_heard(postgres_store: PostgresStore, settings: Any, seconds: float) -> None:
     settings.DURABLE = {"BUSY_POLL": seconds}
@@ -118,6 +147,59 @@ def test_what_a_users_code_waits_for_is_cancelled_by_a_signal(
             postgres_store.create([run])
         other.join()
     assert postgres_store.create([run]) == [(run, True)]
+
+
+@pytest.mark.parametrize("seconds", [0, ASLEEP, AWAKE])
+def test_a_connection_is_closed_that_owes_an_answer_nobody_waits_for(
+    postgres_store: PostgresStore, settings: Any, seconds: float
+) -> None:
+    settings.DURABLE = {"BUSY_POLL": seconds}
+    run = a_run()
+    with interrupted(TooLate), held("LOCK TABLE durable_run IN EXCLUSIVE MODE"):
+        other = meanwhile(wait_until_blocked, send_alarm)
+        with pytest.raises(TooLate):
+            postgres_store.create([run])
+        other.join()
+    [(found, _)] = postgres_store.create([run])  # whether the first one happened, nobody knows
+    assert found.id == "run"
+
+
+@pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])
+@pytest.mark.parametrize("wait", [answers.uninterrupted, partial(answers.interruptible, polled_for=True)])
+def test_a_signal_that_comes_while_something_is_sent_leaves_no_answer_behind(
+    postgres_store: PostgresStore, settings: Any, seconds: float, wait: Callable[..., object]
+) -> None:
+    settings.DURABLE = {"BUSY_POLL": seconds}
+    connection = connections[POSTGRES]
+    connection.ensure_connection()
+    raw: psycopg.Connection[Any] = connection.connection
+
+    def send() -> None:
+        raw.pgconn.send_query_params(b"SELECT 1", [])
+        signal.raise_signal(signal.SIGALRM)
+
+    with interrupted(), pytest.raises(Interrupted):
+        wait(raw, send)
+    assert raw.pgconn.transaction_status == TransactionStatus.IDLE
+    assert raw.execute("SELECT 2").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])
+def test_a_handler_may_close_the_connection_that_is_waited_for(
+    postgres_store: PostgresStore, settings: Any, seconds: float
+) -> None:
+    settings.DURABLE = {"BUSY_POLL": seconds}
+    started(postgres_store)
+    connection = connections[POSTGRES]
+    raw: psycopg.Connection[Any] = connection.connection
+
+    def send() -> None:
+        raw.pgconn.send_query_params(b"SELECT pg_sleep(10)", [])
+        raw.close()
+
+    with pytest.raises(psycopg.OperationalError):
+        answers.uninterrupted(raw, send)
+    connection.close()
 
 
 @pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])
