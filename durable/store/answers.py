@@ -59,13 +59,12 @@ def uninterrupted(raw: psycopg.Connection[Any], send: Callable[[], None]) -> PGr
             if result is None:
                 break
             answer = answer or result
-        except psycopg.Error:  # closed meanwhile
-            raise
         except BaseException as error:  # noqa: BLE001  # raised below
             raised = error
     if raised is not None:
         raise raised
-    assert answer is not None, "nothing was sent"
+    if answer is None:
+        raise psycopg.OperationalError("the connection was closed while an answer was waited for")
     return answer
 
 

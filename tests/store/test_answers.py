@@ -189,17 +189,19 @@ def test_a_handler_may_close_the_connection_that_is_waited_for(
     postgres_store: PostgresStore, settings: Any, seconds: float
 ) -> None:
     settings.DURABLE = {"BUSY_POLL": seconds}
-    started(postgres_store)
     connection = connections[POSTGRES]
+    connection.ensure_connection()
     raw: psycopg.Connection[Any] = connection.connection
 
     def send() -> None:
         raw.pgconn.send_query_params(b"SELECT pg_sleep(10)", [])
         raw.close()
 
-    with pytest.raises(psycopg.OperationalError):
-        answers.uninterrupted(raw, send)
-    connection.close()
+    try:
+        with pytest.raises(psycopg.OperationalError, match="closed"):
+            answers.uninterrupted(raw, send)
+    finally:
+        connection.close()
 
 
 @pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])
