@@ -1,24 +1,29 @@
-"""Named questions about runs, and the conditional updates that move them.
+"""Named questions about runs and their histories, and the conditional updates that move runs.
 
 Each update names its conditions and says how many rows it moved; none reads before it writes.
+
+A run's entries lie scattered among those of all the others, and so does their metadata. Where a long history is joined with it,
+PostgreSQL takes one pass over the whole table for cheaper than ten thousand look-ups, and the pass gets longer as the table
+grows. Keys that come as an array are looked up: that is how the metadata of histories is asked for here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
-from django.db.models import Case, F, Q, Value, When
+from django.db.models import BooleanField, Case, F, Func, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
 from durable.core.entries import ENDED, RunState
 
 if TYPE_CHECKING:
-    from durable.models.run import Run  # noqa: F401 - named in the text below
+    from durable.models.history import Entry, EntryMetadata  # noqa: F401 - named in the text below
+    from durable.models.run import Run  # noqa: F401 - likewise
 
-__all__ = ["RunQuerySet"]
+__all__ = ["EntryMetadataQuerySet", "EntryQuerySet", "RunQuerySet"]
 
 
 class RunQuerySet(models.QuerySet["Run"]):
@@ -100,3 +105,37 @@ class RunQuerySet(models.QuerySet["Run"]):
     def with_ids(self, ids: Sequence[str]) -> Self:
         """Those with these ids, in the order in which they are locked."""
         return self.filter(id__in=ids).order_by("id")
+
+
+class EntryQuerySet(models.QuerySet["Entry"]):
+    """Entries."""
+
+    def with_metadata_of(self, *run_ids: str) -> Self:
+        """Those of the runs, for a question that is about their metadata too."""
+        return self.filter(_LookedUp("metadata__entry", self.db, run_ids), run__in=run_ids)
+
+
+class EntryMetadataQuerySet(models.QuerySet["EntryMetadata"]):
+    """Metadata of entries."""
+
+    def of_runs(self, *run_ids: str) -> Self:
+        """That of the runs' entries; of one run at least."""
+        return self.filter(_LookedUp("entry", self.db, run_ids))
+
+
+class _LookedUp(Func):
+    """Whether metadata belongs to an entry of the runs; `entry` is the path to the entry's key, through the metadata."""
+
+    output_field = BooleanField()
+    template = "%(expressions)s"
+    arg_joiner = " IN "
+
+    def __init__(self, entry: str, alias: str, run_ids: Sequence[str], **extra: Any) -> None:
+        from durable.models import Entry  # not above: the models are made with what stands here
+
+        keys = Entry.objects.using(alias).filter(run__in=run_ids).order_by().values("id")
+        super().__init__(F(entry), Subquery(keys), **extra)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """`entry_id = ANY(ARRAY(SELECT ...))`."""
+        return self.as_sql(compiler, connection, template="%(expressions)s)", arg_joiner=" = ANY(ARRAY", **context)

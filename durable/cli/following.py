@@ -46,7 +46,7 @@ def follow(run: Run, output: Output, interval: float) -> int:
 
 def _entries(run: Run) -> Seen:
     """The skeleton of the history, in the order in which the entries began."""
-    found = Entry.objects.using(conf.DATABASE).filter(run=run.pk).order_by("ordinal")
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.pk).order_by("ordinal")
     rows = found.values_list("location", "metadata__status", "metadata__attempts")
     return {location: (status, attempts) for location, status, attempts in rows}
 

@@ -16,7 +16,6 @@ from durable import redis_client
 from durable.conf import conf
 from durable.core.entries import Kind, Request, RunState, Status
 from durable.core.location import ANY_QUEUE, spoken, unescape
-from durable.inspection.histories import OfRun
 from durable.inspection.payloads import redacted, shown_error
 from durable.inspection.words import either, relative, shortened, span, until
 from durable.models import Entry, QueueMessage, Run
@@ -67,7 +66,7 @@ def explain_fully(run: Run, now: datetime) -> Explanation:
 
 def open_entries(run_id: str) -> list[Entry]:
     """The run's entries that are not completed, at most `MOST_OPEN`, in the order in which they began; without payloads."""
-    recorded = Entry.objects.using(conf.DATABASE).filter(OfRun(run_id, "metadata__entry"), run=run_id)
+    recorded = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id)
     found = recorded.exclude(metadata__status=Status.COMPLETED.value)
     return list(found.select_related("metadata").defer("output", "arguments").order_by("ordinal")[:MOST_OPEN])
 

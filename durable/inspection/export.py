@@ -23,7 +23,7 @@ def exported(run: Run, *, with_payloads: bool) -> dict[str, Any]:
     Without payloads, inputs, outputs, bodies and tracebacks are left out. `is_complete` says whether a cap was met.
     """
     parts = {
-        "entries": [_entry(run, each, with_payloads) for each in _of(Entry, run, "ordinal", "metadata")],
+        "entries": [_entry(run, each, with_payloads) for each in _entries(run)],
         "attempts": [_attempt(run, each, with_payloads) for each in _of(Attempt, run, "id")],
         "messages": [_message(run, each, with_payloads) for each in _of(QueueMessage, run, "order")],
         "actions": [_action(each) for each in _actions(run)],
@@ -33,9 +33,13 @@ def exported(run: Run, *, with_payloads: bool) -> dict[str, Any]:
     return {"run": _run(run, with_payloads), **cut, "is_complete": is_complete}
 
 
-def _of(model: Any, run: Run, order: str, *related: str) -> Any:
-    found = model.objects.using(conf.DATABASE).filter(run=run).order_by(order)
-    return (found.select_related(*related) if related else found)[: MOST + 1]
+def _entries(run: Run) -> Any:
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).select_related("metadata")
+    return found.order_by("ordinal")[: MOST + 1]
+
+
+def _of(model: Any, run: Run, order: str) -> Any:
+    return model.objects.using(conf.DATABASE).filter(run=run).order_by(order)[: MOST + 1]
 
 
 def _actions(run: Run) -> Any:

@@ -8,7 +8,6 @@ from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Q,
 
 from durable.conf import conf
 from durable.core.entries import Status
-from durable.inspection.histories import OfRun
 from durable.models import Attempt, EntryMetadata, Run
 
 __all__ = ["Progress", "progress_of"]
@@ -31,7 +30,7 @@ def progress_of(run: Run) -> Progress:
     took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
     found = (
         EntryMetadata.objects.using(conf.DATABASE)
-        .filter(OfRun(run.id))
+        .of_runs(run.id)
         .aggregate(
             entries=Count("entry_id"),
             completed=Count("entry_id", filter=Q(status=Status.COMPLETED.value)),

@@ -15,7 +15,6 @@ from django.db.models import BooleanField, ExpressionWrapper, Q
 from durable.conf import conf
 from durable.core.entries import Kind, Status
 from durable.core.location import escape, unescape
-from durable.inspection.histories import OfRun
 from durable.models import Entry
 
 __all__ = ["MOST", "PAGE", "Node", "TreePage", "history_tree"]
@@ -108,7 +107,7 @@ def history_tree(run_id: str, *, start: int | None = None, size: int = PAGE, onl
 
     With `only_failed`: only what has failed attempts or is not completed, with the scopes around it. Two statements.
     """
-    found = Entry.objects.using(conf.DATABASE).filter(OfRun(run_id, "metadata__entry"), run=run_id).order_by("ordinal")
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
     columns = ("id", "location", "kind", "metadata__status", "metadata__attempts")
     rows = list(found.values_list(*columns, _HAS_FAILED_TO_UNDO)[: MOST + 1])
     is_cut = len(rows) > MOST

@@ -11,6 +11,7 @@ from durable.core.entries import Kind, Status
 from durable.core.errors import ErrorInfo
 from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, choices
 from durable.models.run import Run
+from durable.querysets import EntryMetadataQuerySet, EntryQuerySet
 
 __all__ = ["Attempt", "Entry", "EntryMetadata"]
 
@@ -30,6 +31,8 @@ class Entry(models.Model):
     output = SafeTextField[str | None, str | None](null=True, blank=True)
     arguments = SafeTextField[str | None, str | None](null=True, blank=True)
     data = JSONTextField[dict[str, Any], dict[str, Any]](default=dict, blank=True)
+
+    objects = EntryQuerySet.as_manager()
 
     class Meta:
         verbose_name_plural = "entries"
@@ -61,6 +64,8 @@ class EntryMetadata(models.Model):
     finished_ordinal = models.BigIntegerField(null=True, blank=True)
     rollback_completed_at = models.DateTimeField(null=True, blank=True)
     rollback_error = ErrorField[ErrorInfo | None, ErrorInfo | None](null=True, blank=True)
+
+    objects = EntryMetadataQuerySet.as_manager()
 
     class Meta:
         verbose_name_plural = "entry metadata"

@@ -160,7 +160,7 @@ class Pruner:
         if not ids:
             return Pruned()
         entries = Entry.objects.using(self.alias).filter(run_id__in=ids)
-        EntryMetadata.objects.using(self.alias).filter(entry__in=entries.values("pk")).delete()
+        EntryMetadata.objects.using(self.alias).of_runs(*ids).delete()
         # not delete(): it would fetch each entry to look for metadata, which is gone
         gone = entries._raw_delete(self.alias)
         attempts, _ = Attempt.objects.using(self.alias).filter(run_id__in=ids).delete()

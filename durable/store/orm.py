@@ -218,7 +218,7 @@ class OrmStore:
             return rules.claimed(run, now=now, lease_until=lease_until, worker=worker)
 
     def load(self, run_id: str) -> list[Entry]:
-        found = EntryModel.objects.using(self.alias).filter(run_id=run_id)
+        found = EntryModel.objects.using(self.alias).with_metadata_of(run_id)
         return [Entry(*row) for row in found.values_list(*_ENTRY_FIELDS)]
 
     def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[Entry]]:
@@ -227,7 +227,8 @@ class OrmStore:
         weighed = entries.order_by().values_list("run_id").annotate(count=Count("pk"), length=Sum(lengths))
         long = {run_id for run_id, count, length in weighed if count > most or length > size}
         histories: dict[str, list[Entry]] = {run_id: [] for run_id in run_ids if run_id not in long}
-        for run_id, *row in entries.filter(run_id__in=list(histories)).values_list("run_id", *_ENTRY_FIELDS):
+        short = EntryModel.objects.using(self.alias).with_metadata_of(*histories)
+        for run_id, *row in short.values_list("run_id", *_ENTRY_FIELDS):
             histories[run_id].append(Entry(*row))
         return histories
 

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
-from django.db.models import Case, F, Q, QuerySet, TextField, Value, When
+from django.db.models import Case, Count, F, Q, Subquery, TextField, Value, When
 
 from durable.conf import conf
 from durable.core.entries import ENDED, RunState, Status
 from durable.inspection.keys import InvalidCursorError
 from durable.models import Entry, Run
+from durable.querysets import EntryQuerySet
 
 __all__ = ["CHUNK", "Follower", "News", "Token"]
 
@@ -119,13 +120,13 @@ class Follower:
         has_changed = self._row != before
         if not is_first and not has_changed and run.state not in _MOVING:
             return self._news()
-        entries = Entry.objects.using(conf.DATABASE).filter(run=run)
-        is_reset, removed = self._begin(entries) if is_first else (False, self._go_on(entries))
+        entries = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id)
+        is_reset, removed = self._begin(entries) if is_first else (False, self._go_on(run, entries))
         return self._news(has_changed=has_changed, removed=removed, is_reset=is_reset)
 
-    def _begin(self, entries: QuerySet[Entry]) -> tuple[bool, list[str]]:
+    def _begin(self, entries: EntryQuerySet) -> tuple[bool, list[str]]:
         """Take up where the reader stopped. True if he has to begin anew, since what he has is no longer so."""
-        rows, since, is_reset = list(_rows(entries)), self.since, False
+        rows, since, is_reset = _rows(entries), self.since, False
         if since is not None:
             had = [row for row in rows if row[0] <= since.newest]
             is_reset = len(had) != since.count
@@ -135,19 +136,26 @@ class Follower:
         self._note(rows)
         return is_reset, []
 
-    def _go_on(self, entries: QuerySet[Entry]) -> list[str]:
-        """Note what has changed; the places that are empty now."""
+    def _go_on(self, run: Run, entries: EntryQuerySet) -> list[str]:
+        """Note what has changed; the places that are empty now.
+
+        How many entries there are comes with those that may have changed, of one moment with them. The newest one that was
+        told is always asked for: where it is gone, there may be no other row to bring the number.
+        """
         newest = max(self._told, default=0)
-        if entries.filter(id__lte=newest).count() != len(self._told):
-            return self._compare(list(_rows(entries)))
-        changed = (
-            Q(id__gt=newest)
+        may_have_changed = (
+            Q(metadata__entry__gte=newest)
             | ~Q(metadata__status=Status.COMPLETED.value)
             | Q(metadata__finished_ordinal__gt=self._finished)
             | Q(metadata__rollback_completed_at__isnull=False)
             | Q(metadata__rollback_error__isnull=False)
         )
-        self._note(_rows(entries.filter(changed)))
+        found = _rows(entries.filter(may_have_changed).annotate(number=_number_of_entries(run)), "number")
+        number = found[0][-1] if found else 0
+        rows = [row[:-1] for row in found]
+        if number - sum(row[0] > newest for row in rows) != len(self._told):
+            return self._compare(_rows(entries))
+        self._note(rows)
         return []
 
     def _compare(self, rows: list[_Row]) -> list[str]:
@@ -199,9 +207,13 @@ class Follower:
         )
 
 
-def _rows(entries: QuerySet[Entry]) -> Iterable[_Row]:
-    rows: Iterable[_Row] = entries.annotate(moving_data=_MOVING_DATA).values_list(*_COLUMNS)
-    return rows
+def _rows(entries: EntryQuerySet, *also: str) -> list[_Row]:
+    return list(entries.annotate(moving_data=_MOVING_DATA).values_list(*_COLUMNS, *also))
+
+
+def _number_of_entries(run: Run) -> Subquery:
+    entries = Entry.objects.using(conf.DATABASE).filter(run=run).order_by().values("run")
+    return Subquery(entries.annotate(number=Count("*")).values("number"))
 
 
 def _read(rows: Sequence[_Row]) -> list[Entry]:
