@@ -69,7 +69,8 @@ class Pruner:
         """How many runs and rows of the audit log would go; counting stops at `most` of each."""
         runs = 0
         for ended in self._ended(now):
-            runs += ended.values("id")[: most - runs].count()
+            # in the order of the index that finds them, which is not that of lists
+            runs += ended.order_by("finished_at", "id").values("id")[: most - runs].count()
         old = self._old_actions(now)
         return Pruned(runs=runs, actions=0 if old is None else old[:most].count())
 
