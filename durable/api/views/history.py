@@ -44,13 +44,16 @@ class EntriesView(View):
         if query["payloads"]:
             self.require(request, "view_payload", "Seeing payloads")
         run = visible_run(request, run_id)
-        found = Entry.objects.using(conf.DATABASE).filter(run=run).select_related("metadata").order_by("ordinal")
+        # the page is chosen by its keys: the metadata and the payloads of other entries are not read for it
+        keys = Entry.objects.using(conf.DATABASE).filter(run=run).order_by("ordinal").values_list("ordinal", "pk")
         if after is not None:
-            found = found.filter(ordinal__gt=after[0])
+            keys = keys.filter(ordinal__gt=after[0])
+        page = list(keys[: query["limit"] + 1])
+        chosen, more = page[: query["limit"]], len(page) > query["limit"]
+        shown = Entry.objects.using(conf.DATABASE).filter(pk__in=[key for _, key in chosen])
+        shown = shown.select_related("metadata").order_by("ordinal")
         if not query["payloads"]:
-            found = found.defer("output", "arguments")
-        page = list(found[: query["limit"] + 1])
-        shown, more = page[: query["limit"]], len(page) > query["limit"]
+            shown = shown.defer("output", "arguments")
         results = [
             entry_shown(run, each, may_see_payloads=may(request, "view_payload"), with_payloads=query["payloads"])
             for each in shown
@@ -58,7 +61,7 @@ class EntriesView(View):
         return Response(
             {
                 "results": EntrySerializer(results, many=True).data,
-                "next_cursor": cursor_of(shown[-1].ordinal) if more else None,
+                "next_cursor": cursor_of(chosen[-1][0]) if more else None,
             }
         )
 
