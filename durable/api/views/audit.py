@@ -59,4 +59,5 @@ def _behind(cursor: str | None) -> Q:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise InvalidCursorError(str(cursor))
-    return Q(created_at__lt=moment) | Q(created_at=moment, id__lt=number)
+    # said so that the index begins at the moment: all that is newer would be read where either may hold
+    return Q(created_at__lte=moment) & ~Q(created_at=moment, id__gte=number)
