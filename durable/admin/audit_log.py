@@ -24,7 +24,7 @@ from durable.templatetags.durable_admin import moment
 __all__ = ["OperatorActionAdmin"]
 
 _CAP = 10_000  # rows that the list counts and pages through
-_WINDOW = 100_000  # newest rows that a filter looks through: no index serves it
+_WINDOW = 100_000  # newest rows that are looked through where no index serves
 _FILTERS = frozenset({"source__exact", "action", "outcome"})
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ class OperatorActionAdmin(_ModelAdmin):
     fields = ["when", "who", "source", "action", "run", "reason", "outcome", "before", "after", "detail"]
     list_filter = ["source", ActionFilter, OutcomeFilter]
     search_fields = ["run_id__startswith"]
-    search_help_text = f"The beginning of a run's id. Filters look through the newest {_WINDOW:,} actions."
+    search_help_text = (
+        f"A run's id, or the beginning of one. Beginnings and filters look through the newest {_WINDOW:,} actions."
+    )
     show_full_result_count = False
     paginator = CappedPaginator
     ordering = ["-created_at", "-id"]
@@ -92,10 +94,19 @@ class OperatorActionAdmin(_ModelAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
         """The log, where durable keeps it."""
         found = super().get_queryset(request).using(conf.DATABASE)
-        if set(request.GET) & _FILTERS and "q" not in request.GET:
-            newest = found.order_by("-pk").values_list("pk", flat=True).first() or 0
-            found = found.filter(pk__gt=newest - _WINDOW)
-        return found
+        return _newest(found) if set(request.GET) & _FILTERS and "q" not in request.GET else found
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[OperatorAction], search_term: str
+    ) -> tuple[QuerySet[OperatorAction], bool]:
+        """What was done to the run with this id; where nothing was, to the runs whose ids begin so."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        exact = queryset.filter(run_id=term)
+        # in an order that keeps the database on the index of runs
+        is_run = exact.order_by("created_at", "id").values_list("pk").first() is not None
+        return (exact if is_run else _newest(queryset).filter(run_id__startswith=term)), False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The list, under its own name: there is nothing to select."""
@@ -133,3 +144,9 @@ class OperatorActionAdmin(_ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: OperatorAction | None = None) -> bool:
         return False
+
+
+def _newest(actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
+    """Those of them that are among the newest of the log."""
+    newest = OperatorAction.objects.using(conf.DATABASE).order_by("-pk").values_list("pk", flat=True).first() or 0
+    return actions.filter(pk__gt=newest - _WINDOW)
