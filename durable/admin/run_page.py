@@ -18,6 +18,7 @@ from durable.conf import conf
 from durable.core.entries import ENDED
 from durable.core.location import spoken, unescape
 from durable.inspection import (
+    Progress,
     awaited_queues,
     explain_fully,
     exported,
@@ -71,16 +72,17 @@ class MessageRow:
 def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
     """The whole page."""
     run = pages.find(key)
-    return admin.page(request, "run", _context(admin, request, run))
+    return admin.page(request, "run", _context(admin, request, run, progress_of(run)))
 
 
 def live(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
     """What changes of the page, or 304 if nothing has."""
     run = pages.find(key)
-    etag = pages.etag_of(progress_of(run).revision, request.GET.urlencode())
+    progress = progress_of(run)
+    etag = pages.etag_of(progress.revision, request.GET.urlencode())
     if pages.is_known(request, etag):
         return pages.unchanged(etag)
-    return pages.tagged(admin.page(request, "_run", _context(admin, request, run)), etag)
+    return pages.tagged(admin.page(request, "_run", _context(admin, request, run, progress)), etag)
 
 
 def export(_admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
@@ -93,10 +95,9 @@ def export(_admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
     return response
 
 
-def _context(admin: RunAdmin, request: HttpRequest, run: Run) -> dict[str, Any]:
+def _context(admin: RunAdmin, request: HttpRequest, run: Run, progress: Progress) -> dict[str, Any]:
     now = pages.now()
     with_payloads = access.may(request, "view_payload")
-    progress = progress_of(run)
     only_failed = request.GET.get("only") == "failed"
     tree = history_tree(run.id, start=_whole_number(request.GET.get("start")), only_failed=only_failed)
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
