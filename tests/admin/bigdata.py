@@ -1,17 +1,28 @@
 """Runs by the million, as a busy site leaves them, for looking at how the pages bear it.
 
 Most runs are completed; the others are in every state that a run can be in, and the newest are still under way. One of them,
-`LONG`, has a history of many entries. PostgreSQL only: the rows are made there.
+`LONG`, has a history of many entries and as many messages. PostgreSQL only: the rows are made there.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from django.db import connection
 
-__all__ = ["LONG", "fill"]
+__all__ = ["GROWING", "LONG", "fill", "filled"]
 
+#: The tables that are filled.
+GROWING = (
+    "durable_run",
+    "durable_entry",
+    "durable_entrymetadata",
+    "durable_attempt",
+    "durable_queuemessage",
+    "durable_operatoraction",
+)
 LONG = "long-history"
 _WORKER = "orders-1:4711:0f3a"
 _TRACEBACK = "Traceback (most recent call last):\n" + "".join(
@@ -34,7 +45,7 @@ SELECT 'run-' || lpad(n::text, 8, '0'), 'big.workflow_' || mod(n, 7), CASE mod(n
   CASE state WHEN 'pending' THEN at WHEN 'running' THEN at WHEN 'rolling_back' THEN now() + interval '1 hour'
     WHEN 'sleeping' THEN CASE WHEN NOT is_asked THEN now() + interval '1 day' END END,
   CASE state WHEN 'pending' THEN 0 ELSE 1 END, CASE state WHEN 'running' THEN %(worker)s ELSE '' END,
-  CASE state WHEN 'running' THEN now() + interval '30 seconds' END, 0, 1, 0, '', '',
+  CASE state WHEN 'running' THEN now() + interval '30 seconds' END, 0, 1, CASE mod(n, 4) WHEN 0 THEN 1 ELSE 0 END, '', '',
   CASE state WHEN 'rolling_back' THEN 'failed' ELSE '' END, '{}', '', at, CASE WHEN state <> 'pending' THEN at END,
   CASE WHEN state IN ('completed', 'failed', 'cancelled') THEN at + interval '3 seconds' END
 FROM (
@@ -49,12 +60,12 @@ FROM (
 ) AS made
 """
 
-#: As old as the oldest of the others, and asleep. Parameters: long, runs.
+#: As old as the oldest of the others, and asleep. Parameters: long, runs, entries.
 _LONG_RUN = """
 INSERT INTO durable_run (id, workflow, queue, state, input, origins, waiting_for, summary, wake_at, fence, worker, crashes,
   signal, messages, request, request_reason, outcome, generations, seed, created_at, started_at)
 SELECT %(long)s, 'big.long', 'default', 'sleeping', '{"args":[],"kwargs":{}}', '[]', '', 'asleep in "nap"',
-  now() + interval '1 day', 1, '', 0, 1, 0, '', '', '', '{}', '', at, at
+  now() + interval '1 day', 1, '', 0, 1, %(entries)s, '', '', '', '{}', '', at, at
 FROM (SELECT now() - %(runs)s * interval '0.1 second' AS at) AS oldest
 """
 
@@ -110,6 +121,35 @@ FROM (
 ORDER BY at
 """
 
+#: The long run was sent a message for each of its entries, every fourth of the others one, in the order in which they came.
+#: Of those all but the newest are answered; of a run that waits none is. Parameters: long, entries.
+_MESSAGES = """
+INSERT INTO durable_queuemessage (id, run_id, queue, body, sent_at, "order", state, received_by, response, idempotency_id)
+SELECT id || ' ' || number, id, 'approved', '{"by": "ada"}', at, number, state,
+  CASE state WHEN 'pending' THEN '' ELSE 'approval' END, CASE state WHEN 'completed' THEN 'null' END, NULL
+FROM (
+  SELECT id, n AS number, created_at + n * (now() - created_at) / %(entries)s AS at,
+    CASE WHEN n > %(entries)s - 20 THEN 'pending' ELSE 'completed' END AS state
+  FROM durable_run, generate_series(1, %(entries)s) AS n WHERE id = %(long)s
+  UNION ALL
+  SELECT id, 1, created_at, CASE state WHEN 'completed' THEN 'completed' ELSE 'pending' END
+  FROM durable_run WHERE id <> %(long)s AND mod(right(id, 8)::bigint, 4) = 0
+) AS sent
+ORDER BY at
+"""
+
+#: Every tenth run was cancelled or somebody tried to, the long one twenty times. Parameters: long.
+_ACTIONS = """
+INSERT INTO durable_operatoraction (actor_label, source, action, run_id, reason, before, after, outcome, detail, created_at)
+SELECT 'ada', 'admin', 'cancel', id, '', 'sleeping', 'cancelled', 'done', '', at FROM (
+  SELECT id, created_at + n * (now() - created_at) / 20 AS at
+  FROM durable_run, generate_series(1, 20) AS n WHERE id = %(long)s
+  UNION ALL
+  SELECT id, created_at FROM durable_run WHERE id <> %(long)s AND mod(right(id, 8)::bigint, 10) = 0
+) AS asked
+ORDER BY at
+"""
+
 
 def fill(*, runs: int, entries: int) -> None:
     """Insert that many runs with a step each, and one with that many entries; then let the database learn of its new size."""
@@ -121,6 +161,22 @@ def fill(*, runs: int, entries: int) -> None:
         "traceback": json.dumps(_TRACEBACK),
     }
     with connection.cursor() as cursor:
-        for statement in (_RUNS, _LONG_RUN, _ENTRIES, _METADATA, _ATTEMPTS):
+        for statement in (_RUNS, _LONG_RUN, _ENTRIES, _METADATA, _ATTEMPTS, _MESSAGES, _ACTIONS):
             cursor.execute(statement, given)
-        cursor.execute("ANALYZE durable_run, durable_entry, durable_entrymetadata, durable_attempt")
+        cursor.execute(f"ANALYZE {', '.join(GROWING)}")
+
+
+@contextmanager
+def filled(*, runs: int, entries: int) -> Iterator[None]:
+    """`fill`, committed and vacuumed, for the tests of a block. Then the tables are empty, and as small as before.
+
+    For a caller that may use the database, and is in no transaction.
+    """
+    fill(runs=runs, entries=entries)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(f"VACUUM (ANALYZE) {', '.join(GROWING)}")
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"TRUNCATE {', '.join(GROWING)} CASCADE")

@@ -1,0 +1,82 @@
+"""What PostgreSQL makes of statements, and which of them read more the larger a table is.
+
+To read the whole of a small table is right where a page needs two hundred of its rows. What is asked for here is the plan for
+a larger one: whole tables are priced higher than the server would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+__all__ = ["read", "scans", "sifted", "sorts"]
+
+
+def scans(queries: CaptureQueriesContext, tables: Collection[str]) -> list[str]:
+    """Statements that would read one of these tables from one end to the other."""
+    return [
+        f"{node['Relation Name']} in {sql[:300]}"
+        for sql, plan in _plans(queries, tables)
+        for node in _nodes(plan)
+        if node["Node Type"] == "Seq Scan" and node.get("Relation Name") in tables
+    ]
+
+
+def sorts(queries: CaptureQueriesContext, tables: Collection[str], most: int = 1_000) -> list[str]:
+    """Statements on these tables that would sort more than `most` rows."""
+    return [
+        f"{node['Plan Rows']} rows in {sql[:300]}"
+        for sql, plan in _plans(queries, tables)
+        for node in _nodes(plan)
+        if node["Node Type"] in {"Sort", "Incremental Sort"} and node["Plan Rows"] > most
+    ]
+
+
+def sifted(queries: CaptureQueriesContext, tables: Collection[str]) -> int:
+    """How many rows of these tables a question has read at most only to find that they are none that it asks for."""
+    return max(
+        (
+            int(node.get("Rows Removed by Filter", 0) * node["Actual Loops"])
+            for _, plan in _plans(queries, tables, "ANALYZE, TIMING OFF, ")
+            for node in _nodes(plan)
+        ),
+        default=0,
+    )
+
+
+def read(queries: CaptureQueriesContext, table: str) -> int:
+    """How many rows of the table the questions have read, over and over included."""
+    return sum(
+        int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for _, plan in _plans(queries, {table}, "ANALYZE, TIMING OFF, ")
+        for node in _nodes(plan)
+        if node.get("Relation Name") == table
+    )
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", ()):
+        yield from _nodes(inner)
+
+
+def _plans(
+    queries: CaptureQueriesContext, tables: Collection[str], how: str = ""
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The plans of the statements that read one of these tables; with `ANALYZE` they are executed again, unless they write."""
+    for query in list(queries.captured_queries):
+        sql = query["sql"]
+        if "SELECT" not in sql or not any(f'"{table}"' in sql for table in tables):
+            continue
+        options = f"{how if sql.startswith('SELECT') else ''}FORMAT JSON"
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL seq_page_cost = 2.5")
+            cursor.execute(f"EXPLAIN ({options}) " + sql.replace("%", "%%"), [])
+            [[explained]] = cursor.fetchall()
+            cursor.execute("SET LOCAL seq_page_cost TO DEFAULT")
+        plan = explained if isinstance(explained, list) else json.loads(explained)
+        yield sql, plan[0]["Plan"]
