@@ -1,12 +1,11 @@
 """Commands to Redis whose answers nobody waits for.
 
-Owns the connection that a process sends them on. Each answer is read when the next command is sent, and that is when a
+Owns the connections that a process sends them on, as many as threads send at once. Each answer is read when the next command is sent, and that is when a
 command that failed is noticed: whoever sends must be able to do without the last one. Must not decide what is sent.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from redis import Redis
@@ -17,21 +16,22 @@ __all__ = ["Sender"]
 
 
 class Sender:
-    """Sends on a connection of its own, out of the client's pool. Any thread may use it; a child process needs another."""
+    """Sends on connections of its own, out of the client's pool. Any thread may use it; a child process needs another.
 
-    __slots__ = ("_connection", "_is_owed", "_lock", "_pool")
+    A connection is taken from those that are free, and put back when its command is sent, or closed. So nothing is left
+    locked, and nobody reads another's answer, wherever a signal's handler raises: the connection is lost then, at worst.
+    """
+
+    __slots__ = ("_free", "_pool")
 
     def __init__(self, redis: Redis) -> None:
         self._pool = redis.connection_pool
-        self._lock = threading.Lock()
-        self._connection: Any = None
-        self._is_owed = False  # the answer to the last command
+        self._free: list[tuple[Any, bool]] = []  # and whether each is owed the answer to its last command
 
     def open(self) -> None:
         """Send from now on. For whoever has just been answered: what is wrong with Redis is told by a command that waits."""
-        with self._lock:
-            if self._connection is None:
-                self._connection = self._pool.get_connection()
+        if not self._free:
+            self._free.append((self._pool.get_connection(), False))
 
     def send(self, *command: Any) -> bool:
         """Send a command; whether it was sent.
@@ -39,31 +39,31 @@ class Sender:
         If not, it has to be sent in the usual way: `open` was not called yet, another thread is sending, Redis has closed
         the connection, or the command before this one has failed. Raises RedisTimeoutError where its answer does not come.
         """
-        if self._connection is None or not self._lock.acquire(blocking=False):
+        try:
+            connection, is_owed = self._free.pop()
+        except IndexError:
             return False
         try:
-            return self._connection is not None and self._send(command)
+            is_sent = self._send(command, connection, is_owed=is_owed)
         except BaseException as error:
-            self._close()
+            self._close(connection)
             if isinstance(error, RedisError | OSError) and not isinstance(error, RedisTimeoutError):
                 return False
             raise
-        finally:
-            self._lock.release()
+        if is_sent:
+            self._free.append((connection, True))
+        else:
+            self._close(connection)
+        return is_sent
 
-    def _send(self, command: tuple[Any, ...]) -> bool:
-        if self._is_owed:
-            self._connection.read_response()
-            self._is_owed = False
-        if self._connection.can_read():  # the end of it, or an answer to what a signal has interrupted
-            self._close()
+    def _send(self, command: tuple[Any, ...], connection: Any, *, is_owed: bool) -> bool:
+        if is_owed:
+            connection.read_response()
+        if connection.can_read():  # the end of it
             return False
-        self._connection.send_command(*command)
-        self._is_owed = True
+        connection.send_command(*command)
         return True
 
-    def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        self._is_owed = False
+    def _close(self, connection: Any) -> None:
         connection.disconnect()
         self._pool.release(connection)

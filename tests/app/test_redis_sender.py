@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from itertools import count
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -24,11 +26,8 @@ LIST = "durable:test:sent"
 
 
 @pytest.fixture
-def sender(redis_connection: redis.Redis) -> Iterator[Sender]:
-    sender = Sender(redis_connection)
-    yield sender
-    if sender._connection is not None:
-        sender._close()
+def sender(redis_connection: redis.Redis) -> Sender:
+    return Sender(redis_connection)
 
 
 def sent(connection: redis.Redis) -> list[bytes]:
@@ -131,6 +130,46 @@ def test_an_interruption_between_command_and_answer_puts_no_answer_in_anothers_p
     sender.open()
     assert sender.send("RPUSH", LIST, "c")
     assert sent(redis_connection)[-1:] == [b"c"]
+
+
+def test_after_an_interruption_at_any_line_it_goes_on(sender: Sender, redis_connection: redis.Redis) -> None:
+    """Nothing stays locked, and no answer comes in another's place."""
+
+    def interrupting(line: int) -> Any:
+        lines = count()
+
+        def trace(frame: FrameType, event: str, _arg: object) -> Any:
+            if frame.f_code not in (Sender.send.__code__, Sender._send.__code__):
+                return None
+            if event == "line" and next(lines) == line:
+                raise KeyboardInterrupt
+            return trace
+
+        return trace
+
+    def open_and_send(token: str) -> None:
+        sender.open()
+        assert sender.send("RPUSH", LIST, token)
+
+    before, was_sent = sys.gettrace(), False
+    for line in count():
+        sender.open()
+        assert sender.send("ECHO", "an answer is owed")
+        try:
+            sys.settrace(interrupting(line))
+            was_sent = sender.send("ECHO", "of what is interrupted")
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        other = threading.Thread(target=open_and_send, args=(str(line),), daemon=True)
+        other.start()
+        other.join(10)
+        assert redis_connection.echo("mine") == b"mine"
+        assert sent(redis_connection) == [str(each).encode() for each in range(line + 1)]
+        if was_sent:
+            break
+    assert line > 5, "it has more lines"
 
 
 def test_a_thread_does_not_wait_for_another_one(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
