@@ -30,6 +30,7 @@ from datetime import datetime, timedelta
 from django.db import connections, transaction
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from rq.timeouts import BaseTimeoutException
 
 from durable import moments, redis_client, rings
 from durable.conf import conf
@@ -105,6 +106,8 @@ def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:
         if _log_this(queue):
             advice = "due runs wait for the first sweep after Redis is back"
             logger.warning('cannot %s for queue "%s", %s: %s: %s', what, queue, advice, type(error).__name__, error)
+    except BaseTimeoutException:
+        raise  # the caller is a job of RQ's that has reached its timeout: it is told once
     except Exception:  # the caller's work is committed, and must not fail for a wrong setting
         if not _log_this(f"{queue} wrongly"):
             return

@@ -18,8 +18,9 @@ from django.utils import timezone
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
+from rq.timeouts import JobTimeoutException
 
-from durable import bell, redis_client
+from durable import bell, redis_client, rings
 from project.servers import EmbeddedRedis
 
 pytestmark = pytest.mark.redis
@@ -293,6 +294,16 @@ class TestOutage:
         assert time.monotonic() - started < 2.0  # a refused connection is no reason to wait
         assert len(caplog.records) == 1
         assert "after Redis is back" in caplog.text
+
+    def test_a_job_of_rqs_that_rings_at_its_timeout_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """RQ tells it once."""
+
+        def too_late(_name: str, *, insist: bool) -> None:
+            raise JobTimeoutException
+
+        monkeypatch.setattr(rings, "ring", too_late)
+        with pytest.raises(JobTimeoutException):
+            bell.ring("default")
 
     def test_a_restarted_redis_is_used_again_at_once(
         self, own_redis: EmbeddedRedis, caplog: pytest.LogCaptureFixture
