@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,8 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
     log_into: LogIn, live_server: "LiveServer", worker: object, complaints: list[str]
 ) -> None:
     Fault.switch(Fault.Service.BANK, on=True)
-    yarn = Product.objects.get_or_create(slug="yarn", defaults={"name": "Yarn", "description": "", "price": "4.20"})[0]
+    product = {"name": "Yarn", "description": "", "price": Decimal("4.20")}
+    yarn, _ = Product.objects.get_or_create(slug="yarn", defaults=product)
     order = checkout.place_order("Ada", "ada@example.org", {yarn: 2})
     page = log_into(is_superuser=True)
     loads: list[str] = []
