@@ -1,7 +1,8 @@
 """Commands to Redis whose answers nobody waits for.
 
-Owns the connections that a process sends them on, as many as threads send at once. Each answer is read when the next command is sent, and that is when a
-command that failed is noticed: whoever sends must be able to do without the last one. Must not decide what is sent.
+Owns the connections that a process sends them on, as many as threads send at once. Each answer is read when the next
+command is sent, and that is when a command that failed is noticed: whoever sends must be able to do without the last one.
+Must not decide what is sent.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Sender:
     def send(self, *command: Any) -> bool:
         """Send a command; whether it was sent.
 
-        If not, it has to be sent in the usual way: `open` was not called yet, another thread is sending, Redis has closed
-        the connection, or the command before this one has failed. Raises RedisTimeoutError where its answer does not come.
+        If not, it has to be sent in the usual way: `open` was not called yet, others are sending, Redis has closed the
+        connection, or the command before this one has failed. Raises RedisTimeoutError where its answer does not come.
         """
         try:
             connection, is_owed = self._free.pop()

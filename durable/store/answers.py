@@ -23,9 +23,8 @@ from durable.conf import conf
 
 __all__ = ["Lookout", "are_polled_for", "interruptible", "uninterrupted"]
 
-_MOST_BYTES: Final = (
-    16384  # of a call that is polled for: they fit into any socket, and so are sent when the wait begins
-)
+#: Of a call that is polled for: so many fit into any socket, and so are sent when the wait begins.
+_MOST_BYTES: Final = 16384
 _MOST_MISSES: Final = 6  # that count: it rests for 64 answers then
 
 
