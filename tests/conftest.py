@@ -74,6 +74,22 @@ def redis_connection() -> Iterator["redis.Redis"]:
         client.flushdb()
 
 
+@pytest.fixture(autouse=True)
+def answered_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever rings in this process goes on when Redis has answered: what a test asks Redis on another connection could come
+    before what was sent and not waited for."""
+    from durable import rings
+    from tests.ringing import wait_for_answers
+
+    ring = rings.ring
+
+    def ring_and_wait(name: str, *, insist: bool = False) -> None:
+        ring(name, insist=insist)
+        wait_for_answers(rings._bells[name].sender)
+
+    monkeypatch.setattr(rings, "ring", ring_and_wait)
+
+
 @pytest.fixture
 def child_environment(transactional_db: None, redis_connection: "redis.Redis") -> dict[str, str]:
     """The environment in which a child process, a worker say, uses this test's own database and Redis."""

@@ -243,4 +243,7 @@ def test_a_worker_ends_whose_farewell_to_the_channel_of_commands_does_not(
     ending.join(30)
     has_ended = not ending.is_alive()
     never.set()
+    for each in threading.enumerate():  # none may outlive its connection
+        if each.name == "durable-farewell" or each is worker.pubsub_thread:
+            each.join(30)
     assert has_ended
