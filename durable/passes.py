@@ -43,7 +43,7 @@ from durable.store import Store
 from durable.store.transactions import BROKEN
 from durable.transactions import PassTransactions, is_within
 
-__all__ = ["Eviction", "PassOutcome", "execute_pass", "may_have_history"]
+__all__ = ["LEASE_LOST", "Eviction", "PassOutcome", "execute_pass", "may_have_history"]
 
 logger = logging.getLogger("durable.pass")
 

@@ -27,6 +27,7 @@ from redis.exceptions import RedisError
 from durable import bell, moments, redis_client
 from durable.conf import conf
 from durable.core.entries import RunRecord
+from durable.passes import LEASE_LOST
 from durable.process import DATABASE_TROUBLE, close_connections, close_stale_connections
 from durable.stopping import Stop
 from durable.store.base import Store
@@ -122,11 +123,10 @@ class Supervisor:
         """Take care of the leases of `records`, claimed at the monotonic time `claimed_at`."""
         now = time.monotonic()
         with self._lock:
-            before = [self._held.get(each.id) for each in records]
+            before = [self._held[each.id] for each in records if each.id in self._held]
             self._held.update({each.id: _Held(each, since=now, renewed_at=claimed_at) for each in records})
-        for each in before:  # the lease had run out by the database's clock, if not by ours, or the pass is just over
-            if each is not None and each.eviction is not None:
-                each.eviction.request("lease lost")
+        # their leases had run out by the database's clock, if not by ours, or their passes are just over
+        self._lose(before)
 
     def waited(self, record: RunRecord) -> float:
         """For how many seconds the run has been held; 0 for one that is not."""
@@ -273,7 +273,7 @@ class Supervisor:
     def _lose(self, lost: Iterable[_Held]) -> None:
         for each in lost:
             if each.eviction is not None:
-                each.eviction.request("lease lost")
+                each.eviction.request(LEASE_LOST)
             with self._lock:
                 is_ours = self._held.get(each.record.id) is each
                 if is_ours:
