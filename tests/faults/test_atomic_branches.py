@@ -9,7 +9,8 @@ import pytest
 
 from durable import Context, get_run, workflow
 from project.shop.models import Mail
-from tests.faults.passing import pass_once, until_somebody_waits_for_a_lock
+from tests.faults.passing import pass_once
+from tests.locks import until_sessions_wait_for_locks
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
@@ -21,7 +22,7 @@ def post_and_send(run: str) -> str:
     Mail.objects.create(to="cat@example.com", subject="purr", body="", idempotency_key=run)
     get_run(run).send("mail", "from myself")
     _has_locked.set()
-    until_somebody_waits_for_a_lock()
+    until_sessions_wait_for_locks()
     return "sent"
 
 

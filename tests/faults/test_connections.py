@@ -27,8 +27,8 @@ from durable.stopping import Stop
 from durable.store import store_for
 from durable.worker import Shift
 from project.shop.models import Mail
-from tests.faults.passing import other_session
 from tests.faults.workflows import post
+from tests.locks import other_session
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 

@@ -18,7 +18,8 @@ from durable import AsyncContext, Context, RollbackContext, moments, workflow
 from durable.core.errors import PassAborted
 from durable.handles import Handle
 from durable.testing import Harness
-from tests.faults.passing import other_session, pass_once
+from tests.faults.passing import pass_once
+from tests.locks import other_session
 
 pytestmark = pytest.mark.postgres
 production = pytest.mark.django_db(transaction=True)

@@ -23,6 +23,7 @@ from durable.store import answers
 from durable.store.answers import Lookout
 from durable.store.calls import Function
 from durable.store.postgres import PostgresStore
+from tests.locks import other_session, until_sessions_wait_for_locks
 from tests.store.conftest import POSTGRES
 from tests.store.making import a_run, an_entry, commit, started, the
 
@@ -33,15 +34,10 @@ class Interrupted(KeyboardInterrupt):
     """What a handler raises, as that of a step's timeout does."""
 
 
-def another_session() -> psycopg.Connection:
-    """Open in autocommit; any thread may use it."""
-    return psycopg.connect(**{**connections[POSTGRES].get_connection_params(), "cursor_factory": None}, autocommit=True)
-
-
 @contextmanager
 def held(statement: str = "SELECT FROM durable_run WHERE id = 'run' FOR UPDATE") -> Iterator[Callable[[], None]]:
     """Inside, another session holds what the statement locks, until the function is called or to the end."""
-    with another_session() as session:
+    with psycopg.connect(**other_session(POSTGRES), autocommit=True) as session:
         session.execute("BEGIN")
         session.execute(statement)
         yield session.close
@@ -49,10 +45,15 @@ def held(statement: str = "SELECT FROM durable_run WHERE id = 'run' FOR UPDATE")
 
 def wait_until_blocked() -> None:
     """Until a session waits for a lock. Runs only while whoever waits for its answer lets other threads run."""
-    blocked = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with another_session() as session:
-        while session.execute(blocked).fetchone() is None:
-            time.sleep(0.005)
+    until_sessions_wait_for_locks(POSTGRES)
+
+
+def raw_connection() -> psycopg.Connection[Any]:
+    """Psycopg's connection under the store's, open."""
+    connection = connections[POSTGRES]
+    connection.ensure_connection()
+    raw: psycopg.Connection[Any] = connection.connection
+    return raw
 
 
 class TooLate(Exception):
@@ -170,9 +171,7 @@ def test_a_signal_that_comes_while_something_is_sent_leaves_no_answer_behind(
     postgres_store: PostgresStore, settings: Any, seconds: float, wait: Callable[..., object]
 ) -> None:
     settings.DURABLE = {"BUSY_POLL": seconds}
-    connection = connections[POSTGRES]
-    connection.ensure_connection()
-    raw: psycopg.Connection[Any] = connection.connection
+    raw = raw_connection()
 
     def send() -> None:
         raw.pgconn.send_query_params(b"SELECT 1", [])
@@ -189,9 +188,7 @@ def test_a_handler_may_close_the_connection_that_is_waited_for(
     postgres_store: PostgresStore, settings: Any, seconds: float
 ) -> None:
     settings.DURABLE = {"BUSY_POLL": seconds}
-    connection = connections[POSTGRES]
-    connection.ensure_connection()
-    raw: psycopg.Connection[Any] = connection.connection
+    raw = raw_connection()
 
     def send() -> None:
         raw.pgconn.send_query_params(b"SELECT pg_sleep(10)", [])
@@ -201,7 +198,7 @@ def test_a_handler_may_close_the_connection_that_is_waited_for(
         with pytest.raises(psycopg.OperationalError, match="closed"):
             answers.uninterrupted(raw, send)
     finally:
-        connection.close()
+        connections[POSTGRES].close()
 
 
 @pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])

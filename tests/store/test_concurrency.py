@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from durable.core.errors import LeaseLost
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from tests.locks import until_sessions_wait_for_locks
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
 
@@ -59,16 +59,7 @@ def threads() -> Iterator[Threads]:
 
 
 def wait_for_lock_waiters(count: int = 1) -> None:
-    """Until as many sessions as that wait for a lock of another one."""
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        with connections[POSTGRES].cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            )
-            if cursor.fetchone()[0] >= count:
-                return
-    pytest.fail(f"no {count} sessions came to wait for a lock")
+    until_sessions_wait_for_locks(POSTGRES, count=count, seconds=DEADLINE)
 
 
 @contextmanager
