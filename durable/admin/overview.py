@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -29,14 +29,14 @@ __all__ = ["context", "show"]
 
 def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
     """The overview alone, for a page that refreshes itself."""
-    response = admin.page(request, "_overview", context())
-    etag = pages.etag_of(response.content.decode())
+    now = pages.now()
+    response = admin.page(request, "_overview", context(now))
+    etag = pages.etag_of(now, response.content.decode())
     return pages.unchanged(etag) if pages.is_known(request, etag) else pages.tagged(response, etag)
 
 
-def context() -> dict[str, Any]:
-    """What the overview shows; a constant number of statements."""
-    now = pages.now()
+def context(now: datetime) -> dict[str, Any]:
+    """What the overview shows at the moment `now`; a constant number of statements."""
     edge = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
     workers, failed = look_at_workers(), failed_runs()
     return {

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from django.http import Http404, HttpRequest, HttpResponse
-from django.utils import timezone
 
 from durable import backend
 from durable.admin.keys import as_id
@@ -36,9 +35,9 @@ def find(key: str) -> Run:
     return run
 
 
-def etag_of(*parts: object) -> str:
-    """An ETag of what a page shows, and of the minute: times are told from now."""
-    minute = int(timezone.now().timestamp() // 60)
+def etag_of(now: datetime, *parts: object) -> str:
+    """An ETag of what a page shows, and of the minute of `now`, from which the page tells times."""
+    minute = int(now.timestamp() // 60)
     text = "\0".join(map(str, [*parts, minute]))
     return f'"{hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:24]}"'
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest, HttpResponse
@@ -72,17 +73,18 @@ class MessageRow:
 def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
     """The whole page."""
     run = pages.find(key)
-    return admin.page(request, "run", _context(admin, request, run, progress_of(run)))
+    return admin.page(request, "run", _context(admin, request, run, progress_of(run), pages.now()))
 
 
 def live(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
     """What changes of the page, or 304 if nothing has."""
     run = pages.find(key)
     progress = progress_of(run)
-    etag = pages.etag_of(progress.revision, request.GET.urlencode())
+    now = pages.now()
+    etag = pages.etag_of(now, progress.revision, request.GET.urlencode())
     if pages.is_known(request, etag):
         return pages.unchanged(etag)
-    return pages.tagged(admin.page(request, "_run", _context(admin, request, run, progress)), etag)
+    return pages.tagged(admin.page(request, "_run", _context(admin, request, run, progress, now)), etag)
 
 
 def export(_admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
@@ -95,8 +97,7 @@ def export(_admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
     return response
 
 
-def _context(admin: RunAdmin, request: HttpRequest, run: Run, progress: Progress) -> dict[str, Any]:
-    now = pages.now()
+def _context(admin: RunAdmin, request: HttpRequest, run: Run, progress: Progress, now: datetime) -> dict[str, Any]:
     with_payloads = access.may(request, "view_payload")
     only_failed = request.GET.get("only") == "failed"
     tree = history_tree(run.id, start=_whole_number(request.GET.get("start")), only_failed=only_failed)
@@ -134,7 +135,7 @@ def _context(admin: RunAdmin, request: HttpRequest, run: Run, progress: Progress
         "export_url": admin.url("export", run.id),
         "live_url": admin.url("live", run.id),
         "live_query": request.GET.urlencode(),
-        "etag": pages.etag_of(progress.revision, request.GET.urlencode()),
+        "etag": pages.etag_of(now, progress.revision, request.GET.urlencode()),
         "copies": [command("show", run.id), command("why", run.id), command("export", run.id)],
     }
 

@@ -111,9 +111,9 @@ def parameter(text: str) -> str:
 @register.simple_tag(takes_context=True)
 def durable_overview(context: dict[str, Any]) -> dict[str, Any] | None:
     """What the overview shows, None for whoever may not see runs."""
-    from durable.admin import access, overview
+    from durable.admin import access, overview, pages
 
     request: HttpRequest = context["request"]
     if not access.may(request, "view_run"):
         return None
-    return overview.context()
+    return overview.context(pages.now())

@@ -208,6 +208,18 @@ def test_a_page_that_knows_all_is_told_so(stage: Stage, operator: Client) -> Non
     assert moved.status_code == 200
 
 
+def test_times_on_a_page_are_told_again_each_minute(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="waits")
+    stage.now = stage.now.replace(second=59, microsecond=999_000)
+    for address in (url("live", "waits"), url("changelist") + "?live=1", url("overview")):
+        page = operator.get(address)
+        known = {"If-None-Match": page["ETag"]}
+        assert operator.get(address, headers=known).status_code == 304
+        stage.advance(milliseconds=1)
+        assert operator.get(address, headers=known).status_code == 200
+        stage.advance(milliseconds=-1)
+
+
 def test_the_tree_shows_branches_winners_and_what_was_pruned(stage: Stage, operator: Client) -> None:
     stage.start(flows.branches, id="branches")
     body = text_of(operator.get(url("change", "branches")))
