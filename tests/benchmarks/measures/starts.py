@@ -14,7 +14,7 @@ def one_by_one(bench: Bench) -> Iterator[Figure]:
 
     No worker answers the bell meanwhile; with one the rings that follow would be jobs, one at a time.
     """
-    count = bench.size(1000, 300)
+    count = bench.size(3000, 300)
 
     def work() -> None:
         for _ in range(count):
