@@ -54,8 +54,10 @@ def _message(at: Backend, run_id: str, queue: str, body: Any, idempotency_id: st
 def _put(at: Backend, message: OutgoingMessage) -> str:
     """Put the message into the run's inbox; its id, or that of the one which was sent with its idempotency id."""
     run = record(message.to)
-    if run.state in ENDED and (sent := _sent_before(at, run.id, message.idempotency_id)):
-        return sent
+    if run.state in ENDED and message.idempotency_id is not None:
+        before = at.store.sent_before(run.id, message.idempotency_id)
+        if before is not None:
+            return before.id
     check_state(run, "send to", UNENDED)
     stored, ring = at.store.send([message])
     if stored[0] is None:
@@ -63,13 +65,6 @@ def _put(at: Backend, message: OutgoingMessage) -> str:
     if ring:
         at.ring(ring)
     return stored[0].id
-
-
-def _sent_before(at: Backend, run_id: str, idempotency_id: str | None) -> str | None:
-    """The id of the message that was sent with this idempotency id, before the run ended."""
-    if idempotency_id is None:
-        return None
-    return next((each.id for each in at.store.messages(run_id) if each.idempotency_id == idempotency_id), None)
 
 
 def _checked_message_id(idempotency_id: str | None) -> str | None:

@@ -67,6 +67,9 @@ class Store(Protocol):
     def message(self, message_id: str) -> Message | None:
         """One message, for whoever waits for its response."""
 
+    def sent_before(self, run_id: str, idempotency_id: str) -> Message | None:
+        """The message that was sent to the run with this idempotency id."""
+
     def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
         """Lock the run's row, let `decide` see it (and, if it calls the second argument, its entries), apply the
         change, its `action` for the audit log included, and return the row as it is then. What `decide` raises is

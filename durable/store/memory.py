@@ -143,14 +143,14 @@ class MemoryStore:
         return max(self._runs[run_id].messages, self._messages[inbox[-1]].order if inbox else 0)
 
     def _seen(self, outgoing: OutgoingMessage) -> Message | None:
-        if outgoing.idempotency_id is None:
-            return None
-        inbox = (self._messages[each] for each in self._inboxes[outgoing.to])
-        return next((each for each in inbox if each.idempotency_id == outgoing.idempotency_id), None)
+        return self.sent_before(outgoing.to, outgoing.idempotency_id) if outgoing.idempotency_id is not None else None
 
     def message(self, message_id: str) -> Message | None:
         with self._lock:
             return self._messages.get(message_id)
+
+    def sent_before(self, run_id: str, idempotency_id: str) -> Message | None:
+        return next((each for each in self.messages(run_id) if each.idempotency_id == idempotency_id), None)
 
     def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
         with self._lock:

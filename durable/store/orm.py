@@ -129,6 +129,9 @@ class OrmStore:
     def message(self, message_id: str) -> Message | None:
         return next(iter(self._messages(id=message_id)), None)
 
+    def sent_before(self, run_id: str, idempotency_id: str) -> Message | None:
+        return next(iter(self._messages(run_id=run_id, idempotency_id=idempotency_id)), None)
+
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
         with transaction.atomic(using=self.alias):
             runs = self._locked(message.to for message in messages)

@@ -115,6 +115,10 @@ class PostgresStore:
         rows = self._rows(statements.GET_MESSAGE, {"message": pack(message_id)})
         return to_message(rows[0]) if rows else None
 
+    def sent_before(self, run_id: str, idempotency_id: str) -> Message | None:
+        rows = self._rows(statements.SENT_BEFORE, {"run": pack(run_id), "id": pack(idempotency_id)})
+        return to_message(rows[0]) if rows else None
+
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
         if len(messages) == 1:
             rows = [functions.SEND(self.alias, [*_as_texts(outgoing_row(messages[0]).values()), "1"])]

@@ -31,6 +31,7 @@ __all__ = [
     "RELEASE",
     "RENEW",
     "SEND_MANY",
+    "SENT_BEFORE",
     "inbox",
 ]
 
@@ -126,6 +127,9 @@ LIST_MESSAGES: Final = f'SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE run_i
 
 #: Parameters: message. A row of MESSAGE.
 GET_MESSAGE: Final = f"SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE id = %(message)s"
+
+#: Parameters: run, id. A row of MESSAGE.
+SENT_BEFORE: Final = f"SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE run_id = %(run)s AND idempotency_id = %(id)s"
 
 
 def inbox(*, named: bool, before: bool) -> str:

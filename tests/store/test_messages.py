@@ -70,6 +70,8 @@ def test_an_idempotency_id_that_the_run_has_seen_gives_the_message_stored_then(s
     assert the(store) == before
     assert sent(store, a_message("other", idempotency_id="x")).order == 1
     assert sent(store, a_message(idempotency_id="X")).order == 2
+    assert store.sent_before("run", "x") == first
+    assert store.sent_before("run", "y") is store.sent_before("none", "x") is None
 
 
 def test_an_idempotency_id_given_twice_in_one_call_is_stored_once(store: Store) -> None:
