@@ -9,7 +9,7 @@ before the job and one after it. A job that fails is left to RQ, as is every oth
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from redis.client import Pipeline
 from rq.exceptions import DeserializationError
@@ -17,16 +17,20 @@ from rq.executions import Execution
 from rq.intermediate_queue import IntermediateQueue
 from rq.job import Job
 from rq.queue import Queue
-from rq.worker import WorkerStatus
+from rq.worker import BaseWorker, WorkerStatus
 
 from durable.rings import JOB
 
-__all__ = ["begin", "end", "is_of_the_bell"]
+__all__ = ["IS_RQ_2", "begin", "end", "is_of_the_bell"]
+
+#: RQ 3 hands on which execution of a job it speaks of, and keeps a set of those of a worker. RQ 2 knows of one at a time.
+IS_RQ_2: Final = not hasattr(BaseWorker, "executions_key")
 
 
 def is_of_the_bell(job: Job) -> bool:
     """Whether the bell has made this job, so that nothing is to be kept of its success."""
-    if job.result_ttl != 0 or job.repeats_left or job.group_id:  # somebody's own, with the same function
+    has_more = job.repeats_left or job.group_id or getattr(job, "has_rate_limit", False)  # the last one from RQ 3 on
+    if job.result_ttl != 0 or has_more:  # somebody's own, with the same function
         return False
     try:
         return job.func_name == JOB
@@ -46,8 +50,11 @@ def begin(worker: Any, job: Job) -> Execution:
         job.execution_registry.add(execution, ttl, together)
         job.started_job_registry.add_execution(execution, together, ttl)
         worker.set_state(WorkerStatus.BUSY, pipeline=together)
-        worker.set_current_job_id(job.id, pipeline=together)
-        worker.set_current_job_working_time(0, pipeline=together)
+        if IS_RQ_2:
+            worker.set_current_job_id(job.id, pipeline=together)
+            worker.set_current_job_working_time(0, pipeline=together)
+        else:
+            together.sadd(worker.executions_key, execution.composite_key)
         worker.heartbeat(ttl, pipeline=together)
         job.prepare_for_execution(worker.name, together)
         together.lrem(intermediate, 1, job.id)
@@ -61,5 +68,8 @@ def end(worker: Any, job: Job, together: Pipeline) -> None:
     assert job.ended_at is not None, "RQ notes it before it handles a success"
     worker.increment_successful_job_count(pipeline=together)
     worker.increment_total_working_time(job.ended_at - job.started_at, together)
-    worker.cleanup_execution(job, pipeline=together)
+    if IS_RQ_2:
+        worker.cleanup_execution(job, pipeline=together)
+    else:
+        worker.cleanup_execution(job, pipeline=together, execution=worker.execution)
     together.delete(job.key, job.execution_registry.key)

@@ -139,13 +139,16 @@ class KnowsDurable:
         else:
             super().handle_execution_ended(job, queue, heartbeat_ttl)  # type: ignore[misc]  # RQ's worker's
 
-    def handle_job_success(self, job: Job, queue: Queue, started_job_registry: StartedJobRegistry) -> None:
+    def handle_job_success(
+        self, job: Job, queue: Queue, started_job_registry: StartedJobRegistry, execution: Execution | None = None
+    ) -> None:
         """Note the success of a job, unless Redis has forgotten the job meanwhile: then there is nothing to note."""
         if is_of_the_bell(job):
             self.forget(job)
             return
+        given = () if rq_records.IS_RQ_2 else (execution,)
         try:
-            super().handle_job_success(job, queue, started_job_registry)  # type: ignore[misc]  # RQ's worker's
+            super().handle_job_success(job, queue, started_job_registry, *given)  # type: ignore[misc]  # RQ's worker's
         except (InvalidJobOperation, NoSuchJobError):
             logger.warning("Redis has forgotten job %s (%s) while it ran; its work is done", job.id, job.func_name)
 
@@ -206,10 +209,11 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
             rq_records.end(self, job, together)
             # Not `set_state`: to RQ's handler of signals we are busy until the job is over, which this is a part of.
             together.hset(self.key, "state", WorkerStatus.IDLE)
+            asked = len(together)
             together.exists(WORKERS_SUSPENDED)
-            *_, is_suspended, _at, _expires, was_known = self.sign(together)
-        self._told_state = WorkerStatus.IDLE if was_known else ""
-        self._is_not_suspended = not is_suspended
+            answers = self.sign(together)
+        self._told_state = WorkerStatus.IDLE if answers[-1] else ""
+        self._is_not_suspended = not answers[asked]
 
     def set_shutdown_requested_date(self) -> None:
         """Nothing: this runs in a signal handler on top of a user's code, where an error of Redis would surface."""
@@ -226,11 +230,15 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run a job; while it lasts, RQ is told that it and the worker are alive."""
         stop.reachable = True
-        stop.beat = lambda: self.maintain_heartbeats(job)
+        stop.beat = lambda: self._maintain_heartbeats(job)
         try:
             super().execute_job(job, queue)
         finally:
             stop.beat = None
+
+    def _maintain_heartbeats(self, job: Job) -> None:
+        given = () if rq_records.IS_RQ_2 else (self.execution,)
+        self.maintain_heartbeats(job, *given)
 
 
 class Worker(KnowsDurable, rq.Worker):

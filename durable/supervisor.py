@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from redis.exceptions import RedisError
+from rq.worker import BaseWorker
 
 from durable import bell, moments, redis_client
 from durable.conf import conf
@@ -290,7 +291,7 @@ class Supervisor:
         queue, rq_worker = self._asks
         with contextlib.suppress(RedisError):  # nothing depends on it: the shift ends by itself soon
             redis = redis_client.client(queue)
-            if redis.hget(f"rq:worker:{rq_worker}", "shutdown_requested_date") is not None:
+            if redis.hget(f"{BaseWorker.redis_worker_namespace_prefix}{rq_worker}", "shutdown_requested_date") is not None:
                 self._stop.request()
 
     def _beat(self) -> None:
