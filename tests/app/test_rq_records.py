@@ -80,7 +80,8 @@ def test_a_job_is_seen_while_it_runs_and_nothing_is_left_of_it(
         [(job_id, execution_id)] = queue.started_job_registry.get_job_and_execution_ids()
         job = Job.fetch(job_id, connection=connection, serializer=JSONSerializer)
         execution = Execution.fetch(execution_id, job_id, connection)
-        seen.update(job=job_id, status=job.get_status(), by=(job.worker_name, execution.worker_name))
+        by = getattr(execution, "worker_name", job.worker_name)  # which RQ records from 2.11 on
+        seen.update(job=job_id, status=job.get_status(), by=(job.worker_name, by))
         seen.update(executions=[each.id for each in job.get_executions()] == [execution_id])
 
     working(look)
