@@ -291,10 +291,8 @@ class Supervisor:
         queue, rq_worker = self._asks
         with contextlib.suppress(RedisError):  # nothing depends on it: the shift ends by itself soon
             redis = redis_client.client(queue)
-            if (
-                redis.hget(f"{BaseWorker.redis_worker_namespace_prefix}{rq_worker}", "shutdown_requested_date")
-                is not None
-            ):
+            key = f"{BaseWorker.redis_worker_namespace_prefix}{rq_worker}"
+            if redis.hget(key, "shutdown_requested_date") is not None:
                 self._stop.request()
 
     def _beat(self) -> None:
