@@ -15,6 +15,7 @@ and nothing more is needed. The job clears the key *before* it looks into the da
   until the key expires. The sweep does not wait for that: it *insists*, that is, it looks whether the job lies in the RQ
   queue, and puts another one there if not.
 - Redis is flushed, or evicts the key: the next ring enqueues. If it loses the job alone, see above.
+- Redis refuses (its user lacks a permission, it is full, it is a replica): the ring is dropped, and the log says what to do.
 - Redis is down: the ring is dropped, and the sweep rings once Redis is back. Goes down just when it was sent a ring: the
   same, and the next ring tells, because nobody waits for the answer (`durable.redis_sender`).
 """
@@ -26,9 +27,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from typing import Final
 
 from django.db import connections, transaction
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.timeouts import BaseTimeoutException
 
@@ -43,7 +52,16 @@ UNKNOWN_QUEUE = (
     'cannot %s for queue "%s": RQ_QUEUES lacks it, and has %s. Its runs wait until RQ_QUEUES has it and a durable_worker '
     "serves it; if the name is a mistake, cancel them and start them on another queue"
 )
-QUIET = 5.0  # seconds without a further try after Redis let a caller wait for its timeout
+#: How long due runs wait after such an error; the first class that fits counts.
+UNTIL: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (AuthenticationError, "RQ_QUEUES has a user and a password that Redis knows"),
+    (NoPermissionError, "Redis allows its user what docs/guides/operating.md lists"),
+    (OutOfMemoryError, "Redis has more memory (its maxmemory)"),
+    (ReadOnlyError, "RQ_QUEUES leads to the master, which this Redis is not"),
+    (ResponseError, "Redis does not refuse it any more"),
+    (Exception, "the first sweep after Redis is back"),
+)
+QUIET = 5.0  # seconds without a further try after Redis let a caller wait
 #: The pub/sub channel of the alarms; a message is JSON: `{"queue": ..., "at": ISO 8601}`.
 ALARMS = "durable:alarms"
 
@@ -98,14 +116,18 @@ def clear(queue: str) -> None:
 
 
 def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:
+    began = time.monotonic()
+    refused = f"{queue} {what}"  # apart from what is said of the queue: Redis may do all but this
     try:
         command()
     except (RedisError, OSError) as error:
-        if isinstance(error, RedisTimeoutError | TimeoutError):
+        waited = time.monotonic() - began  # for Sentinels, or a name server: no timeout tells of those
+        if isinstance(error, RedisTimeoutError | TimeoutError) or waited >= redis_client.CONNECT_TIMEOUT:
             _quiet_until[queue] = time.monotonic() + QUIET
-        if _log_this(queue):
-            advice = "due runs wait for the first sweep after Redis is back"
-            logger.warning('cannot %s for queue "%s", %s: %s: %s', what, queue, advice, type(error).__name__, error)
+        if _log_this(refused if isinstance(error, ResponseError) else queue):
+            until = next(text for kind, text in UNTIL if isinstance(error, kind))
+            text = 'cannot %s for queue "%s", due runs wait until %s: %s: %s'
+            logger.warning(text, what, queue, until, type(error).__name__, error)
     except BaseTimeoutException:
         raise  # the caller is a job of RQ's that has reached its timeout: it is told once
     except Exception:  # the caller's work is committed, and must not fail for a wrong setting
@@ -118,6 +140,8 @@ def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:
     else:
         if _log_this.again(queue):
             logger.warning('Redis answers again for queue "%s"', queue)
+        if _log_this.again(refused):
+            logger.warning('can %s for queue "%s" again', what, queue)
 
 
 def on_commit(callback: Callable[[], None], *, using: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 from django.conf import settings
@@ -16,7 +17,9 @@ from django.core.signals import setting_changed
 from redis import BlockingConnectionPool, ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 from rq import Queue
 from rq.serializers import JSONSerializer
 
@@ -57,9 +60,19 @@ def unique(queues: Iterable[str]) -> dict[str, Redis]:
     found: dict[str, tuple[str, Redis]] = {}
     for name in queues:
         redis = client(name)
-        place = {key: redis.connection_pool.connection_kwargs.get(key) for key in ("host", "port", "path", "db")}
-        found.setdefault(repr(place), (name, redis))
+        found.setdefault(repr(_place(redis.connection_pool)), (name, redis))
     return dict(found.values())
+
+
+def _place(pool: ConnectionPool) -> object:
+    """Tells one Redis from another. Behind Sentinels it has no address of its own."""
+    kwargs = pool.connection_kwargs
+    place = {key: kwargs.get(key) for key in ("host", "port", "path", "db")}
+    if isinstance(pool, SentinelConnectionPool):
+        # in any order: those that answer are put first
+        sentinels = {repr(_place(each.connection_pool)) for each in pool.sentinel_manager.sentinels}
+        return place, pool.service_name, sorted(sentinels)
+    return place
 
 
 def _impatient(name: str) -> Redis:
@@ -67,19 +80,38 @@ def _impatient(name: str) -> Redis:
     from django_rq import get_connection
 
     theirs = get_connection(name)
-    pool = theirs.connection_pool
-    patience: dict[str, Any] = {
+    pool = _impatient_pool(theirs.connection_pool)
+    if pool is not None:
+        return Redis(connection_pool=pool)
+    theirs.connection_pool.connection_kwargs.update(_patience())
+    return theirs
+
+
+def _impatient_pool(pool: Any) -> ConnectionPool | None:
+    """A pool to the same place that lets nobody wait for a connection; None for one of an unknown class."""
+    kwargs = {**pool.connection_kwargs, "connection_class": pool.connection_class, **_patience()}
+    if type(pool) in (ConnectionPool, BlockingConnectionPool):
+        return ConnectionPool(**kwargs)
+    if type(pool) is not SentinelConnectionPool:
+        return None
+    # The Sentinels are asked for the master by whoever connects, who must not wait for them either.
+    manager = copy(pool.sentinel_manager)
+    sentinels = [_impatient_pool(each.connection_pool) for each in manager.sentinels]
+    manager.sentinels = [Redis(connection_pool=each) for each in sentinels]
+    del kwargs["connection_pool"]  # theirs
+    options = {"is_master": pool.is_master, "check_connection": pool.check_connection}
+    return SentinelConnectionPool(pool.service_name, manager, **options, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def _patience() -> dict[str, Any]:
+    return {
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_timeout": SOCKET_TIMEOUT,
-        # Once more after a broken connection, at once: a pooled one may be left from before Redis was restarted. Not
-        # after a timeout, which has taken its time already.
-        "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+        # Once more after a broken connection, at once: a pooled one may be left from before Redis was restarted, or
+        # lead to a master that is a replica since its name was given to another one. Not after a timeout, which has
+        # taken its time already.
+        "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError, ReadOnlyError)),
     }
-    if type(pool) in (ConnectionPool, BlockingConnectionPool):
-        kwargs = {**pool.connection_kwargs, **patience}
-        return Redis(connection_pool=ConnectionPool(connection_class=pool.connection_class, **kwargs))
-    pool.connection_kwargs.update(patience)  # Sentinel's: django_rq makes a new one for each call
-    return theirs
 
 
 class Seldom:

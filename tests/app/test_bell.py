@@ -1,6 +1,7 @@
 """The bell on a real Redis: coalescing, its races, commits, outages."""
 
 import logging
+import re
 import socket
 import threading
 import time
@@ -45,6 +46,10 @@ def take_job(queue: str = QUEUE) -> Job:
     found = Queue.dequeue_any([rq_queue], timeout=None, connection=rq_queue.connection, serializer=JSONSerializer)
     assert found is not None
     return found[0]
+
+
+def acl(connection: redis.Redis, *command: str) -> None:
+    connection.execute_command("ACL", *command)  # type: ignore[no-untyped-call]  # redis-py's own
 
 
 @contextmanager
@@ -323,3 +328,84 @@ class TestOutage:
                     bell.ring(QUEUE)
                 assert time.monotonic() - started < 4.0
         assert len(caplog.records) == 1
+
+    def test_nobody_waits_again_for_what_took_long_to_fail(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A name server that does not answer is no timeout of Redis."""
+        asked: list[object] = []
+
+        def ask(*arguments: object, **_options: object) -> None:
+            asked.append(arguments)
+            monkeypatch.setattr(redis_client, "CONNECT_TIMEOUT", 0.0)  # so it took longer than that
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+        with override_settings(RQ_QUEUES={QUEUE: {"HOST": "redis.example", "PORT": 6379}}):
+            redis_client.client(QUEUE)
+            monkeypatch.setattr(socket, "getaddrinfo", ask)
+            bell.ring(QUEUE)
+            count = len(asked)
+            assert count
+            bell.ring(QUEUE)
+            assert len(asked) == count
+        assert "Temporary failure in name resolution" in caplog.text
+
+
+class TestRefusal:
+    @pytest.fixture
+    def user(self, redis_connection: redis.Redis) -> Iterator[str]:
+        """A user of Redis whom RQ_QUEUES names, and who may do all."""
+        acl(redis_connection, "SETUSER", "web", "on", ">secret", "~*", "&*", "+@all")
+        kwargs = redis_connection.connection_pool.connection_kwargs
+        queue = {"HOST": kwargs["host"], "PORT": kwargs["port"], "DB": kwargs["db"]}
+        with override_settings(RQ_QUEUES={QUEUE: {**queue, "USERNAME": "web", "PASSWORD": "secret"}}):
+            yield "web"
+        acl(redis_connection, "DELUSER", "web")
+
+    def test_it_is_told_once_and_breaks_nothing(
+        self, user: str, redis_connection: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        acl(redis_connection, "SETUSER", user, "-eval")
+        for _ in range(5):
+            bell.ring(QUEUE)
+            bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))  # is not refused, which says nothing of rings
+            bell.clear(QUEUE)
+        [told] = [each.getMessage() for each in caplog.records]
+        assert told.startswith('cannot ring for queue "default", due runs wait until Redis allows its user what docs/')
+        assert "'eval'" in told
+        acl(redis_connection, "SETUSER", user, "+eval")
+        bell.ring(QUEUE)
+        assert caplog.records[-1].getMessage() == 'can ring for queue "default" again'
+        assert len(jobs()) == 1
+
+    def test_what_the_guide_lists_is_enough(
+        self, user: str, redis_connection: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        guide = (settings.BASE_DIR / "docs/guides/operating.md").read_text()
+        [listed] = re.findall(r"ACL SETUSER shop-web on >\S+ (.+)", guide)
+        acl(redis_connection, "SETUSER", user, "reset", "on", ">secret", *listed.split())
+        for insist in (False, False, True):
+            bell.ring(QUEUE, insist=insist)
+            bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        assert redis_connection.llen("rq:queue:default") == 1
+        assert caplog.records == []
+
+    def test_a_full_redis_and_a_wrong_password_are_told_as_such(
+        self,
+        user: str,
+        redis_connection: redis.Redis,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        redis_connection.config_set("maxmemory", "1mb")
+        try:
+            bell.ring(QUEUE)
+        finally:
+            redis_connection.config_set("maxmemory", "0")
+        acl(redis_connection, "SETUSER", user, "resetpass", ">another")
+        monkeypatch.setattr(redis_client, "_queues", {})
+        bell.ring(QUEUE)
+        full, unknown = [each.getMessage() for each in caplog.records]
+        assert "OOM command not allowed" in full
+        assert "after Redis is back" not in full
+        assert "until RQ_QUEUES has a user and a password that Redis knows" in unknown

