@@ -56,12 +56,32 @@ def leave_inherited_connections() -> None:
         return
     _started_in = os.getpid()
     for connection in connections.all(initialized_only=True):
-        _inherited.append(connection.connection)
-        connection.connection = None
-        # A fork within a transaction leaves its marks on the wrapper as well.
-        connection.in_atomic_block = False
-        connection.savepoint_ids = []
-        connection.needs_rollback = False
+        _leave(connection)
+
+
+def _leave_inherited_sessions() -> None:
+    """In any forked child, a web server's too: two processes on one session of PostgreSQL's take each other's answers, and a
+    start that was never committed would look as if it was. Other databases are left to whoever forks: Django's own tests
+    inherit SQLite's in memory."""
+    for connection in connections.all(initialized_only=True):
+        if connection.vendor == "postgresql":
+            _leave(connection)
+
+
+os.register_at_fork(after_in_child=_leave_inherited_sessions)
+
+
+def _leave(connection: BaseDatabaseWrapper) -> None:
+    _inherited.append(connection.connection)
+    connection.connection = None
+    # A fork within a transaction leaves its marks on the wrapper as well.
+    connection.in_atomic_block = False
+    connection.savepoint_ids = []
+    connection.needs_rollback = False
+    connection.run_on_commit = []
+    # Its pool has the parent's sessions, and no threads here.
+    pools: dict[str, object] = getattr(connection, "_connection_pools", {})
+    _inherited.append(pools.pop(connection.alias, None))
 
 
 def close_stale_connections(*, thoroughly: bool) -> None:
