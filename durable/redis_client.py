@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from copy import copy
-from typing import Any
+from typing import Any, Final
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -27,6 +27,7 @@ __all__ = ["Seldom", "client", "names", "rq_queue", "unique"]
 
 CONNECT_TIMEOUT = 0.5  # seconds
 SOCKET_TIMEOUT = 1.0  # seconds
+_WORTH_ANOTHER: Final = (RedisConnectionError, ReadOnlyError)
 
 _queues: dict[str, Queue] = {}
 
@@ -110,7 +111,8 @@ def _patience() -> dict[str, Any]:
         # Once more after a broken connection, at once: a pooled one may be left from before Redis was restarted, or
         # lead to a master that is a replica since its name was given to another one. Not after a timeout, which has
         # taken its time already.
-        "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError, ReadOnlyError)),
+        "retry": Retry(NoBackoff(), 1, supported_errors=_WORTH_ANOTHER),
+        "retry_on_error": list(_WORTH_ANOTHER),  # redis-py 5 closes the connection, and asks this before it tries again
     }
 
 

@@ -391,20 +391,16 @@ class TestRefusal:
         assert caplog.records == []
 
     def test_a_full_redis_and_a_wrong_password_are_told_as_such(
-        self,
-        user: str,
-        redis_connection: redis.Redis,
-        caplog: pytest.LogCaptureFixture,
-        monkeypatch: pytest.MonkeyPatch,
+        self, user: str, redis_connection: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
-        redis_connection.config_set("maxmemory", "1mb")
+        redis_connection.config_set("maxmemory", "1")  # a byte
         try:
             bell.ring(QUEUE)
         finally:
             redis_connection.config_set("maxmemory", "0")
-        acl(redis_connection, "SETUSER", user, "resetpass", ">another")
-        monkeypatch.setattr(redis_client, "_queues", {})
-        bell.ring(QUEUE)
+        queue = {**settings.RQ_QUEUES[QUEUE], "PASSWORD": "another"}
+        with override_settings(RQ_QUEUES={QUEUE: queue}):
+            bell.ring(QUEUE)
         full, unknown = [each.getMessage() for each in caplog.records]
         assert "OOM command not allowed" in full
         assert "after Redis is back" not in full
