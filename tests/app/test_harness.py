@@ -370,10 +370,10 @@ class TransactionTests(TestCase):
             get_run("gone")
 
     def test_a_savepoint_by_hand(self) -> None:
-        savepoint = transaction.savepoint()
+        savepoint = connection.savepoint()
         with transaction.atomic():
             greet.using(id="here").start("Ada")
-        transaction.savepoint_commit(savepoint)
+        connection.savepoint_commit(savepoint)
         get_run("here")
 
     def test_messages_and_verbs(self) -> None:

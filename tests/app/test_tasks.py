@@ -1,31 +1,39 @@
-"""Tasks of Django's framework as durable runs, through the backport."""
+"""Tasks of Django's framework as durable runs: of Django's own where it has one, else of the backport."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.checks import CheckMessage
 from django.db import transaction
 from django.dispatch import Signal
 from django.test import override_settings
-from django_tasks import TaskContext, TaskResultStatus, default_task_backend, task
-from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist, TaskResultMismatch
-from django_tasks.signals import task_enqueued, task_finished, task_started
 
 from durable import Context, Handle, get_run, operations, workflow
 from durable.models import Run
-from durable.tasks import backport
+from durable.tasks import DurableBackend
 from durable.tasks.workflow import TaskCall, call_task
 from durable.testing import Harness
 
-OPTIONS: dict[str, Any] = {}
+HAS_ITS_OWN = find_spec("django.tasks") is not None
+if TYPE_CHECKING or not HAS_ITS_OWN:
+    from django_tasks import TaskContext, TaskResultStatus, default_task_backend, task
+    from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist, TaskResultMismatch
+    from django_tasks.signals import task_enqueued, task_finished, task_started
+else:
+    from django.tasks import TaskContext, TaskResultStatus, default_task_backend, task
+    from django.tasks.exceptions import InvalidTask as InvalidTaskError
+    from django.tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+
 TASKS = {
     "default": {"BACKEND": "durable.tasks.DurableBackend", "QUEUES": ["default", "high"]},
     "retrying": {
-        "BACKEND": "durable.tasks.backport.DurableBackend",
+        "BACKEND": f"durable.tasks.{'builtin' if HAS_ITS_OWN else 'backport'}.DurableBackend",
         "OPTIONS": {"max_retries": 2, "priorities": {50: "high", -10: "low"}},
     },
 }
@@ -173,7 +181,7 @@ class TestCalls:
 
     def test_what_is_no_task_is_not_called(self, harness: Harness) -> None:
         call = TaskCall(
-            framework="django_tasks",
+            framework="django.tasks" if HAS_ITS_OWN else "django_tasks",
             task=f"{__name__}.not_a_task",
             backend="default",
             args=[],
@@ -318,7 +326,7 @@ class TestTransactions:
 
 class TestChecks:
     def check(self, **settings: Any) -> list[CheckMessage]:
-        return list(backport.DurableBackend("default", settings).check())
+        return list(DurableBackend("default", settings).check())
 
     def test_what_is_right_is_not_mentioned(self) -> None:
         assert self.check(QUEUES=["default", "high"], OPTIONS={"timeout": 5, "priorities": {1: "high"}}) == []
