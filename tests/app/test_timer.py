@@ -3,7 +3,6 @@
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -14,7 +13,7 @@ from django.db import OperationalError, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import bell, redis_client, timer
+from durable import bell, moments, redis_client, timer
 from durable.store import Store, store_for
 from durable.timer import Alarms, Sweep, Timer
 from project.servers import EmbeddedRedis
@@ -67,7 +66,7 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
 @contextmanager
 def listening_timer(store: Store) -> Iterator[Timer]:
     with Timer(store) as found, Alarms(found) as alarms:
-        assert alarms.listening.wait(10)
+        assert alarms.listening.wait(60)
         yield found
 
 
@@ -84,30 +83,34 @@ class TestTimer:
         assert len(rings.rung) == 1
 
     @override_settings(DURABLE=SELDOM)
-    def test_it_is_late_by_less_than_fifty_milliseconds(self, store: Store, rings: Rings) -> None:
-        late: list[float] = []
+    def test_it_looks_again_at_the_deadline_itself(
+        self, store: Store, rings: Rings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By a clock that stands until the timer waits."""
+        now = timezone.now()
+        monkeypatch.setattr(moments, "now", lambda: now)
         with Timer(store) as found:
             for number in range(1, 8):
-                deadline = timezone.now() + timedelta(seconds=0.15)
+                deadline = now + timedelta(seconds=0.05)
                 (run_id,) = new_runs(store, wake_at=deadline)
-                found.bring_forward(timezone.now())
-                moment = rings.wait(number)[2]
-                late.append((moment - deadline).total_seconds())
-                claimed = store.claim_run(run_id, now=moment, lease_until=moment + timedelta(hours=1), worker="test")
+                found.bring_forward(now)
+                eventually(lambda deadline=deadline: found._next == deadline)  # type: ignore[misc]  # bound here
+                assert len(rings.rung) == number - 1
+                now = deadline
+                rings.wait(number)
+                claimed = store.claim_run(run_id, now=now, lease_until=now + timedelta(hours=1), worker="test")
                 assert claimed is not None
-        assert sorted(late)[len(late) // 2] < 0.05
-        assert min(late) >= 0
 
-    @override_settings(DURABLE={"SWEEP_INTERVAL": 30})
+    @override_settings(DURABLE=SELDOM)
     def test_an_alarm_brings_it_forward(self, store: Store, rings: Rings) -> None:
         with listening_timer(store):
             deadline = timezone.now() + timedelta(seconds=0.3)
             with transaction.atomic():
                 new_runs(store, wake_at=deadline)
                 bell.alarm_on_commit(QUEUE, deadline)
-            queue, _, moment = rings.wait()
+            queue, _, moment = rings.wait()  # in time, not at the next look without an alarm
         assert queue == QUEUE
-        assert timedelta(0) <= moment - deadline < timedelta(seconds=5)
+        assert moment >= deadline
 
     @override_settings(DURABLE={"SWEEP_INTERVAL": 0.1})
     def test_without_an_alarm_it_finds_out_by_asking_again(self, store: Store, rings: Rings) -> None:
@@ -130,10 +133,15 @@ class TestTimer:
     @override_settings(DURABLE=SELDOM)
     def test_it_stops_at_once(self, store: Store) -> None:
         new_runs(store, wake_at=timezone.now() + timedelta(hours=1))
-        started = time.monotonic()
-        with listening_timer(store), Sweep(store):
-            pass
-        assert time.monotonic() - started < 5
+
+        def begin_and_end() -> None:
+            with listening_timer(store), Sweep(store):
+                pass
+
+        both = threading.Thread(target=begin_and_end, daemon=True)
+        both.start()
+        both.join(90)
+        assert not both.is_alive(), "it waits for its next look"
         assert not [
             each
             for each in threading.enumerate()
@@ -232,7 +240,13 @@ class TestOutage:
                 eventually(lambda: len(jobs()) == 1)  # by the sweep
                 # the alarms are heard again, too
                 eventually(lambda: redis_client.client(QUEUE).pubsub_numsub(bell.ALARMS)[0][1] == 1)
-                heard = threading.Event()
-                monkeypatch.setattr(found, "bring_forward", lambda moment: heard.set())
-                bell.alarm(QUEUE, timezone.now() + timedelta(seconds=0.9))
-                assert heard.wait(10)
+                heard: list[datetime] = []
+                monkeypatch.setattr(found, "bring_forward", heard.append)
+                told: list[datetime] = []
+
+                def is_heard() -> bool:
+                    told.append(timezone.now() + timedelta(seconds=0.9))
+                    bell.alarm(QUEUE, told[-1])
+                    return not set(told).isdisjoint(heard)
+
+                eventually(is_heard)

@@ -278,11 +278,11 @@ class TestLeases:
         (run_id,) = new_runs(store)
         passes = Passes()
         passes.what = passes.hold
-        with override_settings(DURABLE={"LEASE": 0.6}), in_thread(shift_of(store, passes)):
-            assert passes.begun.wait(10)
+        with override_settings(DURABLE={"LEASE": 2.0}), in_thread(shift_of(store, passes)):
+            assert passes.begun.wait(60)
             first = state(store, run_id).lease_expires_at
             assert first is not None
-            eventually(lambda: (state(store, run_id).lease_expires_at or first) > first + timedelta(seconds=0.6))
+            eventually(lambda: (state(store, run_id).lease_expires_at or first) > first + timedelta(seconds=2.0))
             assert state(store, run_id).fence == 1
             passes.release.set()
             eventually(lambda: state(store, run_id).state == RunState.COMPLETED)

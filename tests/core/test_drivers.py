@@ -276,7 +276,7 @@ def test_branches_of_a_sync_workflow_are_concurrent(h: Harness) -> None:
 
 def test_no_more_threads_than_the_setting_says(h: Harness, settings: Any) -> None:
     settings.DURABLE = {**settings.DURABLE, "MAX_BRANCH_THREADS": 3}
-    lock = threading.Lock()
+    lock, two_at_once = threading.Lock(), threading.Event()
     threads: set[int] = set()
     now = most = 0
 
@@ -286,6 +286,9 @@ def test_no_more_threads_than_the_setting_says(h: Harness, settings: Any) -> Non
             threads.add(threading.get_ident())
             now += 1
             most = max(most, now)
+            if now > 1:
+                two_at_once.set()
+        two_at_once.wait(20)
         threading.Event().wait(0.002)
         with lock:
             now -= 1

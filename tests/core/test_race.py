@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from durable.core.branches import _Fork
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.driving import threaded_pass
@@ -132,12 +133,19 @@ def test_an_async_loser_is_cancelled_at_once(h: Harness) -> None:
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-def test_a_loser_in_a_thread_is_cancelled_at_its_next_operation(h: Harness, stubborn: bool) -> None:
+def test_a_loser_in_a_thread_is_cancelled_at_its_next_operation(
+    h: Harness, monkeypatch: pytest.MonkeyPatch, stubborn: bool
+) -> None:
     fast_has_won = threading.Event()
     calls = []
+    completed = _Fork._completed
+
+    def noting(fork: _Fork, *args: Any) -> None:
+        completed(fork, *args)
+        fast_has_won.set()
 
     def slow(ctx: Any) -> Any:
-        ctx.step("wait for it", lambda: fast_has_won.wait(10))
+        ctx.step("wait for it", lambda: fast_has_won.wait(60))
         try:
             ctx.step("never", lambda: calls.append(1))
         finally:
@@ -150,8 +158,8 @@ def test_a_loser_in_a_thread_is_cancelled_at_its_next_operation(h: Harness, stub
     def ship(ctx: Any) -> Any:
         return ctx.race("race", {"slow": slow, "fast": fast}).winner
 
+    monkeypatch.setattr(_Fork, "_completed", noting)
     run = h.start(ship, id="run")
-    threading.Timer(0.05, fast_has_won.set).start()
     threaded_pass(h, "run")
     assert run.output == "fast"
     assert calls == []
