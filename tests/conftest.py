@@ -75,6 +75,16 @@ def redis_connection() -> Iterator["redis.Redis"]:
 
 
 @pytest.fixture(autouse=True)
+def patience_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for Redis in this process waits on: a web request gives up after a second, in which a busy machine may not
+    have come to run the server, and nothing is sent for a while then."""
+    from durable import redis_client
+
+    monkeypatch.setattr(redis_client, "CONNECT_TIMEOUT", 60.0)
+    monkeypatch.setattr(redis_client, "SOCKET_TIMEOUT", 60.0)
+
+
+@pytest.fixture(autouse=True)
 def answered_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever rings in this process goes on when Redis has answered: what a test asks Redis on another connection could come
     before what was sent and not waited for."""
