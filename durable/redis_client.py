@@ -137,6 +137,8 @@ class Seldom:
 
 def _on_setting_changed(*, setting: str, **_: object) -> None:
     if setting in {"RQ_QUEUES", "RQ"}:
+        for queue in _queues.values():  # or garbage collection would come upon open sockets
+            queue.connection.connection_pool.disconnect()
         _queues.clear()
 
 

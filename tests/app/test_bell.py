@@ -320,6 +320,19 @@ class TestOutage:
         assert len(jobs()) == 1
         assert caplog.records == []
 
+    def test_clients_of_settings_that_have_changed_are_closed(self, redis_connection: redis.Redis) -> None:
+        def names() -> set[str]:
+            return {each["name"] for each in redis_connection.client_list()}
+
+        queues = {QUEUE: {"URL": f"{settings.REDIS_URL}?client_name=forgotten", "SERIALIZER": "json"}}
+        with override_settings(RQ_QUEUES=queues):
+            bell.ring(QUEUE)
+            bell.ring(QUEUE)
+            assert "forgotten" in names()
+        deadline = time.monotonic() + 60
+        while "forgotten" in names():
+            assert time.monotonic() < deadline, "it is connected still"
+
     def test_a_redis_that_does_not_answer_delays_one_caller_only(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
