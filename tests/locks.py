@@ -6,15 +6,24 @@ import time
 from typing import Any
 
 import psycopg
-from django.db import connections
+from django.db import connection, connections
 
-__all__ = ["other_session", "until_sessions_wait_for_locks"]
+__all__ = ["other_session", "sessions", "until_sessions_wait_for_locks"]
 
 
 def other_session(alias: str = "default") -> dict[str, Any]:
     """How psycopg connects to a PostgreSQL database beside Django."""
     parameters = connections[alias].get_connection_params()
     return {key: parameters[key] for key in ("dbname", "user", "password", "host", "port") if parameters.get(key)}
+
+
+def sessions() -> set[int]:
+    """The connections to the tests' database, as their processes in the server. Autovacuum's visits are none."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+        )
+        return {pid for (pid,) in cursor.fetchall()}
 
 
 def until_sessions_wait_for_locks(alias: str = "default", *, count: int = 1, seconds: float = 20.0) -> None:

@@ -16,9 +16,9 @@ from durable.inspection.workers import look_at_workers
 from durable.management.commands.durable_worker import _too_small_pools
 from durable.store import Store, store_for
 from project.servers import EmbeddedRedis
-from tests.app.test_crew import sessions
 from tests.app.test_fleet import Program, Run, is_alive, is_completed, start_run, told
 from tests.app.test_worker import eventually, state
+from tests.locks import sessions
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 

@@ -23,6 +23,7 @@ from durable.supervisor import Supervisor
 from tests.app.runs import Passes, finish, new_runs, park
 from tests.app.test_bell import jobs, take_job
 from tests.app.test_worker import eventually, only_with_a_server, state
+from tests.locks import sessions
 
 pytestmark = [
     pytest.mark.redis,
@@ -471,13 +472,6 @@ class TestFaults:
         with at_work(2, store, Passes(end_it)) as made:
             made.work(QUEUE)
             eventually(lambda: are_completed(made, store, ids))
-
-
-def sessions() -> set[int]:
-    """The connections to the tests' database, as their processes in the server."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
-        return {pid for (pid,) in cursor.fetchall()}
 
 
 def finish_and_look(seen: set[int]) -> Callable[[RunRecord, Store, Eviction], PassOutcome]:
