@@ -19,7 +19,7 @@ from asgiref.current_thread_executor import CurrentThreadExecutor
 from django.db import connection
 from django.db.backends.signals import connection_created
 
-from durable import Handle, bell, holding, redis_client
+from durable import Handle, bell, holding, redis_client, supervisor
 from durable.conf import conf
 from durable.rq_workers import SimpleWorker
 from durable.store import store_for
@@ -44,8 +44,9 @@ pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(tra
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow machine runs wait behind others for so long that they are looked at again."""
+    """On a slow machine runs wait behind others for so long that they are looked at again, or handed back."""
     monkeypatch.setattr(holding, "ASIDE", math.inf)
+    monkeypatch.setattr(supervisor, "PATIENCE", math.inf)
 
 
 def statements_of(work: Callable[[], object]) -> list[str]:
