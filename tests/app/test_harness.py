@@ -370,7 +370,7 @@ class TransactionTests(TestCase):
             get_run("gone")
 
     def test_a_savepoint_by_hand(self) -> None:
-        savepoint = connection.savepoint()
+        savepoint = connection.savepoint() or ""
         with transaction.atomic():
             greet.using(id="here").start("Ada")
         connection.savepoint_commit(savepoint)
