@@ -370,7 +370,8 @@ class TransactionTests(TestCase):
             get_run("gone")
 
     def test_a_savepoint_by_hand(self) -> None:
-        savepoint = connection.savepoint() or ""
+        savepoint = connection.savepoint()
+        assert savepoint is not None
         with transaction.atomic():
             greet.using(id="here").start("Ada")
         connection.savepoint_commit(savepoint)
