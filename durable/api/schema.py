@@ -26,6 +26,8 @@ PROBLEM: Final = "application/problem+json"
 #: Statuses of problems that any endpoint may answer with, and those that need a path or a body.
 _ALWAYS: Final = (400, 401, 403, 404, 429)
 _WITH_BODY: Final = (409, 413, 415, 422)
+#: Names of statuses by RFC 9110, where Python has older ones before 3.13.
+_RENAMED: Final = {"413": "Content Too Large", "422": "Unprocessable Content"}
 
 _KEY: Final = OpenApiParameter(
     "Idempotency-Key",
@@ -131,7 +133,8 @@ def _tell(found: dict[str, Any]) -> None:
     for path in found["paths"].values():
         for operation in path.values():
             for status, response in operation["responses"].items():
-                response["description"] = response["description"] or HTTPStatus(int(status)).phrase
+                name = _RENAMED.get(status) or HTTPStatus(int(status)).phrase
+                response["description"] = response["description"] or name
     for name, schema in found["components"]["schemas"].items():
         if name.endswith(("Form", "FormRequest")):
             schema["additionalProperties"] = False
