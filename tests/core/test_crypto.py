@@ -10,7 +10,7 @@ import pytest
 from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from durable.codec import Codec, JsonCodec
@@ -18,6 +18,7 @@ from durable.core.errors import PayloadError
 from durable.crypto import FernetCodec
 
 OLD, NEW, OTHER = (Fernet.generate_key().decode() for _ in range(3))
+ENCRYPTED = FernetCodec(keys=[OLD]).encode({"a": 1})
 
 
 def test_values_survive_and_do_not_show() -> None:
@@ -116,13 +117,11 @@ def test_arbitrary_text_is_a_payload_error(text: Any) -> None:
         FernetCodec(keys=[OLD]).decode(text)
 
 
+# The same text for all examples: what is drawn may depend on nothing else. Not its last characters: padding leaves bits of
+# them without a meaning.
 @settings(deadline=None)
-@given(st.data())
-def test_altered_text_is_a_payload_error(data: st.DataObject) -> None:
-    codec = FernetCodec(keys=[OLD])
-    text = codec.encode({"a": 1})
-    # Not the last character: padding leaves bits of it without a meaning.
-    at = data.draw(st.integers(0, len(text) - 5))
-    other = data.draw(st.sampled_from("ABCxyz019-_").filter(lambda character: character != text[at]))
+@given(st.integers(0, len(ENCRYPTED) - 5), st.sampled_from("ABCxyz019-_"))
+def test_altered_text_is_a_payload_error(at: int, other: str) -> None:
+    assume(other != ENCRYPTED[at])
     with pytest.raises(PayloadError):
-        codec.decode(text[:at] + other + text[at + 1 :])
+        FernetCodec(keys=[OLD]).decode(ENCRYPTED[:at] + other + ENCRYPTED[at + 1 :])
