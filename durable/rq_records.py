@@ -21,10 +21,15 @@ from rq.worker import BaseWorker, WorkerStatus
 
 from durable.rings import JOB
 
-__all__ = ["IS_RQ_2", "begin", "end", "is_of_the_bell"]
+__all__ = ["begin", "end", "handed_on", "is_of_the_bell"]
 
 #: RQ 3 hands on which execution of a job it speaks of, and keeps a set of those of a worker. RQ 2 knows of one at a time.
-IS_RQ_2: Final = not hasattr(BaseWorker, "executions_key")
+_IS_RQ_2: Final = not hasattr(BaseWorker, "executions_key")
+
+
+def handed_on(execution: Execution | None) -> tuple[Any, ...]:
+    """The arguments by which RQ's methods are told of the execution: none in RQ 2."""
+    return () if _IS_RQ_2 else (execution,)
 
 
 def is_of_the_bell(job: Job) -> bool:
@@ -50,7 +55,7 @@ def begin(worker: Any, job: Job) -> Execution:
         job.execution_registry.add(execution, ttl, together)
         job.started_job_registry.add_execution(execution, together, ttl)
         worker.set_state(WorkerStatus.BUSY, pipeline=together)
-        if IS_RQ_2:
+        if _IS_RQ_2:
             worker.set_current_job_id(job.id, pipeline=together)
             worker.set_current_job_working_time(0, pipeline=together)
         else:
@@ -68,8 +73,5 @@ def end(worker: Any, job: Job, together: Pipeline) -> None:
     assert job.ended_at is not None, "RQ notes it before it handles a success"
     worker.increment_successful_job_count(pipeline=together)
     worker.increment_total_working_time(job.ended_at - job.started_at, together)
-    if IS_RQ_2:
-        worker.cleanup_execution(job, pipeline=together)
-    else:
-        worker.cleanup_execution(job, pipeline=together, execution=worker.execution)
+    worker.cleanup_execution(job, together, *handed_on(worker.execution))
     together.delete(job.key, job.execution_registry.key)

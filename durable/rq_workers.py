@@ -37,7 +37,7 @@ from rq.utils import now
 from rq.worker import WorkerStatus
 
 from durable import rq_records
-from durable.rq_records import is_of_the_bell
+from durable.rq_records import handed_on, is_of_the_bell
 from durable.stopping import stop
 
 logger = logging.getLogger("durable.worker")
@@ -146,9 +146,9 @@ class KnowsDurable:
         if is_of_the_bell(job):
             self.forget(job)
             return
-        given = () if rq_records.IS_RQ_2 else (execution,)
+        given = (job, queue, started_job_registry, *handed_on(execution))
         try:
-            super().handle_job_success(job, queue, started_job_registry, *given)  # type: ignore[misc]  # RQ's worker's
+            super().handle_job_success(*given)  # type: ignore[misc]  # RQ's worker's
         except (InvalidJobOperation, NoSuchJobError):
             logger.warning("Redis has forgotten job %s (%s) while it ran; its work is done", job.id, job.func_name)
 
@@ -230,15 +230,11 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run a job; while it lasts, RQ is told that it and the worker are alive."""
         stop.reachable = True
-        stop.beat = lambda: self._maintain_heartbeats(job)
+        stop.beat = lambda: self.maintain_heartbeats(job, *handed_on(self.execution))
         try:
             super().execute_job(job, queue)
         finally:
             stop.beat = None
-
-    def _maintain_heartbeats(self, job: Job) -> None:
-        given = () if rq_records.IS_RQ_2 else (self.execution,)
-        self.maintain_heartbeats(job, *given)
 
 
 class Worker(KnowsDurable, rq.Worker):
