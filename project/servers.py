@@ -34,7 +34,7 @@ from redis.retry import Retry
 
 from project.guard import GuardedProcess
 
-__all__ = ["EmbeddedPostgres", "EmbeddedRedis", "ServerError"]
+__all__ = ["EmbeddedPostgres", "EmbeddedRedis", "ServerError", "free_port"]
 
 START_TIMEOUT = 60.0
 SOCKET_PATH_LIMIT = 100  # bytes; the kernel's is 108, macOS's 104
@@ -303,7 +303,7 @@ class EmbeddedRedis(_Server):
             return self
         for attempt in range(20):
             try:
-                self._start_on(_free_port())
+                self._start_on(free_port())
             except ServerError:
                 if attempt == 19 or "Address already in use" not in self.log.read_text():
                     raise
@@ -395,7 +395,8 @@ def _may_pass(directory: Path, user: tuple[int, int]) -> bool:
     return bool(status.st_mode & stat.S_IXOTH)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody has now, and that no outgoing connection is given."""
     while True:
         port = secrets.choice(REDIS_PORTS)
         with socket.socket() as probe:

@@ -30,10 +30,8 @@ KEY = f"durable:bell:{QUEUE}"
 
 
 @pytest.fixture(autouse=True)
-def quiet(redis_connection: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def quiet(redis_connection: redis.Redis, no_outages: None) -> None:
     """An empty Redis, and no memory of the outages of other tests."""
-    monkeypatch.setattr(bell, "_quiet_until", {})
-    monkeypatch.setattr(bell, "_log_this", redis_client.Seldom())
 
 
 def jobs(queue: str = QUEUE) -> list[Job]:

@@ -19,20 +19,13 @@ from redis.retry import Retry
 
 from durable import bell, redis_client
 from project.guard import GuardedProcess
-from project.servers import EmbeddedRedis
+from project.servers import EmbeddedRedis, free_port
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("no_outages")]
 QUEUE = "default"
 KEY = f"durable:bell:{QUEUE}"
 JOBS = f"rq:queue:{QUEUE}"
 PASSWORD = "of both"
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No memory of the outages of other tests."""
-    monkeypatch.setattr(bell, "_quiet_until", {})
-    monkeypatch.setattr(bell, "_log_this", redis_client.Seldom())
 
 
 @pytest.fixture(scope="module")
@@ -230,12 +223,6 @@ def test_a_replica_is_called_one(masters: list[redis.Redis], caplog: pytest.LogC
             bell.clear(QUEUE)
     assert len(caplog.records) == 1
     assert "until RQ_QUEUES leads to the master" in caplog.text
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        found: int = server.getsockname()[1]
-        return found
 
 
 def answers(client: redis.Redis) -> bool:
