@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
 
-__all__ = ["DURATIONS", "GUARDS", "Conf", "Values", "conf"]
-
-GUARDS = ("off", "warn", "raise")
+__all__ = ["DURATIONS", "Conf", "Values", "conf"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,6 @@ class Values:
       transaction mode.
     - `BUSY_POLL`: how long a process looks for PostgreSQL's answer to a call before it sleeps until it comes, 0: not at
       all. It costs CPU time, and saves the time to wake up.
-    - `GUARD`: "off", "warn" or "raise": reserved for a guard of the rules at run time; nothing reads it yet.
     - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
       workflow (`durable.retention.Policy.of`).
     - `METRICS_TOKEN`: the bearer token with which Prometheus may read `durable.metrics.urls`; "" for none.
@@ -63,7 +60,6 @@ class Values:
     CLAIM_BATCH: int = 10
     PREPARED_STATEMENTS: bool = False
     BUSY_POLL: float = 0.0
-    GUARD: Literal["off", "warn", "raise"] = "off"
     RETENTION: float | Mapping[str, Any] | None = None
     API_RUNS: str | None = None
     REDACT: str = ""

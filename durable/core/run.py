@@ -168,7 +168,7 @@ def _honour(journal: Journal, request: str) -> Operation:
         journal.request = Request.NONE
         journal.run.outcome = RunState.CANCELLED
         return (yield from _compensate(journal))
-    yield Save(_released(RunState.CANCELLED, wake_at=None, request="", finished_at=now))
+    yield Save(_released(RunState.CANCELLED, wake_at=None, request="", finished_at=now, diverged_at=None))
     _tell(journal, RunState.CANCELLED)
     return PassOutcome(state=RunState.CANCELLED)
 
@@ -259,7 +259,7 @@ def _compensate(journal: Journal) -> Operation:
     now = journal.environment.now()
     ended = run.outcome or RunState.FAILED
     error = run.error if ended == RunState.FAILED else None
-    yield Save(_released(ended, error=error, wake_at=None, finished_at=now, outcome="", request=""))
+    yield Save(_released(ended, error=error, wake_at=None, finished_at=now, outcome="", request="", diverged_at=None))
     if ended == RunState.FAILED:
         _tell(journal, ended, "run_failed", error=error)
     else:
@@ -272,7 +272,8 @@ def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Oper
     now = journal.environment.now()
     info = journal.run.error or error
     summary = f"{problem}: {error}; recover() goes on with it"
-    yield Save(_released(RunState.FAILED, error=info, wake_at=None, finished_at=now, summary=summary, request=""))
+    patch = _released(RunState.FAILED, error=info, wake_at=None, finished_at=now, summary=summary, request="")
+    yield Save(patch | {"diverged_at": None})
     _tell(journal, RunState.FAILED, "run_failed", error=info)
     return PassOutcome(state=RunState.FAILED, error=info)
 

@@ -59,7 +59,8 @@ def findings(
 def _surroundings(workers: Workers) -> list[Finding]:
     if workers.problem:
         advice = (
-            "Runs that are under way go on; what becomes due waits until Redis is back. Check REDIS_URL and the server."
+            "Runs that are under way go on; what becomes due waits until Redis is back. Check RQ_QUEUES in the settings, "
+            "and the Redis server."
         )
         return [Finding(kind="redis", title=workers.problem, advice=advice, count=Count(number=1))]
     found = []
@@ -102,7 +103,7 @@ def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
 
 
 def _diverging(runs: RunQuerySet) -> list[Finding]:
-    diverging = runs.filter(diverged_at__isnull=False).order_by("diverged_at")
+    diverging = runs.unended().filter(diverged_at__isnull=False).order_by("diverged_at")
     [count] = capped_counts([diverging], CAP)
     if not count:
         return []

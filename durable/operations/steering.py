@@ -108,6 +108,7 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
             patch |= {
                 "wake_at": None,
                 "finished_at": now,
+                "diverged_at": None,
                 "waiting_for": "",
                 "summary": reason and f"cancelled: {reason[:_SUMMARY]}",
             }

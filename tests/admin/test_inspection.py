@@ -8,7 +8,8 @@ import pytest
 from pytest_django import DjangoAssertNumQueries, Settings
 from rq import Worker
 
-from durable import get_run, redis_client
+from durable import backend, get_run, operations, redis_client
+from durable.core.entries import Request
 from durable.core.errors import ErrorInfo
 from durable.inspection import (
     Filtered,
@@ -35,6 +36,7 @@ from durable.inspection.attention import Finding
 from durable.inspection.bounded import Count
 from durable.inspection.timeline import MOST
 from durable.models import Attempt, Run
+from durable.passes import Eviction, execute_pass
 from tests.admin import flows
 from tests.admin.conftest import Stage
 
@@ -127,6 +129,30 @@ class TestWhatNeedsAPerson:
         ]
         assert all(finding.advice for finding in found)
 
+    def test_a_run_that_was_cancelled_while_no_code_fitted_is_no_finding(self, stage: Stage) -> None:
+        stage.start(flows.approve, id="stranger")
+        Run.objects.filter(pk="stranger").update(workflow="tests.nowhere", wake_at=stage.now)
+        diverging = stage.run("stranger")
+        assert diverging.diverged_at is not None
+        assert kinds(stage)["diverged"].runs == [("stranger", "tests.nowhere")]
+        operations.cancel("stranger")
+        assert Run.objects.get(pk="stranger").diverged_at is None
+        assert kinds(stage) == {}
+        Run.objects.filter(pk="stranger").update(diverged_at=stage.now)  # as earlier releases left it
+        assert kinds(stage) == {}
+
+    def test_a_run_that_was_cancelled_while_a_worker_held_it_is_no_finding(self, stage: Stage) -> None:
+        stage.start(flows.nap, id="held")
+        Run.objects.filter(pk="held").update(diverged_at=stage.now, wake_at=stage.now)
+        record = stage.claim("held")
+        assert record.diverged_at is not None
+        operations.cancel("held")
+        record.request = Request.CANCEL  # as the supervisor reads it from the row
+        execute_pass(record, store=backend.current().store, eviction=Eviction())
+        ended = Run.objects.get(pk="held")
+        assert (ended.state, ended.diverged_at) == ("cancelled", None)
+        assert kinds(stage) == {}
+
     def test_a_queue_without_a_worker(self, stage: Stage, redis_connection: "redis.Redis") -> None:
         redis_connection.flushdb()
 
@@ -146,7 +172,9 @@ class TestWhatNeedsAPerson:
     def test_redis_that_does_not_answer(self, stage: Stage, settings: Settings) -> None:
         away = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}
         settings.RQ_QUEUES = {"default": away, "high": away}
-        assert set(kinds(stage)) == {"redis"}
+        found = kinds(stage)
+        assert set(found) == {"redis"}
+        assert "RQ_QUEUES" in found["redis"].advice
 
     def test_workers_are_shown_with_what_they_run(self, stage: Stage) -> None:
         stage.start(flows.quick, id="held", settle=False)

@@ -1,5 +1,6 @@
 """The system checks: each finds what it is for, is silent otherwise, and has a hint."""
 
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -13,10 +14,13 @@ from django.test import override_settings
 
 from durable import checks, registry
 from durable.codec import JsonCodec
+from durable.conf import Values
 from durable.registry import Registry
 from tests.app.test_registry import Definition, one, other
 
 JSON_QUEUE = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}
+#: Settings whose value is a name: what has no such thing says the name.
+_NAMES_OF_THINGS = {"CODEC", "DATABASE", "QUEUE", "REDACT", "API_RUNS", "RETENTION"}
 DATABASES: dict[str, dict[str, Any]] = {"default": {}, "archive": {}}  # only looked at, never connected to
 
 
@@ -67,8 +71,6 @@ class TestSettings:
             ("CODEC", JsonCodec),
             ("QUEUE", ""),
             ("DATABASE", 1),
-            ("GUARD", "loud"),
-            ("GUARD", []),
             ("RETENTION", 0),
             ("RETENTION", "30 days"),
             ("API_RUNS", ""),
@@ -84,6 +86,20 @@ class TestSettings:
         assert ids(messages) == ["durable.E003"]
         assert key in messages[0].msg
 
+    @pytest.mark.parametrize("key", [each.name for each in fields(Values)])
+    @pytest.mark.parametrize("secret", ["kQm3SECRETKEY", b"kQm3SECRETKEY", ["kQm3SECRETKEY", 1], {"kQm3SECRETKEY": 1}])
+    def test_no_value_that_may_be_a_secret_is_told(self, key: str, secret: object) -> None:
+        with override_settings(DURABLE={key: secret}):
+            found = run_checks(tags=["durable"])
+        told = [f"{each.msg} {each.hint}" for each in found if key not in _NAMES_OF_THINGS or each.id == "durable.E003"]
+        assert not [each for each in told if "SECRETKEY" in each]
+
+    def test_a_number_is_told(self) -> None:
+        with override_settings(DURABLE={"LEASE": -3}):
+            assert "not -3." in checks.check_settings()[0].msg
+        with override_settings(DURABLE={"METRICS_TOKEN": 4711}):
+            assert "4711" not in checks.check_settings()[0].msg
+
     @pytest.mark.parametrize(
         ("key", "value"),
         [
@@ -91,7 +107,6 @@ class TestSettings:
             ("LEASE", 0.5),
             ("SHORT_SLEEP", 0),
             ("DIVERGENCE_GRACE", timedelta(0)),
-            ("GUARD", "raise"),
             ("RETENTION", None),
             ("RETENTION", timedelta(days=30)),
             ("RETENTION", {"completed": 60, "failed": None}),

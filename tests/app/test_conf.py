@@ -14,7 +14,7 @@ def test_defaults_are_those_of_the_design() -> None:
         assert conf.MAX_PAYLOAD_BYTES == 1024 * 1024
         assert (conf.SHORT_SLEEP, conf.LEASE, conf.SWEEP_INTERVAL) == (0.1, 30.0, 5.0)
         assert (conf.MAX_BRANCH_THREADS, conf.MAX_CRASHES, conf.DIVERGENCE_GRACE) == (8, 5, 600.0)
-        assert (conf.DATABASE, conf.QUEUE, conf.GUARD, conf.RETENTION) == ("default", "default", "off", None)
+        assert (conf.DATABASE, conf.QUEUE, conf.RETENTION) == ("default", "default", None)
 
 
 def test_a_change_of_the_settings_is_seen_and_forgotten() -> None:
