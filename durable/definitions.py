@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from asgiref.sync import sync_to_async
 from django.apps import apps
 
 from durable import operations, registry
+from durable.async_calls import run_sync
 from durable.conf import conf
 from durable.core.duration import Duration, seconds
 from durable.core.location import escape
@@ -161,7 +161,7 @@ class Start(Generic[P, R]):
 
     async def astart(self, *args: Any, **kwargs: Any) -> Handle:
         """`start`, from async code."""
-        return await sync_to_async(self.start)(*args, **kwargs)
+        return await run_sync(self.start, *args, **kwargs)
 
     def start_many(self, inputs: Iterable[Sequence[Any]], *, ids: Sequence[str] | None = None) -> list[Handle]:
         """Start a run for each tuple of arguments; see `Workflow.start_many`."""
@@ -175,7 +175,7 @@ class Start(Generic[P, R]):
 
     async def astart_many(self, inputs: Iterable[Sequence[Any]], *, ids: Sequence[str] | None = None) -> list[Handle]:
         """`start_many`, from async code."""
-        return await sync_to_async(self.start_many)(inputs, ids=ids)
+        return await run_sync(self.start_many, inputs, ids=ids)
 
     def _started(self, calls: Sequence[tuple[str | None, tuple[Any, ...], dict[str, Any]]]) -> list[Handle]:
         request = operations.StartRequest(

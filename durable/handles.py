@@ -6,22 +6,17 @@ for async code, with an `a` before its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar
-
-from asgiref.sync import sync_to_async
+from typing import Any
 
 from durable import operations
+from durable.async_calls import run_sync
 from durable.core.errors import ErrorInfo
 from durable.history import HistoryEntry
 from durable.replay import ReplayPlan
 
 __all__ = ["Handle", "aget_run", "get_run"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +128,11 @@ class Handle:
 
     async def aresult(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # the twin of result()
         """`result`, from async code."""
-        return await _in_thread(self.result, timeout)
+        return await operations.aresult(self.id, timeout)
 
     async def asend(self, queue: str, body: Any = None, *, id: str | None = None) -> str:
         """`send`, from async code."""
-        return await sync_to_async(self.send)(queue, body, id=id)
+        return await run_sync(self.send, queue, body, id=id)
 
     async def aask(
         self,
@@ -148,45 +143,45 @@ class Handle:
         id: str | None = None,
     ) -> Any:
         """`ask`, from async code."""
-        return await _in_thread(lambda: self.ask(queue, body, timeout=timeout, id=id))
+        return await operations.aask(self.id, queue, body, timeout=timeout, idempotency_id=id)
 
     async def ahistory(self) -> list[HistoryEntry]:
         """`history`, from async code."""
-        return await sync_to_async(self.history)()
+        return await run_sync(self.history)
 
     async def awake(self, end_sleeps: bool = False) -> None:
         """`wake`, from async code."""
-        await sync_to_async(self.wake)(end_sleeps)
+        await run_sync(self.wake, end_sleeps)
 
     async def apause(self) -> None:
         """`pause`, from async code."""
-        await sync_to_async(self.pause)()
+        await run_sync(self.pause)
 
     async def aresume(self) -> None:
         """`resume`, from async code."""
-        await sync_to_async(self.resume)()
+        await run_sync(self.resume)
 
     async def acancel(self, reason: str = "", rollback: bool = False) -> None:
         """`cancel`, from async code."""
-        await sync_to_async(self.cancel)(reason, rollback)
+        await run_sync(self.cancel, reason, rollback)
 
     async def arecover(self) -> None:
         """`recover`, from async code."""
-        await sync_to_async(self.recover)()
+        await run_sync(self.recover)
 
     async def arestart(self, *, id: str | None = None) -> Handle:
         """`restart`, from async code."""
-        return await sync_to_async(self.restart)(id=id)
+        return await run_sync(self.restart, id=id)
 
     async def aplan_replay(self, location: str) -> ReplayPlan:
         """`plan_replay`, from async code."""
-        return await sync_to_async(self.plan_replay)(location)
+        return await run_sync(self.plan_replay, location)
 
     async def areplay(
         self, location: str, *, in_place: bool = False, plan_hash: str | None = None, id: str | None = None
     ) -> Handle:
         """`replay`, from async code."""
-        return await sync_to_async(self.replay)(location, in_place=in_place, plan_hash=plan_hash, id=id)
+        return await run_sync(self.replay, location, in_place=in_place, plan_hash=plan_hash, id=id)
 
 
 def get_run(run_id: str) -> Handle:
@@ -197,9 +192,4 @@ def get_run(run_id: str) -> Handle:
 
 async def aget_run(run_id: str) -> Handle:
     """`get_run`, from async code."""
-    return await sync_to_async(get_run)(run_id)
-
-
-async def _in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """In a thread of its own: what waits for long must not hold up the thread that all synchronous code shares."""
-    return await sync_to_async(function, thread_sensitive=False)(*args, **kwargs)
+    return await run_sync(get_run, run_id)

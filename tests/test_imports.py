@@ -25,7 +25,10 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "core": (("core",), ()),
     "drivers": (("drivers",), ("core",)),
     "context": (("context",), ("drivers", "core", "foundation")),
-    "foundation": (("conf", "registry", "signals", "observers", "ids", "codec", "crypto", "moments"), ("core",)),
+    "foundation": (
+        ("conf", "registry", "signals", "observers", "ids", "codec", "crypto", "moments", "async_calls"),
+        ("core",),
+    ),
     "models": (("models", "querysets", "migrations"), ("core", "foundation")),
     "store": (("store",), ("models", "core", "foundation")),
     "retention": (("retention",), ("models", "core", "foundation")),

@@ -7,8 +7,8 @@ workflow code.
 
 from __future__ import annotations
 
-from durable.operations.messages import ask, send
-from durable.operations.reading import history, output, record, result, waiting_for
+from durable.operations.messages import aask, ask, send
+from durable.operations.reading import aresult, history, output, record, result, waiting_for
 from durable.operations.replaying import plan_replay, replay
 from durable.operations.starting import StartRequest, restart, start
 from durable.operations.steering import ALLOWED, cancel, pause, recover, resume, wake
@@ -16,6 +16,8 @@ from durable.operations.steering import ALLOWED, cancel, pause, recover, resume,
 __all__ = [
     "ALLOWED",
     "StartRequest",
+    "aask",
+    "aresult",
     "ask",
     "cancel",
     "history",

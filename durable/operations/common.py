@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from django.db import connections
 
-from durable import observers, signals
+from durable import backend, observers, signals
+from durable.async_calls import run_sync
 from durable.backend import Backend
 from durable.conf import conf
 from durable.core.current import is_in_step, running_run
@@ -20,14 +22,21 @@ from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideS
 __all__ = [
     "BULK",
     "UNENDED",
+    "Waiting",
     "announce",
+    "await_for",
     "check_not_an_order",
     "check_state",
     "decoded",
     "require_step",
     "tell",
     "wait_for",
+    "waiting",
 ]
+
+T = TypeVar("T")
+#: A wait under way: yields the seconds to pause before the next look, returns what was found.
+Waiting: TypeAlias = Generator[float, None, T]
 
 logger = logging.getLogger("durable.operations")
 
@@ -84,10 +93,14 @@ def tell(at: Backend, runs: Sequence[RunRecord], previous: str) -> None:
     at.after_commit(say)
 
 
-def wait_for(at: Backend, look: Callable[[], Any], timeout: float | None, problem: str) -> Any:
-    """Look again and again, less and less often, until there is something. Raises TimeoutError.
+def waiting(
+    look: Callable[[], T | None], timeout: float | None, problem: str, standing: Callable[[], str]
+) -> Waiting[T]:
+    """Look again and again, less and less often, until `look` returns something; that is the generator's value.
 
-    Inside a transaction that is told as the likely reason, at once where the caller would wait for ever.
+    Yields the seconds to pause before the next look. Raises TimeoutError after `timeout` seconds, which says `problem` and,
+    as `standing()` words it, where the run is. Inside a transaction that is told as the likely reason instead, and at once
+    where the caller would wait for ever.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     pause, longest = _LOOK_EVERY
@@ -95,14 +108,46 @@ def wait_for(at: Backend, look: Callable[[], Any], timeout: float | None, proble
     while (found := look()) is None:
         left = longest if deadline is None else deadline - time.monotonic()
         if left <= 0:
-            advice = IN_TRANSACTION if _is_in_transaction() else "it goes on, look again later"
+            advice = IN_TRANSACTION if _is_in_transaction() else standing()
             raise TimeoutError(f"{problem} after {timeout:g} s; {advice}")
-        at.pause(min(pause, left))
+        yield min(pause, left)
         if deadline is None and not is_told and _is_in_transaction():
             is_told = True
             logger.warning("%s, and the wait has no timeout; %s", problem, IN_TRANSACTION)
         pause = min(pause * 1.5, longest)
     return found
+
+
+def wait_for(waiting: Waiting[T]) -> T:
+    """Carry out a wait in this thread."""
+    at = backend.current()
+    while True:
+        try:
+            seconds = next(waiting)
+        except StopIteration as stop:
+            found: T = stop.value
+            return found
+        at.pause(seconds)
+
+
+async def await_for(waiting: Waiting[T]) -> T:
+    """Carry out a wait from an event loop: each look is a short call, and no thread or connection is held between two."""
+    at = backend.current()
+
+    def look() -> tuple[float, list[T]]:
+        try:
+            return next(waiting), []
+        except StopIteration as stop:  # which no coroutine may raise
+            return 0.0, [stop.value]
+
+    while True:
+        seconds, found = await run_sync(look)
+        if found:
+            return found[0]
+        if at.pause is time.sleep:
+            await asyncio.sleep(seconds)
+        else:  # a harness, which passes what is due meanwhile
+            await run_sync(at.pause, seconds)
 
 
 def _is_in_transaction() -> bool:

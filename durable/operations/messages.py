@@ -11,10 +11,20 @@ from durable.core.errors import RunNotFoundError
 from durable.core.location import escape
 from durable.ids import MAX_ID, new_id
 from durable.operations.attribution import attributed
-from durable.operations.common import UNENDED, check_state, decoded, require_step, wait_for
+from durable.operations.common import (
+    UNENDED,
+    Waiting,
+    await_for,
+    check_state,
+    decoded,
+    require_step,
+    wait_for,
+    waiting,
+)
 from durable.operations.reading import check_not_lost, record
+from durable.operations.standing import standing
 
-__all__ = ["ask", "send"]
+__all__ = ["aask", "ask", "send"]
 
 
 def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = None) -> str:
@@ -82,16 +92,37 @@ def ask(run_id: str, queue: str, body: Any, *, timeout: float | None, idempotenc
 
     A run that ends without an answer raises RunFailedError, RunCancelledError or TimeoutError at once.
     """
+    return _response(wait_for(_asking(run_id, queue, body, timeout, idempotency_id)))
+
+
+async def aask(
+    run_id: str,
+    queue: str,
+    body: Any,
+    *,
+    timeout: float | None,  # noqa: ASYNC109  # the twin of ask()
+    idempotency_id: str | None = None,
+) -> Any:
+    """`ask`, from an event loop."""
+    return _response(await await_for(_asking(run_id, queue, body, timeout, idempotency_id)))
+
+
+def _asking(run_id: str, queue: str, body: Any, timeout: float | None, idempotency_id: str | None) -> Waiting[Message]:
+    """Send the message at the first step of the wait, then look for its response."""
     at = backend.current()
     message_id = _sent("ask", run_id, queue, body, idempotency_id)
-
-    message = wait_for(
-        at,
-        lambda: _answered(at, run_id, message_id),
-        timeout,
-        f'run "{run_id}" has not answered the message to "{queue}"',
+    return (
+        yield from waiting(
+            lambda: _answered(at, run_id, message_id),
+            timeout,
+            f'run "{run_id}" has not answered the message to "{queue}"',
+            lambda: standing(record(run_id), at.now()),
+        )
     )
-    return decoded(at, message.response)
+
+
+def _response(message: Message) -> Any:
+    return decoded(backend.current(), message.response)
 
 
 def _answered(at: Backend, run_id: str, message_id: str) -> Message | None:

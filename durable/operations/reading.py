@@ -9,9 +9,10 @@ from durable.core.entries import ENDED, RunRecord, RunState
 from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
 from durable.core.location import ANY_QUEUE, unescape
 from durable.history import HistoryEntry, readable
-from durable.operations.common import decoded, wait_for
+from durable.operations.common import Waiting, await_for, decoded, wait_for, waiting
+from durable.operations.standing import standing
 
-__all__ = ["check_not_lost", "history", "output", "record", "result", "waiting_for"]
+__all__ = ["aresult", "check_not_lost", "history", "output", "record", "result", "waiting_for"]
 
 
 def record(run_id: str) -> RunRecord:
@@ -48,10 +49,24 @@ def history(run_id: str) -> list[HistoryEntry]:
 
 def result(run_id: str, timeout: float | None) -> Any:
     """Wait until the run has ended; its output. Raises RunFailedError, RunCancelledError, TimeoutError."""
+    return _result_of(wait_for(_waiting_for_end(run_id, timeout)))
+
+
+async def aresult(run_id: str, timeout: float | None) -> Any:  # noqa: ASYNC109  # the twin of result()
+    """`result`, from an event loop."""
+    return _result_of(await await_for(_waiting_for_end(run_id, timeout)))
+
+
+def _waiting_for_end(run_id: str, timeout: float | None) -> Waiting[RunRecord]:
     at = backend.current()
-    run = wait_for(at, lambda: _ended(run_id), timeout, f'run "{run_id}" has not ended')
+    return waiting(
+        lambda: _ended(run_id), timeout, f'run "{run_id}" has not ended', lambda: standing(record(run_id), at.now())
+    )
+
+
+def _result_of(run: RunRecord) -> Any:
     check_not_lost(run)
-    return decoded(at, run.output)
+    return decoded(backend.current(), run.output)
 
 
 def check_not_lost(run: RunRecord) -> None:

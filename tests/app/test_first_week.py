@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connection, transaction
 
 from durable import backend, get_run, workflow
+from durable.models import Run
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
+LATER = datetime(2126, 1, 1, tzinfo=UTC)
 
 
 @workflow(name="tests.first_week.greet")
@@ -95,6 +98,30 @@ def test_a_wait_without_end_in_a_transaction_is_told_once(caplog: pytest.LogCapt
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_wait_outside_of_a_transaction_is_to_be_looked_at_again() -> None:
-    with pytest.raises(TimeoutError, match="look again later"):
-        greet.start("ada").result(timeout=0.01)
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        (
+            {},
+            "it is pending, due for 0 s and not yet taken by a worker: see that one serves its queue (manage.py durable_w",
+        ),
+        ({"state": "paused"}, "it is paused until resume()"),
+        (
+            {"state": "sleeping", "wake_at": LATER, "summary": "sleeping until 2126-01-01 00:00:00 UTC"},
+            "it is sleeping: sleeping until 2126-01-01 00:00:00 UTC",
+        ),
+        ({"wake_at": LATER}, "it is pending, until 2126-01-01 00:00:00 UTC"),
+        ({"state": "running", "worker": "w1", "lease_expires_at": LATER}, "it is running: worker w1 has it"),
+        (
+            {"summary": 'waiting for a worker that knows the workflow "x"', "wake_at": LATER},
+            "move the function into the workflows.py of an installed app",
+        ),
+    ],
+)
+def test_a_wait_outside_of_a_transaction_says_where_the_run_is(columns: dict[str, Any], text: str) -> None:
+    run = greet.start("ada")
+    Run.objects.filter(pk=run.id).update(**columns)
+    with pytest.raises(TimeoutError) as caught:
+        run.result(timeout=0.01)
+    assert text in str(caught.value)
+    assert f"`manage.py durable why {run.id}` says more" in str(caught.value)

@@ -1,0 +1,66 @@
+"""Call durable's synchronous functions from an event loop, and leave that loop's database connections as they were.
+
+The call runs in the thread in which Django runs all synchronous code of the request or the loop, so it belongs to the
+transaction that is open there. Nobody else looks after that thread's connections: outside a request no signal of Django
+closes them, and a connection that PostgreSQL has cut fails for ever. So a connection that a call opens is closed at its
+end, whatever CONN_MAX_AGE says, and a connection that the server has cut is replaced before the call uses it.
+Connections inside a transaction, a test's for example, are left alone.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+__all__ = ["run_sync"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def run_sync(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return what `function` returns. It must not block for long: all synchronous code of the loop waits for it."""
+
+    def call() -> R:
+        with _connections_as_found():
+            return function(*args, **kwargs)
+
+    return await sync_to_async(call)()
+
+
+@contextmanager
+def _connections_as_found() -> Iterator[None]:
+    found_open = set()
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None:
+            found_open.add(connection.alias)
+            if not connection.in_atomic_block and _may_be_cut(connection) and not connection.is_usable():
+                connection.close()
+    try:
+        yield
+    finally:
+        for connection in connections.all(initialized_only=True):
+            if connection.alias not in found_open and not connection.in_atomic_block:
+                connection.close()
+
+
+def _may_be_cut(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the server may have closed the session. Costs no round trip: an idle socket has nothing to read."""
+    if connection.errors_occurred:
+        return True
+    try:
+        with connection.wrap_database_errors:
+            descriptor = connection.connection.fileno()
+    except AttributeError:
+        return False  # a database without a socket, SQLite
+    except Error:  # the driver knows that it is closed
+        return True
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

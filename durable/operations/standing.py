@@ -1,0 +1,41 @@
+"""Say in words where a run is that has not ended, for the errors of those who wait for it.
+
+Reads the run's row alone. Operators get more from `durable.inspection.explain`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from durable.core.entries import RunRecord, RunState
+
+__all__ = ["UNKNOWN_WORKFLOW", "standing"]
+
+#: How the summary of a run begins whose workflow no worker has found.
+UNKNOWN_WORKFLOW = "waiting for a worker that knows the workflow"
+
+
+def standing(run: RunRecord, now: datetime) -> str:
+    """Return the run's state, what it waits for, and what to do about it where something must be done."""
+    return f"{_where(run, now)}. `manage.py durable why {run.id}` says more"
+
+
+def _where(run: RunRecord, now: datetime) -> str:
+    if run.state == RunState.PAUSED:
+        return "it is paused until resume()"
+    if run.lease_expires_at is not None and run.lease_expires_at > now:
+        return f"it is {run.state}: worker {run.worker} has it"
+    if run.summary.startswith(UNKNOWN_WORKFLOW):
+        return (
+            f'no worker knows its workflow "{run.workflow}": move the function into the workflows.py of an installed app, and '
+            "restart the workers with that code"
+        )
+    if run.wake_at is not None and run.wake_at <= now:
+        late = (now - run.wake_at).total_seconds()
+        return (
+            f"it is {run.state}, due for {late:.0f} s and not yet taken by a worker: see that one serves its queue "
+            f"(manage.py durable_worker {run.queue})"
+        )
+    doing = f": {run.summary}" if run.summary else ""
+    wakes = f", until {run.wake_at:%Y-%m-%d %H:%M:%S} UTC" if run.wake_at is not None and not run.summary else ""
+    return f"it is {run.state}{doing}{wakes}"
