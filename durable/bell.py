@@ -16,6 +16,7 @@ and nothing more is needed. The job clears the key *before* it looks into the da
   queue, and puts another one there if not.
 - Redis is flushed, or evicts the key: the next ring enqueues. If it loses the job alone, see above.
 - Redis refuses (its user lacks a permission, it is full, it is a replica): the ring is dropped, and the log says what to do.
+- There is no Redis (`DURABLE["REDIS"] = False`): what listens in this process is notified (`durable.wakeups`), and workers poll.
 - Redis is down: the ring is dropped, and the sweep rings once Redis is back. Goes down just when it was sent a ring: the
   same, and the next ring tells, because nobody waits for the answer (`durable.redis_sender`).
 """
@@ -41,7 +42,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.timeouts import BaseTimeoutException
 
-from durable import moments, redis_client, rings
+from durable import moments, redis_client, rings, wakeups
 from durable.conf import conf
 
 __all__ = ["ALARMS", "alarm", "alarm_on_commit", "clear", "on_commit", "ring", "ring_on_commit"]
@@ -75,6 +76,9 @@ def ring(queue: str, *, insist: bool = False) -> None:
     With `insist` (the sweep) the bell is rung even if somebody's ring is pending whose job is lost, and even if Redis
     has just let a caller wait.
     """
+    if not conf.REDIS:
+        wakeups.notify(queue)
+        return
     if insist or time.monotonic() >= _quiet_until.get(queue, 0.0):
         _swallowing(queue, "ring", lambda: rings.ring(queue, insist=insist))
 
@@ -97,6 +101,9 @@ def alarm(queue: str, moment: datetime) -> None:
     Timers ask the database for deadlines at every sweep; only one that is nearer needs an alarm, and only for that one
     anything is sent. A moment that has passed rings.
     """
+    if not conf.REDIS:
+        wakeups.notify_at(queue, moment)
+        return
     remaining = moment - moments.now()
     if remaining <= timedelta(0):
         ring(queue)
@@ -112,7 +119,8 @@ def alarm_on_commit(queue: str, moment: datetime, using: str | None = None) -> N
 
 def clear(queue: str) -> None:
     """Let the next ring be heard; called by the job before it looks."""
-    _swallowing(queue, "clear the bell", lambda: redis_client.client(queue).delete(rings.KEY.format(queue)))
+    if conf.REDIS:
+        _swallowing(queue, "clear the bell", lambda: redis_client.client(queue).delete(rings.KEY.format(queue)))
 
 
 def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:

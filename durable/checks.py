@@ -142,6 +142,8 @@ _WANTED: Mapping[str, _Wanted] = {
     "SHORT_SLEEP": _DURATION,
     "LEASE": _POSITIVE,
     "SWEEP_INTERVAL": _POSITIVE,
+    "REDIS": (lambda value: isinstance(value, bool), "True or False"),
+    "POLL_INTERVAL": _POSITIVE,
     "MAX_BRANCH_THREADS": _COUNT,
     "MAX_CRASHES": _COUNT,
     "DIVERGENCE_GRACE": _DURATION,
@@ -252,6 +254,8 @@ def check_queues(**_: object) -> list[CheckMessage]:
         users.setdefault(definition.queue, f'the workflow "{definition.name}" ({registry.where(definition)})')
     known = _rq_queues()
     messages: list[CheckMessage] = []
+    if not conf.REDIS:
+        return messages  # a queue is a name that runs have and workers serve, and no more
     for queue, user in users.items():
         if queue in known:
             continue
@@ -384,7 +388,9 @@ def _rq_queues() -> Mapping[str, Any]:
 
 
 def _our_queues() -> list[str]:
-    """The queues that runs go to by default, as far as RQ knows them."""
+    """The queues that runs go to by default, as far as RQ knows them; none where durable uses no RQ."""
+    if not conf.REDIS:
+        return []
     ours = [*([conf.QUEUE] if _is_text(conf.QUEUE) else []), *(each.queue for each in registry.all())]
     return [queue for queue in dict.fromkeys(ours) if queue in _rq_queues()]
 

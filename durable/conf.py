@@ -27,6 +27,9 @@ class Values:
     - `SHORT_SLEEP`: a sleep below it waits in memory instead of parking the run.
     - `LEASE`: how long a run stays with a worker that no longer answers; renewed at a third of it.
     - `SWEEP_INTERVAL`: how often each `durable_worker` looks for due runs that nobody was told of.
+    - `REDIS`: whether workers are told of due runs through Redis. With False durable uses no Redis at all: workers poll
+      the database instead.
+    - `POLL_INTERVAL`: without Redis, how often each `durable_worker` asks the database for due runs.
     - `MAX_BRANCH_THREADS`: threads of one pass for the branches of joins and races, nested ones included.
     - `MAX_CRASHES`: a run that crashes this many workers in a row without progress fails.
     - `DIVERGENCE_GRACE`: how long a run whose history does not fit the code is tried again before it fails.
@@ -52,6 +55,8 @@ class Values:
     SHORT_SLEEP: float = 0.1
     LEASE: float = 30.0
     SWEEP_INTERVAL: float = 5.0
+    REDIS: bool = True
+    POLL_INTERVAL: float = 0.5
     MAX_BRANCH_THREADS: int = 8
     MAX_CRASHES: int = 5
     DIVERGENCE_GRACE: float = 600.0
@@ -67,7 +72,9 @@ class Values:
 
 
 #: The settings that are durations, or may be one, and so may be given as `timedelta`.
-DURATIONS = frozenset({"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "DIVERGENCE_GRACE", "BUSY_POLL", "RETENTION"})
+DURATIONS = frozenset(
+    {"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "POLL_INTERVAL", "DIVERGENCE_GRACE", "BUSY_POLL", "RETENTION"}
+)
 
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 The parent runs the timer and the sweep, starts the workers again that die, passes signals on, and runs no workflow.
 A worker serves RQ queues, with one run at a time or with a crew (`durable.crew`). It holds the reading end of a pipe
 whose writing end only the parent has: when the parent is gone, however it went, the worker hands over and exits.
+Without Redis the parent names on that pipe the queues that have due runs, as its timer polls the database for them.
 Nothing is forked: the parent has threads and connections.
 """
 
@@ -18,7 +19,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,6 +29,7 @@ from typing import Any
 from redis.exceptions import RedisError
 from rq.exceptions import StopRequested
 
+from durable import polling, wakeups
 from durable.conf import conf
 from durable.crew import Crew, CrewWorker
 from durable.rq_workers import SimpleWorker
@@ -65,6 +69,7 @@ class Fleet:
         self.children = [_Child(number) for number in range(1, processes + 1)]
         self.say = say
         self._signals: list[int] = []
+        self._pipes_in_use = threading.Lock()  # the timer writes to them
         self._stopping_since: float | None = None
 
     def run(self) -> int:
@@ -79,9 +84,11 @@ class Fleet:
         wakeup_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
             store = store_for(conf.DATABASE)
+            wakeups.listen(self)
             with Timer(store) as timer, Alarms(timer), Sweep(store):
                 self._supervise(reader)
         finally:
+            wakeups.unlisten(self)
             for child in self.children:
                 self._kill(child)
             signal.set_wakeup_fd(wakeup_before)
@@ -91,6 +98,16 @@ class Fleet:
             writer.close()
         self.say("stopped")
         return 0
+
+    def run_is_due(self, queue: str) -> None:
+        """Tell the workers, who poll nothing themselves, of a due run of `queue`. Called in the timer's thread."""
+        for child in self.children:
+            with self._pipes_in_use, contextlib.suppress(OSError, ValueError):  # it is full, or its reader has ended
+                if child.process is not None and child.process.stdin is not None:
+                    os.write(child.process.stdin.fileno(), f"{queue}\n".encode())
+
+    def run_is_due_at(self, queue: str, moment: datetime) -> None:
+        """Nothing: the timer asks the database."""
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number != signal.SIGCHLD:  # that one only has to wake us, as every signal does
@@ -117,6 +134,8 @@ class Fleet:
             if child.process is None and time.monotonic() >= child.start_at:
                 # A session of its own: Ctrl+C in a terminal is ours to pass on.
                 child.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, start_new_session=True)
+                assert child.process.stdin is not None
+                os.set_blocking(child.process.stdin.fileno(), False)
                 child.started_at = time.monotonic()
                 self.say(f"worker {child.number} started, pid {child.process.pid}")
 
@@ -156,9 +175,10 @@ class Fleet:
         self._forget(child)
 
     def _forget(self, child: _Child) -> None:
-        if child.process is not None and child.process.stdin is not None:
-            child.process.stdin.close()
-        child.process = None
+        with self._pipes_in_use:
+            if child.process is not None and child.process.stdin is not None:
+                child.process.stdin.close()
+            child.process = None
 
 
 def worker_command(queues: Sequence[str], options: Sequence[str] = ()) -> list[str]:
@@ -177,22 +197,35 @@ def worker_command(queues: Sequence[str], options: Sequence[str] = ()) -> list[s
     return [*start, COMMAND, CHILD_OPTION, *options, *queues]
 
 
-def serve(queues: Sequence[str], *, say: Say, concurrency: int = 1, logging_level: str = "WARNING") -> None:
+def serve(
+    queues: Sequence[str],
+    *,
+    say: Say,
+    concurrency: int = 1,
+    logging_level: str = "WARNING",
+    serves_all: bool = False,
+) -> None:
     """Be one worker: serve the queues, with up to `concurrency` runs at once, until told to stop or orphaned.
 
-    Redis may be away at any time.
+    Redis may be away at any time; where durable uses none, the parent reports due runs. Then, with `serves_all`, runs
+    of any other queue are served after those of `queues`.
     """
     from durable.store import store_for
 
-    _watch_parent(say)
+    due = polling.DueQueues(queues, serves_all=serves_all)
+    _watch_parent(say, due.report)
     signal.signal(signal.SIGTERM, _stop_before_work)
     signal.signal(signal.SIGINT, _stop_before_work)
     say(f"worker ready, pid {os.getpid()}")
-    if concurrency == 1:
-        _serve(queues, say, SimpleWorker, logging_level)
-        return
-    with Crew(concurrency, store=store_for(conf.DATABASE)), contextlib.suppress(StopRequested):
-        _serve(queues, say, CrewWorker, logging_level)
+    with ExitStack() as stack:
+        crew = stack.enter_context(Crew(concurrency, store=store_for(conf.DATABASE))) if concurrency > 1 else None
+        if not conf.REDIS:
+            polling.serve(due, crew=crew)
+        elif crew is None:
+            _serve(queues, say, SimpleWorker, logging_level)
+        else:
+            with contextlib.suppress(StopRequested):
+                _serve(queues, say, CrewWorker, logging_level)
 
 
 def _serve(queues: Sequence[str], say: Say, worker_class: type[SimpleWorker], logging_level: str) -> None:
@@ -226,12 +259,12 @@ def _stop_before_work(_signal: int, _frame: FrameType | None) -> None:
     stop.request()
 
 
-def _watch_parent(say: Say) -> None:
-    """Stop when the parent is gone: then its end of our standard input is closed."""
+def _watch_parent(say: Say, report: Callable[[bytes], None]) -> None:
+    """Stop when the parent is gone: then its end of our standard input is closed. `report` gets what it sends."""
 
     def watch() -> None:
-        while os.read(0, 4096):
-            pass
+        while sent := os.read(0, 4096):
+            report(sent)
         if not stop.requested:  # else it has told us before
             with contextlib.suppress(OSError):  # whoever read our output may be gone with it
                 say(f"the parent is gone, handing over, pid {os.getpid()}")

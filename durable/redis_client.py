@@ -23,6 +23,9 @@ from redis.sentinel import SentinelConnectionPool
 from rq import Queue
 from rq.serializers import JSONSerializer
 
+from durable import registry
+from durable.conf import conf
+
 __all__ = ["Seldom", "client", "names", "rq_queue", "unique"]
 
 CONNECT_TIMEOUT = 0.5  # seconds
@@ -33,8 +36,11 @@ _queues: dict[str, Queue] = {}
 
 
 def names() -> list[str]:
-    """The queues that `settings.RQ_QUEUES` has, in its order."""
-    return list(getattr(settings, "RQ_QUEUES", None) or {})
+    """The queues that `settings.RQ_QUEUES` has, in its order; without Redis also those that workflows go to."""
+    given = list(getattr(settings, "RQ_QUEUES", None) or {})
+    if conf.REDIS:
+        return given
+    return list(dict.fromkeys([*given, conf.QUEUE, *(each.queue for each in registry.all())]))
 
 
 def rq_queue(name: str) -> Queue:
@@ -57,7 +63,9 @@ def client(name: str) -> Redis:
 
 
 def unique(queues: Iterable[str]) -> dict[str, Redis]:
-    """One queue for each Redis that the queues live in, with its client."""
+    """One queue for each Redis that the queues live in, with its client; none where durable uses no Redis."""
+    if not conf.REDIS:
+        return {}
     found: dict[str, tuple[str, Redis]] = {}
     for name in queues:
         redis = client(name)

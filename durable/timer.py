@@ -122,7 +122,10 @@ class Periodic:
 
 
 class Timer(Periodic):
-    """Rings at deadlines: late by less than 50 ms on an idle machine, by a sweep's interval if Redis lost an alarm."""
+    """Rings at deadlines: late by less than 50 ms on an idle machine, by a sweep's interval if Redis lost an alarm.
+
+    Without Redis it polls: it looks every POLL_INTERVAL, and notifies of whatever is due.
+    """
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-timer")
@@ -131,7 +134,7 @@ class Timer(Periodic):
         """Ring for the queues with due runs; the next deadline, or when to ask for it again."""
         for queue in self.store.due_queues(now):
             bell.ring(queue)
-        ask_again = now + timedelta(seconds=conf.SWEEP_INTERVAL)
+        ask_again = now + timedelta(seconds=conf.SWEEP_INTERVAL if conf.REDIS else conf.POLL_INTERVAL)
         deadline = self.store.next_deadline(redis_client.names(), now)
         return min(deadline, ask_again) if deadline is not None else ask_again
 

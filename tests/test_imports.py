@@ -32,7 +32,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "models": (("models", "querysets", "migrations"), ("core", "foundation")),
     "store": (("store",), ("models", "core", "foundation")),
     "retention": (("retention",), ("models", "core", "foundation")),
-    "bell": (("bell", "pulse", "redis_client", "redis_sender", "rings"), ("models", "core", "foundation")),
+    "bell": (("bell", "pulse", "redis_client", "redis_sender", "rings", "wakeups"), ("models", "core", "foundation")),
     "backend": (("backend",), ("store", "bell", "models", "core", "foundation")),
     "operations": (
         ("operations", "replay", "audit", "history", "handles", "definitions"),
@@ -58,6 +58,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "stopping",
             "supervisor",
             "fleet",
+            "polling",
             "rq_records",
             "rq_workers",
         ),

@@ -18,7 +18,7 @@ from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
 from durable.inspection import Workers, findings, how_to_migrate, look_at_workers, missing_migrations
-from durable.inspection.words import plural, relative
+from durable.inspection.words import plural, relative, span
 from durable.process import DATABASE_TROUBLE
 
 __all__ = ["DOCTOR"]
@@ -85,6 +85,7 @@ def _diagnoses() -> Iterator[Diagnosis]:
     yield _redis(workers)
     if not workers.problem:
         yield _workers(workers)
+    if workers.uses_redis and not workers.problem:
         yield _sweep()
     yield from _attention(workers)
 
@@ -113,12 +114,18 @@ def _redis(workers: Workers) -> Diagnosis:
     if workers.problem:
         advice = "What becomes due waits until Redis is back. Check RQ_QUEUES and the server."
         return Diagnosis(kind="redis", verdict=PROBLEM, found=workers.problem, advice=advice)
+    if not workers.uses_redis:
+        found = f'not used (DURABLE["REDIS"] is False): workers poll the database every {span(conf.POLL_INTERVAL)}'
+        return Diagnosis(kind="redis", verdict=OK, found=found)
     return Diagnosis(kind="redis", verdict=OK, found="it answers")
 
 
 def _workers(workers: Workers) -> Diagnosis:
-    known = [worker for worker in workers.workers if worker.state != "unknown"]
     held = sum(len(worker.runs) for worker in workers.workers)
+    if not workers.uses_redis:
+        found = f"{plural(held, 'run')} in hand; workers without runs are not known without Redis"
+        return Diagnosis(kind="workers", verdict=OK, found=found)
+    known = [worker for worker in workers.workers if worker.state != "unknown"]
     found = f"{plural(len(known), 'worker')}, {plural(held, 'run')} in hand"
     if known:
         return Diagnosis(kind="workers", verdict=OK, found=found)

@@ -129,7 +129,9 @@ def _workers(_options: Namespace, output: Output) -> int:
         return Exit.REFUSED
     if found.is_capped:
         output.say("There are more than are shown.")
-    if not found.workers:
+    if not found.uses_redis:
+        output.say('These hold runs. Without Redis (DURABLE["REDIS"] is False) other workers are not known.')
+    elif not found.workers:
         output.say("There are no workers: manage.py durable_worker starts some.")
     return Exit.OK
 

@@ -63,7 +63,9 @@ def _surroundings(workers: Workers) -> list[Finding]:
             "and the Redis server."
         )
         return [Finding(kind="redis", title=workers.problem, advice=advice, count=Count(number=1))]
-    found = []
+    found: list[Finding] = []
+    if not workers.uses_redis:
+        return found  # which queues idle workers serve is not known, and runs that wait too long are found below
     for queue in workers.queues:
         if queue.has_runs and not queue.is_known:
             advice = "Add it to RQ_QUEUES and start a worker for it: its runs are not rung for."

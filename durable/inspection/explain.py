@@ -131,7 +131,7 @@ def _late(facts: _Facts) -> Explanation | None:
     unknown = f"RQ_QUEUES lacks this queue, and has {', '.join(known) or 'none'}: add it, or start the run on another"
     return Explanation(
         headline=f'Due for {_since(run.wake_at, facts.now)}, and no worker of the queue "{run.queue}" has taken it',
-        detail=serve if run.queue in known else unknown,
+        detail=serve if run.queue in known or not conf.REDIS else unknown,
         needs_attention=True,
         remedies=("wake",),
     )

@@ -1,7 +1,7 @@
 """The workers: which processes serve which queues, when they last gave a sign of life, and which runs they hold.
 
 What serves a queue is known to Redis, which runs are held to the database; the two are joined by host and process id.
-Redis may be away: then that is what is said.
+Redis may be away: then that is what is said. Where durable uses none, only the workers that hold runs are known.
 """
 
 from __future__ import annotations
@@ -67,12 +67,16 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """All workers and queues at one moment. `problem` says why Redis could not be asked, "" if it was."""
+    """All workers and queues at one moment. `problem` says why Redis could not be asked, "" if it was.
+
+    Without `uses_redis` workers poll the database: those that hold runs are listed, idle ones are not known.
+    """
 
     workers: Sequence[WorkerState]
     queues: Sequence[QueueState]
     problem: str = ""
     is_capped: bool = False
+    uses_redis: bool = True
 
 
 def look_at_workers(within: RunQuerySet | None = None) -> Workers:
@@ -90,6 +94,7 @@ def look_at_workers(within: RunQuerySet | None = None) -> Workers:
         queues=_queues(workers),
         problem=problem,
         is_capped=len(known) > MOST or len(held) >= MOST,
+        uses_redis=conf.REDIS,
     )
 
 
@@ -176,7 +181,7 @@ def _queues(workers: Sequence[WorkerState]) -> list[QueueState]:
         QueueState(
             name=name,
             workers=serving.count(name),
-            is_known=name in known,
+            is_known=name in known or not conf.REDIS,
             has_runs=name in with_runs,
             has_workflows=name in with_workflows,
         )

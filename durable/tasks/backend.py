@@ -106,6 +106,8 @@ class DurableTaskBackend(_Base):
                 hint = f"It may have {', '.join(OPTIONS)}."
                 message = f'TASKS["{self.alias}"], OPTIONS has the unknown key {option!r}.'
                 yield checks.Error(message, hint=hint, id="durable.E020")
+        if not conf.REDIS:
+            return  # a queue is a name that runs have and workers serve, and no more
         known = getattr(settings, "RQ_QUEUES", {})
         for queue in sorted({*self.queues, *self.given["priorities"].values()}):
             if queue not in known:

@@ -40,10 +40,14 @@ class Program:
     """A `manage.py` command as a process; its lines can be waited for."""
 
     def __init__(self, *arguments: str, environment: dict[str, str]) -> None:
+        self.begin([sys.executable, str(ROOT / "manage.py"), *arguments], environment=environment)
+
+    def begin(self, command: list[str], *, environment: dict[str, str], directory: Path | None = None) -> None:
         self.lines: list[str] = []
         self._condition = threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "manage.py"), *arguments],
+            command,
+            cwd=directory,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

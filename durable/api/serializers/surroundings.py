@@ -57,7 +57,9 @@ class QueueSerializer(serializers.Serializer[Any]):
 
     name = serializers.CharField()
     workers = serializers.IntegerField()
-    is_known = serializers.BooleanField(help_text="Whether it is one of the project's RQ_QUEUES.")
+    is_known = serializers.BooleanField(
+        help_text="Whether it is one of the project's RQ_QUEUES; always true where durable uses no Redis."
+    )
     has_runs = serializers.BooleanField(help_text="Whether runs of it will wake by themselves, or are held.")
     has_workflows = serializers.BooleanField()
 
@@ -67,6 +69,9 @@ class QueueListSerializer(serializers.Serializer[Any]):
 
     results = QueueSerializer(many=True)
     problem = serializers.CharField(help_text="Why Redis could not be asked for workers; empty if it was.")
+    uses_redis = serializers.BooleanField(
+        help_text="False where workers poll the database: then only those that hold runs are known."
+    )
 
 
 class HeldRunSerializer(serializers.Serializer[Any]):
@@ -95,6 +100,9 @@ class WorkerListSerializer(serializers.Serializer[Any]):
 
     results = WorkerSerializer(many=True)
     problem = serializers.CharField(help_text="Why Redis could not be asked for workers; empty if it was.")
+    uses_redis = serializers.BooleanField(
+        help_text="False where workers poll the database: then only those that hold runs are known."
+    )
 
 
 @extend_schema_serializer(component_name="OperatorAction")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable import registry
+from durable import redis_client, registry
 from durable.api.access import actor_of, admit, is_limited, visible_run, visible_runs
 from durable.api.idempotent import Done, answered
 from durable.api.making import made
@@ -125,8 +124,8 @@ def startable(name: str) -> Workflow[Any, Any]:
 
 
 def _check_queue(queue: str | None) -> None:
-    names = sorted(settings.RQ_QUEUES)
-    if queue is not None and queue not in names:
+    names = sorted(redis_client.names())
+    if queue is not None and queue not in names and conf.REDIS:
         detail = f"No worker can serve this queue: the project's queues are {', '.join(names)}."
         errors = [{"at": "queue", "detail": detail, "code": "unknown"}]
         raise ProblemError("invalid-request", 400, f"queue: {detail}", errors=errors)

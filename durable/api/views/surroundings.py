@@ -64,7 +64,8 @@ class QueuesView(View):
     def get(self, request: Request) -> Response:
         """The queues of the project and of runs, and how many workers serve each."""
         found = _look(request)
-        return Response(QueueListSerializer({"results": found.queues, "problem": found.problem}).data)
+        data = {"results": found.queues, "problem": found.problem, "uses_redis": found.uses_redis}
+        return Response(QueueListSerializer(data).data)
 
 
 class WorkersView(View):
@@ -76,7 +77,8 @@ class WorkersView(View):
     def get(self, request: Request) -> Response:
         """The worker processes that Redis knows or that hold runs, and the runs that each passes now."""
         found = _look(request)
-        return Response(WorkerListSerializer({"results": found.workers, "problem": found.problem}).data)
+        data = {"results": found.workers, "problem": found.problem, "uses_redis": found.uses_redis}
+        return Response(WorkerListSerializer(data).data)
 
 
 class AnywhereView(View):

@@ -54,8 +54,14 @@ class Command(BaseCommand):
 
         queues = self._queues(options["queues"])
         if options["as_child"]:
-            level = "INFO" if options["verbosity"] > 1 else "WARNING"
-            serve(queues, say=self._say, concurrency=options["concurrency"], logging_level=level)
+            level = "INFO" if options["verbosity"] > 2 else "WARNING"
+            serve(
+                queues,
+                say=self._say,
+                concurrency=options["concurrency"],
+                logging_level=level,
+                serves_all=not options["queues"],
+            )
             return
         for option in ("processes", "concurrency"):
             if options[option] < 1:
@@ -66,7 +72,8 @@ class Command(BaseCommand):
             self._say(line)
         self._await_migrations()
         with self._metrics(options["metrics_port"], options["metrics_address"]):
-            fleet = Fleet(worker_command(queues, self._inherited(options)), options["processes"], say=self._say)
+            named = queues if conf.REDIS or options["queues"] else []  # without Redis, none named are all there will be
+            fleet = Fleet(worker_command(named, self._inherited(options)), options["processes"], say=self._say)
             status = fleet.run()
         sys.exit(status)
 
@@ -91,6 +98,8 @@ class Command(BaseCommand):
 
     def _queues(self, wanted: list[str]) -> list[str]:
         known = redis_client.names()
+        if not conf.REDIS:  # any name may be a queue's
+            return list(dict.fromkeys(wanted or known))
         if not known:
             raise CommandError("settings.RQ_QUEUES names no queues; see the documentation of django-rq")
         for name in wanted:

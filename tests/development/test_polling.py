@@ -1,0 +1,208 @@
+"""`DURABLE["REDIS"] = False`: no Redis anywhere; workers poll the database, and are prompt about what they know."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from datetime import timedelta
+
+import pytest
+from django.core.checks import run_checks
+from django.core.management import call_command
+from django.db import transaction
+from django.test import override_settings
+from django.utils import timezone
+
+from durable import bell, get_run, wakeups
+from durable.inspection import findings, look_at_workers
+from durable.polling import DueQueues
+from durable.stopping import Stop
+from durable.store import Store
+from durable.testing import Harness
+from tests.app.test_fleet import is_completed
+from tests.app.test_worker import eventually
+from tests.development.conftest import Run, Start, run_command
+from tests.development.project import Project
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class TestWorkers:
+    def test_runs_are_finished_without_a_redis(self, manage: Run, start: Start, store: Store, site: Project) -> None:
+        before = [start("shop.one", f"before-{number}") for number in range(10)]
+        program = manage("durable_worker", "--processes", "2")
+        program.pids(2)
+        eventually(lambda: is_completed(store, *before))
+        after = [start("shop.one", f"after-{number}") for number in range(10)]
+        eventually(lambda: is_completed(store, *after))
+        assert sorted(site.told()) == sorted([*before, *after])
+        assert program.end() == 0
+        assert not [line for line in program.lines if "edis" in line]
+        assert not program.family()
+
+    def test_several_runs_at_once(self, manage: Run, start: Start, store: Store, site: Project) -> None:
+        held = [start("shop.held", f"held-{number}") for number in range(3)]
+        program = manage("durable_worker", "--concurrency", "3")
+        eventually(lambda: len(site.told()) == 3)
+        for each in held:
+            site.let(each)
+        eventually(lambda: is_completed(store, *held))
+        assert program.end() == 0
+
+    def test_sleeps_end_and_messages_are_heard(self, manage: Run, start: Start, store: Store, site: Project) -> None:
+        manage("durable_worker").pids()
+        naps = [start("shop.nap", f"nap-{tenths}", tenths / 10) for tenths in (2, 8, 14)]
+        hears = start("shop.hears", "hears")
+        eventually(lambda: get_run(hears).waiting_for is not None)
+        get_run(hears).send("news", "good")
+        eventually(lambda: is_completed(store, *naps, hears))
+        assert "hears heard good" in site.told()
+
+    def test_what_a_pass_starts_begins_too(self, manage: Run, start: Start, store: Store) -> None:
+        manage("durable_worker", "--concurrency", "2").pids()
+        start("shop.starts", "a")
+        eventually(lambda: store.get("a-child") is not None and is_completed(store, "a", "a-child"))
+
+    def test_queues_are_names_and_no_more(self, manage: Run, start: Start, store: Store, site: Project) -> None:
+        other, strange = start("shop.other", "other", queue="other"), start("shop.one", "strange", queue="strange")
+        named = manage("durable_worker", "other")
+        eventually(lambda: is_completed(store, other))
+        assert named.end() == 0
+        assert site.told() == ["other"]
+        manage("durable_worker").pids()
+        eventually(lambda: is_completed(store, strange))
+
+    def test_a_killed_workers_run_goes_on(self, manage: Run, start: Start, store: Store, site: Project) -> None:
+        program = manage("durable_worker")
+        start("shop.held", "a")
+        eventually(lambda: site.told() == ["a begins"])
+        [pid] = set(site.pids())
+        os.kill(pid, signal.SIGKILL)
+        program.wait_for(f"died, pid {pid}, signal 9")
+        site.let("a")
+        eventually(lambda: is_completed(store, "a"))
+
+    def test_sigterm_hands_over(self, manage: Run, start: Start, store: Store, site: Project) -> None:
+        program = manage("durable_worker", "--concurrency", "2")
+        start("shop.held", "a")
+        eventually(lambda: site.told() == ["a begins"])
+        program.process.send_signal(signal.SIGTERM)
+        program.wait_for("handing over")
+        site.let("a")
+        assert program.wait() == 0
+        run = store.get("a")
+        assert run is not None
+        assert (run.lease_expires_at, run.crashes) == (None, 0)
+        manage("durable_worker").pids()
+        eventually(lambda: is_completed(store, "a"))
+
+
+class TestStarts:
+    def test_nothing_is_sent_anywhere(self, no_redis: None) -> None:
+        """With RQ_QUEUES there, too: whoever connects is seen."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            queues = {"default": {"URL": f"redis://127.0.0.1:{server.getsockname()[1]}/0"}}
+            server.settimeout(0)
+            with override_settings(RQ_QUEUES=queues):
+                with transaction.atomic():
+                    bell.ring_on_commit(["default"])
+                bell.ring("default", insist=True)
+                bell.alarm("default", timezone.now() + timedelta(seconds=1))
+                bell.clear("default")
+                look_at_workers()
+            with pytest.raises(BlockingIOError):
+                server.accept()
+
+    def test_a_listener_of_this_process_hears_at_the_commit(self, no_redis: None) -> None:
+        heard: list[str] = []
+
+        class Listener:
+            def run_is_due(self, queue: str) -> None:
+                heard.append(queue)
+
+            def run_is_due_at(self, queue: str, moment: object) -> None:
+                heard.append(f"{queue} later")
+
+        listener = Listener()
+        wakeups.listen(listener)
+        try:
+            with transaction.atomic():
+                bell.ring_on_commit(["default", "default"])
+                bell.alarm_on_commit("high", timezone.now() + timedelta(hours=1))
+                assert heard == []
+            assert heard == ["default", "high later"]
+        finally:
+            wakeups.unlisten(listener)
+        bell.ring("default")
+        assert len(heard) == 2
+
+
+class TestDueQueues:
+    def test_the_most_urgent_comes_first(self) -> None:
+        due = DueQueues(["high", "low"], serves_all=True, stop=Stop())
+        due.report(b"strange\nlow\nhi")
+        due.report(b"gh\nlow\n")
+        assert [due.next(), due.next(), due.next()] == ["high", "low", "strange"]
+
+    def test_queues_that_are_not_served_are_left_alone(self) -> None:
+        due = DueQueues(["high"], serves_all=False, stop=Stop())
+        due.run_is_due("low")
+        due.run_is_due_at("low", timezone.now())
+        due.run_is_due("high")
+        assert due.next() == "high"
+        assert due._due == set()
+
+    def test_a_moment_makes_a_queue_due(self) -> None:
+        due = DueQueues(["default"], serves_all=False, stop=Stop())
+        moment = timezone.now() + timedelta(seconds=0.2)
+        due.run_is_due_at("default", moment)
+        assert due.next() == "default"
+        assert timezone.now() >= moment
+
+    def test_a_stop_ends_the_wait(self) -> None:
+        stop = Stop()
+        due = DueQueues(["default"], serves_all=False, stop=stop)
+        threading.Timer(0.05, stop.request).start()
+        assert due.next() is None
+
+
+class TestSurfaces:
+    def test_nothing_complains_of_a_missing_redis(
+        self, site: Project, environment: dict[str, str], store: Store, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run_checks(tags=["durable"]) == []
+        call_command("durable", "doctor")
+        said = capsys.readouterr().out
+        assert 'not used (DURABLE["REDIS"] is False): workers poll the database every 0.5 s' in said
+        assert "problem" not in said
+        assert "no issues" in run_command(site, environment, "check")
+        call_command("durable", "workers")
+        assert "other workers are not known" in capsys.readouterr().err
+
+    def test_workers_that_hold_runs_are_listed(self, manage: Run, start: Start, site: Project) -> None:
+        manage("durable_worker")
+        start("shop.held", "a")
+        eventually(lambda: site.told() == ["a begins"])
+        found = look_at_workers()
+        assert [run.id for worker in found.workers for run in worker.runs] == ["a"]
+        assert (found.problem, found.uses_redis) == ("", False)
+        assert findings(timezone.now(), found) == []
+        site.let("a")
+
+    def test_a_harness_is_as_ever(self, no_redis: None) -> None:
+        from durable import workflow
+
+        @workflow(name="polling.plain")
+        def plain(ctx: object) -> str:
+            return "done"
+
+        with Harness() as h:
+            h.start(plain, id="x")
+            assert h.finish("x").output == "done"
+
+
+def test_a_wrong_value_is_found() -> None:
+    with override_settings(DURABLE={"REDIS": "no", "POLL_INTERVAL": 0}):
+        assert [each.id for each in run_checks(tags=["durable"]) if each.id == "durable.E003"] == ["durable.E003"] * 2
