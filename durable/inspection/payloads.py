@@ -2,7 +2,8 @@
 
 Owns the redaction hook. `DURABLE["REDACT"]` names a function `redact(workflow, field, value)` that returns what may be
 shown instead of `value`; `field` is "input", "output", "arguments:<location>", "output:<location>", "state:<location>",
-"message:<queue>", "response:<queue>", "error" or "traceback". Where the hook fails, nothing is shown.
+"message:<queue>", "response:<queue>", "error" or "traceback". The hook is given plain data (`durable.inspection.plain`);
+a value that has no plain form is hidden unless the hook replaces it. Where the hook fails, nothing is shown.
 Whether somebody may see payloads at all is for the surfaces to ask.
 """
 
@@ -22,6 +23,7 @@ from django.utils.module_loading import import_string
 from durable import backend
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
+from durable.inspection.plain import DEEPEST, plain, without_originals
 from durable.inspection.words import printable
 
 __all__ = ["HIDDEN", "jsonable", "payload", "pretty", "redacted", "shown_error", "shown_traceback"]
@@ -29,15 +31,15 @@ __all__ = ["HIDDEN", "jsonable", "payload", "pretty", "redacted", "shown_error",
 logger = logging.getLogger("durable.inspection")
 
 HIDDEN: Final = "(hidden: the redaction hook failed)"
-_DEEPEST = 100
 
 
 def redacted(workflow: str, field: str, value: Any) -> Any:
-    """`value` as the project's hook lets it be seen; itself without a hook."""
+    """`value` as the project's hook lets it be seen, in plain data; itself without a hook."""
     if not conf.REDACT:
         return value
     try:
-        return _hook(conf.REDACT)(workflow, field, value)
+        given = plain(value)
+        return without_originals(_hook(conf.REDACT)(workflow, field, given), plain(value))
     except Exception:  # a hook of the project's may raise anything
         logger.exception("the redaction hook %s failed for %s of %s", conf.REDACT, field, workflow)
         return HIDDEN
@@ -56,7 +58,8 @@ def payload(workflow: str, field: str, text: str | None) -> Any:
     try:
         value = backend.current().codec.decode(text)
     except Exception as error:  # noqa: BLE001  # a class that is gone, a key that was lost, a codec of the project's
-        return {"unreadable": f"{type(error).__name__}: {error}"}
+        # a codec of the project's may say in its error what it could not read
+        return {"unreadable": str(redacted(workflow, "error", f"{type(error).__name__}: {error}"))}
     return jsonable(redacted(workflow, field, value))
 
 
@@ -87,7 +90,7 @@ def jsonable(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, float):
         return value if value - value == 0 else repr(value)
-    if depth >= _DEEPEST:
+    if depth >= DEEPEST:
         return "…"
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else repr(key): jsonable(each, depth + 1) for key, each in value.items()}

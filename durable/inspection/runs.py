@@ -7,22 +7,19 @@ behind the window: nothing is left out, one more click is needed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import Count as CountOf
-from django.db.models import Q, TextField, Value
-from django.db.models.functions import StrIndex, Substr
-from django.db.models.lookups import IContains
+from django.db.models import Q
 
 from durable.conf import conf
 from durable.core.entries import RunState
 from durable.core.location import ANY_QUEUE, escape
+from durable.inspection.error_text import contains, shown_with
 from durable.inspection.keys import Behind, Cursor, InvalidCursorError, UpTo
-from durable.inspection.payloads import shown_error
 from durable.models import Attempt, Run
 from durable.querysets import RunQuerySet
 
@@ -40,7 +37,6 @@ __all__ = [
 PAGE: Final = 50  # runs
 WINDOW: Final = 10_000  # runs that one page looks through where no index answers
 _LAST = "\U0010ffff"
-_MESSAGE_ENDS = '", "traceback": '  # in an error's column; inside of a message the quote is escaped
 _COMMON: Final = frozenset({RunState.COMPLETED.value})  # states that most runs are in some day
 
 
@@ -49,8 +45,9 @@ class RunFilter:
     """Which runs to list. Everything that is given has to hold; what is empty does not count.
 
     `states` are the words of `RunState`. The times are aware, from (included) and until (excluded). `error_text` is
-    looked for in the type and the message of a run's error, whatever the case. `waiting_queue`: runs that wait for a
-    message of that queue, or of any.
+    looked for in the type and the message of a run's error, whatever the case: in their beginnings
+    (`durable.inspection.error_text`), and, with a redaction hook, in what the hook shows of them. `waiting_queue`: runs
+    that wait for a message of that queue, or of any.
     """
 
     states: frozenset[str] = frozenset()
@@ -90,14 +87,15 @@ def list_runs(
 ) -> RunPage:
     """A page of the runs that `wanted` describes: the newest first, or by id where it gives a prefix of one.
 
-    `within` limits the runs further, to those that a user may see, say. At most two statements for each state that is
+    `within` limits the runs further, to those that a user may see, say. At most three statements for each state that is
     asked for. Raises InvalidCursorError for a cursor that no page gave.
     """
     by_id = bool(wanted.id_prefix)
     after = Cursor.parsed(cursor, by_id=by_id) if cursor else None
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     plans = _lanes(runs, wanted, is_limited=within is not None)
-    lanes = [_Lane(each, by_id=by_id, after=after, shown_text=wanted.error_text) for each in plans]
+    hidden = wanted.error_text if conf.REDACT else ""
+    lanes = [_Lane(each, by_id=by_id, after=after, shown_text=hidden) for each in plans]
     return _merged([lane.read(limit) for lane in lanes], by_id=by_id, limit=limit)
 
 
@@ -163,10 +161,8 @@ def _sieve(wanted: RunFilter) -> Q:
     if wanted.waiting_queue:
         rest &= Q(waiting_for=ANY_QUEUE) | Q(waiting_for__contains=f"/{escape(wanted.waiting_queue)}/")
     if wanted.error_text:
-        ends = StrIndex("error", Value(_MESSAGE_ENDS, output_field=TextField()))
-        told = Substr("error", 1, ends, output_field=TextField())
-        # the column is ASCII JSON, so what is looked for has to be written in its way
-        rest &= Q(error__isnull=False) & Q(IContains(told, json.dumps(wanted.error_text)[1:-1]))
+        # with a redaction hook the lane looks at what is shown, see `_Lane.read`
+        rest &= Q(error__isnull=False) if conf.REDACT else contains(wanted.error_text)
     return rest
 
 
@@ -194,7 +190,7 @@ class _Lane:
     plan: _Plan
     by_id: bool
     after: Cursor | None
-    shown_text: str
+    shown_text: str  # that the redaction hook has to show of a run's error; "" for any
     _runs: RunQuerySet = field(init=False)
 
     def __post_init__(self) -> None:
@@ -209,15 +205,12 @@ class _Lane:
         runs = self._runs.filter(self.plan.rest)
         if end is not None:
             runs = runs.filter(Q(id__lte=end.id) if self.by_id else UpTo(end))
+        if self.shown_text:
+            # a search must not tell what the project's hook hides: nor may the place where a page ends
+            shown, last = shown_with(self.shown_text, runs, limit + 1)
+            return _Found(list(shown), end if last is None else Cursor.of(last, by_id=self.by_id))
         found = list(runs.defer("input", "output")[: limit + 1])
-        seen_to = Cursor.of(found[-1], by_id=self.by_id) if len(found) > limit else end
-        return _Found([run for run in found if self._is_shown(run)], seen_to)
-
-    def _is_shown(self, run: Run) -> bool:
-        """Whether what was looked for can be seen: a search must not tell what the project's hook hides."""
-        if not self.shown_text or not conf.REDACT:
-            return True
-        return self.shown_text.casefold() in shown_error(run.workflow, run.error).casefold()
+        return _Found(found, Cursor.of(found[-1], by_id=self.by_id) if len(found) > limit else end)
 
     def _window_end(self) -> Cursor | None:
         last = self._runs.values_list("created_at", "id")[WINDOW - 1 : WINDOW].first()

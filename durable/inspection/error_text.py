@@ -1,0 +1,75 @@
+"""Search of the text of errors, over as much of it as an operator may see, and in bounded time.
+
+An error's column holds its type, its message and its traceback as JSON, up to some 60,000 characters, and a list looks
+through thousands of them. Without a redaction hook the database compares the first `SEARCHED` characters: PostgreSQL
+then reads no more of a long column than its beginning. With a hook, what is compared is what the hook returns for the
+whole message: the database must not compare the text that the hook hides, because the answer would tell it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from django.db.models import Q, TextField, Value
+from django.db.models.functions import Coalesce, NullIf, StrIndex, Substr
+from django.db.models.lookups import IContains
+
+from durable.core.errors import ErrorInfo
+from durable.inspection.payloads import shown_error
+from durable.models import Run
+from durable.querysets import RunQuerySet
+
+__all__ = ["LOOKED_THROUGH", "SEARCHED", "contains", "shown_with"]
+
+SEARCHED: Final = 2_000  # characters of an error's column
+LOOKED_THROUGH: Final = 500  # runs whose errors one page gives to the redaction hook
+
+_BEGINS: Final = '{"type": "'
+_MESSAGE_ENDS: Final = '", "traceback": '  # inside of a message the quote is escaped
+
+
+def contains(text: str) -> Q:
+    """Whether the type or the message contains `text`, whatever the case, within the first `SEARCHED` characters."""
+    beginning = Substr("error", len(_BEGINS) + 1, SEARCHED, output_field=TextField())
+    end = Coalesce(NullIf(StrIndex(beginning, _text(_MESSAGE_ENDS)), Value(0)), Value(SEARCHED))
+    told = Substr(beginning, 1, end, output_field=TextField())
+    # the column is ASCII JSON, so the text has to be compared in its JSON form
+    return Q(error__isnull=False) & Q(IContains(told, json.dumps(text)[1:-1]))
+
+
+def shown_with(text: str, runs: RunQuerySet, most: int) -> tuple[Sequence[Run], Run | None]:
+    """Up to `most` of the runs whose shown error contains `text`, in their order; and how far they were looked through.
+
+    The second value is the last run that was looked at, None if that was all of them. It depends on which runs have
+    errors and on which are returned, never on the text that the hook hides. Two statements.
+    """
+    end = StrIndex("error", _text(_MESSAGE_ENDS))
+    told = Substr("error", 1, end, output_field=TextField())
+    found = runs.filter(error__isnull=False).annotate(told=told)
+    rows = list(found.only("id", "created_at", "workflow")[:LOOKED_THROUGH])
+    matching = _matching(text, rows)[:most]
+    if len(matching) == most:
+        last: Run | None = matching[-1]
+    else:
+        last = rows[-1] if len(rows) == LOOKED_THROUGH else None
+    whole = runs.model._default_manager.using(runs.db).defer("input", "output").in_bulk([run.pk for run in matching])
+    return [whole[run.pk] for run in matching if run.pk in whole], last
+
+
+def _matching(text: str, rows: Iterable[Any]) -> list[Run]:
+    wanted = text.casefold()
+    return [row for row in rows if wanted in shown_error(row.workflow, _error(row.told)).casefold()]
+
+
+def _error(told: str) -> ErrorInfo | None:
+    """The type and the message of a column that ends with the message's quote."""
+    try:
+        return ErrorInfo(**json.loads(told + "}"))
+    except (ValueError, TypeError):
+        return None
+
+
+def _text(value: str) -> Value:
+    return Value(value, output_field=TextField())

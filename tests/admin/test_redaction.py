@@ -1,0 +1,276 @@
+"""What the redaction hook hides can be had neither by search, nor by paging, nor in another form of the value."""
+
+import re
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+from pydantic import BaseModel, Field
+from pytest_django import Settings
+
+from durable import backend
+from durable.admin.pages import etag_of
+from durable.core.errors import ErrorInfo
+from durable.inspection import Filtered, RunFilter, failed_runs, list_runs, payload, searched
+from durable.inspection.error_text import LOOKED_THROUGH
+from durable.inspection.runs import RunPage
+from durable.models import Run
+from durable.operations import bulk
+from tests.admin import flows
+from tests.admin.conftest import Stage
+
+SECRET = "SECRETpw7731"
+NOW = datetime(2026, 9, 1, 12, tzinfo=UTC)
+FAILED = frozenset({"failed"})
+
+
+@pytest.fixture
+def cards(settings: Settings) -> None:
+    settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide_cards"}
+
+
+def fail(stage: Stage, id: str, message: str) -> Run:
+    """A failed run whose error has this message; each is younger than the one before."""
+    stage.advance(seconds=1)
+    stage.start(flows.quick, id=id)
+    Run.objects.filter(pk=id).update(state="failed", error=ErrorInfo("ValueError", message, "Traceback"))
+    return Run.objects.get(pk=id)
+
+
+@pytest.fixture
+def _two_failed_alike(stage: Stage, cards: None) -> None:
+    fail(stage, "one", f"card {SECRET} refused")
+    fail(stage, "two", f"card {SECRET} refused")
+
+
+def answers(text: str) -> list[RunPage]:
+    """What a reader can ask of a list with this text, each with pages of one run."""
+    filters = [
+        RunFilter(error_text=text),
+        RunFilter(error_text=text, states=FAILED),
+        RunFilter(error_text=text, states=frozenset({"failed", "completed"})),
+        RunFilter(error_text=text, workflow="tests.quick"),
+        RunFilter(error_text=text, id_prefix="o"),
+        RunFilter(error_text=text, id_prefix="t"),
+        RunFilter(error_text=text, queue="default"),
+        RunFilter(error_text=text, created_until=NOW.replace(year=2100)),
+        searched(text),
+    ]
+    return [list_runs(each, limit=1) for each in filters]
+
+
+@pytest.mark.usefixtures("_two_failed_alike")
+class TestWhatIsHiddenCannotBeSearchedFor:
+    def test_the_right_text_is_answered_like_a_wrong_one(self) -> None:
+        right, wrong = answers(SECRET), answers("SECRETpw7732")
+        assert [(page.runs, page.next_cursor, page.is_window) for page in right] == [
+            (page.runs, page.next_cursor, page.is_window) for page in wrong
+        ]
+
+    def test_it_cannot_be_read_out_character_by_character(self) -> None:
+        def tells(text: str) -> bool:
+            page = list_runs(RunFilter(error_text=text, states=FAILED), limit=1)
+            return bool(page.runs or page.next_cursor)
+
+        alphabet = string.ascii_letters + string.digits
+        known = "SECRET"
+        found = [each for each in alphabet if tells(known + each)]
+        assert found == []
+
+    def test_a_text_that_ends_in_what_is_hidden_tells_nothing(self) -> None:
+        assert [page.runs for page in answers("card SECRETpw")] == [page.runs for page in answers("card SECRETpx")]
+
+    def test_what_is_shown_is_found(self) -> None:
+        page = list_runs(RunFilter(error_text="CARD (hidden)"), limit=1)
+        assert [run.id for run in page.runs] == ["two"]
+        behind = list_runs(RunFilter(error_text="CARD (hidden)"), limit=1, cursor=page.next_cursor)
+        assert ([run.id for run in behind.runs], behind.next_cursor) == (["one"], None)
+        assert [run.id for run in list_runs(RunFilter(error_text="valueerror")).runs] == ["two", "one"]
+
+    def test_a_bulk_by_error_finds_what_is_shown_alone(self) -> None:
+        def eligible(text: str) -> Any:
+            return bulk.eligible("recover", Filtered(RunFilter(error_text=text, states=FAILED)))
+
+        assert eligible(SECRET) == eligible("SECRETpw7732")
+        assert eligible("refused").count == 2
+
+    def test_nor_on_the_pages_of_the_admin(self, log_in: Callable[..., Client]) -> None:
+        client = log_in("view_run")
+
+        def page(text: str) -> str:
+            shown = client.get("/admin/durable/run/", {"q": text, "state": "failed"}).content.decode()
+            return re.sub(r'(?<=csrfmiddlewaretoken" value=")\w+', "", shown).replace(text, "TEXT")
+
+        assert page(SECRET) == page("SECRETpw7732")
+        assert "(hidden)" in client.get("/admin/durable/run/", {"q": "refused"}).content.decode()
+
+    def test_nor_on_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def told(text: str) -> str:
+            call_command("durable", "list", "--error", text, "--limit", "1", "-o", "json")
+            told = capsys.readouterr()
+            return (told.out + told.err).replace(text, "TEXT")
+
+        assert told(SECRET) == told("SECRETpw7732")
+
+
+def test_a_window_ends_where_it_would_without_the_text(stage: Stage, cards: None) -> None:
+    template = fail(stage, "first", f"card {SECRET}")
+    moments = [template.created_at + timedelta(seconds=number) for number in range(1, LOOKED_THROUGH + 50)]
+    made = [replace_run(template, id=f"r-{number:04}", created_at=at) for number, at in enumerate(moments)]
+    Run.objects.bulk_create(made)
+    Run.objects.filter(pk="first").update(error=ErrorInfo("ValueError", "the oldest"))
+    right, wrong = (list_runs(RunFilter(error_text=text), limit=3) for text in (SECRET, "SECRETpx"))
+    assert (right.runs, right.is_window, right.next_cursor) == ([], True, wrong.next_cursor)
+    behind = list_runs(RunFilter(error_text="the oldest"), limit=3, cursor=right.next_cursor)
+    assert [run.id for run in behind.runs] == ["first"]
+
+
+def replace_run(run: Run, **columns: Any) -> Run:
+    made = {each.attname: getattr(run, each.attname) for each in Run._meta.concrete_fields}
+    return Run(**made | columns)
+
+
+def test_the_hook_is_given_whole_messages_where_failures_are_grouped(stage: Stage, cards: None) -> None:
+    fail(stage, "cut", "x" * 370 + SECRET * 3)  # what is read for the groups ends within the hidden word
+    fail(stage, "short", f"card {SECRET}")
+    assert {run.id: run.message for run in failed_runs()} == {
+        "cut": "(a long message: see the run)",
+        "short": "card (hidden)",
+    }
+
+
+def test_an_etag_is_no_hash_that_a_reader_can_make(settings: Settings) -> None:
+    before = etag_of(NOW, "run", SECRET)
+    assert etag_of(NOW, "run", SECRET) == before
+    settings.SECRET_KEY = "another"
+    assert etag_of(NOW, "run", SECRET) != before
+
+
+# -- every kind of value that the codec keeps
+
+
+@dataclass
+class Account:
+    iban: str
+    owner: str = "x"
+    pin: str = field(default="PIN1", repr=False)
+
+
+class Model(BaseModel):
+    iban: str
+    pin: str = Field(default="PIN1", repr=False)
+
+
+class Pair(NamedTuple):
+    iban: str
+    owner: str = "x"
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Key:
+    iban: str
+
+
+IBAN = "DE02"
+KINDS: Sequence[Any] = [
+    {"iban": IBAN},
+    Account(IBAN),
+    Model(iban=IBAN),
+    Pair(IBAN),
+    [Account(IBAN)],
+    (Account(IBAN), 1),
+    {"a": {"b": [Model(iban=IBAN)]}},
+    {"x": frozenset({Key(IBAN)})},
+    {Key(IBAN): 1},
+    {Pair(IBAN): Pair(IBAN)},
+    {"x": {Pair(IBAN)}},
+]
+
+
+@pytest.fixture(params=["tests.admin.redaction.hide_ibans"])
+def _ibans(request: pytest.FixtureRequest, settings: Settings) -> None:
+    settings.DURABLE = {**settings.DURABLE, "REDACT": request.param}
+
+
+def shown(value: Any) -> Any:
+    return payload("tests.quick", "input", backend.current().codec.encode(value))
+
+
+@pytest.mark.usefixtures("_ibans")
+class TestEveryKindOfValue:
+    @pytest.mark.parametrize("value", KINDS, ids=lambda value: type(value).__name__)
+    def test_a_hook_of_dicts_and_lists_hides_in_all_of_them(self, value: Any) -> None:
+        told = str(shown(value))
+        assert IBAN not in told
+        assert "PIN1" not in told  # which its class does not show
+        assert "(hidden)" in told
+
+    def test_the_rest_is_shown_as_plain_data(self) -> None:
+        assert shown([Account(IBAN), Pair(IBAN, "y"), {3, 1}, (1, 2)]) == [
+            {"iban": "(hidden)", "owner": "x", "pin": "(hidden: its class does not show it)"},
+            {"iban": "(hidden)", "owner": "y"},
+            [1, 3],
+            [1, 2],
+        ]
+        uuid = UUID(int=1)
+        values = [Decimal("1.50"), uuid, NOW, date(2026, 1, 2), timedelta(seconds=3), Colour.RED, 2.5, None, True]
+        assert shown(values) == [
+            *("1.50", str(uuid), NOW.isoformat(), "2026-01-02", "0:00:03", "red", 2.5, None, True),
+        ]
+        assert shown({1: "a", 2.5: "b", None: "c"}) == {"1": "a", "2.5": "b", "None": "c"}
+
+    def test_what_has_no_plain_form_is_hidden_with_what_is_in_it(self) -> None:
+        assert shown([b"DE02", 1 + 2j]) == ["(hidden: the redaction hook did not replace it)"] * 2
+
+
+def describe_bytes(workflow: str, field: str, value: Any) -> Any:
+    """A hook that puts objects of its own in the place of what it does not know, and changes what it is given."""
+    if isinstance(value, dict):
+        args = value.setdefault("args", [])
+        args[:] = [bytes(reversed(each)) if each == b"ab" else each for each in args]
+        value["seen"] = Key("by the hook")
+    return value
+
+
+def test_what_the_hook_returns_in_its_place_is_shown(settings: Settings) -> None:
+    settings.DURABLE = {**settings.DURABLE, "REDACT": f"{__name__}.describe_bytes"}
+    told = shown({"args": [b"ab", b"cd"]})
+    assert told == {
+        "args": ["b'ba'", "(hidden: the redaction hook did not replace it)"],
+        "seen": {"iban": "by the hook"},
+    }
+
+
+def test_a_value_that_cannot_be_read_tells_nothing_that_the_hook_hides(settings: Settings, stage: Stage) -> None:
+    settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide_cards"}
+    installed = replace(backend.current(), codec=_Telling())
+    backend.install(installed)
+    try:
+        assert payload("tests.quick", "input", SECRET) == {"unreadable": "ValueError: cannot read (hidden)"}
+    finally:
+        backend.uninstall(installed)
+
+
+class _Telling:
+    def encode(self, value: object, *, what: str = "value") -> str:
+        return str(value)
+
+    def decode(self, text: str, *, what: str = "value") -> Any:
+        raise ValueError(f"cannot read {text}")
+
+
+@pytest.fixture(autouse=True)
+def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
