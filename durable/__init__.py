@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         StepResult,
     )
     from durable.core.rollback import RollbackContext
+    from durable.core.waits import ANY
     from durable.definitions import Workflow, step, workflow
     from durable.handles import Handle, aget_run, get_run
     from durable.history import HistoryEntry
@@ -102,6 +103,7 @@ _MODULES = {
         "StepResult",
     ),
     "durable.core.rollback": ("RollbackContext",),
+    "durable.core.waits": ("ANY",),
     "durable.core.current": ("current_step",),
     "durable.handles": ("Handle", "aget_run", "get_run"),
     "durable.history": ("HistoryEntry",),
@@ -111,6 +113,7 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "ANY",
     "Actor",
     "AsyncContext",
     "BlockFailure",

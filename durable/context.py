@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from durable.core.advice import advised
 from durable.core.blocks import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
 from durable.core.branches import join_branches, race_branches
-from durable.core.duration import Duration, check_moment, parse_duration
+from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.effects import Operation
 from durable.core.loops import loop
 from durable.core.options import StepOptions, options_of
@@ -33,7 +33,8 @@ logger = logging.getLogger("durable.workflow")
 D = TypeVar("D", SyncDriver, AsyncDriver)
 
 _RECEIVING = (
-    'write queue.next("approval", names=["approved"]): the wait has a name, and names are the queues it waits for'
+    'write queue.next("approved"), or queue.next("approval", names=["approved", "rejected"]): the wait has a name, and '
+    "names are the queues it waits for"
 )
 
 
@@ -132,8 +133,11 @@ class Context(_Shared[SyncDriver]):
         return self._do(f'loop "{name}"', operation)
 
     def sleep(self, name: str, duration: Duration) -> None:
-        """Go on after `duration`: seconds, a timedelta, or text such as "3 hours". The run is parked; no worker waits."""
-        self._do(f'sleep "{name}"', sleep(self._scope, name, parse_duration(duration), None))
+        """Go on after `duration`: seconds, a timedelta, or text such as "3 hours". The run is parked; no worker waits.
+
+        A negative duration is over: the run goes on at once.
+        """
+        self._do(f'sleep "{name}"', sleep(self._scope, name, parse_remaining(duration), None))
 
     def sleep_until(self, name: str, moment: datetime) -> None:
         """Go on at `moment`, an aware datetime."""
@@ -209,23 +213,36 @@ class Queue(_SharedQueue[SyncDriver]):
 
     @advised(_RECEIVING)
     def next(
-        self, name: str, names: Sequence[str] = (), timeout: Duration | None = None, completable: bool = False
+        self,
+        name: str,
+        names: Sequence[str] | None = None,
+        timeout: Duration | None = None,
+        completable: bool = False,
+        until: datetime | None = None,
     ) -> QueueMessage:
-        """Wait for one message of the queues `names`, of any if empty. Raises MessageTimeoutError past `timeout`."""
-        message: QueueMessage = self._next(_wait(name, names, 1, timeout, completable))
+        """Wait for one message of the queue `name`, of those in `names` if given, or of any with `names=ANY`.
+
+        Raises MessageTimeoutError once `timeout` has passed or `until`, an aware datetime, has come, whichever is
+        earlier. Where that is over when the wait begins, it takes what is there.
+        """
+        message: QueueMessage = self._next(_wait(name, names, 1, timeout, until, completable))
         return message
 
     @advised(_RECEIVING)
     def next_batch(
         self,
         name: str,
-        names: Sequence[str] = (),
+        names: Sequence[str] | None = None,
         count: int = 1,
         timeout: Duration | None = None,
         completable: bool = False,
+        until: datetime | None = None,
     ) -> list[QueueMessage]:
-        """Up to `count` messages, as soon as there is one; `[]` past `timeout`; 0 takes what is there."""
-        messages: list[QueueMessage] = self._next_batch(_wait(name, names, count, timeout, completable))
+        """Up to `count` messages, as soon as there is one. Queues and deadline are those of `next`; `[]` past it.
+
+        A timeout of zero takes what is there.
+        """
+        messages: list[QueueMessage] = self._next_batch(_wait(name, names, count, timeout, until, completable))
         return messages
 
     def send(self, queue: str, body: Any, to: Any = None) -> None:
@@ -281,7 +298,7 @@ class AsyncContext(_Shared[AsyncDriver]):
 
     def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
         """See `Context.sleep`."""
-        return self._do(f'sleep "{name}"', sleep(self._scope, name, parse_duration(duration), None))
+        return self._do(f'sleep "{name}"', sleep(self._scope, name, parse_remaining(duration), None))
 
     def sleep_until(self, name: str, moment: datetime) -> Coroutine[Any, Any, None]:
         """See `Context.sleep_until`."""
@@ -317,23 +334,29 @@ class AsyncQueue(_SharedQueue[AsyncDriver]):
 
     @advised(_RECEIVING)
     def next(
-        self, name: str, names: Sequence[str] = (), timeout: Duration | None = None, completable: bool = False
+        self,
+        name: str,
+        names: Sequence[str] | None = None,
+        timeout: Duration | None = None,
+        completable: bool = False,
+        until: datetime | None = None,
     ) -> Coroutine[Any, Any, QueueMessage]:
         """See `Queue.next`."""
-        message: Coroutine[Any, Any, QueueMessage] = self._next(_wait(name, names, 1, timeout, completable))
+        message: Coroutine[Any, Any, QueueMessage] = self._next(_wait(name, names, 1, timeout, until, completable))
         return message
 
     @advised(_RECEIVING)
     def next_batch(
         self,
         name: str,
-        names: Sequence[str] = (),
+        names: Sequence[str] | None = None,
         count: int = 1,
         timeout: Duration | None = None,
         completable: bool = False,
+        until: datetime | None = None,
     ) -> Coroutine[Any, Any, list[QueueMessage]]:
         """See `Queue.next_batch`."""
-        wait = _wait(name, names, count, timeout, completable)
+        wait = _wait(name, names, count, timeout, until, completable)
         messages: Coroutine[Any, Any, list[QueueMessage]] = self._next_batch(wait)
         return messages
 
@@ -373,9 +396,17 @@ def _step_call(
     return name, function, args[1:], options_of(options)
 
 
-def _wait(name: str, names: Sequence[str], count: int, timeout: Duration | None, completable: bool) -> Wait:
-    limit = None if timeout is None else parse_duration(timeout, "a timeout")
-    return Wait(name=name, names=names, count=count, timeout=limit, is_completable=completable)
+def _wait(
+    name: str,
+    names: Sequence[str] | None,
+    count: int,
+    timeout: Duration | None,
+    until: datetime | None,
+    completable: bool,
+) -> Wait:
+    limit = None if timeout is None else parse_remaining(timeout, "a timeout")
+    moment = None if until is None else check_moment(until, "until")
+    return Wait(name=name, names=names, count=count, timeout=limit, until=moment, is_completable=completable)
 
 
 def _run_id(to: Any) -> str | None:

@@ -15,7 +15,7 @@ from django.apps import apps
 from durable import operations, registry
 from durable.async_calls import run_sync
 from durable.conf import conf
-from durable.core.duration import Duration, seconds
+from durable.core.duration import Duration, parse_remaining
 from durable.core.location import escape
 from durable.core.options import options_of
 from durable.handles import Handle
@@ -105,7 +105,7 @@ class Workflow(Generic[P, R]):
         delay: Duration | None = None,
         on_conflict: Literal["return", "error"] = "return",
     ) -> Start[P, R]:
-        """How to start: with this id, on this queue, after `delay`; `on_conflict="error"` refuses an existing id."""
+        """How to start: with this id, on this queue, after `delay` (negative: at once); `on_conflict="error"` refuses an existing id."""
         return Start(self, run_id=id, queue=queue, delay=_delay(delay), refuses_existing=_refuses(on_conflict))
 
     def start(self, *args: Any, **kwargs: Any) -> Handle:
@@ -247,7 +247,7 @@ def _default_name(function: Callable[..., Any]) -> str:
 
 
 def _delay(delay: Duration | None) -> float:
-    return 0.0 if delay is None else seconds(delay, "a delay")
+    return 0.0 if delay is None else parse_remaining(delay, "a delay").total_seconds()
 
 
 def _refuses(on_conflict: str) -> bool:

@@ -6,7 +6,7 @@ import math
 import re
 from datetime import datetime, timedelta
 
-__all__ = ["Duration", "check_moment", "later", "parse_duration", "seconds"]
+__all__ = ["Duration", "check_moment", "later", "parse_duration", "parse_remaining", "seconds"]
 
 Duration = int | float | timedelta | str
 
@@ -34,17 +34,18 @@ def parse_duration(value: Duration, what: str = "a duration") -> timedelta:
 
     Raises TypeError for another type; ValueError for a negative, infinite or unreadable one.
     """
-    if isinstance(value, timedelta):
-        duration = value
-    elif isinstance(value, str):
-        duration = _parse_text(value, what)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        duration = _from_seconds(value, what)
-    else:
-        raise TypeError(f'{what} is given in seconds, as a timedelta or as text such as "3 hours", not {value!r}')
+    duration = _read(value, what)
     if duration < timedelta(0):
         raise ValueError(f"{what} must not be negative: {value!r}")
     return duration
+
+
+def parse_remaining(value: Duration, what: str = "a duration") -> timedelta:
+    """`value` as a timedelta: how long to wait. A negative one is over, and so zero: `deadline - now` after an outage.
+
+    Raises TypeError for another type; ValueError for an infinite or unreadable one.
+    """
+    return max(_read(value, what), timedelta(0))
 
 
 def seconds(value: Duration, what: str = "a duration") -> float:
@@ -70,6 +71,16 @@ def check_moment(moment: datetime, what: str = "a moment") -> datetime:
             "datetime(..., tzinfo=UTC)"
         )
     return moment
+
+
+def _read(value: Duration, what: str) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, str):
+        return _parse_text(value, what)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _from_seconds(value, what)
+    raise TypeError(f'{what} is given in seconds, as a timedelta or as text such as "3 hours", not {value!r}')
 
 
 def _from_seconds(value: float, what: str) -> timedelta:

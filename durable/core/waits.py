@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from durable.core.duration import later
 from durable.core.effects import SAVE, Operation, Pause, Receive
@@ -18,7 +18,7 @@ from durable.core.errors import MessageTimeoutError, Park
 from durable.core.location import escape, spoken
 from durable.core.scope import Scope
 
-__all__ = ["Received", "Wait", "complete", "mapped", "receive", "receive_one", "sleep"]
+__all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_one", "sleep"]
 
 
 # -- sleeps
@@ -58,25 +58,52 @@ def _rest_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) ->
 
 # -- messages
 
+#: As `names` of a receive: messages of any queue.
+ANY: Final[tuple[str, ...]] = ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What a receive asks for: messages of these queues (any, if empty), at most `count`, within `timeout`."""
+    """What a receive asks for: at most `count` messages of the queues `names`, within `timeout` and before `until`.
+
+    `names` is None for the queue that is called like the wait, empty for any. Of `timeout` and `until` the earlier counts.
+    """
 
     name: str
-    names: Sequence[str] = ()
+    names: Sequence[str] | None = None
     count: int = 1
     timeout: timedelta | None = None
+    until: datetime | None = None
     is_completable: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str):
             raise TypeError(f"names is a list of queues, not text: write names=[{self.names!r}]")
-        object.__setattr__(self, "names", tuple(dict.fromkeys(self.names)))
-        for each in self.names:
-            escape(each)
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple(dict.fromkeys(self.names)))
+            for each in self.names:
+                escape(each)
         if not isinstance(self.count, int) or self.count < 1:
             raise ValueError(f"count must be a whole number of at least 1, not {self.count!r}")
+
+    def queues(self, entry: Entry | None) -> Sequence[str]:
+        """The queues it waits for; empty for any.
+
+        A wait without names that is recorded as one for any queue stays that: durable recorded it so until its name
+        became the queue.
+        """
+        if self.names is not None:
+            return self.names
+        if entry is not None and entry.data.get("names") == []:
+            return ANY
+        return (self.name,)
+
+    def deadline(self, began_at: datetime) -> datetime | None:
+        """When it ends without a message; `began_at`, if that is over already."""
+        ends = [] if self.timeout is None else [later(began_at, self.timeout, "a wait")]
+        if self.until is not None:
+            ends.append(max(began_at, self.until))
+        return min(ends, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,36 +121,43 @@ def mapped(operation: Operation, function: Callable[[Any], Any]) -> Operation:
 
 def receive_one(scope: Scope, wait: Wait) -> Operation:
     """The next message's record. Raises MessageTimeoutError past the deadline."""
-    received = yield from receive(scope, wait)
-    if not received:
-        raise MessageTimeoutError(wait.name, wait.names)
-    return received[0]
+    entry = yield from _received(scope, wait)
+    if not entry.data["received"]:
+        raise MessageTimeoutError(wait.name, wait.queues(entry))
+    return _opened(scope, wait, entry)[0]
 
 
 def receive(scope: Scope, wait: Wait) -> Operation:
     """Up to `count` messages' records, as soon as there is one; none past the deadline."""
+    entry = yield from _received(scope, wait)
+    return _opened(scope, wait, entry)
+
+
+def _received(scope: Scope, wait: Wait) -> Operation:
+    """The entry of the wait, once it has ended."""
     scope.check_no_open_message(wait.name)
     node = scope.meet(Kind.MESSAGE, wait.name)
     entry = node.entry
     if entry is not None and entry.status == Status.COMPLETED:
         scope.see(entry)
-        return _opened(scope, wait, entry)
+        return entry
     is_new = entry is None
     if entry is None:
         entry = _begin(scope, wait, scope.create(node, Kind.MESSAGE))
+    queues = wait.queues(entry)
     deadline = _deadline(entry)
     is_past = deadline is not None and deadline <= scope.environment.now()
     # What came in time counts, however late this worker is; what a fresh wait finds there, it takes.
-    messages = yield from _take(scope, wait, None if is_new or not is_past else deadline)
+    messages = yield from _take(scope, wait, queues, None if is_new or not is_past else deadline)
     if not messages and not is_past:
         if is_new and scope.is_concurrent:
             yield SAVE
-        raise Park(deadline, frozenset(escape(each) for each in wait.names))
+        raise Park(deadline, frozenset(escape(each) for each in queues))
     scope.journal.finish(entry, data={**entry.data, "received": [_record(each) for each in messages]})
     scope.journal.receive((each.id for each in messages), entry.location)
     yield SAVE
     scope.see(entry)
-    return _opened(scope, wait, entry)
+    return entry
 
 
 def complete(scope: Scope, entry: Entry, message_id: str, response: Any) -> Operation:
@@ -145,15 +179,13 @@ def complete(scope: Scope, entry: Entry, message_id: str, response: Any) -> Oper
 
 
 def _begin(scope: Scope, wait: Wait, entry: Entry) -> Entry:
-    deadline = None
-    if wait.timeout is not None:
-        deadline = later(entry.created_at, wait.timeout, "a wait").isoformat()
+    deadline = wait.deadline(entry.created_at)
     scope.journal.mark(
         entry,
         data={
-            "names": list(wait.names),
+            "names": list(wait.queues(None)),
             "count": wait.count,
-            "deadline": deadline,
+            "deadline": None if deadline is None else deadline.isoformat(),
             "completable": wait.is_completable,
         },
     )
@@ -165,13 +197,13 @@ def _deadline(entry: Entry) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _take(scope: Scope, wait: Wait, before: datetime | None) -> Operation:
+def _take(scope: Scope, wait: Wait, queues: Sequence[str], before: datetime | None) -> Operation:
     """Claim messages for this wait: branches of one pass must not take the same one."""
     claims = scope.journal.claims
     while True:
         limit = wait.count + claims.uncommitted_count()
         with claims.looking():
-            found: list[Message] = yield Receive(tuple(wait.names), limit, before)
+            found: list[Message] = yield Receive(tuple(queues), limit, before)
             claimed = claims.claim(found, wait.count)
         if claimed or len(found) < limit:
             return claimed

@@ -190,7 +190,7 @@ def test_a_missing_await_at_the_end(h: Harness) -> None:
 
 def test_a_missing_await_of_complete(h: Harness) -> None:
     async def ship(ctx: Any) -> str:
-        message = await ctx.queue.next("a", completable=True)
+        message = await ctx.queue.next("a", names=[], completable=True)
         message.complete(1)
         return "done"
 

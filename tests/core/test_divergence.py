@@ -94,7 +94,7 @@ class Code:
         if kind == "send":
             return await ctx.queue.send(name, 1)
         assert kind == "message"
-        return await ctx.queue.next_batch(name, timeout=0)
+        return await ctx.queue.next_batch(name, names=[], timeout=0)
 
     def fail(self) -> None:
         self.calls.append("flaky")

@@ -222,7 +222,7 @@ def test_7_a_message_is_not_lost_with_the_process(h: Harness, flavour: Flavour, 
     """Fault 7: it was, between receiving and recording."""
 
     async def ship(ctx: Any) -> Any:
-        return (await ctx.queue.next("wait")).body
+        return (await ctx.queue.next("wait", names=[])).body
 
     run = h.start(flavour(ship))
     h.send(run, "q", "kept")
@@ -248,7 +248,7 @@ def test_7_a_message_in_time_is_received_by_a_late_worker(h: Harness, flavour: F
     """Fault 7: the wait timed out, although its message had come in time."""
 
     async def ship(ctx: Any) -> Any:
-        return (await ctx.queue.next("wait", timeout=60)).body
+        return (await ctx.queue.next("wait", names=[], timeout=60)).body
 
     run = h.start(flavour(ship))
     h.run(run)

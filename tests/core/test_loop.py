@@ -62,7 +62,7 @@ def test_is_crash_proof(h: Harness, flavour: Flavour) -> None:
 def test_without_a_state_a_body_may_return_none(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         async def body(ctx: Any) -> Any:
-            message = await ctx.queue.next("next")
+            message = await ctx.queue.next("next", names=[])
             if message.body is None:
                 return Break("end")
             return Continue() if message.body else None

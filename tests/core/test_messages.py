@@ -42,7 +42,7 @@ def test_receives_what_is_sent_while_it_waits(h: Harness, flavour: Flavour) -> N
 
 def test_receives_what_was_sent_before(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
-        return (await ctx.queue.next("wait")).body
+        return (await ctx.queue.next("wait", names=[])).body
 
     run = h.start(flavour(ship))
     h.send(run, "any", [1, (2,)])
@@ -52,7 +52,7 @@ def test_receives_what_was_sent_before(h: Harness, flavour: Flavour) -> None:
 def test_is_first_in_first_out(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         found = [(await ctx.queue.next(f"wait {i}", ["b"])).body for i in range(2)]
-        found += [(await ctx.queue.next(f"rest {i}")).body for i in range(3)]
+        found += [(await ctx.queue.next(f"rest {i}", names=[])).body for i in range(3)]
         return found
 
     run = h.start(flavour(ship))
@@ -65,10 +65,10 @@ def test_is_received_once_whatever_crashes(h: Harness, flavour: Flavour) -> None
     """Fault 7: receiving and recording are one commit."""
 
     async def ship(ctx: Any) -> Any:
-        first = await ctx.queue.next("first")
-        batch = await ctx.queue.next_batch("batch", count=2)
+        first = await ctx.queue.next("first", names=[])
+        batch = await ctx.queue.next_batch("batch", names=[], count=2)
         await ctx.step("a", lambda: 1)
-        last = await ctx.queue.next("last")
+        last = await ctx.queue.next("last", names=[])
         return [first.body, *(each.body for each in batch), last.body]
 
     def drive(harness: Harness, handle: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_late_worker_receives_what_came_in_time_and_nothing_else(h: Harness, f
     """Fault 7: the deadline is that of the message, not that of the worker."""
 
     async def ship(ctx: Any) -> Any:
-        return [each.body for each in await ctx.queue.next_batch("wait", timeout=60)]
+        return [each.body for each in await ctx.queue.next_batch("wait", names=[], timeout=60)]
 
     run = h.start(flavour(ship))
     h.run(run)
@@ -115,10 +115,10 @@ def test_a_late_worker_receives_what_came_in_time_and_nothing_else(h: Harness, f
 
 def test_a_timeout_of_zero_takes_what_is_there(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
-        found = [[each.body for each in await ctx.queue.next_batch("a", timeout=0, count=5)]]
-        found.append([each.body for each in await ctx.queue.next_batch("b", timeout=0, count=5)])
+        found = [[each.body for each in await ctx.queue.next_batch("a", names=[], timeout=0, count=5)]]
+        found.append([each.body for each in await ctx.queue.next_batch("b", names=[], timeout=0, count=5)])
         try:
-            await ctx.queue.next("c", timeout=0)
+            await ctx.queue.next("c", names=[], timeout=0)
         except MessageTimeoutError:
             found.append(["none"])
         return found
@@ -148,10 +148,9 @@ def test_next_batch_returns_as_soon_as_there_is_one(h: Harness, flavour: Flavour
     [
         (lambda queue: queue.next("a", "approved"), "names is a list of queues, not text: write names=['approved']"),
         (lambda queue: queue.next("a", [""]), "a name must not be empty"),
-        (lambda queue: queue.next("a", timeout=-1), "a timeout must not be negative"),
-        (lambda queue: queue.next("a", timeout=float("inf")), "must be finite"),
-        (lambda queue: queue.next_batch("a", count=0), "count must be a whole number of at least 1"),
-        (lambda queue: queue.next_batch("a", count=1.5), "count must be a whole number of at least 1"),
+        (lambda queue: queue.next("a", names=[], timeout=float("inf")), "must be finite"),
+        (lambda queue: queue.next_batch("a", names=[], count=0), "count must be a whole number of at least 1"),
+        (lambda queue: queue.next_batch("a", names=[], count=1.5), "count must be a whole number of at least 1"),
         (lambda queue: queue.send("", 1), "a name must not be empty"),
         (lambda queue: queue.send("q", 1, to=5), "to is a run's id or handle, not 5"),
     ],
@@ -188,13 +187,13 @@ def test_the_next_receive_is_refused_until_the_message_is_completed(h: Harness, 
     refused = []
 
     async def ship(ctx: Any) -> Any:
-        message = await ctx.queue.next("first", completable=True)
+        message = await ctx.queue.next("first", names=[], completable=True)
         try:
-            await ctx.queue.next("too early")
+            await ctx.queue.next("too early", names=[])
         except Exception as error:
             refused.append(str(error))
         await message.complete({"price": 3})
-        second = await ctx.queue.next("second")
+        second = await ctx.queue.next("second", names=[])
         await ctx.sleep("rest", 60)
         return second.body
 
@@ -210,7 +209,7 @@ def test_the_next_receive_is_refused_until_the_message_is_completed(h: Harness, 
 
 async def in_an_iteration(ctx: Any) -> Any:
     async def body(ctx: Any) -> Any:
-        await ctx.queue.next("first", completable=True)
+        await ctx.queue.next("first", names=[], completable=True)
         await ctx.sleep("rest", 60)
         return Break()
 
@@ -219,7 +218,7 @@ async def in_an_iteration(ctx: Any) -> Any:
 
 async def in_a_block(ctx: Any) -> Any:
     async def body(ctx: Any) -> Any:
-        await ctx.queue.next("first", completable=True)
+        await ctx.queue.next("first", names=[], completable=True)
         await ctx.sleep("rest", 60)
 
     await ctx.try_block("block", body)
@@ -227,7 +226,7 @@ async def in_a_block(ctx: Any) -> Any:
 
 async def in_a_branch(ctx: Any) -> Any:
     async def body(ctx: Any) -> Any:
-        await ctx.queue.next("first", completable=True)
+        await ctx.queue.next("first", names=[], completable=True)
         await ctx.sleep("rest", 60)
 
     await ctx.join("join", {"a": body})
@@ -238,7 +237,7 @@ def test_a_message_left_open_by_a_scope_is_in_the_way_after_it(h: Harness, flavo
     async def ship(ctx: Any) -> Any:
         await scope(ctx)
         await ctx.sleep("rest", 60)
-        await ctx.queue.next("second")
+        await ctx.queue.next("second", names=[])
 
     run = h.start(flavour(ship))
     h.send(run, "q", 1)
@@ -251,7 +250,7 @@ def test_a_message_left_open_by_a_scope_is_in_the_way_after_it(h: Harness, flavo
 def test_an_iteration_that_forgets_to_complete_is_told_by_the_next_one(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         async def body(ctx: Any) -> Any:
-            await ctx.queue.next("next", completable=True)
+            await ctx.queue.next("next", names=[], completable=True)
             return Continue()
 
         await ctx.loop("loop", body)
@@ -266,7 +265,7 @@ def test_an_iteration_that_forgets_to_complete_is_told_by_the_next_one(h: Harnes
 
 def test_a_branch_does_not_wait_for_the_message_of_another(h: Harness, flavour: Flavour) -> None:
     async def branch(ctx: Any) -> Any:
-        message = await ctx.queue.next("next", completable=True)
+        message = await ctx.queue.next("next", names=[], completable=True)
         await ctx.sleep("rest", 60)
         await message.complete()
         return message.body
@@ -284,7 +283,7 @@ def test_a_message_is_completed_once(h: Harness, flavour: Flavour) -> None:
     problems = []
 
     async def ship(ctx: Any) -> Any:
-        message = await ctx.queue.next("a", completable=True)
+        message = await ctx.queue.next("a", names=[], completable=True)
         await message.complete(1)
         try:
             await message.complete(2)
@@ -302,7 +301,7 @@ def test_a_message_is_completed_once(h: Harness, flavour: Flavour) -> None:
 
 def test_a_message_may_be_completed_after_the_block_that_received_it(h: Harness, flavour: Flavour) -> None:
     async def receive(ctx: Any) -> Any:
-        return await ctx.queue.next("first", completable=True)
+        return await ctx.queue.next("first", names=[], completable=True)
 
     async def outer(ctx: Any) -> Any:
         return (await ctx.try_block("inner", receive)).value
@@ -310,11 +309,11 @@ def test_a_message_may_be_completed_after_the_block_that_received_it(h: Harness,
     async def ship(ctx: Any) -> Any:
         message = (await ctx.try_block("outer", outer)).value
         with pytest.raises(MessageNotCompletedError):
-            await ctx.queue.next("too early")
+            await ctx.queue.next("too early", names=[])
         await message.complete("done")
         with pytest.raises(ValueError, match="completed already"):
             await message.complete("again")
-        return (await ctx.queue.next("second")).body
+        return (await ctx.queue.next("second", names=[])).body
 
     def drive(harness: Harness, run: Any) -> None:
         if run.state not in ("completed", "failed"):
@@ -327,7 +326,7 @@ def test_a_message_may_be_completed_after_the_block_that_received_it(h: Harness,
 
 def test_a_message_that_is_not_completable_cannot_be_completed(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
-        message = await ctx.queue.next("a")
+        message = await ctx.queue.next("a", names=[])
         await message.complete(1)
 
     run = h.start(flavour(ship))
@@ -339,7 +338,7 @@ def test_a_message_that_is_not_completable_cannot_be_completed(h: Harness, flavo
 
 def test_a_response_that_the_codec_refuses_may_be_followed_by_another(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
-        message = await ctx.queue.next("a", completable=True)
+        message = await ctx.queue.next("a", names=[], completable=True)
         try:
             await message.complete(object())
         except Exception as error:
@@ -352,7 +351,7 @@ def test_a_response_that_the_codec_refuses_may_be_followed_by_another(h: Harness
 def test_completing_is_crash_proof(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         for number in range(2):
-            message = await ctx.queue.next(f"next {number}", completable=True)
+            message = await ctx.queue.next(f"next {number}", names=[], completable=True)
             await message.complete(message.body * 2)
 
     def drive(harness: Harness, handle: Any) -> None:
@@ -373,7 +372,7 @@ def test_a_send_happens_once(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         await ctx.queue.send("q", 1)
         await ctx.queue.send("q", 2)
-        found = [(await ctx.queue.next(f"wait {i}")).body for i in range(2)]
+        found = [(await ctx.queue.next(f"wait {i}", names=[])).body for i in range(2)]
         await ctx.sleep("rest", 60)
         return found
 
@@ -385,12 +384,12 @@ def test_a_send_happens_once(h: Harness, flavour: Flavour) -> None:
 
 def test_sends_are_crash_proof(h: Harness, flavour: Flavour) -> None:
     async def receiver(ctx: Any) -> Any:
-        return (await ctx.queue.next("wait")).body
+        return (await ctx.queue.next("wait", names=[])).body
 
     async def ship(ctx: Any) -> Any:
         await ctx.queue.send("q", "one", to="receiver")
         await ctx.queue.send("own", "two")
-        return (await ctx.queue.next("wait")).body
+        return (await ctx.queue.next("wait", names=[])).body
 
     def drive(harness: Harness, handle: Any) -> None:
         harness.start(flavour(receiver), id="receiver")
@@ -470,7 +469,7 @@ def test_a_message_sent_while_the_run_parks_is_not_missed(h: Harness, flavour: F
 
 def test_a_send_with_an_id_is_idempotent(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
-        return (await ctx.queue.next("wait")).body
+        return (await ctx.queue.next("wait", names=[])).body
 
     run = h.start(flavour(ship))
     first = h.send(run, "q", 1, id="only")
@@ -490,7 +489,7 @@ def test_a_send_to_an_ended_run_is_refused(h: Harness, flavour: Flavour) -> None
 
 def test_ask_returns_the_response(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
-        message = await ctx.queue.next("quote", completable=True)
+        message = await ctx.queue.next("quote", names=[], completable=True)
         await message.complete(message.body["sku"] + 1)
 
     assert h.start(flavour(ship)).ask("quote", {"sku": 1}) == 2
@@ -498,8 +497,8 @@ def test_ask_returns_the_response(h: Harness, flavour: Flavour) -> None:
 
 def test_ask_times_out_where_nobody_answers(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
-        await ctx.queue.next("quote")
-        await ctx.queue.next("never")
+        await ctx.queue.next("quote", names=[])
+        await ctx.queue.next("never", names=[])
 
     with pytest.raises(TimeoutError):
         h.start(flavour(ship)).ask("quote", timeout=5)
@@ -507,7 +506,7 @@ def test_ask_times_out_where_nobody_answers(h: Harness, flavour: Flavour) -> Non
 
 def test_a_crash_between_two_receipts_keeps_their_order(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
-        return [(await ctx.queue.next(f"wait {i}")).body for i in range(3)]
+        return [(await ctx.queue.next(f"wait {i}", names=[])).body for i in range(3)]
 
     run = h.start(flavour(ship))
     for number in range(3):
@@ -520,7 +519,7 @@ def test_a_crash_between_two_receipts_keeps_their_order(h: Harness, flavour: Fla
 
 def test_a_repeated_send_with_an_id_is_answered_also_after_the_end(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
-        return (await ctx.queue.next("wait")).body
+        return (await ctx.queue.next("wait", names=[])).body
 
     run = h.start(flavour(ship))
     first = run.send("q", 1, id="only")

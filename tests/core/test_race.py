@@ -199,7 +199,7 @@ def left_over(branches: dict[str, Any]) -> Any:
 
     async def ship(ctx: Any) -> Any:
         found = await ctx.race("race", branches)
-        left = await ctx.queue.next_batch("left", count=9, timeout=0)
+        left = await ctx.queue.next_batch("left", names=[], count=9, timeout=0)
         return found.winner, [message.body for message in left]
 
     return ship

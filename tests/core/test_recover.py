@@ -294,10 +294,10 @@ def test_messages_received_since_return_to_the_queue(h: Harness, flavour: Flavou
     world = World("ship")
 
     async def ship(ctx: Any) -> Any:
-        early = await ctx.queue.next("early")
+        early = await ctx.queue.next("early", names=[])
         await ctx.rollback_checkpoint("from here")
         await world.charge(ctx, "charge")
-        late = await ctx.queue.next("late")
+        late = await ctx.queue.next("late", names=[])
         await world.step(ctx, "ship")
         return early.body, late.body
 
@@ -392,7 +392,7 @@ def test_messages_that_pruned_iterations_received_are_received_again(
     world = World("late")
 
     async def each(ctx: Any, seen: list[int]) -> Any:
-        message = await ctx.queue.next("mail")
+        message = await ctx.queue.next("mail", names=[])
         await world.charge(ctx, f"charge {message.body}")
         return Break([*seen, message.body]) if len(seen) == 9 else Continue([*seen, message.body])
 
@@ -420,9 +420,9 @@ def test_what_a_run_sent_to_itself_after_the_compensated_step_is_sent_once(h: Ha
         await world.charge(ctx, "charge")
         await ctx.queue.send("mail", "received")
         await ctx.queue.send("mail", "pending")
-        first = await ctx.queue.next("first")
+        first = await ctx.queue.next("first", names=[])
         await world.step(ctx, "late")
-        others = await ctx.queue.next_batch("others", count=9, timeout=0)
+        others = await ctx.queue.next_batch("others", names=[], count=9, timeout=0)
         return [each.body for each in (first, *others)]
 
     run = h.start(flavour(ship))

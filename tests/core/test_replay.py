@@ -465,12 +465,12 @@ def test_what_a_loop_left_open_stands_in_the_way_by_its_new_id(h: Harness, flavo
     async def ship(ctx: Any) -> Any:
         await ctx.loop("l", body)
         await world.step(ctx, "a")
-        await ctx.queue.next("next")
+        await ctx.queue.next("next", names=[])
 
     async def branching(ctx: Any) -> Any:
         await ctx.join("j", {"x": receiving})
         await world.step(ctx, "a")
-        await ctx.queue.next("next")
+        await ctx.queue.next("next", names=[])
 
     for workflow in (ship, branching):
         run = h.start(flavour(workflow))

@@ -68,7 +68,15 @@ def test_short_sleep_of_zero_makes_every_sleep_yield(flavour: Flavour) -> None:
         assert h.run(h.start(flavour(ship))).state == "sleeping"
 
 
-@pytest.mark.parametrize("act", [lambda ctx: ctx.sleep("a", 0), lambda ctx: ctx.sleep_until("a", NOW - timedelta(1))])
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda ctx: ctx.sleep("a", 0),
+        lambda ctx: ctx.sleep("a", -1),
+        lambda ctx: ctx.sleep("a", timedelta(days=-42)),
+        lambda ctx: ctx.sleep_until("a", NOW - timedelta(1)),
+    ],
+)
 def test_a_deadline_that_is_past_does_not_park(h: Harness, flavour: Flavour, act: Any) -> None:
     async def ship(ctx: Any) -> Any:
         await act(ctx)
@@ -80,8 +88,6 @@ def test_a_deadline_that_is_past_does_not_park(h: Harness, flavour: Flavour, act
 @pytest.mark.parametrize(
     ("act", "text"),
     [
-        (lambda ctx: ctx.sleep("a", -1), "must not be negative"),
-        (lambda ctx: ctx.sleep("a", timedelta(seconds=-1)), "must not be negative"),
         (lambda ctx: ctx.sleep("a", "-1 second"), "cannot be read"),
         (lambda ctx: ctx.sleep("a", "3 parsecs"), "cannot be read: '3 parsecs'; write numbers with units"),
         (lambda ctx: ctx.sleep("a", ""), "cannot be read"),

@@ -57,7 +57,7 @@ def test_a_hook_that_fails_after_the_commit_does_not_undo_the_record(caplog: pyt
 
 @workflow(name="faults.hooked")
 def hooked(ctx: Context) -> str:
-    return str(ctx.queue.next("mail").body)
+    return str(ctx.queue.next("mail", names=[]).body)
 
 
 def post_and_start() -> None:
