@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from durable.core.effects import Call
 from durable.core.entries import RunRecord
+from durable.core.journal import Event
 from durable.core.run import PassOutcome
 
 __all__ = [
@@ -43,7 +44,9 @@ CallEnds = Callable[[BaseException | None], None]
 class Observer(Protocol):
     """Told of passes and calls, in the thread (for an async function: in the task) where they happen.
 
-    What is returned is called at the end, in the same context.
+    What is returned is called at the end, in the same context. An observer that also has a method
+    `event_happened(run, event)` is told of the engine's events of the pass (`durable.core.journal.Event`), once what they
+    tell of is committed.
     """
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
@@ -103,6 +106,12 @@ class Watch:
         """Around a call."""
         assert self._run is not None, "the watch of no run has no observers"
         return _told_of_call(self._observers, self._run, call)
+
+    def event_happened(self, event: Event) -> None:
+        """Tell those who want to know of an event of the pass."""
+        for each in self._observers:
+            if (hears := getattr(each, "event_happened", None)) is not None:
+                _safely(hears, self._run, event)
 
 
 #: The watch of a pass that nobody observes.

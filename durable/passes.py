@@ -197,6 +197,8 @@ class _Pass:
             details["previous"] = previous
         if event.name in _LOGGED:
             _log(event, details)
+        if not self.watch.is_idle:
+            self.watch.event_happened(event)
         signal = signals.BY_NAME.get(event.name)
         if signal is not None and signal.receivers:
             with running_workflow(None):  # a receiver is not workflow code

@@ -76,6 +76,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "metrics",
             "tracing",
             "logs",
+            "console",
             "checks",
             "testing",
             "pytest_plugin",

@@ -50,11 +50,14 @@ class Command(BaseCommand):
         parser.add_argument("--as-child", action="store_true", help="for internal use: be one of the processes")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        from durable import console
         from durable.fleet import Fleet, serve, worker_command
 
         queues = self._queues(options["queues"])
         if options["as_child"]:
             level = "INFO" if options["verbosity"] > 2 else "WARNING"
+            if options["verbosity"] > 1:
+                console.install(sys.stdout, self.style)
             serve(
                 queues,
                 say=self._say,
@@ -142,6 +145,7 @@ class Command(BaseCommand):
         """The general options that a child must be given again."""
         given = [f"--verbosity={options['verbosity']}", f"--concurrency={options['concurrency']}"]
         given += [f"--{each}={options[each]}" for each in ("settings", "pythonpath") if options[each]]
+        given += [f"--{each.replace('_', '-')}" for each in ("force_color", "no_color") if options[each]]
         return [*given, "--skip-checks"]
 
     def _say(self, line: str) -> None:
