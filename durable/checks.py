@@ -151,7 +151,6 @@ _WANTED: Mapping[str, _Wanted] = {
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,
     "PREPARED_STATEMENTS": (lambda value: isinstance(value, bool), "True or False"),
-    "BUSY_POLL": _DURATION,
     "RETENTION": (
         lambda value: value is None or isinstance(value, Mapping) or _is_positive_duration(value),
         "seconds above 0, a timedelta, None, or a dict of them by state and workflow",

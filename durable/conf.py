@@ -38,8 +38,6 @@ class Values:
     - `CLAIM_BATCH`: how many due runs a worker claims at once.
     - `PREPARED_STATEMENTS`: whether PostgreSQL sessions may keep what runs send most often; not behind a pooler in
       transaction mode.
-    - `BUSY_POLL`: how long a process looks for PostgreSQL's answer to a call before it sleeps until it comes, 0: not at
-      all. It costs CPU time, and saves the time to wake up.
     - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
       workflow (`durable.retention.Policy.of`).
     - `METRICS_TOKEN`: the bearer token with which Prometheus may read `durable.metrics.urls`; "" for none.
@@ -64,7 +62,6 @@ class Values:
     QUEUE: str = "default"
     CLAIM_BATCH: int = 10
     PREPARED_STATEMENTS: bool = False
-    BUSY_POLL: float = 0.0
     RETENTION: float | Mapping[str, Any] | None = None
     API_RUNS: str | None = None
     REDACT: str = ""
@@ -72,9 +69,7 @@ class Values:
 
 
 #: The settings that are durations, or may be one, and so may be given as `timedelta`.
-DURATIONS = frozenset(
-    {"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "POLL_INTERVAL", "DIVERGENCE_GRACE", "BUSY_POLL", "RETENTION"}
-)
+DURATIONS = frozenset({"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "POLL_INTERVAL", "DIVERGENCE_GRACE", "RETENTION"})
 
 
 if TYPE_CHECKING:

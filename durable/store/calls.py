@@ -9,7 +9,7 @@ name, if `DURABLE["PREPARED_STATEMENTS"]` allows it, are calls of functions alon
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -19,11 +19,11 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 from psycopg.errors import error_from_result
+from psycopg.generators import execute
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from durable.conf import conf
-from durable.store import answers
 
 __all__ = ["Function", "Row", "rows", "text"]
 
@@ -84,8 +84,7 @@ class Function:
 
     def _answer(self, raw: psycopg.Connection[Any], values: Any, *, by_name: bool, uninterrupted: bool) -> PGresult:
         pgconn = raw.pgconn
-        polled_for = answers.are_polled_for(values)
-        if uninterrupted and not polled_for:
+        if uninterrupted:  # libpq waits, lets other threads run meanwhile, and gives the last result
             if by_name:
                 return pgconn.exec_prepared(self._prepared_name, values)
             return pgconn.exec_params(self._direct, values, self._types)
@@ -93,9 +92,7 @@ class Function:
             send = partial(pgconn.send_query_prepared, self._prepared_name, values)
         else:
             send = partial(pgconn.send_query_params, self._direct, values, self._types)
-        if uninterrupted:
-            return answers.uninterrupted(raw, send)
-        return answers.interruptible(raw, send, polled_for=polled_for)
+        return _decisive(raw.wait(_Sent(raw, send)))
 
     def _is_prepared(self, raw: Any) -> bool:
         """Whether the session knows the statement by name; it is told from the time on when that pays."""
@@ -115,6 +112,28 @@ class Function:
             _check(answer)
         known.prepared.add(self.name)
         return True
+
+
+class _Sent(Generator[Any, Any, list[PGresult]]):
+    """Psycopg's waiting for the results of what `send` sends.
+
+    The statement is sent inside psycopg's wait, which cancels what a signal handler's KeyboardInterrupt or SystemExit
+    leaves behind: half of the signals that come during a call come while it is sent. Unlike a function's, this generator
+    survives what is raised in it, because psycopg goes on with it then, to clean up.
+    """
+
+    def __init__(self, raw: psycopg.Connection[Any], send: Callable[[], None]) -> None:
+        self._send: Callable[[], None] | None = send
+        self._waiting = execute(raw.pgconn)
+
+    def send(self, value: Any) -> Any:
+        send, self._send = self._send, None
+        if send is not None:
+            send()
+        return self._waiting.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._waiting.throw(*error)
 
 
 class _Session:
@@ -164,6 +183,17 @@ def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: Sequ
         cursor.execute(statement, texts)
         row: Row = cursor.fetchone()
         return row
+
+
+def _decisive(results: Sequence[PGresult]) -> PGresult:
+    """The result that says what became of a statement: the last that is an error, else the last.
+
+    A statement in autocommit has its own result first; if its COMMIT fails, that is a second result.
+    """
+    errors = [each for each in results if each.status not in _ANSWERED]
+    if not results:
+        raise psycopg.OperationalError("the connection was closed while an answer was waited for")
+    return (errors or results)[-1]
 
 
 def _check(answer: PGresult) -> None:

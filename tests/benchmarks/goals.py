@@ -30,14 +30,15 @@ class Goal:
 
 
 GOALS = (
-    Goal("steps", BARE, "at least", 0.6),
+    Goal("steps", BARE, "at least", 0.5),
+    Goal("async steps", BARE, "at least", 0.35),
     Goal("steps", "dbos steps", "at least", 5),
     Goal("replay of 10,000", "", "at most", 20, "µs/entry"),
     Goal("memory of 10,000", "", "at most", 5000, "bytes/entry"),
     Goal("one-step runs, 1 worker", BARE, "at least", 0.15),
     Goal("one-step runs, 1 worker", "dbos one-step runs", "at least", 4),
     Goal("one-step runs, 1 worker", "rq jobs, SimpleWorker", "at least", 2),
-    Goal("start()", BARE, "at least", 0.4),
+    Goal("start()", BARE, "at least", 0.35),
     Goal("start_many()", BARE, "at least", 1.5),
     Goal("message, median", "", "at most", 10, "ms"),
     Goal("message, p99", "", "at most", 50, "ms"),

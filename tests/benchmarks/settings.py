@@ -10,9 +10,5 @@ DEBUG = False  # Django would keep a record of every statement
 INSTALLED_APPS = [*BASE_APPS, "tests.benchmarks"]
 QUEUE = "benchmarks"
 RQ_QUEUES = {QUEUE: {"URL": os.environ["REDIS_URL"], "SERIALIZER": "rq.serializers.JSONSerializer"}}
-#: As docs/guides/operating.md recommends where no pooler stands between, and PostgreSQL answers quickly.
-DURABLE: dict[str, Any] = {  # type: ignore[no-redef]  # replaced as a whole
-    "QUEUE": QUEUE,
-    "PREPARED_STATEMENTS": True,
-    "BUSY_POLL": 0.0005,
-}
+#: The defaults, but for the queue.
+DURABLE: dict[str, Any] = {"QUEUE": QUEUE}  # type: ignore[no-redef]  # replaced as a whole

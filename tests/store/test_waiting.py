@@ -1,16 +1,12 @@
-"""Waiting for PostgreSQL's answer, asleep and awake: the same answers, signals where they may be heard, and no other
-thread kept from running."""
+"""Waiting for PostgreSQL's answer: signals are heard where they may be, and no other thread is kept from running."""
 
 from __future__ import annotations
 
-import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -19,15 +15,12 @@ import pytest
 from django.db import connections
 from psycopg.pq import TransactionStatus
 
-from durable.store import answers
-from durable.store.answers import Lookout
+from durable.store import calls
 from durable.store.calls import Function
 from durable.store.postgres import PostgresStore
 from tests.locks import other_session, until_sessions_wait_for_locks
 from tests.store.conftest import POSTGRES
 from tests.store.making import a_run, an_entry, commit, started, the
-
-AWAKE, ASLEEP = 30.0, 1e-9  # seconds for which an answer is looked for
 
 
 class Interrupted(KeyboardInterrupt):
@@ -85,12 +78,11 @@ def send_alarm() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
 
-@pytest.mark.parametrize("seconds", [0, ASLEEP, AWAKE])
 @pytest.mark.parametrize("by_name", [True, False])
 def test_other_threads_run_while_an_answer_is_waited_for(
-    postgres_store: PostgresStore, settings: Any, seconds: float, by_name: bool
+    postgres_store: PostgresStore, settings: Any, by_name: bool
 ) -> None:
-    settings.DURABLE = {"BUSY_POLL": seconds, "PREPARED_STATEMENTS": by_name}
+    settings.DURABLE = {"PREPARED_STATEMENTS": by_name}
     run = started(postgres_store)
     for number in range(8):
         commit(postgres_store, run, entries=[an_entry(f"before-{number}")])
@@ -101,11 +93,7 @@ def test_other_threads_run_while_an_answer_is_waited_for(
     assert "held-up" in {entry.location for entry in postgres_store.load("run")}
 
 
-@pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])
-def test_other_threads_run_while_an_answer_that_has_begun_is_waited_for(
-    postgres_store: PostgresStore, settings: Any, seconds: float
-) -> None:
-    settings.DURABLE = {"BUSY_POLL": seconds}
+def test_other_threads_run_while_an_answer_that_has_begun_is_waited_for(postgres_store: PostgresStore) -> None:
     started(postgres_store)
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute("""
@@ -122,9 +110,7 @@ def test_other_threads_run_while_an_answer_that_has_begun_is_waited_for(
         other.join()
 
 
-@pytest.mark.parametrize("seconds", [0, ASLEEP, AWAKE])
-def test_a_commit_ends_before_a_signal_is_heard(postgres_store: PostgresStore, settings: Any, seconds: float) -> None:
-    settings.DURABLE = {"BUSY_POLL": seconds}
+def test_a_commit_ends_before_a_signal_is_heard(postgres_store: PostgresStore) -> None:
     run = started(postgres_store)
     with interrupted(), held() as let_go:
         # twice: an answer that was given up for the first one would be taken for the next one's
@@ -136,11 +122,7 @@ def test_a_commit_ends_before_a_signal_is_heard(postgres_store: PostgresStore, s
     assert [entry.location for entry in postgres_store.load("run")] == ["a", "b"]
 
 
-@pytest.mark.parametrize("seconds", [0, ASLEEP, AWAKE])
-def test_what_a_users_code_waits_for_is_cancelled_by_a_signal(
-    postgres_store: PostgresStore, settings: Any, seconds: float
-) -> None:
-    settings.DURABLE = {"BUSY_POLL": seconds}
+def test_what_a_users_code_waits_for_is_cancelled_by_a_signal(postgres_store: PostgresStore) -> None:
     run = a_run()
     with interrupted(), held("LOCK TABLE durable_run IN EXCLUSIVE MODE"):
         other = meanwhile(wait_until_blocked, send_alarm)
@@ -150,11 +132,7 @@ def test_what_a_users_code_waits_for_is_cancelled_by_a_signal(
     assert postgres_store.create([run]) == [(run, True)]
 
 
-@pytest.mark.parametrize("seconds", [0, ASLEEP, AWAKE])
-def test_a_connection_is_closed_that_owes_an_answer_nobody_waits_for(
-    postgres_store: PostgresStore, settings: Any, seconds: float
-) -> None:
-    settings.DURABLE = {"BUSY_POLL": seconds}
+def test_a_connection_is_closed_that_owes_an_answer_nobody_waits_for(postgres_store: PostgresStore) -> None:
     run = a_run()
     with interrupted(TooLate), held("LOCK TABLE durable_run IN EXCLUSIVE MODE"):
         other = meanwhile(wait_until_blocked, send_alarm)
@@ -165,12 +143,7 @@ def test_a_connection_is_closed_that_owes_an_answer_nobody_waits_for(
     assert found.id == "run"
 
 
-@pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])
-@pytest.mark.parametrize("wait", [answers.uninterrupted, partial(answers.interruptible, polled_for=True)])
-def test_a_signal_that_comes_while_something_is_sent_leaves_no_answer_behind(
-    postgres_store: PostgresStore, settings: Any, seconds: float, wait: Callable[..., object]
-) -> None:
-    settings.DURABLE = {"BUSY_POLL": seconds}
+def test_a_signal_that_comes_while_something_is_sent_leaves_no_answer_behind(postgres_store: PostgresStore) -> None:
     raw = raw_connection()
 
     def send() -> None:
@@ -178,34 +151,12 @@ def test_a_signal_that_comes_while_something_is_sent_leaves_no_answer_behind(
         signal.raise_signal(signal.SIGALRM)
 
     with interrupted(), pytest.raises(Interrupted):
-        wait(raw, send)
+        raw.wait(calls._Sent(raw, send))
     assert raw.pgconn.transaction_status == TransactionStatus.IDLE
     assert raw.execute("SELECT 2").fetchone() == (2,)
 
 
-@pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])
-def test_a_handler_may_close_the_connection_that_is_waited_for(
-    postgres_store: PostgresStore, settings: Any, seconds: float
-) -> None:
-    settings.DURABLE = {"BUSY_POLL": seconds}
-    raw = raw_connection()
-
-    def send() -> None:
-        raw.pgconn.send_query_params(b"SELECT pg_sleep(10)", [])
-        raw.close()
-
-    try:
-        with pytest.raises(psycopg.OperationalError, match="closed"):
-            answers.uninterrupted(raw, send)
-    finally:
-        connections[POSTGRES].close()
-
-
-@pytest.mark.parametrize("seconds", [ASLEEP, AWAKE])
-def test_what_is_too_large_for_a_socket_is_sent_all_the_same(
-    postgres_store: PostgresStore, settings: Any, seconds: float
-) -> None:
-    settings.DURABLE = {"BUSY_POLL": seconds}
+def test_what_is_too_large_for_a_socket_is_sent_all_the_same(postgres_store: PostgresStore) -> None:
     run = started(postgres_store)
     large = '"' + "x" * 8_000_000 + '"'
     commit(postgres_store, run, entries=[an_entry("large", output=large)])
@@ -213,37 +164,3 @@ def test_what_is_too_large_for_a_socket_is_sent_all_the_same(
     big = a_run("big", input=large)
     assert postgres_store.create([big]) == [(big, True)]
     assert the(postgres_store, "big").input == large
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
-
-
-def test_what_answers_too_late_again_and_again_is_looked_for_less_often(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
-    ours, theirs = pair
-    lookout = Lookout(ours.fileno())
-    for rests in (2, 4, 8, 16, 32, 64, 64):
-        assert not lookout.watch(0)  # nothing there
-        theirs.send(b"x")
-        assert [lookout.watch(0) for _ in range(rests)] == [False] * rests
-        ours.recv(1)
-    theirs.send(b"x")
-    assert lookout.watch(0)
-    ours.recv(1)
-    assert not lookout.watch(0)
-    theirs.send(b"x")
-    assert [lookout.watch(0) for _ in range(3)] == [False, False, True], "it has begun anew"
-
-
-def test_a_socket_that_breaks_is_an_answer(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    theirs.close()
-    lookout = Lookout(ours.fileno())
-    lookout.wait(0)
-    assert lookout.watch(0)
-    assert select.select([ours], [], [], 0)[0]
