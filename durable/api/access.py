@@ -16,7 +16,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from durable import backend
-from durable.audit import Actor, acting_as
+from durable.audit import Actor, OperationDeniedError, acting_as
 from durable.conf import conf
 from durable.core.errors import RunNotFoundError
 from durable.models import Run
@@ -97,11 +97,14 @@ def existing(request: Request, ids: Iterable[str | None]) -> frozenset[str]:
     return frozenset(visible_runs(request).filter(pk__in=wanted).values_list("pk", flat=True))
 
 
-def admit(request: Request, action: str, run_id: str, *, reason: str = "") -> Run | None:
-    """The run that is to be acted on, None without an id.
+def admit(request: Request, action: str, run_id: str, *, needs: str = "") -> Run | None:
+    """The run that is to be acted on, None without an id. `needs` is a permission beside that of the action.
 
     Raises OperationDeniedError if the user may not do this at all, and RunNotFoundError if the run is not there for
-    him; either is written to the audit log.
+    the user; either is written to the audit log.
     """
-    with acting_as(actor_of(request), reason=reason), attributed(backend.current(), action, run_id):
+    actor = actor_of(request)
+    with acting_as(actor), attributed(backend.current(), action, run_id):
+        if needs and not actor.may(needs):
+            raise OperationDeniedError(action, needs, actor.name)
         return visible_run(request, run_id) if run_id else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
@@ -30,9 +31,12 @@ from durable.core.errors import (
 from durable.inspection.keys import InvalidCursorError
 from durable.operations.idempotency import KeyReusedError
 
-__all__ = ["CONTENT_TYPE", "TITLES", "Problem", "ProblemError", "problem_of"]
+__all__ = ["CONTENT_TYPE", "MAX_FAULTS", "TITLES", "Problem", "ProblemError", "problem_of", "shortened"]
 
 CONTENT_TYPE: Final = "application/problem+json"
+MAX_FAULTS: Final = 20  # of one request, that are told
+_LONGEST_DETAIL: Final = 4_000  # characters: what was sent is quoted in it, and may be long
+_LONGEST_FAULT: Final = 500  # characters of where a fault is, and of what it is
 
 #: Every code with its title. The type of a problem is `urn:durable:problem:<code>`.
 TITLES: Final = {
@@ -43,6 +47,7 @@ TITLES: Final = {
     "idempotency-key-reused": "The idempotency key belongs to another request",
     "invalid-cursor": "The cursor is not one of this list",
     "invalid-request": "The request is not what the interface takes",
+    "length-required": "The length of the body is not said",
     "invalid-transition": "The run's state does not allow this",
     "malformed-body": "The body cannot be read",
     "method-not-allowed": "The method is not allowed here",
@@ -79,10 +84,10 @@ class Problem:
             "type": f"urn:durable:problem:{self.code}",
             "title": TITLES[self.code],
             "status": self.status,
-            "detail": self.detail,
+            "detail": shortened(self.detail, _LONGEST_DETAIL),
             "instance": instance,
             "code": self.code,
-            **self.members,
+            **{name: _told(each) for name, each in self.members.items()},
         }
 
 
@@ -116,6 +121,15 @@ def _as(code: str, status: int, *attributes: str) -> Callable[[Any], Problem]:
         return Problem(code=code, status=status, detail=_sentence(error), members=members)
 
     return make
+
+
+def _told(member: Any) -> Any:
+    return shortened(member, _LONGEST_FAULT) if isinstance(member, str) else member
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, cut after `most` characters."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _sentence(error: Exception) -> str:
@@ -155,7 +169,10 @@ def _of_the_hosts(error: exceptions.APIException) -> Problem:
 
 
 def _invalid(error: exceptions.ValidationError) -> Problem:
-    errors = [{"at": at, "detail": detail, "code": code} for at, detail, code in _faults(error.get_full_details())]
+    errors = [
+        {"at": shortened(at, _LONGEST_FAULT), "detail": shortened(detail, _LONGEST_FAULT), "code": code}
+        for at, detail, code in islice(_faults(error.get_full_details()), MAX_FAULTS)
+    ]
     told = "; ".join(f"{each['at'] or 'the request'}: {each['detail']}" for each in errors[:5])
     return Problem(code="invalid-request", status=400, detail=told, members={"errors": errors})
 

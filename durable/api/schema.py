@@ -25,7 +25,7 @@ PROBLEM: Final = "application/problem+json"
 
 #: Statuses of problems that any endpoint may answer with, and those that need a path or a body.
 _ALWAYS: Final = (400, 401, 403, 404, 429)
-_WITH_BODY: Final = (409, 413, 415, 422)
+_WITH_BODY: Final = (409, 411, 413, 415, 422)
 #: Names of statuses by RFC 9110, where Python has older ones before 3.13.
 _RENAMED: Final = {"413": "Content Too Large", "422": "Unprocessable Content"}
 

@@ -49,5 +49,5 @@ urlpatterns = [
     path("queues", QueuesView.as_view(), name="queues"),
     path("workers", WorkersView.as_view(), name="workers"),
     path("operator-actions", ActionsView.as_view(), name="operator-actions"),
-    re_path(r"^(?P<path>.*)$", AnywhereView.as_view(), name="anywhere"),
+    re_path(r"^(?P<path>[\s\S]*)$", AnywhereView.as_view(), name="anywhere"),
 ]

@@ -13,10 +13,27 @@ from rest_framework.request import Request
 
 from durable.conf import conf
 
-__all__ = ["EVENT_STREAM", "BodyTooLargeError", "EventStreamRenderer", "JSONParser", "JSONRenderer", "Negotiation"]
+__all__ = [
+    "EVENT_STREAM",
+    "JSON",
+    "BodyTooLargeError",
+    "EventStreamRenderer",
+    "JSONParser",
+    "JSONRenderer",
+    "Negotiation",
+    "longest_body",
+    "media_type_of",
+]
 
 EVENT_STREAM = "text/event-stream"
+JSON = "application/json"
 _SLACK = 65_536  # bytes of a body beside the value in it
+_DEEPEST = 300  # containers within containers: more than a codec takes, and far from the end of Python's stack
+
+
+def longest_body() -> int:
+    """The limit of a body in bytes: twice `MAX_PAYLOAD_BYTES`, since the form in which values are recorded may be shorter."""
+    return 2 * conf.MAX_PAYLOAD_BYTES + _SLACK
 
 
 class BodyTooLargeError(APIException):
@@ -32,24 +49,47 @@ class BodyTooLargeError(APIException):
 
 
 class JSONParser(parsers.BaseParser):
-    """JSON in UTF-8; up to twice `MAX_PAYLOAD_BYTES`, since the form in which values are recorded may be shorter."""
+    """JSON in UTF-8, up to `longest_body()` bytes."""
 
-    media_type = "application/json"
+    media_type = JSON
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
         """The body's value. Raises BodyTooLargeError, and ParseError for what is no JSON."""
-        limit = 2 * conf.MAX_PAYLOAD_BYTES + _SLACK
+        limit = longest_body()
         body = stream.read(limit + 1)
         if len(body) > limit:
             raise BodyTooLargeError(limit)
         try:
-            return json.loads(body.decode("utf-8"), parse_constant=_refused)
+            value = json.loads(body.decode("utf-8"), parse_constant=_refused)
         except RecursionError:
-            raise ParseError("The body is nested too deeply.") from None
+            raise _too_deep() from None
         except ValueError as error:
             raise ParseError(f"The body is no JSON: {error}. Send a JSON object in UTF-8.") from None
+        if _is_too_deep(value):
+            raise _too_deep()
+        return value
+
+
+def _too_deep() -> ParseError:
+    return ParseError(f"The body is nested too deeply: at most {_DEEPEST} levels are read.")
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Looked at level by level, so that the answer does not depend on how much of Python's stack is left."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [child for children in inner for child in children if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def media_type_of(request: Request) -> str:
+    """The type of the request's body in lower case, without parameters; "" if it names none."""
+    return (request.content_type or "").partition(";")[0].strip().lower()
 
 
 def _refused(constant: str) -> None:
@@ -77,7 +117,7 @@ class Negotiation(BaseContentNegotiation):
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         """The first parser for the body's type."""
-        wanted = (request.content_type or "").partition(";")[0].strip().lower()
+        wanted = media_type_of(request)
         return next((parser for parser in parsers if parser.media_type == wanted), None)
 
     def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:

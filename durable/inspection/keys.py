@@ -13,6 +13,7 @@ from django.db.models import BooleanField, DateTimeField, F, Func, Value
 
 from durable.models import Run
 from durable.models.fields import SafeTextField
+from durable.moments import in_utc
 
 __all__ = ["Behind", "Cursor", "InvalidCursorError", "UpTo"]
 
@@ -50,6 +51,7 @@ class Cursor:
             is_key = isinstance(run_id, str) and (created_at is None) == by_id
             if not is_key or (created_at is not None and created_at.tzinfo is None):
                 raise ValueError
+            created_at = None if created_at is None else in_utc(created_at)
         except (ValueError, TypeError, binascii.Error, RecursionError):
             raise InvalidCursorError(text) from None
         return cls(created_at, run_id)

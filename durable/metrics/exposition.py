@@ -38,8 +38,11 @@ def registry() -> CollectorRegistry:
 
 
 def exposition(accept: str) -> tuple[bytes, str]:
-    """The metrics and their content type, for a request that accepts `accept`."""
-    encode, content_type = choose_encoder(accept)
+    """The metrics and their content type, for a request that accepts `accept`; the plain text for what cannot be read."""
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is no number
+        encode, content_type = choose_encoder("")
     return encode(registry()), content_type
 
 

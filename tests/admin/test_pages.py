@@ -1,5 +1,6 @@
 """The pages: who sees what, what they say, and that hostile text stays text."""
 
+import base64
 import json
 from collections.abc import Callable
 from typing import Any
@@ -176,6 +177,8 @@ def test_the_list_finds_by_id_by_its_beginning_and_by_error(stage: Stage, operat
 
 def test_a_forged_cursor_and_a_wrong_filter_are_said(operator: Client) -> None:
     assert "is no cursor of this list" in text_of(operator.get(url("changelist"), {"after": "nonsense"}))
+    beyond = base64.urlsafe_b64encode(b'["9999-12-31T23:59:59-23:59", "x"]').decode()
+    assert "is no cursor of this list" in text_of(operator.get(url("changelist"), {"after": beyond}))
     assert "Select a valid choice" in text_of(operator.get(url("changelist"), {"state": "broken"}))
 
 

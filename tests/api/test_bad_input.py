@@ -18,6 +18,7 @@ from tests.faults.passing import pass_once
 pytestmark = pytest.mark.django_db
 
 START = {"workflow": "tests.api.add", "args": [1]}
+DEEP: Any = json.loads("[" * 150 + "]" * 150)  # deeper than the codec takes
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,10 @@ CURSORS = [
     forged([2**70]),
     forged([True]),
     base64.urlsafe_b64encode(b"[" * 800).decode(),
+    forged(["0001-01-01T00:00:00+23:59", "x"]),
+    forged(["9999-12-31T23:59:59-23:59", "x"]),
+    forged(["0001-01-01T00:00:00+23:59", 1]),
+    forged(["9999-12-31T23:59:59-23:59", 1]),
 ]
 
 
@@ -181,6 +186,66 @@ def test_forged_cursors(api: Api, path: str, cursor: str) -> None:
 def test_forged_event_ids(api: Api, token: str) -> None:
     pass_once(loop.using(id="a").start(1))
     problem(api.get("/runs/a/events", **{"Last-Event-ID": token.encode().decode("latin-1")}), 400, "invalid-cursor")
+
+
+@pytest.mark.parametrize("depth", [*range(280, 320), *range(600, 1000, 20), *range(930, 960)])
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_deep_body_is_refused_however_deep_it_is(api: Api, depth: int, key: str | None) -> None:
+    """Between the depth that a codec takes and the one that no parser takes."""
+    body = b'{"workflow": "tests.api.add", "args": [' + b"[" * depth + b"]" * depth + b"]}"
+    answer = api.post("/runs", body, key=key)
+    assert (answer.status_code, answer.json()["code"]) in {(400, "malformed-body"), (422, "payload-refused")}
+
+
+def test_of_many_faults_some_are_told(api: Api) -> None:
+    names = {f"name {number} {'x' * 2000}": 1 for number in range(500)}
+    answer = api.post("/runs", {**START, **names})
+    document = problem(answer, 400, "invalid-request")
+    assert len(document["errors"]) == 20
+    assert len(answer.content) < 50_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/runs", {**START, "delay": "9" * 500_000}),
+        ("/runs", {**START, "on_conflict": "x" * 500_000}),
+        ("/runs", {**START, "x" * 500_000: 1}),
+        ("/runs", {**START, "id": "\n" * 500_000}),
+        ("/runs", {"workflow": "x" * 500_000}),
+        ("/runs", {**START, "kwargs": {"x" * 500_000: 1}}),
+        ("/runs", {**START, "args": [{"x" * 500_000: [[]] * 50_000 + [DEEP]}]}),
+        ("/runs/a/replay", {"location": "x" * 1000}),
+        ("/runs/a/messages", {"queue": "q", "id": "x" * 500_000}),
+        ("/runs/a/messages", {"queue": "q", "body": {"x" * 500_000: DEEP}}),
+    ],
+)
+def test_a_long_text_is_not_answered_with_itself(api: Api, path: str, body: dict[str, Any]) -> None:
+    pass_once(loop.using(id="a").start(1))
+    answer = api.post(path, body)
+    assert 400 <= answer.status_code < 500
+    assert len(answer.content) < 10_000, answer.content[:300]
+
+
+def test_long_arguments_are_not_looked_at_one_by_one(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the codec does, which knows how much it may record."""
+    from rest_framework import serializers
+
+    def looks(*_: Any) -> None:
+        raise AssertionError("a value within the arguments was validated by itself")
+
+    monkeypatch.setattr(serializers.JSONField, "to_internal_value", looks)
+    monkeypatch.setattr(serializers.ListField, "run_child_validation", looks)
+    monkeypatch.setattr(serializers.DictField, "run_child_validation", looks)
+    refused = api.post("/runs", {**START, "args": [[0] * 600_000]})
+    problem(refused, 422, "payload-refused")
+    refused = api.post("/runs", {**START, "args": [], "kwargs": {"one": [0] * 600_000}})
+    problem(refused, 422, "payload-refused")
+
+
+def test_an_address_with_a_line_break_is_answered_as_json(api: Api) -> None:
+    for path in ("/a%0Ab", "/%0A", "/runs/a/entries/b%0Ac", "/runs%0A", "/x%0D%0A"):
+        problem(api.get(path), 404, "not-found")
 
 
 def test_a_huge_body(api: Api) -> None:

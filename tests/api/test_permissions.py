@@ -94,7 +94,9 @@ def test_each_verb_needs_its_permission(
 
 
 def test_asking_needs_the_permission_to_see_the_answer(make_api: MakeApi) -> None:
+    problem(Api(None).post("/runs/a/ask", {"queue": "q"}), 401, "not-authenticated")
     problem(make_api(*without("view_payload")).post("/runs/a/ask", {"queue": "q"}), 403, "permission-denied")
+    assert list(OperatorAction.objects.values_list("action", "outcome")) == [("ask", "denied")]
     problem(make_api(*without("operate_run")).post("/runs/a/ask", {"queue": "q"}), 403, "permission-denied")
     assert make_api("view_payload", "operate_run").post("/runs/a/ask", {"queue": "q"}).status_code == 202
 

@@ -252,6 +252,11 @@ class TestEndpoint:
         assert answer["Content-Type"].startswith("application/openmetrics-text")
         assert answer.content.endswith(b"# EOF\n")
 
+    @pytest.mark.parametrize("accept", ["text/plain;version=\xff", "application/openmetrics-text;version=x.y"])
+    def test_a_format_that_nobody_knows_is_answered_with_text(self, client: Client, accept: str) -> None:
+        answer = client.get("/metrics/", headers={"Authorization": "Bearer secret", "Accept": accept})
+        assert (answer.status_code, answer["Content-Type"].partition(";")[0]) == (200, "text/plain")
+
 
 def test_nothing_is_counted_unless_it_is_asked_for() -> None:
     code = "import django; django.setup(); import sys; print('durable.metrics.instruments' in sys.modules)"

@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from durable.api.serializers.strict import Flag, Form, Id, Text, Value
+from durable.api.serializers.strict import Flag, Form, Id, NamedValues, Text, Value, Values
 from durable.core.duration import seconds
 from durable.ids import MAX_REASON
 
@@ -24,10 +24,18 @@ __all__ = [
 ]
 
 
+_LONGEST_TEXT = 200  # characters of a delay in words
 _LONGEST_DELAY = 100 * 365 * 86_400  # seconds; later moments come near the end of what a date can be
 
 
-@extend_schema_field({"anyOf": [{"type": "number", "minimum": 0, "maximum": _LONGEST_DELAY}, {"type": "string"}]})
+@extend_schema_field(
+    {
+        "anyOf": [
+            {"type": "number", "minimum": 0, "maximum": _LONGEST_DELAY},
+            {"type": "string", "maxLength": _LONGEST_TEXT},
+        ]
+    }
+)
 class Delay(serializers.Field[float, Any, Any, Any]):
     """Seconds, or a text such as "3 hours"."""
 
@@ -35,6 +43,8 @@ class Delay(serializers.Field[float, Any, Any, Any]):
         """The seconds. Raises ValidationError."""
         if isinstance(data, bool) or not isinstance(data, int | float | str):
             raise ValidationError('A number of seconds, or a text such as "3 hours".')
+        if isinstance(data, str) and len(data) > _LONGEST_TEXT:
+            raise ValidationError(f"At most {_LONGEST_TEXT} characters.", code="max_length")
         try:
             delay = seconds(data, "a delay")
         except (ValueError, TypeError, OverflowError) as error:
@@ -89,8 +99,8 @@ class StartForm(Form):
     """What to start, and how."""
 
     workflow = Text(max_length=200)
-    args = serializers.ListField(child=Value(allow_null=True), required=False, default=list)
-    kwargs = serializers.DictField(child=Value(allow_null=True), required=False, default=dict)
+    args = Values(required=False, default=list)
+    kwargs = NamedValues(required=False, default=dict)
     id = Id(required=False, help_text="The same id with the same input again is the same run.")
     queue = Text(required=False, max_length=200, help_text="One of the project's RQ_QUEUES.")
     delay = Delay(required=False, default=0.0, help_text='Seconds, or a text such as "3 hours".')

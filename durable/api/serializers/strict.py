@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from django.http import QueryDict
 from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
+from durable.api.problems import MAX_FAULTS
 from durable.ids import MAX_ID, check_id
 from durable.moments import BEYOND, in_utc
 
-__all__ = ["Flag", "Form", "Id", "Moment", "Query", "QueryFlag", "Text", "Value", "Words"]
+__all__ = [
+    "Flag",
+    "Form",
+    "Id",
+    "Moment",
+    "NamedValues",
+    "Query",
+    "QueryFlag",
+    "Text",
+    "Value",
+    "Values",
+    "Words",
+]
 
 
 class Text(serializers.CharField):
@@ -90,7 +105,33 @@ class Moment(serializers.DateTimeField):
 
 
 class Value(serializers.JSONField):
-    """Any JSON value."""
+    """Any JSON value, as it was parsed; whether it can be recorded is for the codec to say."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The value itself."""
+        return data
+
+
+@extend_schema_field({"type": "array", "items": {}})
+class Values(serializers.Field[list[Any], Any, Any, Any]):
+    """A JSON array of any values; no part of it is looked at."""
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        """The array. Raises ValidationError for anything else."""
+        if not isinstance(data, list):
+            raise ValidationError("A JSON array.", code="not_a_list")
+        return data
+
+
+@extend_schema_field({"type": "object", "additionalProperties": {}})
+class NamedValues(serializers.Field[dict[str, Any], Any, Any, Any]):
+    """A JSON object of any values; no part of it is looked at."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        """The object. Raises ValidationError for anything else."""
+        if not isinstance(data, dict):
+            raise ValidationError("A JSON object.", code="not_a_dict")
+        return data
 
 
 class Words(serializers.ListField):
@@ -105,7 +146,7 @@ class Form(serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> Any:
         """The validated values. Raises ValidationError, also for names that the form does not have."""
         if isinstance(data, Mapping):
-            unknown = [name for name in data if name not in self.fields]
+            unknown = list(islice((name for name in data if name not in self.fields), MAX_FAULTS))
             if unknown:
                 message = self.error_messages["unknown"].format(names=", ".join(self.fields) or "none")
                 raise ValidationError({name: [message] for name in unknown}, code="unknown")

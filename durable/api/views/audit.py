@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from django.db.models import Q
 from rest_framework.request import Request
@@ -17,6 +16,7 @@ from durable.api.views.base import View
 from durable.conf import conf
 from durable.inspection.keys import InvalidCursorError
 from durable.models import OperatorAction
+from durable.moments import in_utc
 
 __all__ = ["ActionsView"]
 
@@ -54,10 +54,11 @@ def _behind(cursor: str | None) -> Q:
         return Q()
     text, number = key
     try:
-        moment: Any = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError
+        moment = in_utc(moment)
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise InvalidCursorError(str(cursor))
+        raise InvalidCursorError(str(cursor)) from None
     # said so that the index begins at the moment: all that is newer would be read where either may hold
     return Q(created_at__lte=moment) & ~Q(created_at=moment, id__gte=number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, NoReturn
 
 from django.db import connections, transaction
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.encoding import escape_uri_path
 from rest_framework.exceptions import NotAuthenticated
@@ -14,6 +15,8 @@ from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
 from durable.api.access import Permitted, existing, is_signed_in, may
+from durable.api.bodies import BodyRequest
+from durable.api.origin import check_origin
 from durable.api.problems import CONTENT_TYPE, ProblemError, problem_of
 from durable.api.schema import Description
 from durable.api.serializers.strict import Form
@@ -52,6 +55,28 @@ class View(APIView):
         """How somebody is recognised: as the host says."""
         classes: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES  # imported by now
         return [each() for each in classes]
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> BodyRequest:
+        """The request, whose body is not missed for want of its length."""
+        return BodyRequest(
+            request,
+            parsers=self.get_parsers(),
+            authenticators=self.get_authenticators(),
+            negotiator=self.get_content_negotiator(),
+            parser_context=self.get_parser_context(request),
+        )
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Check who asks and how often; and that no other site has a browser change something with its user's rights."""
+        super().initial(request, *args, **kwargs)
+        if request.method == "POST":
+            check_origin(request)
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """No answer is for a cache to keep: each depends on who asks, and on the moment."""
+        response = super().finalize_response(request, response, *args, **kwargs)
+        response.setdefault("Cache-Control", "no-store")
+        return response
 
     def permissions_of(self, method: str | None) -> tuple[str, ...]:
         """What the method needs before anything is looked at; a POST's verb decides itself, and logs its denials."""

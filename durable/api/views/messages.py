@@ -103,8 +103,7 @@ class AskView(View):
         Needs `durable.operate_run` and `durable.view_payload`. With an `Idempotency-Key`, the same request asks again
         for the response to the same message.
         """
-        self.require(request, "view_payload", "Seeing responses")
-        admit(request, "ask", run_id)
+        admit(request, "ask", run_id, needs="view_payload")
         given = self.form(AskForm, request)
         wait = ResultQuery.read(request.query_params)["wait"]
         sent = _answered(request, run_id, given)
