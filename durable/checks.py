@@ -37,11 +37,14 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 from django.utils.module_loading import import_string
 
 from durable import registry
 from durable.conf import DURATIONS, conf
+from durable.core.duration import seconds
+from durable.mistakes import error_classes
 
 __all__ = [
     "check_atomic_requests",
@@ -118,6 +121,26 @@ def _are_keys(value: object) -> bool:
     )
 
 
+def _are_error_classes(value: object) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return False
+    try:
+        error_classes(tuple(value))
+    except ImproperlyConfigured:
+        return False
+    except TypeError:  # what cannot be hashed
+        return False
+    return True
+
+
+def _is_timeout(value: object) -> bool:
+    try:
+        seconds(0 if value is None else value)  # type: ignore[arg-type]  # that is the question
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _is_function_or_none(value: object) -> bool:
     if value is None:
         return True
@@ -147,6 +170,8 @@ _WANTED: Mapping[str, _Wanted] = {
     "MAX_BRANCH_THREADS": _COUNT,
     "MAX_CRASHES": _COUNT,
     "DIVERGENCE_GRACE": _DURATION,
+    "MISTAKES": (_are_error_classes, "a list of classes of exceptions, or of their dotted paths"),
+    "STEP_TIMEOUT": (_is_timeout, 'seconds from 0 on, a timedelta, text such as "10 minutes", or None for no limit'),
     "DATABASE": _TEXT,
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,

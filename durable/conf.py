@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core.signals import setting_changed
 
+from durable.core.duration import seconds
+from durable.core.mistakes import MISTAKES
+
 __all__ = ["DURATIONS", "Conf", "Values", "conf"]
 
 
@@ -32,7 +35,12 @@ class Values:
     - `POLL_INTERVAL`: without Redis, how often each `durable_worker` asks the database for due runs.
     - `MAX_BRANCH_THREADS`: threads of one pass for the branches of joins and races, nested ones included.
     - `MAX_CRASHES`: a run that crashes this many workers in a row without progress fails.
-    - `DIVERGENCE_GRACE`: how long a run whose history does not fit the code is tried again before it fails.
+    - `DIVERGENCE_GRACE`: how long a run whose history does not fit the code, or whose code has a mistake, is tried again
+      before it stops.
+    - `MISTAKES`: the classes of errors, or their dotted paths, that are mistakes in a workflow's code when they come out of
+      it: the run stops, and nothing is undone. An empty list: none are.
+    - `STEP_TIMEOUT`: how long an attempt of a step may take that does not say it; text such as "10 minutes" too; None or 0
+      for no limit.
     - `DATABASE`: the alias of the database that holds durable's tables.
     - `QUEUE`: the RQ queue of workflows that name none.
     - `CLAIM_BATCH`: how many due runs a worker claims at once.
@@ -58,6 +66,8 @@ class Values:
     MAX_BRANCH_THREADS: int = 8
     MAX_CRASHES: int = 5
     DIVERGENCE_GRACE: float = 600.0
+    MISTAKES: Sequence[type[Exception] | str] = MISTAKES
+    STEP_TIMEOUT: float = 600.0
     DATABASE: str = "default"
     QUEUE: str = "default"
     CLAIM_BATCH: int = 10
@@ -69,7 +79,9 @@ class Values:
 
 
 #: The settings that are durations, or may be one, and so may be given as `timedelta`.
-DURATIONS = frozenset({"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "POLL_INTERVAL", "DIVERGENCE_GRACE", "RETENTION"})
+DURATIONS = frozenset(
+    {"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "POLL_INTERVAL", "DIVERGENCE_GRACE", "STEP_TIMEOUT", "RETENTION"}
+)
 
 
 if TYPE_CHECKING:
@@ -122,11 +134,20 @@ class Conf(_Attributes):
 
 
 def _read(key: str, value: Any) -> Any:
+    if key == "STEP_TIMEOUT":
+        return _read_timeout(value)
     if key in DURATIONS and isinstance(value, timedelta):
         return value.total_seconds()
     if key in DURATIONS and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value
+
+
+def _read_timeout(value: Any) -> Any:
+    try:
+        return seconds(0 if value is None else value)
+    except (TypeError, ValueError):  # which the check reports
+        return value
 
 
 conf = Conf()

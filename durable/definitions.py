@@ -19,6 +19,7 @@ from durable.core.duration import Duration, parse_remaining
 from durable.core.location import escape
 from durable.core.options import options_of
 from durable.handles import Handle
+from durable.mistakes import Mistakes, check_mistakes
 
 __all__ = ["Start", "Workflow", "step", "workflow"]
 
@@ -40,7 +41,13 @@ _ELSEWHERE = {
 class Workflow(Generic[P, R]):
     """A function that runs durably. Call `start` to start a run of it, `using(...)` to say how."""
 
-    def __init__(self, function: Callable[..., R], name: str | None = None, queue: str | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., R],
+        name: str | None = None,
+        queue: str | None = None,
+        mistakes: Mistakes | None = None,
+    ) -> None:
         if not callable(function):
             raise TypeError(f"@workflow decorates a function, not {function!r}")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -59,6 +66,7 @@ class Workflow(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self._name = name
         self._queue = queue
+        self.mistakes = check_mistakes(mistakes)
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
         self.__module__ = function.__module__
@@ -192,18 +200,25 @@ class Start(Generic[P, R]):
 def workflow(function: Callable[..., R], /) -> Workflow[Any, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, queue: str | None = None
+    *, name: str | None = None, queue: str | None = None, mistakes: Mistakes | None = None
 ) -> Callable[[Callable[..., R]], Workflow[Any, R]]: ...
 def workflow(
-    function: Callable[..., Any] | None = None, /, *, name: str | None = None, queue: str | None = None
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    mistakes: Mistakes | None = None,
 ) -> Any:
     """Make a function a workflow: `@workflow` or `@workflow(name="shop.fulfil", queue="default")`.
 
-    The function takes a context first. An `async def` gets an AsyncContext, and awaits its operations.
+    The function takes a context first. An `async def` gets an AsyncContext, and awaits its operations. `mistakes` replaces
+    the setting MISTAKES: the classes of errors that, out of its own code, stop a run with nothing undone; `()` for none.
     """
+    chosen = check_mistakes(mistakes)
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
-        definition: Workflow[Any, Any] = Workflow(function, name, queue)
+        definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen)
         registry.register(definition)
         return definition
 

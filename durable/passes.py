@@ -30,12 +30,14 @@ from durable.core.entries import Batch, Committed, Entry, Message, RunPatch, Run
 from durable.core.errors import ControlFlow, Evicted, LeaseLost, PassAborted, PayloadError
 from durable.core.formats import unreadable
 from durable.core.journal import Event, Journal
+from durable.core.mistakes import STOPPED
 from durable.core.run import PassOutcome, PassPolicy, run_pass
 from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.errands import Errands
 from durable.drivers.sync import SyncDriver
 from durable.ids import new_id
+from durable.mistakes import mistakes_of
 from durable.process import DATABASE_TROUBLE, close_stale_connections, leave_transactions
 from durable.recommit import commit_again
 from durable.registry import WorkflowDefinition
@@ -93,8 +95,8 @@ class Eviction:
 def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Backend | None = None) -> PassOutcome:
     """Pass a claimed run once. Raises LeaseLost or PassAborted where nothing more may or can be written."""
     at = at or backend.current()
-    surroundings = _Pass(record, store, eviction, at)
     definition = _definition(record, at)
+    surroundings = _Pass(record, store, eviction, at, mistakes_of(definition))
     policy = PassPolicy(
         max_crashes=conf.MAX_CRASHES,
         divergence_grace=conf.DIVERGENCE_GRACE if at.divergence_grace is None else at.divergence_grace,
@@ -128,7 +130,9 @@ def _definition(record: RunRecord, at: Backend) -> WorkflowDefinition | None:
 class _Pass:
     """The host of the drivers and the environment of the engine, for one pass."""
 
-    def __init__(self, record: RunRecord, store: Store, eviction: Eviction, at: Backend) -> None:
+    def __init__(
+        self, record: RunRecord, store: Store, eviction: Eviction, at: Backend, mistakes: tuple[type[Exception], ...]
+    ) -> None:
         self.run = record
         self.store = store
         self.eviction = eviction
@@ -140,6 +144,8 @@ class _Pass:
         self.watch = observers.UNWATCHED
         self.worker = record.worker
         self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
+        self.step_timeout = conf.STEP_TIMEOUT
+        self.mistakes = mistakes
         self.runs_in_turn = at.runs_in_turn
         self.max_threads = conf.MAX_BRANCH_THREADS
         self.errands = Errands()
@@ -389,7 +395,7 @@ def _ends_unfinished(patch: RunPatch | None) -> bool:
     return patch is not None and patch.get("state") != RunState.COMPLETED
 
 
-_LOGGED = frozenset({"run_failed", "run_diverged", "step_failed", "rollback_failed"})
+_LOGGED = frozenset({"run_failed", "run_diverged", "run_mistaken", "step_failed", "rollback_failed"})
 
 
 def _log(event: Event, details: Mapping[str, Any]) -> None:
@@ -398,9 +404,15 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
     where = details.get("location", "")
     extra = {"run_id": run, "workflow": workflow, "location": where}  # as `durable.logs.RunFilter` names them
     if event.name == "run_failed":
-        logger.error("run %s of %s failed: %s", run, workflow, error, extra=extra)
+        if details["is_mistake"]:
+            logger.error("run %s of %s stopped: %s: %s", run, workflow, STOPPED, error, extra=extra)
+        else:
+            logger.error("run %s of %s failed: %s", run, workflow, error, extra=extra)
     elif event.name == "run_diverged":
         logger.error("run %s of %s: this code does not fit its history: %s", run, workflow, error, extra=extra)
+    elif event.name == "run_mistaken":
+        text = "run %s of %s: a mistake in the code, tried again at %s: %s"
+        logger.error(text, run, workflow, f"{details['retry_at']:%H:%M:%S}", error, extra=extra)
     else:
         what = "step" if event.name == "step_failed" else "rollback handler of"
         then = f"tried again at {details['retry_at']:%H:%M:%S}" if details["will_retry"] else "not tried again"

@@ -49,6 +49,10 @@ class WorkflowDefinition(Protocol):
     def is_async(self) -> bool:
         """Whether the function is a coroutine function."""
 
+    @property
+    def mistakes(self) -> tuple[type[Exception] | str, ...] | None:
+        """The classes of errors that are mistakes in its code, or their dotted paths; None for those of the settings."""
+
 
 class UnknownWorkflowError(KeyError):
     """No workflow has this name; `nearest` are the names most like it."""

@@ -8,7 +8,8 @@ The `sender` is `durable.signals.Durable` unless a module says otherwise. The ke
 
 - `run_changed`: `run` (id), `workflow`, `state`, `previous` (states as text; `previous` is "" for a new run).
 - `run_completed`: `run`, `workflow`.
-- `run_failed`: `run`, `workflow`, `error` (`ErrorInfo`: type, message, traceback).
+- `run_failed`: `run`, `workflow`, `error` (`ErrorInfo`: type, message, traceback), `is_mistake`: whether a mistake in the
+  workflow's code has stopped the run, so that nothing was undone.
 - `step_failed`: `run`, `workflow`, `location`, `attempt` (from 1), `retries_left`, `will_retry`, `retry_at` (aware, None
   without a retry), `error` (`ErrorInfo`). Sent for each failed attempt.
 - `rollback_failed`: `run`, `workflow`, `location` (of the step whose handler failed), `attempt`, `retries_left`,

@@ -26,7 +26,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "drivers": (("drivers",), ("core",)),
     "context": (("context",), ("drivers", "core", "foundation")),
     "foundation": (
-        ("conf", "registry", "signals", "observers", "ids", "codec", "crypto", "moments", "async_calls"),
+        ("conf", "mistakes", "registry", "signals", "observers", "ids", "codec", "crypto", "moments", "async_calls"),
         ("core",),
     ),
     "models": (("models", "querysets", "migrations"), ("core", "foundation")),

@@ -28,6 +28,7 @@ from durable.core.errors import (
 )
 from durable.core.journal import Node
 from durable.core.location import escape, join
+from durable.core.mistakes import is_mistake
 from durable.core.results import Failure, RaceResult, failure_of, with_failure
 from durable.core.scope import Branch, Scope
 
@@ -154,7 +155,10 @@ class _Fork:
         except CONTRACT_ERRORS as error:
             self._ended(branch, error)
         except Exception as error:
-            self._failed(name, branch, error)
+            if is_mistake(error, self.scope.environment.mistakes):
+                self._mistaken(branch, error)
+            else:
+                self._failed(name, branch, error)
         except BaseException:
             # An async branch is cancelled through its task. If not by this race, then by something around it.
             if not branch.is_lost:
@@ -194,6 +198,15 @@ class _Fork:
                     error=[info.type, info.message, info.traceback],
                     origins=list(failure.origins) if failure else [],
                 )
+
+    def _mistaken(self, branch: Branch, error: Exception) -> None:
+        """The branch has not failed: once its code is mended it goes on. So the pass ends, and the other branches with it."""
+        if branch.is_cancelled():
+            return
+        with self.journal.lock:
+            if self.journal.poison is None:
+                self.journal.poison = error
+        self._ended(branch, error)
 
     def _ended(self, branch: Branch, ending: BaseException) -> None:
         if branch.is_lost:

@@ -217,7 +217,8 @@ class RunRecord:
     - `request`: see `Request`. `outcome`: the state in which a rollback will end, "" when none is under way.
     - `origins`: the locations of the failures that made the run fail, for recover.
     - `generations`: for steps that were compensated and run again, how often; part of their idempotency keys.
-    - `diverged_at`: since when the code at hand does not fit, within the grace period.
+    - `diverged_at`: since when the code at hand does not fit or has a mistake, within the grace period; of a failed run,
+      that a mistake in the code has stopped it.
     - `seed`, `began_at`: of a run that goes on with another's history, the id and the moment that its deterministic draws
       and times start from; "" and None: its own.
     """

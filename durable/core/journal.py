@@ -24,7 +24,7 @@ from durable.core.entries import (
     RunRecord,
     Status,
 )
-from durable.core.errors import DurableError, PassAborted
+from durable.core.errors import PassAborted
 from durable.core.formats import is_readable
 from durable.core.inbox import Claims
 
@@ -44,6 +44,10 @@ class Environment(Protocol):
 
     worker: str
     short_sleep: float
+    #: In seconds, 0 for none: how long an attempt of a step may take that does not say it.
+    step_timeout: float
+    #: The classes of errors of workflow code that are mistakes in it, see `durable.core.mistakes`.
+    mistakes: tuple[type[Exception], ...]
 
     def now(self) -> datetime:
         """The moment, aware."""
@@ -114,7 +118,8 @@ class Journal:
         self.environment = environment
         self.lock = threading.RLock()
         self.root = Node("")
-        self.poison: DurableError | None = None
+        #: A fault of the code, which code that catches it must not go on after.
+        self.poison: Exception | None = None
         #: A commit was not answered: nobody knows what the history is, and nothing may be built on it any more.
         self.is_lost = False
         self.request = run.request

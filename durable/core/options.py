@@ -8,16 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from enum import Enum
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal
 
 from durable.core.duration import Duration, seconds
+from durable.core.signatures import check_call
 
 __all__ = ["DEFAULTS", "StepOptions", "handler_name", "options_of", "resolve_name", "retry_delay"]
 
 Backoff = Literal["exponential", "linear", "constant"]
 _BACKOFFS = ("exponential", "linear", "constant")
+
+
+class Unset(Enum):
+    """An option that was not given, where None has a meaning of its own."""
+
+    UNSET = "the setting's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +36,8 @@ class StepOptions:
     - `retry_backoff_base`, `retry_backoff_max`, `backoff`: the delay after the n-th attempt is base * 2**n
       ("exponential"), base * n ("linear") or base ("constant"), and no more than the maximum. The run is parked meanwhile.
     - `retry_if`: a function of the exception; False fails the step at once, as CriticalError does.
-    - `timeout`: how long one attempt may take; 0 for no limit. It fails the step for good, unless `retry_on_timeout`.
+    - `timeout`: how long one attempt may take; 0 for no limit, by default what the setting STEP_TIMEOUT says. It fails the
+      step for good, unless `retry_on_timeout`.
     - `ephemeral`: the result is committed with the next commit of the run; a crash before that repeats the step.
     - `atomic`: what the function writes to durable's database and the step's record are one commit.
     - `rollback`: `handler(rollback, output)`, which undoes the step when the run fails; a function at the top level of a module.
@@ -39,7 +48,7 @@ class StepOptions:
     retry_backoff_max: Duration = 30.0
     backoff: Backoff = "exponential"
     retry_if: Callable[[Exception], bool] | None = None
-    timeout: Duration = 30.0
+    timeout: Duration | Unset = Unset.UNSET
     retry_on_timeout: bool = False
     ephemeral: bool = False
     atomic: bool = False
@@ -50,6 +59,8 @@ class StepOptions:
             raise ValueError(f"max_retries must be a whole number of at least 0, not {self.max_retries!r}")
         for name in ("retry_backoff_base", "retry_backoff_max", "timeout"):
             value = getattr(self, name)
+            if value is Unset.UNSET:
+                continue
             if type(value) is not float or not 0 <= value < math.inf:
                 object.__setattr__(self, name, seconds(0 if value is None else value, name))
         if self.backoff not in _BACKOFFS:
@@ -59,10 +70,9 @@ class StepOptions:
         if self.rollback is not None:
             handler_name(self.rollback)
 
-    @property
-    def timeout_seconds(self) -> float:
-        """The timeout as a number."""
-        return float(self.timeout)  # type: ignore[arg-type]  # normalised in __post_init__
+    def timeout_or(self, default: float) -> float:
+        """The timeout in seconds, 0 for none; `default` where the step does not say it."""
+        return default if self.timeout is Unset.UNSET else float(self.timeout)  # type: ignore[arg-type]  # normalised in __post_init__
 
 
 DEFAULTS = StepOptions()
@@ -107,7 +117,8 @@ def retry_delay(options: StepOptions, attempt: int) -> float:
 def handler_name(handler: Callable[..., Any]) -> str:
     """The importable name, "module:qualname", under which a rollback handler is recorded.
 
-    Raises TypeError for what no other process could import: a lambda, a closure, a bound method.
+    Raises TypeError for what no other process could import (a lambda, a closure, a bound method), and for what cannot be
+    called as `handler(rollback, output)`.
     """
     module = getattr(handler, "__module__", None)
     qualname = getattr(handler, "__qualname__", "")
@@ -121,6 +132,7 @@ def handler_name(handler: Callable[..., Any]) -> str:
             f"a rollback handler must be a function at the top level of a module, {handler!r} is not: it is recorded "
             "by name, so that another process can compensate. Name it with def, and let the step return what it needs"
         )
+    check_call("compensation, as handler(rollback, output),", handler, (None, None))
     return name
 
 

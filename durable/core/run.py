@@ -27,6 +27,7 @@ from durable.core.errors import (
 from durable.core.formats import cannot_read
 from durable.core.journal import Event, Journal
 from durable.core.location import unescape, waiting_text
+from durable.core.mistakes import STOPPED, TRYING_AGAIN, described, is_mistake
 from durable.core.results import failure_of
 from durable.core.rollback import RollbackFailed, has_compensation, roll_back
 from durable.core.scope import Scope
@@ -38,7 +39,7 @@ _MAX_DOING = 300  # characters of what branches are at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPolicy:
-    """The limits of a pass. `divergence_grace` is in seconds: so long, code that does not fit is waited for."""
+    """The limits of a pass. `divergence_grace` is in seconds: so long, code is waited for that fits and has no mistake."""
 
     max_crashes: int = 5
     divergence_grace: float = 0.0
@@ -96,6 +97,8 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     except CONTRACT_ERRORS as error:
         return (yield from _fail(journal, error, may_compensate=False))
     except Exception as error:
+        if is_mistake(error, journal.environment.mistakes):
+            return (yield from _mistaken(journal, error, policy))
         return (yield from _fail(journal, error, may_compensate=True))
     try:
         return (yield from _complete(journal, output))
@@ -174,7 +177,33 @@ def _honour(journal: Journal, request: str) -> Operation:
 
 
 def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy) -> Operation:
-    """In a rolling deploy another worker's code may still fit: try again for a while before the run stops.
+    """The code does not fit the history: wait for other code, then stop."""
+    info = ErrorInfo.of(error)
+    waits = f"the code of this worker does not fit the history, trying again until the grace period ends: {error}"
+    outcome = yield from _wait_for_other_code(journal, Event("run_diverged", {"error": info}), waits, policy)
+    if outcome is not None:
+        return outcome
+    if journal.run.state == RunState.ROLLING_BACK:
+        return (yield from _stop_compensating(journal, info, "compensation stopped"))
+    return (yield from _fail(journal, error, may_compensate=False))
+
+
+def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operation:
+    """The code has a mistake: wait for other code, then stop, with nothing undone and no failure to be reset."""
+    info, what = ErrorInfo.of(error), described(error)
+    event = Event("run_mistaken", {"error": info})
+    outcome = yield from _wait_for_other_code(journal, event, f"{TRYING_AGAIN}: {what}", policy)
+    if outcome is not None:
+        return outcome
+    now = journal.environment.now()
+    patch = _released(RunState.FAILED, error=info, origins=[], wake_at=None, finished_at=now, request="")
+    yield Save(patch | {"diverged_at": journal.run.diverged_at or now, "summary": f"stopped: {what}: {STOPPED}"})
+    _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)
+    return PassOutcome(state=RunState.FAILED, error=info)
+
+
+def _wait_for_other_code(journal: Journal, event: Event, summary: str, policy: PassPolicy) -> Operation:
+    """In a rolling deploy another worker's code may still be right: try again for a while, or None once that is over.
 
     What the wrong code noted and did not commit is forgotten, as in a crash: the history must fit the right code.
     """
@@ -182,18 +211,14 @@ def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy)
     now = journal.environment.now()
     since = journal.run.diverged_at or now
     waited = (now - since).total_seconds()
-    is_compensating = journal.run.state == RunState.ROLLING_BACK
     if waited >= policy.divergence_grace:
-        if is_compensating:
-            return (yield from _stop_compensating(journal, ErrorInfo.of(error), "compensation stopped"))
-        return (yield from _fail(journal, error, may_compensate=False))
+        return None
     delay = min(max(policy.divergence_retry, waited / 4), policy.divergence_grace - waited + 1)
     wake_at = now + timedelta(seconds=delay)
-    summary = f"the code of this worker does not fit the history, trying again until the grace period ends: {error}"
-    state = RunState.ROLLING_BACK if is_compensating else RunState.SLEEPING
+    state = RunState.ROLLING_BACK if journal.run.state == RunState.ROLLING_BACK else RunState.SLEEPING
     patch = _released(state, wake_at=wake_at, summary=summary, diverged_at=since)
     yield Save(patch, park_signal=journal.run.signal)
-    journal.environment.emit(Event("run_diverged", {"error": ErrorInfo.of(error), "retry_at": wake_at}))
+    journal.environment.emit(Event(event.name, {**event.details, "retry_at": wake_at}))
     _tell(journal, state)
     return PassOutcome(state=state, wake_at=wake_at)
 
@@ -232,7 +257,7 @@ def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operat
             RunState.FAILED, error=info, origins=origins, wake_at=None, finished_at=now, request="", diverged_at=None
         )
     )
-    _tell(journal, RunState.FAILED, "run_failed", error=info)
+    _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=False)
     return PassOutcome(state=RunState.FAILED, error=info)
 
 
@@ -261,7 +286,7 @@ def _compensate(journal: Journal) -> Operation:
     error = run.error if ended == RunState.FAILED else None
     yield Save(_released(ended, error=error, wake_at=None, finished_at=now, outcome="", request="", diverged_at=None))
     if ended == RunState.FAILED:
-        _tell(journal, ended, "run_failed", error=error)
+        _tell(journal, ended, "run_failed", error=error, is_mistake=False)
     else:
         _tell(journal, ended)
     return PassOutcome(state=ended, error=error)
@@ -274,7 +299,7 @@ def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Oper
     summary = f"{problem}: {error}; recover() goes on with it"
     patch = _released(RunState.FAILED, error=info, wake_at=None, finished_at=now, summary=summary, request="")
     yield Save(patch | {"diverged_at": None})
-    _tell(journal, RunState.FAILED, "run_failed", error=info)
+    _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=False)
     return PassOutcome(state=RunState.FAILED, error=info)
 
 

@@ -11,14 +11,13 @@ import random
 import uuid
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 from durable.core.effects import Body, Operation
 from durable.core.entries import Entry, Kind, Request, Status
 from durable.core.errors import (
     BranchCancelled,
     ControlFlow,
-    DurableError,
     EntryInProgressError,
     Evicted,
     HistoryDivergedError,
@@ -29,6 +28,7 @@ from durable.core.errors import (
 from durable.core.formats import unreadable
 from durable.core.journal import Environment, Journal, Node
 from durable.core.location import escape, join, send_segment
+from durable.core.mistakes import is_mistake
 
 __all__ = ["Branch", "Scope"]
 
@@ -111,9 +111,9 @@ class Scope:
     def begin(self, label: str) -> None:
         """Take the scope for one operation. Raises EntryInProgressError while another one runs, and pending signals."""
         if self.busy is not None:
-            self._poison(self._in_progress(self.busy, label))
+            self.poison(self._in_progress(self.busy, label))
         if self.unawaited:
-            self._poison(self._in_progress(next(iter(self.unawaited.values())), label))
+            self.poison(self._in_progress(next(iter(self.unawaited.values())), label))
         if self.signal is not None:
             raise self.signal
         try:
@@ -122,7 +122,7 @@ class Scope:
             self.signal = signal
             raise
         if self.environment.is_in_transaction():
-            self._poison(OpenTransactionError(label))
+            self.poison(OpenTransactionError(label))
         self.busy = label
 
     def announce(self, label: str) -> int:
@@ -217,7 +217,7 @@ class Scope:
                 'to repeat one, use ctx.loop, or number the names (f"send {number}")'
             )
             error.locations = (where,)  # type: ignore[attr-defined]  # for operators
-            self._poison(error)
+            self.poison(error)
         self._used.add(segment)
 
     # -- code against history
@@ -242,22 +242,27 @@ class Scope:
             value = yield Body(self, function, args)
         except PayloadError:
             raise
-        except Exception:
-            self.finish()
+        except Exception as error:
+            self.finish(error)
             raise
         self.finish()
         return value
 
-    def finish(self) -> None:
-        """The scope's code has ended: with a pending signal, an operation under way or an entry not met, raise."""
+    def finish(self, error: Exception | None = None) -> None:
+        """The scope's code has ended, with `error`: with a pending signal, an operation under way or an entry not met, raise.
+
+        A mistake before the end of the history says more than that the history goes on; it stands, as that would.
+        """
         if self.signal is not None:
             raise self.signal
         if self.journal.poison is not None:
             raise self.journal.poison
         if self.busy is not None or self.unawaited:
             running = self.busy or next(iter(self.unawaited.values()))
-            self._poison(self._in_progress(running, "the end of the code"))
+            self.poison(self._in_progress(running, "the end of the code"))
         if self.node.unvisited:
+            if error is not None and is_mistake(error, self.environment.mistakes):
+                self.poison(error)
             left = self.left_over()
             self.diverged(f"the code ended, but the history goes on with {_listed(left)}", *left)
 
@@ -270,14 +275,14 @@ class Scope:
             "ctx.removed(name, kind), or branch on ctx.get_version(name, latest)"
         )
         error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
-        self._poison(error)
+        self.poison(error)
 
     def recorded(self, location: str, what: str, text: str | None) -> Any:
         """The value of codec text that is recorded at `location`. Stops the run where this code cannot read it."""
         try:
             return self.environment.decode(text)
         except PayloadError as error:
-            self._poison(unreadable(location, what, error))
+            self.poison(unreadable(location, what, error))
 
     def _in_progress(self, running: str, started: str) -> EntryInProgressError:
         return EntryInProgressError(
@@ -286,8 +291,8 @@ class Scope:
             "and use ctx.join for concurrency"
         )
 
-    def _poison(self, error: DurableError) -> None:
-        # Code that catches this error must not go on as if nothing had happened.
+    def poison(self, error: Exception) -> NoReturn:
+        """Raise an error that code must not catch and go on as if nothing had happened."""
         if self.journal.poison is None:
             self.journal.poison = error
         raise error

@@ -28,6 +28,7 @@ from durable.core.location import spoken
 from durable.core.options import StepOptions, handler_name, resolve_name, retry_delay
 from durable.core.results import Failure, StepFailure, StepResult, failure_of, with_failure
 from durable.core.scope import Scope
+from durable.core.signatures import check_call
 
 __all__ = ["check_catch", "step", "try_step"]
 
@@ -50,6 +51,8 @@ def step(
         return scope.recorded(entry.location, "the output of the step", entry.output)
     if options.rollback is not None:
         _check_checkpoint(scope, node.location)
+    if entry is None or entry.status != Status.EXHAUSTED:
+        check_call(f'step "{name}"', function, args)
     if entry is None:
         entry = scope.create(node, Kind.STEP)
     attempt = _Attempt(scope, entry, name, args, options)
@@ -178,7 +181,7 @@ class _Attempt:
         assert options.rollback is not None
         return {
             "handler": handler_name(options.rollback),
-            "timeout": options.timeout_seconds,
+            "timeout": options.timeout_or(self.environment.step_timeout),
             "max_retries": options.max_retries,
             "base": options.retry_backoff_base,
             "max": options.retry_backoff_max,
@@ -194,7 +197,7 @@ class _Attempt:
             function,
             self.args,
             self.name,
-            self.options.timeout_seconds,
+            self.options.timeout_or(self.environment.step_timeout),
             info,
             record,
             is_concurrent=self.scope.is_concurrent,

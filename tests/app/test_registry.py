@@ -27,6 +27,7 @@ class Definition:
     function: Callable[..., Any] = one
     queue: str = "default"
     is_async: bool = field(default=False)
+    mistakes: tuple[type[Exception] | str, ...] | None = None
 
 
 def test_a_workflow_is_found_by_its_name() -> None:
@@ -56,6 +57,7 @@ def test_a_name_is_asked_for_only_when_it_is_needed() -> None:
         function = staticmethod(one)
         queue = "default"
         is_async = False
+        mistakes: tuple[type[Exception] | str, ...] | None = None
         label: str | None = None
 
         @property

@@ -1,0 +1,92 @@
+"""Which errors of a workflow's own code are mistakes in that code, and what is said of one.
+
+A mistake says nothing about the run: the code is wrong, as code that does not fit the history is. So nothing is undone
+because of one. What a step's function raises never counts: a step that failed for good is recorded, and its failure stays
+the operation's wherever the code raises it again.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Collection
+from types import FrameType
+from typing import Final
+
+from durable.core.errors import CONTRACT_ERRORS, CriticalError, ErrorInfo, RollbackError
+from durable.core.results import failure_of
+
+__all__ = ["MISTAKES", "STOPPED", "TRYING_AGAIN", "described", "is_mistake"]
+
+#: The classes of mistakes unless a project or a workflow names others; their subclasses count.
+MISTAKES: Final[tuple[type[Exception], ...]] = (
+    NameError,
+    AttributeError,
+    TypeError,
+    LookupError,
+    ImportError,
+    AssertionError,
+    RecursionError,
+    NotImplementedError,
+)
+
+#: How the summary of a run begins that is tried again after a mistake.
+TRYING_AGAIN: Final = "a mistake in the code, trying again until the grace period ends"
+
+#: What there is to say of a run that a mistake has stopped.
+STOPPED: Final = "a mistake in the code: nothing was undone; fix the code, deploy, then recover"
+_PYTHON: Final = sysconfig.get_paths()["stdlib"] + os.sep
+
+
+def is_mistake(error: Exception, mistakes: Collection[type[Exception]]) -> bool:
+    """Whether an error that left workflow code is one of the classes `mistakes`, or durable's refusal of a call.
+
+    CriticalError and RollbackError, whose subclasses may be of such a class too, are raised to fail the run. Without any
+    class there are no mistakes.
+    """
+    if (
+        not mistakes
+        or failure_of(error) is not None
+        or isinstance(error, (*CONTRACT_ERRORS, CriticalError, RollbackError))
+    ):
+        return False
+    return isinstance(error, tuple(mistakes)) or _is_refusal(error)
+
+
+def described(error: Exception) -> str:
+    """What the mistake is, and where it arose."""
+    info, place = ErrorInfo.of(error), _place(error)
+    return f"{info} ({place})" if place else str(info)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether durable's own code found fault with how it was called: an unknown option, a name that is too long."""
+    frames = _frames(error)
+    return isinstance(error, TypeError | ValueError) and bool(frames) and _is_durables(frames[-1][0])
+
+
+def _place(error: Exception) -> str:
+    """Where the application's code, or else what it called, went wrong; "" if it did not come to that."""
+    others = [each for each in reversed(_frames(error)) if not _is_durables(each[0])]
+    for frame, line in sorted(others, key=lambda each: _is_pythons(each[0])):
+        return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}, line {line}"
+    return ""
+
+
+def _frames(error: Exception) -> list[tuple[FrameType, int]]:
+    """The frames that the error has passed through, the one where it arose last, each with its line."""
+    found = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        found.append((traceback.tb_frame, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return found
+
+
+def _is_durables(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "durable"
+
+
+def _is_pythons(frame: FrameType) -> bool:
+    path = frame.f_code.co_filename
+    return path.startswith("<frozen ") or (path.startswith(_PYTHON) and "site-packages" not in path)

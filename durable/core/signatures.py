@@ -1,0 +1,43 @@
+"""Whether a function can be called with the arguments at hand, found out without calling it.
+
+Asked before each attempt of a step, so the answer for plain functions is a comparison of numbers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Final
+
+__all__ = ["check_call"]
+
+_VARARGS: Final = inspect.CO_VARARGS
+
+
+def check_call(what: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Raise TypeError if `function` cannot take `args`, by position. `what` says who calls, for the message.
+
+    The signature is the function's own: a decorator that passes on whatever it gets may also add arguments. What has no
+    signature, such as many builtins, is let pass.
+    """
+    if type(function) is FunctionType and _fits(function, len(args)):
+        return
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", None) or repr(function)
+        given = f"{len(args)} argument{'' if len(args) == 1 else 's'}"
+        raise TypeError(f"{what} cannot call {name}{signature} with {given}: {error}") from None
+
+
+def _fits(function: FunctionType, count: int) -> bool:
+    code = function.__code__
+    required = code.co_argcount - len(function.__defaults__ or ())
+    if count < required or (count > code.co_argcount and not code.co_flags & _VARARGS):
+        return False
+    return code.co_kwonlyargcount == 0 or len(function.__kwdefaults__ or ()) >= code.co_kwonlyargcount

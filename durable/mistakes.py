@@ -1,0 +1,62 @@
+"""The classes of errors that are mistakes in a workflow's code: those of the workflow, or those of the settings."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from durable.conf import conf
+
+if TYPE_CHECKING:
+    from durable.registry import WorkflowDefinition
+
+__all__ = ["Mistakes", "check_mistakes", "error_classes", "mistakes_of"]
+
+#: Exception classes, or the dotted paths of such.
+Mistakes = Iterable[type[Exception] | str]
+
+
+def mistakes_of(definition: WorkflowDefinition | None) -> tuple[type[Exception], ...]:
+    """The classes that count for runs of this workflow. Raises ImproperlyConfigured for a path that leads to none."""
+    given = None if definition is None else definition.mistakes
+    return error_classes(tuple(conf.MISTAKES) if given is None else given)
+
+
+@lru_cache(maxsize=256)
+def error_classes(given: tuple[Any, ...]) -> tuple[type[Exception], ...]:
+    """The classes that are given, or named. Raises ImproperlyConfigured for what is no class of an exception."""
+    return tuple(_error_class(each) for each in given)
+
+
+def check_mistakes(given: Mistakes | None) -> tuple[type[Exception] | str, ...] | None:
+    """What a workflow says are mistakes, if it can be that. Raises TypeError; paths are followed once they are needed."""
+    if given is None:
+        return None
+    classes = () if isinstance(given, str | type) else tuple(given)
+    if isinstance(given, str | type) or not all(isinstance(each, str) or _is_error_class(each) for each in classes):
+        raise TypeError(
+            f"mistakes is a tuple of classes of exceptions, or of their dotted paths, not {given!r}: write "
+            "mistakes=(KeyError,), and mistakes=() for none"
+        )
+    return classes
+
+
+def _error_class(each: Any) -> type[Exception]:
+    found = each
+    if isinstance(each, str):
+        try:
+            found = import_string(each) if "." in each else getattr(builtins, each, None)
+        except ImportError as error:
+            raise ImproperlyConfigured(f"MISTAKES names {each!r}, which cannot be imported: {error}") from error
+    if not _is_error_class(found):
+        raise ImproperlyConfigured(f"MISTAKES lists {each!r}, which is no class of an exception")
+    return found  # type: ignore[no-any-return]  # found by name, and looked at
+
+
+def _is_error_class(each: Any) -> bool:
+    return isinstance(each, type) and issubclass(each, Exception)
