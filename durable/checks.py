@@ -181,6 +181,7 @@ _WANTED: Mapping[str, _Wanted] = {
         "seconds above 0, a timedelta, None, or a dict of them by state and workflow",
     ),
     "API_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
+    "STATEMENT_TIMEOUT": _DURATION,
     "METRICS_TOKEN": (lambda value: isinstance(value, str), 'a text, or ""'),
     "REDACT": (lambda value: isinstance(value, str), 'the dotted path of a function, or ""'),
 }

@@ -48,6 +48,8 @@ class Values:
       transaction mode.
     - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
       workflow (`durable.retention.Policy.of`).
+    - `STATEMENT_TIMEOUT`: how long PostgreSQL may work on one statement of a list, a search or a page of the admin, of
+      REST and of the command line; 0 for no limit. Runs and verbs are not concerned.
     - `METRICS_TOKEN`: the bearer token with which Prometheus may read `durable.metrics.urls`; "" for none.
     - `REDACT`: the dotted path of `redact(workflow, field, value)`, which returns what operators may see of a payload
       (`durable.inspection.payloads`); "" shows all of it to those who may see payloads.
@@ -75,12 +77,22 @@ class Values:
     RETENTION: float | Mapping[str, Any] | None = None
     API_RUNS: str | None = None
     REDACT: str = ""
+    STATEMENT_TIMEOUT: float = 10.0
     METRICS_TOKEN: str = ""
 
 
 #: The settings that are durations, or may be one, and so may be given as `timedelta`.
 DURATIONS = frozenset(
-    {"SHORT_SLEEP", "LEASE", "SWEEP_INTERVAL", "POLL_INTERVAL", "DIVERGENCE_GRACE", "STEP_TIMEOUT", "RETENTION"}
+    {
+        "SHORT_SLEEP",
+        "LEASE",
+        "SWEEP_INTERVAL",
+        "POLL_INTERVAL",
+        "DIVERGENCE_GRACE",
+        "STEP_TIMEOUT",
+        "RETENTION",
+        "STATEMENT_TIMEOUT",
+    }
 )
 
 

@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
@@ -18,6 +19,8 @@ from durable.admin.access import may
 from durable.admin.keys import as_key
 from durable.audit import PERMISSIONS, Outcome
 from durable.conf import conf
+from durable.inspection import StatementTimeoutError, reading
+from durable.inspection.words import sentence
 from durable.models import OperatorAction
 from durable.templatetags.durable_admin import moment
 
@@ -110,7 +113,19 @@ class OperatorActionAdmin(_ModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The list, under its own name: there is nothing to select."""
-        return super().changelist_view(request, {"title": "Operator actions", **(extra_context or {})})
+        try:
+            with reading():
+                response: Any = super().changelist_view(request, {"title": "Operator actions", **(extra_context or {})})
+                # the rows are read while the page is made
+                return response.render() if isinstance(response, TemplateResponse) else response
+        except StatementTimeoutError as error:
+            context = {
+                **self.admin_site.each_context(request),
+                "opts": self.opts,
+                "title": "The database took too long",
+                "why": sentence(error),
+            }
+            return TemplateResponse(request, "durable/admin/denied.html", context, status=503)
 
     @admin.display(description="when")
     def when(self, action: OperatorAction) -> str:

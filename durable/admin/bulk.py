@@ -15,7 +15,7 @@ from durable.admin.verbs import BULK, VERBS
 from durable.audit import acting_as
 from durable.conf import conf
 from durable.ids import new_id
-from durable.inspection import Filtered, RunFilter, searched
+from durable.inspection import Filtered, RunFilter, reading, searched
 from durable.models import Run
 from durable.operations import bulk
 
@@ -54,7 +54,8 @@ def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
                 return _do(admin, request, name, selection, form.cleaned_data, is_ticked=is_ticked)
             except acting.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
-    eligibility = bulk.eligible(name, selection)
+    with reading():
+        eligibility = bulk.eligible(name, selection)
     found = Run.objects.using(conf.DATABASE).only("id", "workflow", "state", "created_at").in_bulk(eligibility.shown)
     context = {
         "title": f"{verb.title}: {'all runs of a filter' if 'all' in request.POST else 'runs'}",
@@ -106,7 +107,10 @@ def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
 def _wanted(posted: QueryDict) -> RunFilter | None:
     """The filter; None if it has a mistake: what is left without the wrong part would select other runs."""
     form = FilterForm(QueryDict(posted.get("filter", "").removeprefix("?")))
-    return searched(form.search, form.wanted()) if form.is_valid() else None
+    if not form.is_valid():
+        return None
+    with reading():
+        return searched(form.search, form.wanted())
 
 
 def _again(admin: RunAdmin, request: HttpRequest, why: str) -> HttpResponse:

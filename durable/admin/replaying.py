@@ -16,6 +16,7 @@ from durable.audit import acting_as
 from durable.core.errors import EntryNotFoundError
 from durable.core.location import spoken
 from durable.ids import new_id
+from durable.inspection import reading
 from durable.models import Run
 from durable.replay import ReplayPlan
 
@@ -63,7 +64,8 @@ def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
 
 def _plan(run: Run, location: str) -> ReplayPlan:
     try:
-        return operations.plan_replay(run.id, location)
+        with reading():
+            return operations.plan_replay(run.id, location)
     except EntryNotFoundError as error:
         raise Http404(str(error)) from error
 

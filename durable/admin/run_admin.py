@@ -14,7 +14,8 @@ from django.urls import URLPattern, URLResolver, path, reverse
 
 from durable.admin import access, acting, bulk, list_page, overview, replaying, run_page, sending, step_page
 from durable.admin.keys import as_key
-from durable.inspection.words import printable
+from durable.inspection.time_limit import StatementTimeoutError, reading
+from durable.inspection.words import printable, sentence
 from durable.models import Run
 
 __all__ = ["RunAdmin"]
@@ -32,7 +33,7 @@ _EXPIRED = "Your session has ended. Nothing was done: log in, and do it again."
 class RunAdmin(_ModelAdmin):
     """Runs: to be seen with `view_run`, and changed by verbs alone, each with its own permission."""
 
-    search_fields = ["id"]  # the box of the list; `inspection.searched` says what it means
+    search_fields = ()  # the list has a box of its own; Django's autocomplete would read the whole table
 
     # -- who may come
 
@@ -79,7 +80,8 @@ class RunAdmin(_ModelAdmin):
 
         def read(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             access.demand(request, "view_run")
-            return view(self, request, *args, **kwargs)
+            with reading():
+                return view(self, request, *args, **kwargs)
 
         return self._inside(view, read)
 
@@ -99,6 +101,9 @@ class RunAdmin(_ModelAdmin):
                 return self.page(request, "denied", {"title": "Not allowed", "why": str(denied)}, status=403)
             except Http404 as missing:
                 return self.page(request, "denied", {"title": "Not found", "why": str(missing)}, status=404)
+            except StatementTimeoutError as error:
+                context = {"title": "The database took too long", "why": sentence(error)}
+                return self.page(request, "denied", context, status=503)
 
         guarded = self.admin_site.admin_view(told)
 

@@ -17,6 +17,7 @@ from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions, status
 
 from durable.api.wire import BodyTooLargeError
+from durable.conf import conf
 from durable.core.errors import (
     DurableError,
     EntryNotFoundError,
@@ -29,6 +30,7 @@ from durable.core.errors import (
     StaleRunError,
 )
 from durable.inspection.keys import InvalidCursorError
+from durable.inspection.time_limit import StatementTimeoutError, is_statement_timeout
 from durable.operations.idempotency import KeyReusedError
 
 __all__ = ["CONTENT_TYPE", "MAX_FAULTS", "TITLES", "Problem", "ProblemError", "problem_of", "shortened"]
@@ -61,6 +63,7 @@ TITLES: Final = {
     "run-ended": "The run has ended without an answer",
     "run-moved-on": "The run has moved on since you looked at it",
     "run-not-found": "There is no such run",
+    "statement-timeout": "The database took too long",
     "throttled": "Too many requests",
     "too-many-streams": "Too many streams are open",
     "unknown-workflow": "There is no such workflow",
@@ -107,6 +110,8 @@ def problem_of(error: Exception, challenge: str | None = None) -> Problem | None
         return _unauthenticated(error, challenge)
     if isinstance(error, ProblemError):
         return error.problem
+    if is_statement_timeout(error):
+        error = StatementTimeoutError(conf.STATEMENT_TIMEOUT)
     for kind, make in _PROBLEMS:
         if isinstance(error, kind):
             return make(error)
@@ -147,6 +152,10 @@ def _transition(error: InvalidTransitionError) -> Problem:
 def _moved_on(error: StaleRunError) -> Problem:
     members = {"state": error.state, "action": error.action}
     return Problem(code="run-moved-on", status=409, detail=_sentence(error), members=members)
+
+
+def _took_too_long(error: StatementTimeoutError) -> Problem:
+    return Problem(code="statement-timeout", status=503, detail=_sentence(error), headers={"Retry-After": "60"})
 
 
 def _throttled(error: exceptions.Throttled) -> Problem:
@@ -204,6 +213,7 @@ _PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Call
     (PayloadError, _as("payload-refused", status.HTTP_422_UNPROCESSABLE_ENTITY, "what", "path")),
     (KeyReusedError, _as("idempotency-key-reused", status.HTTP_422_UNPROCESSABLE_ENTITY)),
     (DurableError, _as("refused", status.HTTP_409_CONFLICT)),
+    (StatementTimeoutError, _took_too_long),
     (InvalidCursorError, _as("invalid-cursor", status.HTTP_400_BAD_REQUEST)),
     (BodyTooLargeError, _as("body-too-large", status.HTTP_413_REQUEST_ENTITY_TOO_LARGE)),
     (RequestDataTooBig, _as("body-too-large", status.HTTP_413_REQUEST_ENTITY_TOO_LARGE)),

@@ -17,7 +17,7 @@ from durable.cli.exits import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
-from durable.inspection import Workers, findings, how_to_migrate, look_at_workers, missing_migrations
+from durable.inspection import Workers, findings, how_to_migrate, look_at_workers, missing_migrations, reading
 from durable.inspection.words import plural, relative, span
 from durable.process import DATABASE_TROUBLE
 
@@ -150,7 +150,8 @@ def _sweep() -> Diagnosis:
 
 def _attention(workers: Workers) -> Iterator[Diagnosis]:
     """What the runs need. Redis has been told of already."""
-    found = [each for each in findings(timezone.now(), workers) if each.kind != "redis"]
+    with reading():
+        found = [each for each in findings(timezone.now(), workers) if each.kind != "redis"]
     for each in found:
         yield Diagnosis(
             kind=each.kind,

@@ -14,7 +14,7 @@ from durable.cli.subcommand import found_run
 from durable.conf import conf
 from durable.core.entries import ENDED, RunState
 from durable.core.location import spoken
-from durable.inspection import explain
+from durable.inspection import explain, reading
 from durable.inspection.progress import progress_of
 from durable.models import Entry, Run
 
@@ -28,13 +28,13 @@ def follow(run: Run, output: Output, interval: float) -> int:
     seen, revision, told = _entries(run), "", _told(run, timezone.now())
     while run.state not in ENDED:
         time.sleep(interval)
-        run = found_run(run.id)
         now = timezone.now()
-        newest = progress_of(run).revision
-        if newest == revision:
-            continue
-        revision = newest
-        entries = _entries(run)
+        with reading():
+            run = found_run(run.id)
+            newest = progress_of(run).revision
+            if newest == revision:
+                continue
+            revision, entries = newest, _entries(run)
         for location, (status, attempts) in _changes(seen, entries):
             _print_entry(output, now, location, status, attempts)
         seen = entries

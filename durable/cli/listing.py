@@ -16,7 +16,16 @@ from durable.cli.exits import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.core.entries import RunState
-from durable.inspection import InvalidCursorError, RunFilter, RunPage, explain, list_runs, searched, shown_error
+from durable.inspection import (
+    InvalidCursorError,
+    RunFilter,
+    RunPage,
+    explain,
+    list_runs,
+    reading,
+    searched,
+    shown_error,
+)
 from durable.inspection.words import relative
 from durable.models import Run
 
@@ -60,7 +69,8 @@ def _list(options: Namespace, output: Output) -> int:
     limit = options.limit if options.limit is not None else (SHOWN if output.format == "table" else None)
     if limit is not None and limit < 1:
         raise CommandError(f"--limit must be at least 1, not {limit}", returncode=Exit.USAGE)
-    wanted = searched(options.search, _filter(options))
+    with reading():
+        wanted = searched(options.search, _filter(options))
     try:
         _print(output, wanted, options.cursor, limit)
     except InvalidCursorError as error:
@@ -71,7 +81,7 @@ def _list(options: Namespace, output: Output) -> int:
 def _print(output: Output, wanted: RunFilter, cursor: str | None, limit: int | None) -> None:
     now = timezone.now()
     if output.format == "table":
-        _table(output, list_runs(wanted, cursor=cursor, limit=limit or SHOWN), now)
+        _table(output, _page(wanted, cursor, limit or SHOWN), now)
         return
     for run in islice(_all(wanted, cursor), limit):
         if output.format == "ids":
@@ -97,11 +107,16 @@ def _filter(options: Namespace) -> RunFilter:
 
 def _all(wanted: RunFilter, cursor: str | None) -> Iterator[Run]:
     while True:
-        page = list_runs(wanted, cursor=cursor, limit=PAGE)
+        page = _page(wanted, cursor, PAGE)
         yield from page.runs
         cursor = page.next_cursor
         if cursor is None:
             return
+
+
+def _page(wanted: RunFilter, cursor: str | None, limit: int) -> RunPage:
+    with reading():
+        return list_runs(wanted, cursor=cursor, limit=limit)
 
 
 def _table(output: Output, page: RunPage, now: datetime) -> None:

@@ -15,6 +15,7 @@ from durable.cli.arguments import add_acting, add_confirming, add_format, confir
 from durable.cli.exits import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
+from durable.inspection import reading
 from durable.operations.attribution import REFUSALS
 from durable.replay import ReplayPlan
 
@@ -38,7 +39,8 @@ def _replay(options: Namespace, output: Output) -> int:
     if options.in_place and options.new_id:
         raise CommandError("--in-place makes no new run: leave out --id", returncode=Exit.USAGE)
     try:
-        plan = operations.plan_replay(options.id, options.location)
+        with reading():
+            plan = operations.plan_replay(options.id, options.location)
         if options.dry_run:
             _print_plan(output, plan, in_place=options.in_place)
             return Exit.REFUSED if plan.refusals_of(in_place=options.in_place) else Exit.OK

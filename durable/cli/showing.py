@@ -27,6 +27,7 @@ from durable.inspection import (
     history_tree,
     payload,
     pretty,
+    reading,
     shown_error,
     shown_traceback,
 )
@@ -57,15 +58,16 @@ def _configure_show(parser: ArgumentParser) -> None:
 
 
 def _show(options: Namespace, output: Output) -> int:
-    run, now = found_run(options.id), timezone.now()
-    page = history_tree(run.id, start=options.start, only_failed=options.failed)
-    if output.format == "json":
-        output.json(_shown_data(run, page, now, with_payloads=options.payloads))
-    else:
-        _print_run(output, run, now)
-        if options.payloads:
-            _print_payloads(output, run)
-        _print_history(output, run, page)
+    with reading():
+        run, now = found_run(options.id), timezone.now()
+        page = history_tree(run.id, start=options.start, only_failed=options.failed)
+        if output.format == "json":
+            output.json(_shown_data(run, page, now, with_payloads=options.payloads))
+        else:
+            _print_run(output, run, now)
+            if options.payloads:
+                _print_payloads(output, run)
+            _print_history(output, run, page)
     if options.follow:
         return follow(run, output, options.interval.total_seconds())
     return Exit.OK
@@ -159,12 +161,13 @@ def _configure_why(parser: ArgumentParser) -> None:
 def _why(options: Namespace, output: Output) -> int:
     status: int = Exit.OK
     for run_id in given_ids(options.ids):
-        run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first()
-        if run is None:
+        with reading():
+            run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first()
+            explanation = None if run is None else explain_fully(run, timezone.now())
+        if run is None or explanation is None:
             output.complain(f'there is no run "{run_id}"')
             status = Exit.REFUSED
             continue
-        explanation = explain_fully(run, timezone.now())
         if output.format == "json":
             output.json(_why_data(run, explanation))
         else:

@@ -28,6 +28,7 @@ from durable.inspection.runs import (
 from durable.inspection.schema import how_to_migrate, missing_migrations
 from durable.inspection.selection import Filtered
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
+from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.inspection.timeline import Lane, Shape, Timeline, timeline
 from durable.inspection.tree import Node, TreePage, history_tree
 from durable.inspection.verbs import possible_verbs
@@ -53,6 +54,7 @@ __all__ = [
     "RunFilter",
     "RunPage",
     "Shape",
+    "StatementTimeoutError",
     "Throughput",
     "Timeline",
     "TreePage",
@@ -83,6 +85,7 @@ __all__ = [
     "possible_verbs",
     "pretty",
     "progress_of",
+    "reading",
     "redacted",
     "searched",
     "shown_error",

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
-__all__ = ["either", "moment", "plural", "printable", "relative", "shortened", "span", "until"]
+__all__ = ["either", "moment", "plural", "printable", "relative", "sentence", "shortened", "span", "until"]
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
@@ -72,3 +72,9 @@ def shortened(text: str, length: int = 300) -> str:
     """`text` in at most `length` characters, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= length else f"{line[: length - 1]}…"
+
+
+def sentence(error: BaseException) -> str:
+    """The error's text as a sentence."""
+    text = str(error)
+    return text[:1].upper() + text[1:].removesuffix(".") + "."

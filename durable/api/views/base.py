@@ -22,6 +22,8 @@ from durable.api.schema import Description
 from durable.api.serializers.strict import Form
 from durable.api.throttling import READ, Throttle
 from durable.api.wire import JSONParser, JSONRenderer, Negotiation
+from durable.conf import conf
+from durable.inspection.time_limit import is_statement_timeout, reading
 from durable.models import Run
 
 __all__ = ["View", "link"]
@@ -42,6 +44,8 @@ class View(APIView):
 
     #: The permissions that reading needs.
     reads_with: ClassVar[tuple[str, ...]] = ("view_run",)
+    #: Whether a GET may wait for something to happen.
+    waits: ClassVar[bool] = False
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
@@ -50,6 +54,13 @@ class View(APIView):
         for alias in connections:
             view = transaction.non_atomic_requests(using=alias)(view)
         return view
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Answer, with a limit for each statement of what only reads and does not wait."""
+        if request.method not in ("GET", "HEAD") or self.waits:
+            return super().dispatch(request, *args, **kwargs)
+        with reading():
+            return super().dispatch(request, *args, **kwargs)
 
     def get_authenticators(self) -> list[Any]:
         """How somebody is recognised: as the host says."""
@@ -94,6 +105,8 @@ class View(APIView):
         problem = problem_of(exc, challenge=challenge)
         if problem is None:
             raise exc
+        if is_statement_timeout(exc) and connections[conf.DATABASE].in_atomic_block:
+            transaction.set_rollback(True, using=conf.DATABASE)  # of `reading`, which does not see the error
         document = problem.document(escape_uri_path(self.request.path))
         response = Response(document, problem.status, headers=problem.headers, content_type=CONTENT_TYPE)
         response.exception = True

@@ -22,6 +22,7 @@ class ResultView(View):
 
     about = "runs"
     reads_with = ("view_run", "view_payload")
+    waits = True
 
     @described(operation_id="get_result", parameters=[ResultQuery], responses=ResultSerializer)
     def get(self, request: Request, run_id: str) -> Response:

@@ -35,6 +35,7 @@ class StreamView(View):
 
     about = "history"
     throttle_scope = STREAM
+    waits = True
     http_method_names = ("get",)  # asking for the headers alone would open a stream
     renderer_classes = (JSONRenderer, EventStreamRenderer)
 

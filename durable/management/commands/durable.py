@@ -14,7 +14,7 @@ from durable.cli.exits import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.cli.subcommands import SUBCOMMANDS
-from durable.inspection import how_to_migrate, missing_migrations
+from durable.inspection import StatementTimeoutError, how_to_migrate, missing_migrations
 from durable.process import DATABASE_TROUBLE
 
 EPILOG = """\
@@ -66,6 +66,9 @@ class Command(BaseCommand):
                 output.complain(f"the database does not answer: {error}")
             else:
                 raise
+            return Exit.UNREACHABLE
+        except StatementTimeoutError as error:
+            output.complain(error)
             return Exit.UNREACHABLE
         except KeyboardInterrupt:
             output.complain("interrupted")

@@ -1,0 +1,75 @@
+"""A time limit for each statement of a page, a list or a search: `with reading(): ...`.
+
+What operators ask for must not hold the database for minutes, whatever its tables and statistics are like. PostgreSQL
+ends a statement after `DURABLE["STATEMENT_TIMEOUT"]`. The limit is set for one transaction (`SET LOCAL`), so it holds
+behind a pooler in transaction mode and never reaches a statement of a run. Other databases have no limit here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from durable.conf import conf
+
+__all__ = ["StatementTimeoutError", "is_statement_timeout", "reading"]
+
+_QUERY_CANCELED = "57014"
+
+# A limit that is shorter already, of the role's for example, stays. The value before is returned.
+_LIMIT = """
+SELECT before, CASE WHEN before = '0' OR before::interval > make_interval(secs => %s)
+  THEN set_config('statement_timeout', %s, true) END
+FROM (SELECT current_setting('statement_timeout') AS before) AS now
+"""
+
+
+class StatementTimeoutError(Exception):
+    """A statement took longer than `seconds`, and PostgreSQL has ended it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(
+            f'the database took longer than {seconds:g} s, the limit that DURABLE["STATEMENT_TIMEOUT"] sets for a '
+            "statement of a list, a search or a page. Ask for less (a state, a workflow, a shorter time), or try again "
+            "later; if it happens again, ANALYZE durable's tables"
+        )
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Inside, each statement on durable's database has the limit. Raises StatementTimeoutError when it is met.
+
+    The block is one transaction, a savepoint within a transaction of the caller's. Do not wait in it.
+    """
+    seconds, connection = conf.STATEMENT_TIMEOUT, connections[conf.DATABASE]
+    if not seconds or connection.vendor != "postgresql":
+        yield
+        return
+    is_nested = connection.in_atomic_block
+    try:
+        with transaction.atomic(using=conf.DATABASE):
+            before = _limited(connection, seconds)
+            yield
+            if is_nested and not connection.needs_rollback:
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT set_config('statement_timeout', %s, true)", [before])
+    except OperationalError as error:
+        if is_statement_timeout(error):
+            raise StatementTimeoutError(seconds) from error
+        raise
+
+
+def is_statement_timeout(error: BaseException) -> bool:
+    """Whether PostgreSQL has ended a statement because it took too long."""
+    return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None) == _QUERY_CANCELED
+
+
+def _limited(connection: BaseDatabaseWrapper, seconds: float) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(_LIMIT, [seconds, f"{max(1, round(seconds * 1000))}ms"])
+        [(before, _)] = cursor.fetchall()
+    return str(before)
