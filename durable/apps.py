@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
+from django.utils.module_loading import autodiscover_modules
 
 __all__ = ["DurableConfig"]
 
@@ -17,9 +18,9 @@ class DurableConfig(AppConfig):
 
     def ready(self) -> None:
         """Import every app's `workflows` module, then the checks; count and trace where that is asked for."""
-        from durable import metrics, registry, tracing
+        from durable import metrics, tracing
 
-        registry.autodiscover()
+        self.autodiscover()
         # checks registers them; process notes which process this is, before a worker forks.
         from durable import checks, process  # noqa: F401
         from durable.store.functions import make_missing
@@ -28,3 +29,7 @@ class DurableConfig(AppConfig):
         post_migrate.connect(make_missing, sender=self)
         metrics.set_up()
         tracing.set_up()
+
+    def autodiscover(self) -> None:
+        """Import the module `workflows` of every installed app that has one."""
+        autodiscover_modules("workflows")

@@ -1,7 +1,7 @@
 """The workflows of this process, by name.
 
-Owns the map from names to definitions and the discovery of `workflows.py` modules in the installed apps. Knows
-nothing of how a workflow runs. Nothing is refused while modules are imported: two functions that claim one name are
+Owns the map from names to definitions. `durable.apps` imports the modules that fill it. Knows nothing of how a workflow
+runs, and nothing of Django. Nothing is refused while modules are imported: two functions that claim one name are
 kept apart here and reported by a system check, which can say where both stand.
 """
 
@@ -13,15 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from django.utils.module_loading import autodiscover_modules
-
 __all__ = [
     "Clash",
     "Registry",
     "UnknownWorkflowError",
     "WorkflowDefinition",
     "all",
-    "autodiscover",
     "clashes",
     "get",
     "register",
@@ -150,8 +147,3 @@ clashes = registry.clashes
 def all() -> list[WorkflowDefinition]:
     """Every workflow, by name."""
     return list(registry)
-
-
-def autodiscover() -> None:
-    """Import the module `workflows` of every installed app that has one."""
-    autodiscover_modules("workflows")

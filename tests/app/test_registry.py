@@ -12,6 +12,7 @@ from django.apps import AppConfig
 from django.apps import apps as django_apps
 
 from durable import registry
+from durable.apps import DurableConfig
 from durable.registry import Registry, UnknownWorkflowError
 
 
@@ -111,7 +112,9 @@ def test_modules_named_workflows_are_imported(tmp_path: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(tmp_path)
     config = AppConfig.create("found_app")
     monkeypatch.setitem(django_apps.app_configs, "found_app", config)
-    registry.autodiscover()
+    durable = django_apps.get_app_config("durable")
+    assert isinstance(durable, DurableConfig)
+    durable.autodiscover()
     assert sys.modules["found_app.workflows"].imported
     for name in ("found_app.workflows", "found_app"):
         monkeypatch.delitem(sys.modules, name)
