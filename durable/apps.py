@@ -22,11 +22,11 @@ class DurableConfig(AppConfig):
 
         self.autodiscover()
         # checks registers them; process notes which process this is, before a worker forks.
-        from durable import checks, process  # noqa: F401
-        from durable.store.functions import make_missing
+        from durable import checks, database_checks, process  # noqa: F401
+        from durable.store.routines import restore
         from durable.tasks import workflow  # noqa: F401  # the workflow that tasks are runs of
 
-        post_migrate.connect(make_missing, sender=self)
+        post_migrate.connect(restore, sender=self)
         metrics.set_up()
         tracing.set_up()
 

@@ -14,7 +14,8 @@ E007    `RQ_QUEUES` lacks a queue that runs would go to
 E008    two functions have one workflow name
 E009    `RETENTION` says something that is no time, state or workflow
 E010    the redaction hook cannot be imported or called
-E011    an isolation level on PostgreSQL other than READ COMMITTED
+E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS or (`durable.database_checks`) as the
+        server gives it
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
 E021    the tasks backend names a queue that RQ lacks (likewise)
 W081    a queue without the JSON serializer
@@ -23,6 +24,7 @@ W083    `ATOMIC_REQUESTS` on another database than durable's
 W084    a database router sends durable's models elsewhere
 W085    `ENCRYPTION_KEYS` without a codec that uses them
 W086    `RETENTION` names a workflow that there is not
+W087    functions or triggers of the database differ from the migrations' (`durable.database_checks`)
 ======  ==============================================================
 """
 

@@ -78,6 +78,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "logs",
             "console",
             "checks",
+            "database_checks",
             "testing",
             "pytest_plugin",
             "apps",

@@ -17,7 +17,17 @@ from durable.cli.exits import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
-from durable.inspection import Workers, findings, how_to_migrate, look_at_workers, missing_migrations, reading
+from durable.inspection import (
+    Workers,
+    findings,
+    how_to_migrate,
+    how_to_set_isolation,
+    look_at_workers,
+    missing_migrations,
+    reading,
+    wrong_isolation,
+    wrong_routines,
+)
 from durable.inspection.words import plural, relative, span
 from durable.process import DATABASE_TROUBLE
 
@@ -81,6 +91,7 @@ def _diagnoses() -> Iterator[Diagnosis]:
     yield database
     if database.verdict == PROBLEM:
         return  # the rest is read from it
+    yield from _server()
     workers = look_at_workers()
     yield _redis(workers)
     if not workers.problem:
@@ -108,6 +119,16 @@ def _database() -> Diagnosis:
         found = f"migrations are missing: {', '.join(missing)}"
         return Diagnosis(kind="database", verdict=PROBLEM, found=found, advice=f"Run: {how_to_migrate()}")
     return Diagnosis(kind="database", verdict=OK, found="it answers, and has durable's tables")
+
+
+def _server() -> Iterator[Diagnosis]:
+    """What is wrong with a database that answers and has the tables."""
+    if wrong := wrong_routines():
+        advice = f"Run: {how_to_migrate()}. It makes them anew, also where no migration is to be applied."
+        yield Diagnosis(kind="routines", verdict=PROBLEM, found="; ".join(wrong), advice=advice)
+    if level := wrong_isolation():
+        found = f"sessions begin with {level.upper()} instead of READ COMMITTED"
+        yield Diagnosis(kind="isolation", verdict=PROBLEM, found=found, advice=how_to_set_isolation())
 
 
 def _redis(workers: Workers) -> Diagnosis:

@@ -25,7 +25,13 @@ from durable.inspection.runs import (
     list_runs,
     searched,
 )
-from durable.inspection.schema import how_to_migrate, missing_migrations
+from durable.inspection.schema import (
+    how_to_migrate,
+    how_to_set_isolation,
+    missing_migrations,
+    wrong_isolation,
+    wrong_routines,
+)
 from durable.inspection.selection import Filtered
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
 from durable.inspection.time_limit import StatementTimeoutError, reading
@@ -73,6 +79,7 @@ __all__ = [
     "findings",
     "history_tree",
     "how_to_migrate",
+    "how_to_set_isolation",
     "inbox",
     "jsonable",
     "last_day",
@@ -91,4 +98,6 @@ __all__ = [
     "shown_error",
     "shown_traceback",
     "timeline",
+    "wrong_isolation",
+    "wrong_routines",
 ]

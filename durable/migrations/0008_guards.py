@@ -141,16 +141,23 @@ REFERENCES = {
 }
 
 
+def triggers() -> list[str]:
+    """The statements that create them."""
+    found = []
+    for table, (guarding, gone) in GUARDS.items():
+        found.append(TRIGGERS.format(table=table, guard=guarding))
+        if gone is not None:
+            found += TRIGGERS_WHEN_GONE.format(table=table, gone=gone).split(";")
+    return [*found, TRIGGER_WHEN_RENAMED]
+
+
 def guard(apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
     if schema_editor.connection.vendor != "postgresql":
         return
     for function in FUNCTIONS.values():
         schema_editor.execute(function, params=None)
-    for table, (guarding, gone) in GUARDS.items():
-        schema_editor.execute(TRIGGERS.format(table=table, guard=guarding), params=None)
-        if gone is not None:
-            schema_editor.execute(TRIGGERS_WHEN_GONE.format(table=table, gone=gone), params=None)
-    schema_editor.execute(TRIGGER_WHEN_RENAMED, params=None)
+    for trigger in triggers():
+        schema_editor.execute(trigger, params=None)
     for model in GUARDED:
         meta = apps.get_model("durable", model)._meta
         for constraint in meta.constraints:

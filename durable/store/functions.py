@@ -1,19 +1,15 @@
 """The PostgreSQL store's writing: functions of the database's, for what a run does most often.
 
-Owns what their parameters are, in their order, and that they exist however the tables were made; what they do stands
-in migration 0007. Executes nothing by itself.
+Owns what their parameters are, in their order; what they do stands in migration 0007, and that the database has them so is
+`durable.store.routines`' business. Executes nothing by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from importlib import import_module
 from operator import attrgetter
 from typing import Any, Final
-
-from django.db import connections
-from django.db.migrations.loader import MigrationLoader
 
 from durable.core.entries import Entry, RunPatch, RunState
 from durable.store.calls import Function
@@ -28,7 +24,6 @@ __all__ = [
     "SEND",
     "START",
     "is_completion",
-    "make_missing",
     "recorded",
 ]
 
@@ -106,16 +101,3 @@ _values_of: Final = attrgetter(*ENTRY.names, *METADATA.names)
 def recorded(entry: Entry) -> list[str | None]:
     """An entry and its metadata as parameters of RECORD."""
     return [None if value is None else dump(value) for dump, value in zip(_DUMPS, _values_of(entry), strict=True)]
-
-
-def make_missing(*, using: str, **_: object) -> None:
-    """Make the functions where tables are made without migrations, as some test runs do. For `post_migrate`."""
-    if connections[using].vendor != "postgresql" or MigrationLoader.migrations_module("durable")[0] is not None:
-        return
-    with connections[using].cursor() as cursor:
-        for module in ("durable.migrations.0002_flush", "durable.migrations.0007_functions"):
-            for name, text in import_module(module).FUNCTIONS.items():
-                cursor.execute("SELECT to_regproc(%s) IS NULL", [name])
-                [is_missing] = cursor.fetchone()
-                if is_missing:
-                    cursor.execute(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import sys
 import time
@@ -74,6 +75,7 @@ class Command(BaseCommand):
         for line in _too_small_pools(options["concurrency"]):
             self._say(line)
         self._await_migrations()
+        self._say_wrong_routines()
         with self._metrics(options["metrics_port"], options["metrics_address"]):
             named = queues if conf.REDIS or options["queues"] else []  # without Redis, none named are all there will be
             fleet = Fleet(worker_command(named, self._inherited(options)), options["processes"], say=self._say)
@@ -130,6 +132,15 @@ class Command(BaseCommand):
         while self._missing_migrations():
             time.sleep(LOOK_EVERY)
         self._say("migrations are applied")
+
+    def _say_wrong_routines(self) -> None:
+        """Workers go on: most runs may not need what differs, and `migrate` mends it under them."""
+        from durable.inspection import how_to_migrate, wrong_routines
+
+        with contextlib.suppress(Error):
+            if wrong := wrong_routines():
+                self._say(f"the database is not as its migrations made it: {'; '.join(wrong)}. Run: {how_to_migrate()}")
+        close_connections()
 
     def _missing_migrations(self) -> list[str]:
         from durable.inspection import missing_migrations
