@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,6 +26,7 @@ from durable.core.current import running_run
 from durable.core.entries import ActionRecord
 from durable.core.errors import DurableError
 from durable.ids import check_reason
+from durable.models import OperatorAction
 
 __all__ = [
     "PERMISSIONS",
@@ -136,9 +137,24 @@ class Acting:
     actor: Actor
     reason: str = ""
     expected: str | None = None
+    sees: Callable[[str], bool] | None = None  # whether the run with this id is there for the actor; None: all are
     within: str | None = None  # the run whose pass the block stands in
     is_async: bool = False  # whether the block stands in a coroutine, around which no transaction can be
     refused: list[ActionRecord] = field(default_factory=list)  # to be logged when the block ends
+
+    def may_compare(self, run_id: str, actions: Sequence[str], detail: str = "") -> bool:
+        """Whether the actor may learn whether a value is the one that is recorded with the run.
+
+        That is a way to guess it. So a user needs the permission to see payloads, or has recorded the value: one of the
+        `actions` on the run, with this `detail` if one is given, is the user's in the audit log.
+        """
+        if self.actor.source in _TRUSTED or self.actor.may("view_payload"):
+            return True
+        if self.actor.user_key is None:
+            return False
+        own = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run_id, actor_id=self.actor.user_key)
+        own = own.filter(action__in=actions, outcome=Outcome.DONE.value)
+        return (own.filter(detail=detail) if detail else own.filter(before="")).exists()
 
     def check(self, action: str) -> None:
         """Raises OperationDeniedError unless the actor may do this."""
@@ -151,16 +167,24 @@ _acting: contextvars.ContextVar[Acting | None] = contextvars.ContextVar("durable
 
 
 @contextmanager
-def acting_as(actor: Actor, *, reason: str = "", expected: str | None = None) -> Iterator[None]:
+def acting_as(
+    actor: Actor, *, reason: str = "", expected: str | None = None, sees: Callable[[str], bool] | None = None
+) -> Iterator[None]:
     """Inside the block `actor` calls the verbs, for `reason`.
 
     With `expected`, a `revision` of the one run that the block is about, a run that has moved on since is refused with
     StaleRunError, decided under the run's lock. A denied or refused action is logged apart from the change that did not
-    happen. What is refused inside a transaction of the caller's is logged when the block ends: put the block around the
+    happen. With `sees`, which says of a run's id whether that run is there for the actor, no run is made that would not be, and
+    one that has the id already is not told of. What is refused inside a transaction of the caller's is logged when the block ends: put the block around the
     transaction, and the log has it although the refusal rolled the transaction back.
     """
     at_work = Acting(
-        actor=actor, reason=check_reason(reason), expected=expected, within=running_run(), is_async=_is_in_event_loop()
+        actor=actor,
+        reason=check_reason(reason),
+        expected=expected,
+        sees=sees,
+        within=running_run(),
+        is_async=_is_in_event_loop(),
     )
     token = _acting.set(at_work)
     try:

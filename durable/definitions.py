@@ -193,7 +193,7 @@ class Start(Generic[P, R]):
             delay=self.delay,
             refuses_existing=self.refuses_existing,
         )
-        return [Handle(run_id) for run_id in operations.start(request, calls)]
+        return [Handle(run_id, is_new) for run_id, is_new in operations.start(request, calls)]
 
 
 @overload

@@ -6,7 +6,7 @@ for async code, with an `a` before its name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +24,8 @@ class Handle:
     """A run, by its id. Every access and every verb raises RunNotFoundError if there is no such run."""
 
     id: str
+    #: whether the call that gave this handle made the run: of `start`, `restart` and `replay`; None of `get_run`
+    is_new: bool | None = field(default=None, compare=False, repr=False)
 
     # -- what it is
 
@@ -78,9 +80,10 @@ class Handle:
     def send(self, queue: str, body: Any = None, *, id: str | None = None) -> str:
         """Send a message; its id. With an `id` that the run has seen, nothing is sent again.
 
-        Raises InvalidTransitionError if the run has ended, PayloadError for a body the codec refuses.
+        Raises InvalidTransitionError if the run has ended, PayloadError for a body the codec refuses, and MessageConflictError
+        if the message that the run has seen with this `id` had another queue or body.
         """
-        return operations.send(self.id, queue, body, idempotency_id=id)
+        return operations.send(self.id, queue, body, idempotency_id=id).id
 
     def ask(self, queue: str, body: Any = None, *, timeout: float | None = None, id: str | None = None) -> Any:
         """Send a message and wait for the response of `message.complete(response)`. Raises TimeoutError."""
@@ -108,7 +111,7 @@ class Handle:
 
     def restart(self, *, id: str | None = None) -> Handle:
         """Start a new run of the same workflow with the same input; an `id` makes that idempotent."""
-        return Handle(operations.restart(self.id, as_id=id))
+        return Handle(*operations.restart(self.id, as_id=id))
 
     def plan_replay(self, location: str) -> ReplayPlan:
         """What `replay` from there would do: what goes, runs again and stays, and what stands in the way."""
@@ -122,7 +125,7 @@ class Handle:
         An `id` for the new run makes that idempotent. Raises EntryNotFoundError, ReplayRefusedError, and StalePlanError if
         `plan_hash` is that of a plan for another history.
         """
-        return Handle(operations.replay(self.id, location, in_place=in_place, plan_hash=plan_hash, as_id=id))
+        return Handle(*operations.replay(self.id, location, in_place=in_place, plan_hash=plan_hash, as_id=id))
 
     # -- the same, from async code
 

@@ -130,7 +130,7 @@ class Harness:
         """Send a message to a run; its id."""
         self._require_force()
         with running_workflow(None):
-            return operations.send(_id(run_id), queue, body, idempotency_id=id)
+            return operations.send(_id(run_id), queue, body, idempotency_id=id).id
 
     def run(self, run_id: str | Handle) -> Pass:
         """One pass of the run, due or not; where it is left. One that is paused or has ended is left as it is."""

@@ -79,7 +79,7 @@ def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]
             in_place=in_place,
             plan_hash=given["plan_hash"],
             as_id=None if in_place else given["token"],
-        )
+        ).id
 
 
 def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:

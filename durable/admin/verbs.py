@@ -66,7 +66,7 @@ def _cancel(run_id: str, _token: str, **options: Any) -> str:
 
 
 def _restart(run_id: str, token: str) -> str:
-    return operations.restart(run_id, as_id=token)
+    return operations.restart(run_id, as_id=token).id
 
 
 VERBS: Final = {

@@ -7,7 +7,7 @@ the runs that a user sees: the others are not there for him, in any answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
@@ -31,6 +31,7 @@ __all__ = [
     "is_limited",
     "is_signed_in",
     "may",
+    "seen_by",
     "visible_run",
     "visible_runs",
 ]
@@ -95,6 +96,13 @@ def existing(request: Request, ids: Iterable[str | None]) -> frozenset[str]:
     if not wanted or not is_limited():
         return frozenset(wanted)
     return frozenset(visible_runs(request).filter(pk__in=wanted).values_list("pk", flat=True))
+
+
+def seen_by(request: Request) -> Callable[[str], bool] | None:
+    """Whether the run with an id is there for the user, for `acting_as(sees=)`; None where nothing is limited."""
+    if not is_limited():
+        return None
+    return lambda run_id: visible_runs(request).filter(pk=run_id).exists()
 
 
 def admit(request: Request, action: str, run_id: str, *, needs: str = "") -> Run | None:

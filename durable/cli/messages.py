@@ -61,7 +61,7 @@ def _start(options: Namespace, output: Output) -> int:
     call = (options.id, tuple(options.arguments), dict(options.keyword))
     try:
         with acting_as(actor(options.user), reason=options.reason):
-            [run_id] = operations.start(request, [call])
+            [(run_id, _)] = operations.start(request, [call])
     except REFUSALS as error:
         return _refused(output, error)
     if output.format == "json":
@@ -94,7 +94,7 @@ def _send(options: Namespace, output: Output) -> int:
             sent = operations.send(options.id, options.queue, options.body, idempotency_id=options.message_id)
     except REFUSALS as error:
         return _refused(output, error)
-    output.id(sent)
+    output.id(sent.id)
     return Exit.OK
 
 

@@ -53,7 +53,7 @@ def _replay(options: Namespace, output: Output) -> int:
                 in_place=options.in_place,
                 plan_hash=options.plan or plan.hash,
                 as_id=options.new_id,
-            )
+            ).id
     except REFUSALS as error:
         output.complain(error)
         return Exit.REFUSED

@@ -154,7 +154,7 @@ VERBS = (
     _verb(
         "restart",
         "Start new runs of the same workflows with the same input; prints their ids.",
-        lambda run_id, _: operations.restart(run_id),
+        lambda run_id, _: operations.restart(run_id).id,
         past="restarted",
     ),
 )

@@ -274,6 +274,18 @@ class RunConflictError(DurableError):
         super().__init__(f'run "{run_id}" exists already {problem}; choose another id')
 
 
+class MessageConflictError(DurableError):
+    """The run was sent a message with this id before, to another queue or with another body."""
+
+    def __init__(self, run_id: str, message_id: str, problem: str) -> None:
+        self.run_id = run_id
+        self.message_id = message_id
+        self.problem = problem
+        super().__init__(
+            f'run "{run_id}" was sent a message with the id "{message_id}" before, {problem}; give this message another id'
+        )
+
+
 class InvalidTransitionError(DurableError):
     """The verb is not allowed in the run's state. `allowed` lists the states in which it is, `run_id` is the run's, or "".
 

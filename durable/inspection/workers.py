@@ -91,16 +91,17 @@ def look_at_workers(within: RunQuerySet | None = None) -> Workers:
     workers = _joined(known[:MOST], held)
     return Workers(
         workers=workers,
-        queues=_queues(workers),
+        queues=_queues(workers, within),
         problem=problem,
         is_capped=len(known) > MOST or len(held) >= MOST,
         uses_redis=conf.REDIS,
     )
 
 
-def queues_with_runs() -> list[str]:
+def queues_with_runs(within: RunQuerySet | None = None) -> list[str]:
     """The queues of runs that will wake by themselves or are held, at most 50; one statement each, along the index."""
-    runs = Run.objects.using(conf.DATABASE).filter(wake_at__isnull=False).exclude(state="paused").order_by("queue")
+    found_in = Run.objects.using(conf.DATABASE) if within is None else within
+    runs = found_in.filter(wake_at__isnull=False).exclude(state="paused").order_by("queue")
     found: list[str] = []
     while len(found) < _MOST_QUEUES:
         queue = (runs.filter(queue__gt=found[-1]) if found else runs).values_list("queue", flat=True).first()
@@ -173,8 +174,8 @@ def _process(worker: str) -> tuple[str, int]:
     return (host, int(pid)) if pid.isdigit() else (worker, 0)
 
 
-def _queues(workers: Sequence[WorkerState]) -> list[QueueState]:
-    known, with_runs = redis_client.names(), queues_with_runs()
+def _queues(workers: Sequence[WorkerState], within: RunQuerySet | None) -> list[QueueState]:
+    known, with_runs = redis_client.names(), queues_with_runs(within)
     with_workflows = {conf.QUEUE, *(each.queue for each in registry.all())}
     serving = [queue for worker in workers if worker.state != "unknown" for queue in worker.queues]
     return [

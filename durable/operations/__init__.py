@@ -7,15 +7,17 @@ workflow code.
 
 from __future__ import annotations
 
-from durable.operations.messages import aask, ask, send
+from durable.operations.messages import Sent, aask, ask, send
 from durable.operations.reading import aresult, history, output, record, result, waiting_for
 from durable.operations.replaying import plan_replay, replay
-from durable.operations.starting import StartRequest, restart, start
+from durable.operations.starting import Started, StartRequest, restart, start
 from durable.operations.steering import ALLOWED, cancel, pause, recover, resume, wake
 
 __all__ = [
     "ALLOWED",
+    "Sent",
     "StartRequest",
+    "Started",
     "aask",
     "aresult",
     "ask",

@@ -19,6 +19,7 @@ from durable.core.entries import ActionRecord, RunChange, RunRecord
 from durable.core.errors import (
     DurableError,
     EntryNotFoundError,
+    MessageConflictError,
     PayloadError,
     RunConflictError,
     RunNotFoundError,
@@ -26,7 +27,7 @@ from durable.core.errors import (
     StaleRunError,
 )
 
-__all__ = ["REFUSALS", "Attribution", "attributed", "outcome_of"]
+__all__ = ["REFUSALS", "Attribution", "UnseenRunError", "attributed", "outcome_of"]
 
 _DETAIL = 2_000  # characters of an error that the log keeps
 
@@ -37,10 +38,14 @@ _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
     ((OperationDeniedError,), Outcome.DENIED),
     ((StaleRunError, StalePlanError), Outcome.STALE),
     ((RunNotFoundError, EntryNotFoundError), Outcome.MISSING),
-    ((RunConflictError,), Outcome.CONFLICT),
+    ((RunConflictError, MessageConflictError), Outcome.CONFLICT),
     ((PayloadError, ValueError, TypeError), Outcome.INVALID),
     ((DurableError,), Outcome.REFUSED),
 )
+
+
+class UnseenRunError(RunNotFoundError):
+    """The run that a verb made, or that has the id already, is not there for the actor; nothing was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,15 @@ class Attribution:
         expected = None if self.acting is None else self.acting.expected
         if expected is not None and expected != audit.revision(run):
             raise StaleRunError(run.id, run.state, self.action)
+
+    def sees(self, run_id: str) -> bool:
+        """Whether the run is there for the actor."""
+        return self.acting is None or self.acting.sees is None or self.acting.sees(run_id)
+
+    def check_sees(self, run_id: str) -> None:
+        """Raises UnseenRunError if the run is not there for the actor. To be called in the transaction that may have made it."""
+        if not self.sees(run_id):
+            raise UnseenRunError(run_id)
 
     def lock(self) -> RunRecord:
         """The run, locked until the transaction ends, as the actor saw it. Raises RunNotFoundError, StaleRunError."""

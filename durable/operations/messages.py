@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from durable import audit, backend
+from durable.audit import Acting
 from durable.backend import Backend
 from durable.core.entries import ENDED, Message, MessageState, OutgoingMessage, RunState
-from durable.core.errors import RunNotFoundError
+from durable.core.errors import MessageConflictError, RunNotFoundError
 from durable.core.location import escape
 from durable.ids import MAX_ID, new_id
 from durable.operations.attribution import attributed
@@ -24,25 +25,36 @@ from durable.operations.common import (
 from durable.operations.reading import check_not_lost, record
 from durable.operations.standing import standing
 
-__all__ = ["aask", "ask", "send"]
+__all__ = ["Sent", "aask", "ask", "send"]
 
 
-def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = None) -> str:
-    """Send a message; its id. Raises RunNotFoundError, InvalidTransitionError for an ended run, PayloadError."""
+class Sent(NamedTuple):
+    """A message in a run's inbox: its id, and whether this send put it there."""
+
+    id: str
+    is_new: bool
+
+
+def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = None) -> Sent:
+    """Send a message. One that was sent with the same `idempotency_id` is returned and not sent again.
+
+    Raises RunNotFoundError, InvalidTransitionError for an ended run, PayloadError, and MessageConflictError if that one has
+    another queue or body.
+    """
     return _sent("send", run_id, queue, body, idempotency_id)
 
 
-def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> str:
+def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> Sent:
     at = backend.current()
     if audit.acting() is None:  # the application's own traffic, which is not logged
-        return _put(at, _message(at, run_id, queue, body, idempotency_id))
+        message = _message(at, run_id, queue, body, idempotency_id)
+        return _same(at, message, _put(at, message), acting=None)
     with attributed(at, action, run_id) as by:
         message = _message(at, run_id, queue, body, idempotency_id)
         with at.store.transaction():
             run = by.lock()
-            sent = _put(at, message)
-            repeated = "" if sent == message.id else ": was there already"
-            detail = f'message {sent} to "{queue}"{repeated}'
+            sent = _same(at, message, _put(at, message), by.acting)
+            detail = _logged(sent.id, queue) + ("" if sent.is_new else ": was there already")
             at.store.log([by.done(before=run.state, after=run.state, detail=detail)])
         return sent
 
@@ -61,20 +73,40 @@ def _message(at: Backend, run_id: str, queue: str, body: Any, idempotency_id: st
     )
 
 
-def _put(at: Backend, message: OutgoingMessage) -> str:
-    """Put the message into the run's inbox; its id, or that of the one which was sent with its idempotency id."""
+def _logged(message_id: str, queue: str) -> str:
+    return f'message {message_id} to "{queue}"'
+
+
+def _same(at: Backend, wanted: OutgoingMessage, found: Message, acting: Acting | None) -> Sent:
+    """What was sent. Raises MessageConflictError if the message that has the idempotency id is another one."""
+    if found.id == wanted.id:
+        return Sent(found.id, is_new=True)
+    assert wanted.idempotency_id is not None
+    if acting is not None and not acting.may_compare(found.run_id, ("send", "ask"), _logged(found.id, found.queue)):
+        problem = "by somebody else; whether it is the same one is told with the permission durable.view_payload"
+    elif found.queue != wanted.queue:
+        problem = f'to the queue "{found.queue}", not to "{wanted.queue}"'
+    elif found.body != wanted.body and at.codec.decode(found.body) != at.codec.decode(wanted.body):
+        problem = "with another body"
+    else:
+        return Sent(found.id, is_new=False)
+    raise MessageConflictError(found.run_id, wanted.idempotency_id, problem)
+
+
+def _put(at: Backend, message: OutgoingMessage) -> Message:
+    """Put the message into the run's inbox; itself as stored, or the one which was sent with its idempotency id."""
     run = record(message.to)
     if run.state in ENDED and message.idempotency_id is not None:
         before = at.store.sent_before(run.id, message.idempotency_id)
         if before is not None:
-            return before.id
+            return before
     check_state(run, "send to", UNENDED)
     stored, ring = at.store.send([message])
     if stored[0] is None:
         raise RunNotFoundError(message.to)
     if ring:
         at.ring(ring)
-    return stored[0].id
+    return stored[0]
 
 
 def _checked_message_id(idempotency_id: str | None) -> str | None:
@@ -110,7 +142,7 @@ async def aask(
 def _asking(run_id: str, queue: str, body: Any, timeout: float | None, idempotency_id: str | None) -> Waiting[Message]:
     """Send the message at the first step of the wait, then look for its response."""
     at = backend.current()
-    message_id = _sent("ask", run_id, queue, body, idempotency_id)
+    message_id = _sent("ask", run_id, queue, body, idempotency_id).id
     return (
         yield from waiting(
             lambda: _answered(at, run_id, message_id),

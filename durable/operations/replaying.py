@@ -13,7 +13,7 @@ from durable.ids import new_id
 from durable.operations.attribution import Attribution, attributed
 from durable.operations.common import announce, check_not_an_order, require_step, tell
 from durable.operations.reading import record
-from durable.operations.starting import check_is_successor, successor
+from durable.operations.starting import Started, check_is_successor, successor
 from durable.replay import ReplayPlan, plan_of
 
 __all__ = ["plan_replay", "replay"]
@@ -28,8 +28,8 @@ def plan_replay(run_id: str, location: str) -> ReplayPlan:
 
 def replay(
     run_id: str, location: str, *, in_place: bool = False, plan_hash: str | None = None, as_id: str | None = None
-) -> str:
-    """Run again from `location` on; the id of the run that does: a new one, or with `in_place` the same.
+) -> Started:
+    """Run again from `location` on; the run that does: a new one, or with `in_place` the same, which is not new.
 
     A new run keeps the history before the boundary; with `as_id` it has that id, and one that was made of this run with
     that id already is returned. Raises EntryNotFoundError, ReplayRefusedError, StalePlanError if `plan_hash` is that of
@@ -45,7 +45,7 @@ def replay(
         return _as_new_run(at, by, location, plan_hash, as_id)
 
 
-def _in_place(at: Backend, by: Attribution, location: str, plan_hash: str | None) -> str:
+def _in_place(at: Backend, by: Attribution, location: str, plan_hash: str | None) -> Started:
     previous = ""
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
@@ -63,18 +63,17 @@ def _in_place(at: Backend, by: Attribution, location: str, plan_hash: str | None
     announce(at, changed.queue, changed.wake_at)
     if changed.state != previous:
         tell(at, [changed], previous)
-    return changed.id
+    return Started(changed.id, is_new=False)
 
 
-def _as_new_run(at: Backend, by: Attribution, location: str, plan_hash: str | None, as_id: str | None) -> str:
+def _as_new_run(at: Backend, by: Attribution, location: str, plan_hash: str | None, as_id: str | None) -> Started:
     with at.store.transaction():
         old = by.lock()
         found = None if as_id is None else at.store.get(as_id)
-        if found is not None:
-            check_is_successor(found, old)
+        if found is not None and found.replay_of_id == old.id and by.sees(found.id):
             detail = f"as run {found.id}: was there already"
             at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
-            return found.id
+            return Started(found.id, is_new=False)
         entries = at.store.history(old.id)
         replay = _planned(at, old, entries, location, plan_hash, in_place=False)
         # fence 1: it has a history to load, also if the run that it comes from is pruned before its first pass
@@ -88,15 +87,16 @@ def _as_new_run(at: Backend, by: Attribution, location: str, plan_hash: str | No
             summary=replay.summary,
         )
         [(new, is_new)] = at.store.create([wanted])
-        if not is_new:  # made between the look and the attempt
+        by.check_sees(new.id)
+        if not is_new:  # another's, or made between the look and the attempt
             check_is_successor(new, old)
-            return new.id
+            return Started(new.id, is_new=False)
         _plant(at, replay, new)
         detail = f'from "{replay.boundary}", as run {new.id}'
         at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
     announce(at, new.queue, new.wake_at)
     tell(at, [new], previous="")
-    return new.id
+    return Started(new.id, is_new=True)
 
 
 def _planned(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, ProgrammingError
@@ -22,7 +22,7 @@ from durable.ids import check_id, check_queue, new_id
 from durable.operations.attribution import Attribution, attributed
 from durable.operations.common import announce, check_not_an_order, require_step, tell
 
-__all__ = ["StartRequest", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
+__all__ = ["StartRequest", "Started", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
 
 #: What `Workflow.using` takes, and a caller who is used to other interfaces gives to `start`.
 OF_USING = frozenset({"id", "queue", "delay", "on_conflict"})
@@ -41,8 +41,15 @@ class StartRequest:
     refuses_existing: bool = False
 
 
-def start(request: StartRequest, calls: Sequence[Call]) -> list[str]:
-    """Start a run for each call (id or None, arguments, keywords), in one statement; their ids, in order.
+class Started(NamedTuple):
+    """A run by its id, and whether this call made it."""
+
+    id: str
+    is_new: bool
+
+
+def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
+    """Start a run for each call (id or None, arguments, keywords), in one statement; in order.
 
     Raises TypeError for arguments that do not fit, ValueError for an id that cannot be one, PayloadError, and
     RunConflictError for an id that is taken by another workflow or input.
@@ -53,10 +60,10 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[str]:
     else:
         with attributed(at, "start", _first_id(calls)) as by, at.store.transaction():
             check_not_an_order(request.workflow, "start")
-            created = put(at, request, calls)
+            created = put(at, request, calls, by)
             at.store.log([_logged(by, found, is_new) for found, is_new in created])
     announce_started(at, created)
-    return [run.id for run, _ in created]
+    return [Started(run.id, is_new) for run, is_new in created]
 
 
 def announce_started(at: Backend, created: Sequence[tuple[RunRecord, bool]]) -> None:
@@ -67,7 +74,9 @@ def announce_started(at: Backend, created: Sequence[tuple[RunRecord, bool]]) -> 
         tell(at, new, previous="")
 
 
-def put(at: Backend, request: StartRequest, calls: Sequence[Call]) -> list[tuple[RunRecord, bool]]:
+def put(
+    at: Backend, request: StartRequest, calls: Sequence[Call], by: Attribution | None = None
+) -> list[tuple[RunRecord, bool]]:
     """Create the runs, whoever asks; for each the row that now has its id, and whether it is new."""
     if any(run_id is None for run_id, _, _ in calls):
         require_step(
@@ -80,8 +89,10 @@ def put(at: Backend, request: StartRequest, calls: Sequence[Call]) -> list[tuple
     with at.store.transaction() if may_conflict else nullcontext():  # all of them or none
         created = _created(at, runs)
         for wanted, (found, is_new) in zip(runs, created, strict=True):
+            if by is not None:
+                by.check_sees(found.id)
             if not is_new:
-                _check_same(at, request, wanted, found)
+                _check_same(at, request, wanted, found, by)
     return created
 
 
@@ -130,17 +141,24 @@ def _new_run(at: Backend, request: StartRequest, call: Call) -> RunRecord:
     )
 
 
-def _check_same(at: Backend, request: StartRequest, wanted: RunRecord, found: RunRecord) -> None:
+def _check_same(
+    at: Backend, request: StartRequest, wanted: RunRecord, found: RunRecord, by: Attribution | None
+) -> None:
     if request.refuses_existing:
         raise RunConflictError(found.id, 'and on_conflict="error" was asked for')
+    if by is not None and by.acting is not None and not by.acting.may_compare(found.id, ("start",)):
+        problem = (
+            "and was started by somebody else; whether it is the same is told with the permission durable.view_payload"
+        )
+        raise RunConflictError(found.id, problem)
     if found.workflow != wanted.workflow:
         raise RunConflictError(found.id, f'as a run of "{found.workflow}", not of "{wanted.workflow}"')
     if found.input != wanted.input and at.codec.decode(found.input) != at.codec.decode(wanted.input):
         raise RunConflictError(found.id, f'as a run of "{found.workflow}" with another input')
 
 
-def restart(run_id: str, *, as_id: str | None = None) -> str:
-    """Start a new run of the same workflow with the same input; its id.
+def restart(run_id: str, *, as_id: str | None = None) -> Started:
+    """Start a new run of the same workflow with the same input.
 
     With `as_id`, the new run has that id; one that this run was restarted as already is returned. Raises
     RunConflictError if the id is another run's.
@@ -152,6 +170,7 @@ def restart(run_id: str, *, as_id: str | None = None) -> str:
         check_not_an_order(old.workflow, "restart")
         wanted = successor(at, old, as_id)
         [(new, is_new)] = at.store.create([wanted])
+        by.check_sees(new.id)
         if not is_new:
             check_is_successor(new, old)
         detail = f"as run {new.id}{'' if is_new else ': was there already'}"
@@ -159,7 +178,7 @@ def restart(run_id: str, *, as_id: str | None = None) -> str:
     if is_new:
         at.ring({new.queue})
         tell(at, [new], previous="")
-    return new.id
+    return Started(new.id, is_new)
 
 
 def successor(at: Backend, old: RunRecord, run_id: str | None, **columns: Any) -> RunRecord:

@@ -129,6 +129,59 @@ class TestMaking:
         problem(ada.post(f"/runs/ada-1/{verb}", body), 404, "run-not-found")
         assert Run.objects.count() == 2
 
+    @pytest.mark.parametrize(
+        ("path", "body"),
+        [
+            ("/runs", {"workflow": "tests.api.loop", "args": [1]}),
+            ("/runs", {"workflow": "tests.api.loop", "args": [2]}),
+            ("/runs", {"workflow": "tests.api.loop", "args": [1, 2, 3]}),
+            ("/runs", {"workflow": "tests.api.loop", "args": [1], "on_conflict": "error"}),
+            ("/runs/ada-1/restart", {}),
+            ("/runs/ada-1/restart", {"revision": "stale"}),
+            ("/runs/ada-1/replay", {"location": "step 0"}),
+            ("/runs/ada-1/replay", {"location": "nowhere"}),
+            ("/runs/ada-1/replay", {"location": "nowhere", "plan_hash": "stale"}),
+            ("/runs/ada-1/replay", {"location": "step 0", "plan_hash": "stale"}),
+            ("/runs/ada-1/replay", {"location": "step 0", "revision": "stale"}),
+        ],
+    )
+    @pytest.mark.parametrize("key", [None, "k"])
+    def test_a_taken_id_is_answered_and_logged_like_a_free_one(
+        self, ada: Api, path: str, body: dict[str, Any], key: str | None
+    ) -> None:
+        answers: list[tuple[int, str]] = []
+        logs: list[str] = []
+        for run_id in ("bob-1", "bob-2"):
+            answer = ada.post(path, {**body, "id": run_id}, key=key and f"{key}{run_id}")
+            answers.append((answer.status_code, answer.content.decode().replace(run_id, "bob-?")))
+            shown = ada.get("/operator-actions?run=ada-1").json()["results"]
+            told = [
+                {k: v for k, v in each.items() if k not in ("id", "created_at")}
+                for each in shown[: len(shown) - len(logs)]
+            ]
+            logs.append(str(told).replace(run_id, "bob-?"))
+        assert answers[0] == answers[1]
+        assert logs[0] == logs[1]
+        assert sorted(Run.objects.values_list("id", flat=True)) == ["ada-1", "bob-1"]
+
+    def test_a_run_of_ones_own_that_another_has_replayed_is_not_told_of(self, ada: Api) -> None:
+        loop.using(id="bob-3").start(1)
+        Run.objects.filter(pk="bob-3").update(replay_of="ada-1")
+        for run_id in ("bob-3", "bob-4"):
+            for verb, body in (("restart", {}), ("replay", {"location": "step 0"})):
+                problem(ada.post(f"/runs/ada-1/{verb}", {**body, "id": run_id}), 404, "run-not-found")
+
+
+def test_queues_tell_nothing_of_runs_of_others(ada: Api) -> None:
+    loop.using(id="bob-9", queue="high").start(1)
+    loop.using(id="bob-8", queue="secret").start(1)
+    found = {each["name"]: each["has_runs"] for each in ada.get("/queues").json()["results"]}
+    assert found["high"] is False
+    assert "secret" not in found
+    loop.using(id="ada-9", queue="high").start(1)
+    found = {each["name"]: each["has_runs"] for each in ada.get("/queues").json()["results"]}
+    assert found["high"] is True
+
 
 def test_a_hook_that_is_gone_shows_nothing(make_api: MakeApi) -> None:
     api = make_api(*ALL)

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import operations
-from durable.api.access import actor_of, admit, visible_run
+from durable.api.access import actor_of, admit, seen_by, visible_run
 from durable.api.idempotent import Done, answered
 from durable.api.making import made
 from durable.api.schema import described
@@ -20,6 +20,7 @@ from durable.api.serializers.strict import Form
 from durable.api.views.base import View
 from durable.api.views.runs import reference
 from durable.audit import acting_as
+from durable.operations import Started
 
 __all__ = ["CancelView", "PauseView", "PlanView", "RecoverView", "ReplayView", "RestartView", "ResumeView", "WakeView"]
 
@@ -31,8 +32,8 @@ class ActionView(View):
     action: ClassVar[str]
     takes: ClassVar[type[Form]] = ActionForm
 
-    def act(self, run_id: str, given: dict[str, Any]) -> str | None:
-        """Call the verb; the id of the new run, if it made one."""
+    def act(self, run_id: str, given: dict[str, Any]) -> Started | None:
+        """Call the verb; the run that it came to, if that may be another one."""
         raise NotImplementedError
 
     def perform(self, request: Request, run_id: str) -> HttpResponse:
@@ -40,21 +41,16 @@ class ActionView(View):
         admit(request, self.action, run_id)
         given = self.form(self.takes, request)
 
-        def act() -> str:
-            return self.act(run_id, given) or run_id
+        def act() -> Started:
+            return self.act(run_id, given) or Started(run_id, is_new=False)
 
         def done() -> Done:
-            if not self.makes_a_run(given):
-                return reference(request, act())
-            new, is_new = made(request, self.action, given.get("id"), act)
-            return reference(request, new, status=201 if is_new else 200)
+            run = made(given.get("id"), act)
+            return reference(request, run.id, status=201 if run.is_new else 200)
 
-        with acting_as(actor_of(request), reason=given["reason"], expected=given.get("revision")):
+        actor, seen = actor_of(request), given.get("revision")
+        with acting_as(actor, reason=given["reason"], expected=seen, sees=seen_by(request)):
             return answered(request, done)
-
-    def makes_a_run(self, given: dict[str, Any]) -> bool:
-        """Whether the verb makes another run."""
-        return False
 
 
 class WakeView(ActionView):
@@ -158,11 +154,7 @@ class RestartView(ActionView):
         """Start a new run of the same workflow with the same input: 201; with an id that it was given already: 200. Needs `durable.start_run`."""
         return self.perform(request, run_id)
 
-    def makes_a_run(self, given: dict[str, Any]) -> bool:
-        """It does."""
-        return True
-
-    def act(self, run_id: str, given: dict[str, Any]) -> str:
+    def act(self, run_id: str, given: dict[str, Any]) -> Started:
         """Restart."""
         return operations.restart(run_id, as_id=given.get("id"))
 
@@ -185,11 +177,7 @@ class ReplayView(ActionView):
         """
         return self.perform(request, run_id)
 
-    def makes_a_run(self, given: dict[str, Any]) -> bool:
-        """Unless it is done in place."""
-        return not given["in_place"]
-
-    def act(self, run_id: str, given: dict[str, Any]) -> str:
+    def act(self, run_id: str, given: dict[str, Any]) -> Started:
         """Replay."""
         return operations.replay(
             run_id,

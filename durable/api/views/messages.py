@@ -62,9 +62,16 @@ class MessagesView(View):
             }
         )
 
-    @described(operation_id="send_message", request=SendForm, responses={201: MessageReferenceSerializer})
+    @described(
+        operation_id="send_message",
+        request=SendForm,
+        responses={200: MessageReferenceSerializer, 201: MessageReferenceSerializer},
+    )
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Put a message into the run's inbox. Needs `durable.operate_run`."""
+        """Put a message into the run's inbox: 201. With an `id` that it has seen: 200, or 409 if queue or body differ.
+
+        Needs `durable.operate_run`.
+        """
         admit(request, "send", run_id)
         given = self.form(SendForm, request)
         return _answered(request, run_id, given)
@@ -107,7 +114,7 @@ class AskView(View):
         given = self.form(AskForm, request)
         wait = ResultQuery.read(request.query_params)["wait"]
         sent = _answered(request, run_id, given)
-        if sent.status_code != 201:
+        if sent.status_code not in (200, 201):
             return sent
         return _awaited(request, run_id, sent, wait)
 
@@ -119,11 +126,11 @@ def _answered(request: Request, run_id: str, given: dict[str, Any]) -> HttpRespo
 
 def _sent(request: Request, run_id: str, given: dict[str, Any]) -> Done:
     try:
-        message_id = operations.send(run_id, given["queue"], given["body"], idempotency_id=given.get("id"))
+        sent = operations.send(run_id, given["queue"], given["body"], idempotency_id=given.get("id"))
     except ValueError as error:
         raise ProblemError("arguments-refused", 422, f"{error}.") from None
-    location = link(request, "message", run_id=run_id, message_id=message_id)
-    return Done(data={"id": message_id, "run": run_id}, status=201, location=location)
+    location = link(request, "message", run_id=run_id, message_id=sent.id)
+    return Done(data={"id": sent.id, "run": run_id}, status=201 if sent.is_new else 200, location=location)
 
 
 def _message(run: Run, message_id: str) -> QueueMessage | None:

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import redis_client, registry
-from durable.api.access import actor_of, admit, is_limited, visible_run, visible_runs
+from durable.api.access import actor_of, admit, is_limited, seen_by, visible_run, visible_runs
 from durable.api.idempotent import Done, answered
 from durable.api.making import made
 from durable.api.problems import ProblemError
@@ -31,6 +31,7 @@ from durable.core.errors import RunNotFoundError
 from durable.definitions import Workflow
 from durable.inspection import RunFilter, count_by_state, list_runs
 from durable.models import Run
+from durable.operations import Started
 from durable.registry import UnknownWorkflowError
 
 __all__ = ["INTERNAL", "CountsView", "RunView", "RunsView", "reference", "startable"]
@@ -70,7 +71,7 @@ class RunsView(View):
         given = self.form(StartForm, request)
         workflow = startable(given["workflow"])
         _check_queue(given.get("queue"))
-        with acting_as(actor_of(request), reason=given["reason"]):
+        with acting_as(actor_of(request), reason=given["reason"], sees=seen_by(request)):
             return answered(request, lambda: _started(request, workflow, given))
 
 
@@ -132,15 +133,16 @@ def _check_queue(queue: str | None) -> None:
 
 
 def _started(request: Request, workflow: Workflow[Any, Any], given: dict[str, Any]) -> Done:
-    found, is_new = made(request, "start", given.get("id"), lambda: _start(workflow, given))
-    return reference(request, found, status=201 if is_new else 200)
+    run = made(given.get("id"), lambda: _start(workflow, given))
+    return reference(request, run.id, status=201 if run.is_new else 200)
 
 
-def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> str:
+def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> Started:
     how = workflow.using(
         id=given.get("id"), queue=given.get("queue"), delay=given["delay"], on_conflict=given["on_conflict"]
     )
     try:
-        return how.start(*given["args"], **given["kwargs"]).id
+        handle = how.start(*given["args"], **given["kwargs"])
     except (TypeError, ValueError) as error:
         raise ProblemError("arguments-refused", 422, f"{error}.") from None
+    return Started(handle.id, bool(handle.is_new))
