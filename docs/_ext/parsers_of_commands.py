@@ -1,4 +1,4 @@
-"""The parser of `manage.py durable_worker`, by a name that the directive `sphinx_argparse_cli` can import.
+"""The parsers of `manage.py durable_worker` and `durable_dev`, by names that the directive `sphinx_argparse_cli` can import.
 
 A parser that Django makes also has Django's own options (`--settings`, `--verbosity`, ...): they are left out here, so that
 the reference shows what is durable's.
@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 
-__all__ = ["durable_worker", "setup"]
+__all__ = ["durable_dev", "durable_worker", "setup"]
 
 INTERNAL: Final = frozenset({"as_child"})  # what the command calls itself with
 
@@ -22,11 +22,18 @@ def setup(_app: Any) -> dict[str, bool]:
     return {"parallel_read_safe": True}
 
 
+def durable_dev() -> ArgumentParser:
+    """The parser of `manage.py durable_dev`."""
+    return _parser("durable_dev")
+
+
 def durable_worker() -> ArgumentParser:
     """The parser of `manage.py durable_worker`."""
-    parser: ArgumentParser = load_command_class("durable", "durable_worker").create_parser(
-        "manage.py", "durable_worker"
-    )
+    return _parser("durable_worker")
+
+
+def _parser(name: str) -> ArgumentParser:
+    parser: ArgumentParser = load_command_class("durable", name).create_parser("manage.py", name)
     of_django = {action.dest for action in BaseCommand().create_parser("manage.py", "")._actions}
     for action in parser._actions:
         if action.dest in of_django | INTERNAL:

@@ -41,7 +41,11 @@ STATIC_URL = "static/"
 DURABLE = {"REDIS": os.environ.get("WITH_REDIS") == "1", "LEASE": 2, "SWEEP_INTERVAL": 1}
 if DURABLE["REDIS"]:
     INSTALLED_APPS += ["django_rq"]
-    RQ_QUEUES = {"default": {"URL": os.environ["REDIS_URL"], "SERIALIZER": "rq.serializers.JSONSerializer"}}
+    RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}
+    RQ_QUEUES = {
+        name: {"URL": os.environ["REDIS_URL"], "SERIALIZER": "rq.serializers.JSONSerializer"}
+        for name in ("default", "other")
+    }
 """
 URLS: Final = """
 from django.http import HttpResponse

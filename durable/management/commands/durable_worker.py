@@ -6,8 +6,8 @@ import contextlib
 import difflib
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -17,6 +17,7 @@ from durable import redis_client
 from durable.conf import conf
 from durable.metrics import is_installed
 from durable.process import close_connections
+from durable.reloading import CodeWatch
 
 LOOK_EVERY = 1.0  # seconds between two looks for missing migrations
 POOL = 4  # connections in a pool of psycopg's for which nothing else is said
@@ -25,6 +26,7 @@ POOL = 4  # connections in a pool of psycopg's for which nothing else is said
 class Command(BaseCommand):
     """Serve RQ queues, and keep the time for sleeping runs."""
 
+    name = "durable_worker"
     help = (
         "Runs durable's workers: serves the RQ queues (all of RQ_QUEUES unless named, in that order), rings for "
         "deadlines and sweeps for due runs. SIGTERM and SIGINT hand runs over at their next operation; a second one "
@@ -47,6 +49,9 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--metrics-address", default="127.0.0.1", help="where to listen for that (default: 127.0.0.1)"
+        )
+        parser.add_argument(
+            "--reload", action="store_true", help="start the workers again when the code changes; for development"
         )
         parser.add_argument("--as-child", action="store_true", help="for internal use: be one of the processes")
 
@@ -78,8 +83,10 @@ class Command(BaseCommand):
         self._say_wrong_routines()
         with self._metrics(options["metrics_port"], options["metrics_address"]):
             named = queues if conf.REDIS or options["queues"] else []  # without Redis, none named are all there will be
-            fleet = Fleet(worker_command(named, self._inherited(options)), options["processes"], say=self._say)
-            status = fleet.run()
+            command = worker_command(named, self._inherited(options))
+            fleet = Fleet(command, options["processes"], say=self._say, reloads=options["reload"])
+            with CodeWatch(fleet.code_changed) if options["reload"] else nullcontext():
+                status = fleet.run()
         sys.exit(status)
 
     @contextmanager
@@ -121,7 +128,7 @@ class Command(BaseCommand):
             )
         return queues
 
-    def _await_migrations(self) -> None:
+    def _await_migrations(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Workers may come before the migrations of a deploy: without them each job would fail."""
         from durable.inspection import how_to_migrate
 
@@ -130,6 +137,8 @@ class Command(BaseCommand):
             return
         self._say(f"migrations are missing: {', '.join(missing)}. Run: {how_to_migrate()}; this waits for them")
         while self._missing_migrations():
+            if is_over():
+                return
             time.sleep(LOOK_EVERY)
         self._say("migrations are applied")
 
@@ -160,7 +169,7 @@ class Command(BaseCommand):
         return [*given, "--skip-checks"]
 
     def _say(self, line: str) -> None:
-        self.stdout.write(f"durable_worker: {line}")
+        self.stdout.write(f"{self.name}: {line}")
         self.stdout.flush()
 
 

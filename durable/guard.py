@@ -1,0 +1,42 @@
+"""End a process group when this process' parent is gone: `python guard.py GROUP`, run as a file.
+
+The parent holds the writing end of this process' standard input. However the parent ends, that closes; then the group gets
+SIGTERM, and SIGKILL after a while. The standard library only: it must start at once, and needs no settings.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+__all__ = ["end_group"]
+
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+
+
+def end_group(group: int, grace: float = GRACE) -> None:
+    """End the processes of `group`, and wait until they are gone."""
+    until = time.monotonic() + grace
+    try:
+        os.killpg(group, signal.SIGTERM)
+        while time.monotonic() < until:
+            time.sleep(0.05)
+            os.killpg(group, 0)
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return  # nobody is left; on some systems, nobody but zombies
+
+
+def main() -> None:
+    """Wait for the end of standard input, then end the group."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    while os.read(0, 4096):
+        pass
+    end_group(int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Watch the code of a project, for commands that run it again when it changes (`durable_worker --reload`).
+
+Owns which files are watched: those of the modules that this process has imported, as Django's own reloader watches them,
+and every Python file of the project's apps, imported here or not. Decides nothing about what follows from a change.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from django.apps import apps
+from django.conf import settings
+from django.utils.autoreload import StatReloader
+
+__all__ = ["CodeWatch"]
+
+logger = logging.getLogger("durable.worker")
+
+LOOK_EVERY: Final = 0.5  # seconds between two looks at the files
+
+
+class CodeWatch:
+    """A thread that calls `on_change` with the paths of files that were changed, added or removed. A context manager."""
+
+    def __init__(self, on_change: Callable[[Sequence[Path]], None]) -> None:
+        self._on_change = on_change
+        self._files = StatReloader()
+        for directory in _directories():
+            self._files.watch_dir(directory, "**/*.py")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="durable-code-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._looked_at = time.time()
+        self._before = self._look({})
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_EVERY):
+            looks_at = time.time()
+            after = self._look(self._before)
+            changed = self._changed(self._before, after)
+            self._before, self._looked_at = after, looks_at
+            if changed:
+                self._on_change(changed)
+
+    def _look(self, otherwise: Mapping[Path, float]) -> Mapping[Path, float]:
+        try:
+            return dict(self._files.snapshot_files())
+        except OSError as error:  # a directory went while it was read
+            logger.debug("the code cannot be looked at now: %s", error)
+            return otherwise
+
+    def _changed(self, before: Mapping[Path, float], after: Mapping[Path, float]) -> list[Path]:
+        changed = [path for path, moment in before.items() if after.get(path) != moment]
+        # A file that was not there before may be one that this process has only now imported.
+        added = [path for path, moment in after.items() if path not in before and moment >= self._looked_at - 1]
+        return sorted({*changed, *added})
+
+
+def _directories() -> set[Path]:
+    """Where the project's own code is: its apps, its settings; not what is installed."""
+    installed = [os.path.realpath(sysconfig.get_path(each)) for each in ("purelib", "platlib", "stdlib")]
+    found = {Path(os.path.realpath(each.path)) for each in apps.get_app_configs()}
+    if name := getattr(settings, "SETTINGS_MODULE", ""):  # settings that were configured by a call have none
+        found.add(Path(os.path.realpath(import_module(name).__file__ or "")).parent)
+    return {each for each in found if not any(str(each).startswith(f"{path}{os.sep}") for path in installed)}
