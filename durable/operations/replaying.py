@@ -22,8 +22,9 @@ __all__ = ["plan_replay", "replay"]
 def plan_replay(run_id: str, location: str) -> ReplayPlan:
     """What replaying the run from `location` would do; changes nothing. Raises RunNotFoundError, EntryNotFoundError."""
     at = backend.current()
-    run, entries = record(run_id), at.store.history(run_id)
-    return plan_of(Replay(run, entries, at.store.messages(run_id), location), entries, at.now())
+    run = record(run_id)
+    entries, messages = at.store.outline(run_id)
+    return plan_of(Replay(run, entries, messages, location), entries, at.now())
 
 
 def replay(

@@ -54,6 +54,12 @@ class Store(Protocol):
     def messages(self, run_id: str) -> list[Message]:
         """The run's messages in order, whatever their state."""
 
+    def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
+        """`history` and `messages` without values: no outputs, arguments, errors, states, bodies and responses.
+
+        What it costs depends on how many entries and messages there are, not on how large they are.
+        """
+
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
         """Put messages into inboxes; for each the stored message, or None where its run does not exist; and the
         queues (of workers) to ring for.

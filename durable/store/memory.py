@@ -30,6 +30,7 @@ from durable.core.entries import (
 from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.core.location import escape
 from durable.store import rules
+from durable.store.outline import bare_entry, bare_message
 
 __all__ = ["MemoryStore", "Tables"]
 
@@ -144,6 +145,10 @@ class MemoryStore:
 
     def _seen(self, outgoing: OutgoingMessage) -> Message | None:
         return self.sent_before(outgoing.to, outgoing.idempotency_id) if outgoing.idempotency_id is not None else None
+
+    def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
+        with self._lock:
+            return list(map(bare_entry, self.history(run_id))), list(map(bare_message, self.messages(run_id)))
 
     def message(self, message_id: str) -> Message | None:
         with self._lock:

@@ -33,7 +33,7 @@ from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.models import Attempt, EntryMetadata, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.querysets import RunQuerySet
-from durable.store import planting, rules
+from durable.store import outline_rows, planting, rules
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
 from durable.store.transactions import committed_or_raised
 
@@ -125,6 +125,9 @@ class OrmStore:
     def _messages(self, **conditions: Any) -> list[Message]:
         found = QueueMessage.objects.using(self.alias).filter(**conditions).order_by("run_id", "order")
         return [Message(**row) for row in found.values(*MESSAGE.names)]
+
+    def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
+        return outline_rows.read(self.alias, run_id)
 
     def message(self, message_id: str) -> Message | None:
         return next(iter(self._messages(id=message_id)), None)

@@ -33,7 +33,7 @@ from durable.core.entries import (
 from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.core.location import escape
 from durable.models.fields import pack, unpack
-from durable.store import calls, functions, planting, rules, statements
+from durable.store import calls, functions, outline_rows, planting, rules, statements
 from durable.store.calls import text
 from durable.store.rows import (
     ATTEMPT,
@@ -110,6 +110,9 @@ class PostgresStore:
 
     def messages(self, run_id: str) -> list[Message]:
         return [to_message(row) for row in self._rows(statements.LIST_MESSAGES, {"run": pack(run_id)})]
+
+    def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
+        return outline_rows.read(self.alias, run_id)
 
     def message(self, message_id: str) -> Message | None:
         rows = self._rows(statements.GET_MESSAGE, {"message": pack(message_id)})

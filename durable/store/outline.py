@@ -1,0 +1,43 @@
+"""A history and an inbox without the values in them: what a plan is made of, however large outputs and messages are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from durable.core.entries import Entry, Kind, Message
+
+__all__ = ["BARE_KINDS", "bare_data", "bare_entry", "bare_message"]
+
+#: Kinds of entries of whose data no plan needs anything.
+BARE_KINDS: Final[Collection[str]] = frozenset({Kind.MESSAGE})
+
+_FORKS: Final = frozenset({Kind.JOIN, Kind.RACE})
+_OF_A_BRANCH: Final = ("status", "open")
+
+
+def bare_data(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of an entry without states of loops, outputs of branches and bodies of messages."""
+    if kind in BARE_KINDS:
+        return {}
+    if kind == Kind.LOOP:
+        return {name: value for name, value in data.items() if name != "state"}
+    if kind in _FORKS:
+        branches = {
+            name: {each: branch[each] for each in _OF_A_BRANCH if each in branch}
+            for name, branch in data.get("branches", {}).items()
+        }
+        return {**data, "branches": branches}
+    return dict(data)
+
+
+def bare_entry(entry: Entry) -> Entry:
+    """The entry without output, arguments, errors, and the values in its data."""
+    data = bare_data(entry.kind, entry.data)
+    return replace(entry, output=None, arguments=None, data=data, error=None, rollback_error=None)
+
+
+def bare_message(message: Message) -> Message:
+    """The message without its body and its response."""
+    return replace(message, body="", response=None)
