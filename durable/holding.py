@@ -24,14 +24,15 @@ from durable.core.entries import Entry, RunChange, RunRecord, RunState
 from durable.core.errors import LeaseLost, PassAborted, RunNotFoundError
 from durable.passes import Eviction, PassOutcome, may_have_history
 from durable.process import (
-    DATABASE_TROUBLE,
+    SESSION_TROUBLE,
     close_connections,
     close_stale_connections,
     in_clean_context,
+    restore_sessions,
     worker_name,
 )
 from durable.stopping import Stop
-from durable.store import Store
+from durable.store import Store, sessions
 from durable.store.preloaded import preloaded
 from durable.supervisor import Supervisor
 
@@ -65,6 +66,7 @@ class Holder:
         self.execute = execute
         self.supervisor = supervisor
         self.stop = stop
+        sessions.watch_new()
         self._lock = threading.Lock()
         self._abandoned: dict[str, float] = {}
         self._histories: dict[tuple[str, int], list[Entry]] = {}  # by run and fence, of what is claimed and not begun
@@ -96,10 +98,11 @@ class Holder:
             return
         try:
             found = self.store.load_short(known, SHORT, SMALL)
-        except DATABASE_TROUBLE:
+        except SESSION_TROUBLE:
             close_connections()
             return
         except Exception:  # the pass whose history cannot be read ends with it; here it would be everybody's
+            close_connections()
             logger.exception("the histories of %d runs cannot be loaded together", len(known))
             return
         with self._lock:
@@ -124,22 +127,26 @@ class Holder:
         if not self.supervisor.begin(record, eviction):
             return
         about = {"run_id": record.id, "workflow": record.workflow}
+        sessions.watch_all()
         try:
             outcome = in_clean_context(self.execute, record, store=store, eviction=eviction)
         except LeaseLost:
             logger.info("run %s was taken over by another worker", record.id, extra=about)
-        except (PassAborted, *DATABASE_TROUBLE) as error:
+        except (PassAborted, *SESSION_TROUBLE) as error:
             text = "the pass of run %s was cut short: %s: %s"
             logger.warning(text, record.id, type(error).__name__, error, extra=about)
-            if any(isinstance(each, DATABASE_TROUBLE) for each in (error, error.__cause__)):
+            close_connections()
+            if any(isinstance(each, SESSION_TROUBLE) for each in (error, error.__cause__)):
                 self._abandon(record)
         except Exception:  # a fault of the engine: it must not take the worker along, nor spin
             text = "the pass of run %s failed; it is tried again when its lease runs out"
             logger.exception(text, record.id, extra=about)
+            close_connections()
         else:
             self._announce(record, outcome)
         finally:
             self.supervisor.end(record)
+            restore_sessions()
             close_stale_connections(thoroughly=False)
 
     def _look_again(self, record: RunRecord) -> None:
@@ -200,7 +207,7 @@ class Holder:
         while True:
             try:
                 answer = command()
-            except DATABASE_TROUBLE as error:
+            except Error as error:
                 close_connections()
                 if _log_this(what):
                     logger.warning("cannot %s, trying again: %s: %s", what, type(error).__name__, error)
@@ -240,6 +247,6 @@ def _unless_away(records: Sequence[RunRecord]) -> Iterator[None]:
     """Without a database at hand, the runs are due when their leases run out."""
     try:
         yield
-    except DATABASE_TROUBLE as error:
+    except Error as error:
         close_connections()
         logger.warning("%d runs wait until their leases run out: %s", len(records), error)

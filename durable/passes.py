@@ -38,10 +38,16 @@ from durable.drivers.errands import Errands
 from durable.drivers.sync import SyncDriver
 from durable.ids import new_id
 from durable.mistakes import mistakes_of
-from durable.process import DATABASE_TROUBLE, close_stale_connections, leave_transactions
+from durable.process import (
+    DATABASE_TROUBLE,
+    SESSION_TROUBLE,
+    close_stale_connections,
+    leave_transactions,
+    restore_sessions,
+)
 from durable.recommit import commit_again
 from durable.registry import WorkflowDefinition
-from durable.store import Store
+from durable.store import Store, sessions
 from durable.store.transactions import BROKEN
 from durable.transactions import PassTransactions, is_within
 
@@ -268,12 +274,20 @@ class _Pass:
         self.journal.restore(batch, without=location)
 
     def receive(self, effect: Receive) -> list[Message]:
+        def look() -> list[Message]:
+            sessions.restore_used(conf.DATABASE)
+            return self.store.inbox(self.run.id, effect.names, effect.count, effect.before)
+
         with self._reaching_the_store():
-            return self.errands.do(lambda: self.store.inbox(self.run.id, effect.names, effect.count, effect.before))
+            return self.errands.do(look)
 
     def lookup(self, effect: Lookup) -> str | None:
+        def look() -> RunRecord | None:
+            sessions.restore_used(conf.DATABASE)
+            return self.store.get(effect.run_id)
+
         with self._reaching_the_store():
-            found = self.errands.do(lambda: self.store.get(effect.run_id))
+            found = self.errands.do(look)
         return None if found is None else str(found.state)
 
     def wait(self, seconds: float) -> None:
@@ -319,6 +333,7 @@ class _Pass:
             yield
         finally:
             leave_transactions()
+            restore_sessions()
 
     def branch_thread_ends(self) -> None:
         connections.close_all()  # a connection belongs to its thread
@@ -345,8 +360,9 @@ class _Pass:
     def _write(self, batch: Batch, *, in_transaction: bool = False) -> Committed:
         try:
             try:
+                sessions.prepare_commit(conf.DATABASE)
                 return self.store.commit(batch)
-            except DATABASE_TROUBLE as trouble:
+            except SESSION_TROUBLE as trouble:
                 if in_transaction or is_within():
                     raise
                 return commit_again(batch, trouble, run=self.run, store=self.store, holder=self.eviction, now=self.now)

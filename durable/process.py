@@ -13,17 +13,30 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from django.db import InterfaceError, OperationalError, connections, reset_queries
+from django.db import (
+    Error,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    connections,
+    reset_queries,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone, translation
 
+from durable.store import sessions
+
 __all__ = [
     "DATABASE_TROUBLE",
+    "SESSION_TROUBLE",
     "close_connections",
     "close_stale_connections",
     "in_clean_context",
     "leave_inherited_connections",
     "leave_transactions",
+    "restore_sessions",
     "worker_name",
 ]
 
@@ -31,6 +44,10 @@ T = TypeVar("T")
 
 #: What a database raises that is away, restarts or refuses connections.
 DATABASE_TROUBLE = (OperationalError, InterfaceError)
+
+#: The same, and what it raises in a session that does not suit the engine's statements: one that is read only, of another
+#: role, of another schema, or on a server that is a standby by now. A new session may suit them.
+SESSION_TROUBLE = (*DATABASE_TROUBLE, InternalError, ProgrammingError, NotSupportedError)
 
 _started_in = os.getpid()
 _inherited: list[object] = []
@@ -113,10 +130,21 @@ def leave_transactions() -> None:
 
 
 def close_connections() -> None:
-    """Close this thread's connections, except inside a transaction."""
+    """Close this thread's connections, except inside a transaction. A pool gets none of their sessions back."""
     for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
-            connection.close()
+        if connection.in_atomic_block:
+            continue
+        if connection.connection is not None and connection.settings_dict["OPTIONS"].get("pool"):
+            connection.connection.close()
+        connection.close()
+
+
+def restore_sessions() -> None:
+    """What the run's code has set in this thread's sessions does not reach the next run."""
+    try:
+        sessions.restore_all()
+    except Error:
+        close_connections()
 
 
 def in_clean_context(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:

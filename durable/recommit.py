@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from durable.conf import conf
 from durable.core.entries import Batch, Committed, RunChange, RunRecord
 from durable.core.errors import LeaseLost
-from durable.process import DATABASE_TROUBLE, close_connections
+from durable.process import SESSION_TROUBLE, close_connections
 from durable.store import Store
 
 __all__ = ["Holder", "commit_again"]
@@ -29,8 +29,11 @@ logger = logging.getLogger("durable.pass")
 BACKOFF: Final = (0.02, 1.0)  # seconds between two tries: the second and third, the longest; the first follows at once
 
 #: What PostgreSQL says of a statement that has certainly had no effect, and may have one soon: serialization failure,
-#: deadlock, lock timeout, statement timeout, disk full.
-REFUSED: Final = frozenset({"40001", "40P01", "55P03", "57014", "53100"})
+#: deadlock, lock timeout, statement timeout, disk full; and of one in a session that does not suit it: read only, without
+#: the right, the table or the function, without the schema.
+REFUSED: Final = frozenset(
+    {"40001", "40P01", "55P03", "57014", "53100", "25006", "42501", "42P01", "42883", "3F000"},
+)
 
 
 class Holder(Protocol):
@@ -77,13 +80,13 @@ def commit_again(
         try:
             if not _is_refusal(trouble):
                 store.get(run.id)  # a question, to be repeated until the database answers
-        except DATABASE_TROUBLE:
+        except SESSION_TROUBLE:
             continue
         if not _is_refusal(trouble) and (committed := _found_out(batch, run=run, store=store, holder=holder, now=now)):
             return committed
         try:
             return store.commit(replace(batch, fence=run.fence))
-        except DATABASE_TROUBLE as error:
+        except SESSION_TROUBLE as error:
             trouble = error
     raise trouble
 

@@ -29,7 +29,7 @@ from durable import bell, moments, redis_client
 from durable.conf import conf
 from durable.core.entries import RunRecord
 from durable.passes import LEASE_LOST
-from durable.process import DATABASE_TROUBLE, close_connections, close_stale_connections
+from durable.process import SESSION_TROUBLE, close_connections, close_stale_connections
 from durable.stopping import Stop
 from durable.store.base import Store
 
@@ -209,13 +209,14 @@ class Supervisor:
             self._beat()
             if not self._held:
                 close_stale_connections(thoroughly=True)
-        except DATABASE_TROUBLE as error:
+        except SESSION_TROUBLE as error:
             close_connections()
             self._try_again_at = time.monotonic() + RETRY
             self._give_up_expired()
             if _log_this("database"):
                 logger.warning("leases cannot be renewed now, trying again: %s: %s", type(error).__name__, error)
         except Exception:  # the thread must outlive whatever it meets: without it leases run out
+            close_connections()
             self._try_again_at = time.monotonic() + RETRY
             if _log_this("tick"):
                 logger.exception("the supervisor failed, trying again")

@@ -25,7 +25,7 @@ from redis.exceptions import RedisError
 
 from durable import bell, moments, pulse, redis_client
 from durable.conf import conf
-from durable.process import DATABASE_TROUBLE, close_connections, close_stale_connections, worker_name
+from durable.process import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.store.base import Store
 
@@ -95,12 +95,13 @@ class Periodic:
         try:
             close_stale_connections(thoroughly=True)
             moment = self.look(moments.now())
-        except DATABASE_TROUBLE as error:
+        except SESSION_TROUBLE as error:
             close_connections()
             if _log_this(name):
                 logger.warning("the %s cannot read deadlines, trying again: %s: %s", name, type(error).__name__, error)
             return moments.now() + timedelta(seconds=RETRY)
         except Exception:  # the thread must outlive whatever it meets
+            close_connections()
             if _log_this(name):
                 logger.exception("the %s failed, trying again", name)
             return moments.now() + timedelta(seconds=RETRY)

@@ -20,10 +20,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 from psycopg.errors import error_from_result
 from psycopg.generators import execute
-from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq import DiagnosticField, Escaping, ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
 
 from durable.conf import conf
+from durable.store import sessions
 
 __all__ = ["Function", "Row", "rows", "text"]
 
@@ -59,7 +60,7 @@ class Function:
         engine's own commits, not for what the code of a step calls, because that has a timeout.
         """
         connection: Any = connections[alias]
-        if not _is_unobserved(connection):
+        if sessions.is_observed(connection):
             return _through_cursor(connection, self._portable, texts)
         _make_ready(connection)
         raw: psycopg.Connection[Any] = connection.connection
@@ -69,6 +70,8 @@ class Function:
         values: Any = [None if each is None else each.encode() for each in texts]  # typed without None, which is NULL
         try:
             with connection.wrap_database_errors, raw.lock:
+                if sessions.restored_by(connection):
+                    return _row(raw.pgconn.exec_(self._after(sessions.preface(connection), raw.pgconn, values)))
                 # in a transaction never by name: one that is forgotten would break what is open
                 if status == TransactionStatus.IDLE and self._is_prepared(raw):
                     answer = self._answer(raw, values, by_name=True, uninterrupted=uninterrupted)
@@ -93,6 +96,13 @@ class Function:
         else:
             send = partial(pgconn.send_query_params, self._direct, values, self._types)
         return _decisive(raw.wait(_Sent(raw, send)))
+
+    def _after(self, preface: str, pgconn: PGconn, values: Sequence[bytes | None]) -> bytes:
+        """The call behind other statements, in one message, whose answer is that to the call."""
+        quoted = [b"NULL" if each is None else Escaping(pgconn).escape_literal(each) for each in values]
+        pieces = self._portable.encode().split(b"%s")
+        call = b"".join(piece + value for piece, value in zip(pieces, [*quoted, b""], strict=True))
+        return preface.encode() + b"; " + call
 
     def _is_prepared(self, raw: Any) -> bool:
         """Whether the session knows the statement by name; it is told from the time on when that pays."""
@@ -150,10 +160,10 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
     """The rows of a statement; None where Django's cursor has to be asked, because somebody listens to it or because
     the connection speaks of moments in another way than UTC."""
     connection: Any = connections[alias]
-    if not _is_unobserved(connection) or connection.timezone is not UTC:
+    if sessions.is_observed(connection) or connection.timezone is not UTC:
         return None
-    _make_ready(connection)
-    with connection.wrap_database_errors:
+    with sessions.not_noted(connection), connection.wrap_database_errors:
+        _make_ready(connection)
         cursor = psycopg.Cursor(connection.connection).execute(statement, parameters, prepare=False, binary=True)
         return cursor.fetchall() if cursor.description else []
 
@@ -161,11 +171,6 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
 def text(value: str | int | datetime) -> str:
     """A value of a column as PostgreSQL reads it."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _is_unobserved(connection: BaseDatabaseWrapper) -> bool:
-    """Whether nobody wants to see each statement: a test, a debugger, or what has replaced the method on the object."""
-    return not (connection.execute_wrappers or connection.queries_logged or "cursor" in vars(connection))
 
 
 @async_unsafe
@@ -179,7 +184,7 @@ def _make_ready(connection: BaseDatabaseWrapper) -> None:
 
 
 def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: Sequence[str | None]) -> Row:
-    with connection.cursor() as cursor:
+    with sessions.not_noted(connection), connection.cursor() as cursor:
         cursor.execute(statement, texts)
         row: Row = cursor.fetchone()
         return row

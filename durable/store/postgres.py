@@ -33,7 +33,7 @@ from durable.core.entries import (
 from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.core.location import escape
 from durable.models.fields import pack, unpack
-from durable.store import calls, functions, outline_rows, planting, rules, statements
+from durable.store import calls, functions, outline_rows, planting, rules, sessions, statements
 from durable.store.calls import text
 from durable.store.rows import (
     ATTEMPT,
@@ -63,7 +63,8 @@ class PostgresStore:
     def _rows(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         found = calls.rows(self.alias, statement, parameters)
         if found is None:
-            with connections[self.alias].cursor() as cursor:
+            connection = connections[self.alias]
+            with sessions.not_noted(connection), connection.cursor() as cursor:
                 cursor.execute(statement, parameters)
                 found = cursor.fetchall() if cursor.description else []
         return found

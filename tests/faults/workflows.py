@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import connection
 from redis import Redis
 
-from durable import Context, get_run, workflow
+from durable import AsyncContext, Context, get_run, workflow
 from project.shop.models import Mail
 
-__all__ = ["crossing", "haunted"]
+__all__ = ["POLLUTIONS", "apolluted", "crossing", "haunted", "in_branches", "plain", "polluted", "where_am_i"]
 
 
 def redis() -> Redis:
@@ -54,3 +57,97 @@ def crossing(ctx: Context, other: str, messages: int) -> list[int]:
             retry_backoff_base=0.01,
         )
     return [ctx.queue.next(f"wait {number}", names=["crossing"]).body for number in range(messages)]
+
+
+# -- steps that change their database session
+
+
+def _by_cursor(*statements: str) -> Callable[[], None]:
+    def pollute() -> None:
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    return pollute
+
+
+def _by_driver(statement: str) -> None:
+    connection.ensure_connection()
+    connection.connection.execute(statement)
+
+
+POLLUTIONS: dict[str, Callable[[], None]] = {
+    "read only": _by_cursor("SET default_transaction_read_only = on"),
+    "search_path": _by_cursor("SET search_path TO pg_catalog"),
+    "role": _by_cursor("SET ROLE durable_nobody"),
+    "authorization": _by_cursor("SET SESSION AUTHORIZATION durable_nobody"),
+    "set_config": _by_cursor("SELECT set_config('search_path', 'pg_catalog', false)"),
+    "time zone": _by_cursor("SET TIME ZONE 'Asia/Tokyo'"),
+    "lock_timeout": _by_cursor("SET lock_timeout = '5s'"),
+    "setting of one's own": _by_cursor("SET app.tenant = '7'"),
+    "encoding": _by_cursor("SET client_encoding = 'LATIN1'"),
+    "raw": lambda: _by_driver("SET search_path TO pg_catalog"),
+    "raw autocommit": lambda: _by_driver("SET default_transaction_read_only = on"),
+}
+_SQLITE = {"pragma": _by_cursor("PRAGMA query_only = on")}
+
+_SESSION = """SELECT current_user, session_user, current_setting('search_path'), current_setting('TimeZone'),
+    current_setting('default_transaction_read_only'), current_setting('lock_timeout'), current_setting('client_encoding'),
+    coalesce(current_setting('app.tenant', true), '')"""
+
+
+def _session() -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(_SESSION)
+        return [*cursor.fetchone()]
+
+
+def _pollute(way: str) -> str:
+    (POLLUTIONS | _SQLITE)[way]()
+    return "done"
+
+
+async def _apollute(way: str) -> str:
+    return await sync_to_async(_pollute)(way)
+
+
+@workflow(name="faults.polluted")
+def polluted(ctx: Context, way: str) -> str:
+    """Its only step changes the session."""
+    done: str = ctx.step("pollute", _pollute, way, max_retries=0)
+    return done
+
+
+@workflow(name="faults.apolluted")
+async def apolluted(ctx: AsyncContext, way: str) -> str:
+    """The same in an async workflow, by an async step."""
+    done: str = await ctx.step("pollute", _apollute, way, max_retries=0)
+    return done
+
+
+@workflow(name="faults.in_branches")
+def in_branches(ctx: Context, way: str) -> str:
+    """The same in threads of branches, and in transactions there."""
+    ctx.join(
+        "all",
+        {
+            "plain": lambda c: c.step("pollute", _pollute, way, max_retries=0),
+            "atomic": lambda c: c.step("pollute", _pollute, way, max_retries=0, atomic=True),
+        },
+    )
+    return "done"
+
+
+@workflow(name="faults.where_am_i")
+def where_am_i(ctx: Context, way: str, atomic: bool) -> list[list[str]]:  # the input of a run
+    """What the session is before and after a step has changed it."""
+    before = ctx.step("before", _session, max_retries=0)
+    ctx.step("pollute", _pollute, way, max_retries=0, atomic=atomic)
+    return [before, ctx.step("after", _session, max_retries=0)]
+
+
+@workflow(name="faults.plain")
+def plain(ctx: Context, number: int) -> int:
+    """A step that leaves the database alone."""
+    result: int = ctx.step("return", lambda: number)
+    return result

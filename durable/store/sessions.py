@@ -1,0 +1,256 @@
+"""Database sessions in a worker: what the code of steps sets in one does not stay there.
+
+Owns noticing, at no cost to the server, that code other than the engine's has used a session, and restoring it to what a
+new connection of Django's would be. On PostgreSQL every statement that psycopg sends passes its connection's `wait`,
+the engine's own commits excepted; on SQLite a callback sees each statement, and only a PRAGMA, an ATTACH or a temporary
+table counts. Sessions that are not watched, those of a web process for example, are never restored.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+__all__ = [
+    "is_observed",
+    "not_noted",
+    "preface",
+    "prepare_commit",
+    "restore",
+    "restore_all",
+    "restore_used",
+    "restored_by",
+    "watch_all",
+    "watch_new",
+]
+
+#: What every session of PostgreSQL is restored with: who speaks, then all settings; as DISCARD ALL does, which may not
+#: stand in a transaction and takes prepared statements along. Advisory locks of the session are given up.
+_RESTORE: Final = (
+    "SET SESSION AUTHORIZATION DEFAULT",
+    "RESET ROLE",
+    "RESET ALL",
+    "SELECT pg_advisory_unlock_all()",
+)
+_CHANGES_SQLITE: Final = re.compile(
+    r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*(?:PRAGMA|ATTACH|CREATE\s+TEMP)", re.IGNORECASE | re.DOTALL
+)
+_SHOWN: Final = 2_000  # characters of a statement of SQLite's that are looked at
+_PYTHON_STATE: Final = ("row_factory", "read_only", "isolation_level", "deferrable")  # of psycopg's connection
+
+
+class _Watch:
+    """What is known of one session: whether other code has used it, and whether the next statement restores it."""
+
+    __slots__ = ("is_due", "is_used", "python_state")
+
+    def __init__(self, raw: Any) -> None:
+        self.is_used = False
+        self.is_due = False
+        self.python_state = _python_state(raw)
+
+
+def _python_state(raw: Any) -> tuple[Any, ...]:
+    return tuple(getattr(raw, each, None) for each in _PYTHON_STATE)
+
+
+# -- noticing
+
+
+def watch_new() -> None:
+    """Watch every session that this process opens from now on."""
+    connection_created.connect(_on_created, dispatch_uid="durable.store.sessions")
+
+
+def watch_all() -> None:
+    """Watch the sessions that this thread has open."""
+    for connection in connections.all(initialized_only=True):
+        _watch(connection)
+
+
+def _on_created(*, connection: BaseDatabaseWrapper, **_: object) -> None:
+    _watch(connection)
+
+
+def _watch(connection: BaseDatabaseWrapper) -> None:
+    raw = connection.connection
+    if raw is None or _watch_of(connection) is not None:
+        return
+    if connection.vendor == "postgresql" and callable(getattr(raw, "wait", None)):
+        raw._durable_session = watch = _Watch(raw)
+        raw.wait = _noting_wait(watch, raw)
+    elif connection.vendor == "sqlite":
+        watch = _Watch(None)
+        _of_sqlite[raw] = watch
+        raw.set_trace_callback(_noting_statements(watch))
+
+
+#: sqlite3's connections have no attributes of others.
+_of_sqlite: weakref.WeakKeyDictionary[Any, _Watch] = weakref.WeakKeyDictionary()
+
+
+def _watch_of(connection: BaseDatabaseWrapper) -> _Watch | None:
+    raw = connection.connection
+    if raw is None:
+        return None
+    found: _Watch | None = (
+        _of_sqlite.get(raw) if connection.vendor == "sqlite" else getattr(raw, "_durable_session", None)
+    )
+    return found
+
+
+def _noting_wait(watch: _Watch, raw: Any) -> Any:
+    method, reference = type(raw).wait, weakref.ref(raw)  # not bound: no circle of references
+
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        watch.is_used = True
+        return method(reference(), *args, **kwargs)
+
+    return wait
+
+
+def _noting_statements(watch: _Watch) -> Any:
+    def note(statement: str) -> None:
+        if _CHANGES_SQLITE.match(statement[:_SHOWN]):
+            watch.is_used = True
+
+    return note
+
+
+@contextmanager
+def not_noted(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Statements of the engine's own, which leave the session as it is."""
+    watch = _watch_of(connection)
+    was_used = watch is not None and watch.is_used
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.is_used = was_used
+
+
+# -- restoring
+
+
+def prepare_commit(alias: str) -> None:
+    """Before a commit of a pass: what a step has set in this thread's session must not reach it.
+
+    Where the next call of a function of durable's can restore the session in the same round trip, it does.
+    """
+    connection = connections[alias]
+    watch = _watch_of(connection)
+    if watch is None or not watch.is_used:
+        return
+    if connection.needs_rollback:  # the statement is refused, and the transaction takes its settings along
+        return
+    if _needs_round_trip(connection):
+        restore(connection)
+    else:
+        watch.is_due = True
+
+
+def restored_by(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the statement that is sent now has to restore the session first; asked once."""
+    watch = getattr(connection.connection, "_durable_session", None)
+    if watch is None or not watch.is_due:
+        return False
+    watch.is_due = False
+    # in a transaction, which may be rolled back, the next commit does it once more
+    watch.is_used = connection.in_atomic_block
+    return True
+
+
+def preface(connection: BaseDatabaseWrapper) -> str:
+    """The statements that make the session what Django makes of a new one."""
+    statements = [*_RESTORE, *_of_django(connection)]
+    return "; ".join(statements)
+
+
+def _of_django(connection: Any) -> Sequence[str]:
+    statements = []
+    if connection.timezone_name:
+        statements.append(f"SET TIME ZONE {_literal(connection.timezone_name)}")
+    if role := connection.settings_dict["OPTIONS"].get("assume_role"):
+        statements.append(f"SET ROLE {connection.ops.quote_name(role)}")
+    return statements
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def restore(connection: BaseDatabaseWrapper) -> None:
+    """Make the session what a new one would be, by statements of its own; where that is not sure, close it."""
+    watch = _watch_of(connection)
+    if watch is None:
+        return
+    if not _can_be_restored(connection, watch):
+        if not connection.in_atomic_block:
+            connection.close()
+        return
+    raw: Any = connection.connection
+    with connection.wrap_database_errors:
+        raw.execute(preface(connection), prepare=False)
+    if _receivers(connection):
+        connection_created.send(sender=connection.__class__, connection=connection)
+    watch.is_due = False
+    watch.is_used = connection.in_atomic_block
+
+
+def restore_used(alias: str) -> None:
+    """Restore this thread's session if it was used since: before a question of the engine's that is no commit."""
+    connection = connections[alias]
+    watch = _watch_of(connection)
+    if watch is not None and watch.is_used and not connection.needs_rollback:
+        restore(connection)
+
+
+def restore_all() -> None:
+    """Restore each session of this thread that was used since; after a pass, before the next run."""
+    for connection in connections.all(initialized_only=True):
+        watch = _watch_of(connection)
+        if watch is not None and watch.is_used and not connection.in_atomic_block:
+            restore(connection)
+
+
+def _can_be_restored(connection: BaseDatabaseWrapper, watch: _Watch) -> bool:
+    if connection.vendor != "postgresql" or _python_state(connection.connection) != watch.python_state:
+        return False
+    return not _keeps_state(type(connection))
+
+
+def _keeps_state(kind: type[BaseDatabaseWrapper]) -> bool:
+    """Whether a backend of another make prepares sessions in ways of its own, and may remember that it has."""
+    for name in ("cursor", "_cursor", "init_connection_state"):
+        if not getattr(kind, name).__module__.startswith("django."):
+            return True
+    return False
+
+
+def _needs_round_trip(connection: BaseDatabaseWrapper) -> bool:
+    if connection.vendor != "postgresql":
+        return True
+    watch = _watch_of(connection)
+    if watch is None or not _can_be_restored(connection, watch) or is_observed(connection):
+        return True
+    encoding = connection.connection.pgconn.parameter_status(b"client_encoding")
+    return encoding != b"UTF8" or bool(_receivers(connection))
+
+
+def is_observed(connection: BaseDatabaseWrapper) -> bool:
+    """Whether somebody wants to see each statement: a test, a debugger, or what has replaced the method on the object."""
+    return bool(connection.execute_wrappers or connection.queries_logged or "cursor" in vars(connection))
+
+
+def _receivers(connection: BaseDatabaseWrapper) -> list[Any]:
+    """Who prepares new sessions, besides Django and durable themselves."""
+    found: Any = connection_created._live_receivers(connection.__class__)
+    flat = [*found[0], *found[1]] if isinstance(found, tuple) else found
+    return [each for each in flat if not getattr(each, "__module__", "").startswith(("django.", "durable."))]
