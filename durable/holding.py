@@ -27,12 +27,12 @@ from durable.process import (
     SESSION_TROUBLE,
     close_connections,
     close_stale_connections,
+    guarded_sessions,
     in_clean_context,
-    restore_sessions,
     worker_name,
 )
 from durable.stopping import Stop
-from durable.store import Store, sessions
+from durable.store import Store
 from durable.store.preloaded import preloaded
 from durable.supervisor import Supervisor
 
@@ -66,7 +66,6 @@ class Holder:
         self.execute = execute
         self.supervisor = supervisor
         self.stop = stop
-        sessions.watch_new()
         self._lock = threading.Lock()
         self._abandoned: dict[str, float] = {}
         self._histories: dict[tuple[str, int], list[Entry]] = {}  # by run and fence, of what is claimed and not begun
@@ -127,9 +126,9 @@ class Holder:
         if not self.supervisor.begin(record, eviction):
             return
         about = {"run_id": record.id, "workflow": record.workflow}
-        sessions.watch_all()
         try:
-            outcome = in_clean_context(self.execute, record, store=store, eviction=eviction)
+            with guarded_sessions():
+                outcome = in_clean_context(self.execute, record, store=store, eviction=eviction)
         except LeaseLost:
             logger.info("run %s was taken over by another worker", record.id, extra=about)
         except (PassAborted, *SESSION_TROUBLE) as error:
@@ -146,7 +145,6 @@ class Holder:
             self._announce(record, outcome)
         finally:
             self.supervisor.end(record)
-            restore_sessions()
             close_stale_connections(thoroughly=False)
 
     def _look_again(self, record: RunRecord) -> None:

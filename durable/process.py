@@ -10,7 +10,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from django.db import (
@@ -33,6 +34,7 @@ __all__ = [
     "SESSION_TROUBLE",
     "close_connections",
     "close_stale_connections",
+    "guarded_sessions",
     "in_clean_context",
     "leave_inherited_connections",
     "leave_transactions",
@@ -145,6 +147,16 @@ def restore_sessions() -> None:
         sessions.restore_all()
     except Error:
         close_connections()
+
+
+@contextmanager
+def guarded_sessions() -> Iterator[None]:
+    """Around a pass: the engine's statements and the next run get sessions as new ones are, whatever its code does."""
+    with sessions.guarded():
+        try:
+            yield
+        finally:
+            restore_sessions()
 
 
 def in_clean_context(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:

@@ -3,7 +3,7 @@
 Owns noticing, at no cost to the server, that code other than the engine's has used a session, and restoring it to what a
 new connection of Django's would be. On PostgreSQL every statement that psycopg sends passes its connection's `wait`,
 the engine's own commits excepted; on SQLite a callback sees each statement, and only a PRAGMA, an ATTACH or a temporary
-table counts. Sessions that are not watched, those of a web process for example, are never restored.
+table counts. Only within `guarded()`, where a worker passes a run, is anything restored: never in a web process, say.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
 from django.db import connections
@@ -19,6 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 __all__ = [
+    "guarded",
     "is_observed",
     "not_noted",
     "preface",
@@ -27,8 +29,6 @@ __all__ = [
     "restore_all",
     "restore_used",
     "restored_by",
-    "watch_all",
-    "watch_new",
 ]
 
 #: What every session of PostgreSQL is restored with: who speaks, then all settings; as DISCARD ALL does, which may not
@@ -44,6 +44,9 @@ _CHANGES_SQLITE: Final = re.compile(
 )
 _SHOWN: Final = 2_000  # characters of a statement of SQLite's that are looked at
 _PYTHON_STATE: Final = ("row_factory", "read_only", "isolation_level", "deferrable")  # of psycopg's connection
+
+
+_is_guarded: ContextVar[bool] = ContextVar("durable_sessions_are_guarded", default=False)
 
 
 class _Watch:
@@ -64,15 +67,17 @@ def _python_state(raw: Any) -> tuple[Any, ...]:
 # -- noticing
 
 
-def watch_new() -> None:
-    """Watch every session that this process opens from now on."""
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Around a pass: restore what its code uses, here and in the threads of its branches."""
     connection_created.connect(_on_created, dispatch_uid="durable.store.sessions")
-
-
-def watch_all() -> None:
-    """Watch the sessions that this thread has open."""
     for connection in connections.all(initialized_only=True):
         _watch(connection)
+    token = _is_guarded.set(True)
+    try:
+        yield
+    finally:
+        _is_guarded.reset(token)
 
 
 def _on_created(*, connection: BaseDatabaseWrapper, **_: object) -> None:
@@ -87,22 +92,20 @@ def _watch(connection: BaseDatabaseWrapper) -> None:
         raw._durable_session = watch = _Watch(raw)
         raw.wait = _noting_wait(watch, raw)
     elif connection.vendor == "sqlite":
-        watch = _Watch(None)
-        _of_sqlite[raw] = watch
+        watch = _Watch(raw)
+        vars(connection)["_durable_session"] = (raw, watch)  # sqlite3's connections take no attributes
         raw.set_trace_callback(_noting_statements(watch))
-
-
-#: sqlite3's connections have no attributes of others.
-_of_sqlite: weakref.WeakKeyDictionary[Any, _Watch] = weakref.WeakKeyDictionary()
 
 
 def _watch_of(connection: BaseDatabaseWrapper) -> _Watch | None:
     raw = connection.connection
     if raw is None:
         return None
-    found: _Watch | None = (
-        _of_sqlite.get(raw) if connection.vendor == "sqlite" else getattr(raw, "_durable_session", None)
-    )
+    found: _Watch | None
+    if connection.vendor == "sqlite":
+        of, found = vars(connection).get("_durable_session", (None, None))
+        return found if of is raw else None
+    found = getattr(raw, "_durable_session", None)
     return found
 
 
@@ -144,6 +147,8 @@ def prepare_commit(alias: str) -> None:
 
     Where the next call of a function of durable's can restore the session in the same round trip, it does.
     """
+    if not _is_guarded.get():
+        return
     connection = connections[alias]
     watch = _watch_of(connection)
     if watch is None or not watch.is_used:
@@ -206,6 +211,8 @@ def restore(connection: BaseDatabaseWrapper) -> None:
 
 def restore_used(alias: str) -> None:
     """Restore this thread's session if it was used since: before a question of the engine's that is no commit."""
+    if not _is_guarded.get():
+        return
     connection = connections[alias]
     watch = _watch_of(connection)
     if watch is not None and watch.is_used and not connection.needs_rollback:
@@ -214,6 +221,8 @@ def restore_used(alias: str) -> None:
 
 def restore_all() -> None:
     """Restore each session of this thread that was used since; after a pass, before the next run."""
+    if not _is_guarded.get():
+        return
     for connection in connections.all(initialized_only=True):
         watch = _watch_of(connection)
         if watch is not None and watch.is_used and not connection.in_atomic_block:

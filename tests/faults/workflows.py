@@ -10,10 +10,20 @@ from django.conf import settings
 from django.db import connection
 from redis import Redis
 
-from durable import AsyncContext, Context, get_run, workflow
+from durable import AsyncContext, Break, Context, Continue, get_run, workflow
 from project.shop.models import Mail
 
-__all__ = ["POLLUTIONS", "apolluted", "crossing", "haunted", "in_branches", "plain", "polluted", "where_am_i"]
+__all__ = [
+    "POLLUTIONS",
+    "allowed",
+    "apolluted",
+    "crossing",
+    "haunted",
+    "in_branches",
+    "plain",
+    "polluted",
+    "where_am_i",
+]
 
 
 def redis() -> Redis:
@@ -151,3 +161,14 @@ def plain(ctx: Context, number: int) -> int:
     """A step that leaves the database alone."""
     result: int = ctx.step("return", lambda: number)
     return result
+
+
+@workflow(name="faults.allowed")
+def allowed(ctx: Context) -> int:
+    """Something of everything that is written: a failed attempt, a loop that prunes, a message, a send, an atomic step."""
+    ctx.try_step("fail", lambda: 1 // 0, max_retries=0)
+    ctx.loop("turn", lambda c, n: Continue(n + 1) if n < 5 else Break(n), state=0, history_prune_interval=2)
+    got = ctx.queue.next("go", names=["go"])
+    ctx.queue.send("self", 1)
+    ctx.step("post", post, ctx.run_id, atomic=True)
+    return int(got.body) + int(ctx.queue.next("own", names=["self"]).body)
