@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from django.core import checks
+from django.db import connection
 from django.test import override_settings
 from django.urls import get_resolver
 from sybil import Document, Example
@@ -50,7 +51,7 @@ class Play:
         kind = language(example)
         if not is_run(example) or kind in _PROSE:
             return
-        performer = {"python": self._python, "console": self._console, "ini": self._unit}.get(kind)
+        performer = {"python": self._python, "console": self._console, "ini": self._unit, "sql": self._sql}.get(kind)
         assert performer is not None, f"line {example.line}: nothing runs {kind!r}: teach it to, or mark the block"
         try:
             performer(example)
@@ -129,6 +130,14 @@ class Play:
         unit.read_string(example.parsed)
         program, _, rest = unit["Service"]["ExecStart"].partition(" ")
         shell.run(shell.Command(line=f"{PurePath(program).name} {rest}", output=None))
+
+    def _sql(self, example: Example) -> None:
+        """What an administrator of PostgreSQL runs, for a role that is there; the page's test takes it back."""
+        if connection.vendor != "postgresql":
+            return
+        with connection.cursor() as cursor:
+            cursor.execute("DO $$ BEGIN CREATE ROLE shop; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+            cursor.execute(example.parsed)
 
 
 @contextmanager

@@ -116,7 +116,12 @@ def test_a_step_that_uses_the_database_costs_no_round_trip_more(
 ) -> None:
     restored: list[str] = []
     original = sessions.restore
-    monkeypatch.setattr(sessions, "restore", lambda found: (restored.append(found.alias), original(found)))
+
+    def restore(found: Any) -> None:
+        restored.append(found.alias)
+        original(found)
+
+    monkeypatch.setattr(sessions, "restore", restore)
     for way in ("read only", "search_path", "set_config"):
         polluted.start(way)
     with connection.cursor() as cursor:
@@ -133,7 +138,12 @@ def test_a_step_that_leaves_the_database_alone_leaves_the_session_alone(
 ) -> None:
     restored: list[bool] = []
     original = sessions.preface
-    monkeypatch.setattr(sessions, "preface", lambda found: (restored.append(True), original(found))[1])
+
+    def preface(found: Any) -> str:
+        restored.append(True)
+        return original(found)
+
+    monkeypatch.setattr(sessions, "preface", preface)
     handles = [plain.start(7), plain.start(8)]
     first, second = claimed(holder)
     holder.carry_on(first)
