@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from typing import Any, Final
 
 from rq.worker import BaseWorker
@@ -20,6 +21,9 @@ logger = logging.getLogger("durable.pass")
 STRAY: Final = 70  # the exit status of a child that came back
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGCHLD)
+
+
+_here = threading.local()
 
 
 class Origin:
@@ -45,11 +49,21 @@ class Origin:
             os._exit(STRAY)
 
 
+def _hold_signals() -> None:
+    """Before a fork: what is sent to the child before its handlers are its own waits until they are."""
+    _here.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+def _let_signals_through() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _here.mask)
+
+
 def _forget_handlers() -> None:
     """In a forked child: the worker's handlers are about the worker, and would keep `terminate()` from ending the child."""
     for number in _SIGNALS:
         if _is_a_workers(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _let_signals_through()
 
 
 def _is_a_workers(handler: Any) -> bool:
@@ -58,4 +72,4 @@ def _is_a_workers(handler: Any) -> bool:
     return callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "durable"
 
 
-os.register_at_fork(after_in_child=_forget_handlers)
+os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_forget_handlers)

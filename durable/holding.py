@@ -22,6 +22,7 @@ from durable import bell, moments, redis_client
 from durable.conf import conf
 from durable.core.entries import Entry, RunChange, RunRecord, RunState
 from durable.core.errors import LeaseLost, PassAborted, RunNotFoundError
+from durable.forks import Origin
 from durable.passes import Eviction, PassOutcome, may_have_history
 from durable.process import (
     SESSION_TROUBLE,
@@ -120,7 +121,7 @@ class Holder:
 
     def carry_on(self, record: RunRecord) -> None:
         """Pass a run, unless it is no longer held. Raises only what an ordinary error is not: KeyboardInterrupt, say."""
-        eviction, store = Eviction(), self._store_for(record)
+        eviction, store, origin = Eviction(), self._store_for(record), Origin(record.id)
         if self.supervisor.waited(record) >= ASIDE:
             self._look_again(record)
         if not self.supervisor.begin(record, eviction):
@@ -144,6 +145,7 @@ class Holder:
         else:
             self._announce(record, outcome)
         finally:
+            origin.end_strays()
             self.supervisor.end(record)
             close_stale_connections(thoroughly=False)
 

@@ -36,6 +36,7 @@ from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.errands import Errands
 from durable.drivers.sync import SyncDriver
+from durable.forks import Origin
 from durable.ids import new_id
 from durable.mistakes import mistakes_of
 from durable.process import (
@@ -155,7 +156,8 @@ class _Pass:
         self.runs_in_turn = at.runs_in_turn
         self.max_threads = conf.MAX_BRANCH_THREADS
         self.errands = Errands()
-        self._transactions = PassTransactions()
+        self._origin = Origin(record.id)
+        self._transactions = PassTransactions(self._origin.end_strays)
         self._commit_lock = threading.Lock()
         self._written = 0  # what the journal has counted as taken, and is committed
         self._state = str(record.state)
@@ -222,6 +224,7 @@ class _Pass:
     # -- the drivers' host
 
     def save(self, effect: Save) -> None:
+        self._origin.end_strays()
         self._make_way(is_told=effect.is_failure or _ends_unfinished(effect.run))
         due = self.journal.due()
         self._after(self.errands.do(lambda: self._save(effect, due)))
@@ -278,6 +281,7 @@ class _Pass:
             sessions.restore_used(conf.DATABASE)
             return self.store.inbox(self.run.id, effect.names, effect.count, effect.before)
 
+        self._origin.end_strays()
         with self._reaching_the_store():
             return self.errands.do(look)
 
@@ -286,6 +290,7 @@ class _Pass:
             sessions.restore_used(conf.DATABASE)
             return self.store.get(effect.run_id)
 
+        self._origin.end_strays()
         with self._reaching_the_store():
             found = self.errands.do(look)
         return None if found is None else str(found.state)
@@ -300,6 +305,7 @@ class _Pass:
             self.rest(seconds)
 
     def calling(self, call: Call) -> AbstractContextManager[None]:
+        self._origin.end_strays()
         if self.eviction.is_lost:  # the last moment to notice: its work would be done a second time, for nothing
             raise Evicted
         if self.observe is not None:
@@ -311,7 +317,10 @@ class _Pass:
     @contextmanager
     def _watched(self, call: Call) -> Iterator[None]:
         with self._transactions.step, self.watch.calling(call):
-            yield
+            try:
+                yield
+            finally:
+                self._origin.end_strays()
 
     def calling_here(self, call: Call) -> AbstractContextManager[None]:
         return self._transactions.function(f'step "{call.name}"')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -26,13 +26,17 @@ _BEGUN: Final = (2, 3)  # libpq's PQTRANS_INTRANS and PQTRANS_INERROR
 
 
 class PassTransactions:
-    """What is open in each thread that works on a pass, besides what was open around the pass: a test's, perhaps."""
+    """What is open in each thread that works on a pass, besides what was open around the pass: a test's, perhaps.
 
-    def __init__(self) -> None:
+    `on_return` is called first when a step's function has ended, however it did.
+    """
+
+    def __init__(self, on_return: Callable[[], object] = lambda: None) -> None:
+        self.on_return: Final = on_return
         self._here = threading.local()
         self._here.around = _depths(self._connections())
         #: To be entered around a step's function, wherever it runs; by several at once.
-        self.step: Final = _Running()
+        self.step: Final = _Running(on_return)
 
     def enter_branch_thread(self) -> None:
         """This thread has branches from now on: its connections may be others, and what steps do elsewhere is not here."""
@@ -99,10 +103,11 @@ class PassTransactions:
 class _Running:
     """How many functions of steps run now."""
 
-    __slots__ = ("_lock", "count")
+    __slots__ = ("_lock", "_on_return", "count")
 
-    def __init__(self) -> None:
+    def __init__(self, on_return: Callable[[], object]) -> None:
         self.count = 0
+        self._on_return = on_return
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
@@ -110,6 +115,7 @@ class _Running:
             self.count += 1
 
     def __exit__(self, *exc: object) -> None:
+        self._on_return()
         with self._lock:
             self.count -= 1
 
@@ -127,6 +133,7 @@ class _Function:
         self._before = self._transactions.depths()
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self._transactions.on_return()
         if (left := self._transactions.roll_back(self._before)) and kind is None:
             raise OpenTransactionError.left_open_by(self._what, left)
 

@@ -50,6 +50,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "line",
             "slots",
             "passes",
+            "forks",
             "transactions",
             "recommit",
             "jobs",

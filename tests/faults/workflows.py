@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
+import time
 from collections.abc import Callable
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -18,10 +22,14 @@ __all__ = [
     "allowed",
     "apolluted",
     "crossing",
+    "forked_body",
+    "forked_step",
     "haunted",
     "in_branches",
     "plain",
     "polluted",
+    "pooled",
+    "terminated",
     "where_am_i",
 ]
 
@@ -172,3 +180,63 @@ def allowed(ctx: Context) -> int:
     ctx.queue.send("self", 1)
     ctx.step("post", post, ctx.run_id, atomic=True)
     return int(got.body) + int(ctx.queue.next("own", names=["self"]).body)
+
+
+# -- steps and bodies that fork
+
+
+def _count_mails(_number: int) -> int:
+    return Mail.objects.count()
+
+
+def _pool() -> list[int]:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return pool.map(_count_mails, range(4))
+
+
+def _terminate() -> int | None:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    child.terminate()
+    child.join()
+    return child.exitcode
+
+
+@workflow(name="faults.pooled")
+def pooled(ctx: Context) -> list[int]:
+    """Queries in a pool of forked processes."""
+    counts: list[int] = ctx.step("pool", _pool, max_retries=0)
+    return counts
+
+
+@workflow(name="faults.terminated")
+def terminated(ctx: Context) -> int:
+    """The exit code of a forked process that is told to end."""
+    code: int = ctx.step("terminate", _terminate, max_retries=0)
+    return code
+
+
+def _fork(way: str) -> tuple[str, int]:
+    child = os.fork()
+    if child:
+        return "parent", os.waitpid(child, 0)[1]
+    if way == "raise":
+        raise ValueError("the child's")
+    if way == "exit":
+        sys.exit(0)
+    return "child", 0
+
+
+@workflow(name="faults.forked_step")
+def forked_step(ctx: Context, way: str) -> list[Any]:
+    """A step whose function returns in two processes."""
+    return [*ctx.step("fork", _fork, way, max_retries=0)]
+
+
+@workflow(name="faults.forked_body")
+def forked_body(ctx: Context, way: str) -> list[Any]:
+    """The same between steps."""
+    ctx.step("before", os.getpid)
+    who, status = _fork(way)
+    ctx.step("after", post, f"{ctx.run_id} {os.getpid()}")
+    return [who, status]
