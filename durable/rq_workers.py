@@ -19,6 +19,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -169,6 +170,8 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.read_json(kwargs.get("serializer"))
+        self._beating = threading.Lock()
+        self._beats_for: Execution | None = None
 
     def handle_warm_shutdown_request(self) -> None:
         """Have the pass under way end at its next operation."""
@@ -192,11 +195,28 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
         self._told_state = state
 
     def prepare_execution(self, job: Job) -> Execution:
-        """Note that the worker is busy with the job; of one of ours all that there is to note."""
-        if not is_of_the_bell(job):
-            return super().prepare_execution(job)
-        self.execution = rq_records.begin(self, job)
-        return self.execution
+        """Note that the worker is busy with the job; of one of ours all that there is to note. Signs of life begin."""
+        execution = rq_records.begin(self, job) if is_of_the_bell(job) else super().prepare_execution(job)
+        self.execution = self._beats_for = execution
+        stop.beat = partial(self._beat, job, execution)
+        return execution
+
+    def _beat(self, job: Job, execution: Execution) -> None:
+        """Tell RQ, from any thread, that job and worker are alive; nothing once the end of the job has begun."""
+        with self._beating:
+            if self._beats_for is execution:
+                self.maintain_heartbeats(job, *handed_on(execution))
+
+    def _end_beats(self) -> None:
+        """Signs of life end; one that is under way is waited for, so that it writes nothing after the end of its job."""
+        stop.beat = None
+        with self._beating:
+            self._beats_for = None
+
+    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
+        """Note when the job ended, after its last sign of life."""
+        self._end_beats()
+        super().handle_execution_ended(job, queue, heartbeat_ttl)
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
         """The rest of it, in RQ's telling."""
@@ -228,13 +248,12 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
             raise
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Run a job; while it lasts, RQ is told that it and the worker are alive."""
+        """Run a job; from the note of its execution to its end, RQ is told that it and the worker are alive."""
         stop.reachable = True
-        stop.beat = lambda: self.maintain_heartbeats(job, *handed_on(self.execution))
         try:
             super().execute_job(job, queue)
         finally:
-            stop.beat = None
+            self._end_beats()
 
 
 class Worker(KnowsDurable, rq.Worker):

@@ -250,3 +250,48 @@ def test_a_worker_ends_whose_farewell_to_the_channel_of_commands_does_not(
         if each.name == "durable-farewell" or each is worker.pubsub_thread:
             each.join(30)
     assert has_ended
+
+
+@pytest.mark.parametrize("of_the_bell", [True, False])
+def test_signs_of_life_begin_when_the_execution_is_noted_and_end_before_its_end_is(
+    worker: SimpleWorker,
+    queue: Queue,
+    connection: redis.Redis,
+    working: Callable[[Callable[[str], object]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    of_the_bell: bool,
+) -> None:
+    """The supervisor's thread beats whenever it likes: before and after, there is no execution to tell of."""
+    seen: dict[str, Any] = {}
+    prepare, end = worker.prepare_execution, worker.cleanup_execution
+
+    def prepare_seen(job: Job) -> Execution:
+        seen["before"] = stop.beat
+        return prepare(job)
+
+    def beat_amid(_queue: str) -> None:
+        assert worker.execution is not None
+        assert stop.beat is not None
+        seen.update(beat=stop.beat, key=worker.execution.key)
+        connection.hdel(seen["key"], "last_heartbeat")
+        seen["beat"]()
+        seen["amid"] = connection.hexists(seen["key"], "last_heartbeat")
+
+    def end_seen(*args: Any, **kwargs: Any) -> None:
+        seen["at the end"] = stop.beat
+        end(*args, **kwargs)
+        seen["beat"]()  # read by the supervisor while the job ran, and called only now
+
+    working(beat_amid)
+    monkeypatch.setattr(worker, "prepare_execution", prepare_seen)
+    monkeypatch.setattr(worker, "cleanup_execution", end_seen)
+    if of_the_bell:
+        bell.ring(QUEUE)
+    else:
+        queue.enqueue(JOB, QUEUE, result_ttl=60)
+    serve(worker)
+    assert (seen["before"], seen["amid"], seen["at the end"]) == (None, True, None)
+    seen["beat"]()
+    assert connection.exists(seen["key"]) == 0
+    assert queue.started_job_registry.get_job_ids() == []
