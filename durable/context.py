@@ -13,10 +13,12 @@ from typing import Any, Generic, TypeVar
 from durable.core.advice import advised
 from durable.core.blocks import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
 from durable.core.branches import join_branches, race_branches
+from durable.core.current import current_scope
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.effects import Operation
 from durable.core.loops import loop
 from durable.core.options import StepOptions, options_of
+from durable.core.receipts import record_of
 from durable.core.results import BlockResult, Break, Continue, QueueMessage, RaceResult, StepResult
 from durable.core.scope import Scope
 from durable.core.steps import STEP_CATCHES, STEP_CATCHES_DEFAULT, check_catch, step, try_step
@@ -195,8 +197,14 @@ class _SharedQueue(Generic[D]):
 
     def _message(self, wait: Wait, received: Received) -> QueueMessage:
         def answer(message_id: str, response: Any) -> Any:
-            operation = complete(self._scope, received.entry, message_id, response)
-            return self._driver.operate(self._scope, "message.complete()", operation)
+            scope = self._here()
+            return self._driver.operate(scope, "message.complete()", complete(scope, message_id, response))
+
+        def is_answered(message_id: str) -> bool:
+            receipts = self._here().receipts
+            if receipts.wait_for(message_id) is None:  # its scope has ended, and what is recorded stands
+                return bool(record_of(received.entry, message_id)["completed"])
+            return receipts.is_completed(message_id)
 
         record = received.record
         return QueueMessage(
@@ -205,7 +213,13 @@ class _SharedQueue(Generic[D]):
             body=self._scope.recorded(received.entry.location, "the message", record["body"]),
             sent_at=datetime.fromisoformat(record["sent_at"]),
             _complete=answer if wait.is_completable else None,
+            _is_completed=is_answered if wait.is_completable else None,
         )
+
+    def _here(self) -> Scope:
+        """The scope whose code runs now, this queue's or one within it."""
+        scope = current_scope()
+        return scope if scope is not None and scope.journal is self._scope.journal else self._scope
 
 
 class Queue(_SharedQueue[SyncDriver]):

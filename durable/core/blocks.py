@@ -30,7 +30,7 @@ def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collecti
         return BlockResult(ok=False, failure=failure)
     finally:
         scope.moment = max(scope.moment, block.moment)
-        scope.open_messages.update(block.open_messages)
+        scope.receipts.adopt(block.receipts)
     return BlockResult(ok=True, value=value)
 
 

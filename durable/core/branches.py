@@ -27,7 +27,7 @@ from durable.core.errors import (
     RollbackCheckpointError,
 )
 from durable.core.journal import Node
-from durable.core.location import escape, join
+from durable.core.location import escape, is_within, join, parent
 from durable.core.mistakes import is_mistake
 from durable.core.results import Failure, RaceResult, failure_of, with_failure
 from durable.core.scope import Branch, Scope
@@ -164,7 +164,7 @@ class _Fork:
             if not branch.is_lost:
                 raise
         else:
-            self._completed(name, output, scope.open_messages)
+            self._completed(name, output)
 
     def _place(self, name: str) -> Node:
         segment = self.segments[name]
@@ -176,12 +176,11 @@ class _Fork:
 
     # -- how a branch ends
 
-    def _completed(self, name: str, output: str, open_messages: dict[str, str]) -> None:
+    def _completed(self, name: str, output: str) -> None:
         with self.journal.lock:
             if self.has_winner():
                 return
-            left = {"open": dict(open_messages)} if open_messages else {}
-            self._set(name, status=_COMPLETED, output=output, **left)
+            self._set(name, status=_COMPLETED, output=output)
             if self.entry.kind == Kind.RACE:
                 self.journal.mark(self.entry, data={**self.entry.data, "winner": name})
                 for other, branch in self.running.items():
@@ -251,8 +250,15 @@ class _Fork:
             if status["status"] in (_PENDING, _RUNNING):
                 self._set(name, status=_CANCELLED)
                 for wait in _idle_receipts(self._place(name)):
-                    self.journal.give_back(wait)
+                    if not self._has_answered(wait):
+                        self.journal.give_back(wait)
             self.journal.prune(self.node, self.segments[name])
+
+    def _has_answered(self, wait: Entry) -> bool:
+        """Whether the code completed a message of a scope around the fork after this wait, with what that received perhaps."""
+        scope = parent(wait.location)
+        completions = self.scope.receipts.completions()
+        return any(is_within(where, scope) and order > wait.ordinal for where, order in completions)
 
     def errors(self) -> dict[str, ErrorInfo]:
         """The errors of the branches that failed."""
@@ -270,10 +276,9 @@ class _Fork:
         return sorted(self.statuses.items(), key=lambda each: order.get(each[0], len(order)))
 
     def seen(self) -> None:
-        """The code has seen the end; what messages the branches left uncompleted are in the way of later ones."""
+        """The code has seen the end."""
         self.scope.see(self.entry)
-        for status in self.statuses.values():
-            self.scope.open_messages.update(status.get("open", {}))
+        self.scope.receipts.learn(self.entry.location)
 
 
 def _idle_receipts(place: Node) -> list[Entry]:

@@ -5,14 +5,28 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from durable.core.effects import StepInfo
 
-__all__ = ["current_step", "is_in_step", "running_place", "running_run", "running_step", "running_workflow"]
+if TYPE_CHECKING:
+    from durable.core.scope import Scope
+
+__all__ = [
+    "current_scope",
+    "current_step",
+    "is_in_step",
+    "running_place",
+    "running_run",
+    "running_scope",
+    "running_step",
+    "running_workflow",
+]
 
 _step: contextvars.ContextVar[StepInfo | None] = contextvars.ContextVar("durable_step", default=None)
 _run: contextvars.ContextVar[str | None] = contextvars.ContextVar("durable_run", default=None)
 _place: contextvars.ContextVar[tuple[str, str]] = contextvars.ContextVar("durable_place", default=("", ""))
+_scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("durable_scope", default=None)
 
 
 def current_step() -> StepInfo:
@@ -67,3 +81,23 @@ class running_step:  # noqa: N801  # used like a function
 
     def __exit__(self, *exc: object) -> None:
         _step.reset(self.token)
+
+
+def current_scope() -> Scope | None:
+    """The innermost scope whose code runs here, if any."""
+    return _scope.get()
+
+
+class running_scope:  # noqa: N801  # used like a function
+    """Makes `scope` the current one, for a `with` block. A class, because it is entered for each scope."""
+
+    __slots__ = ("scope", "token")
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    def __enter__(self) -> None:
+        self.token = _scope.set(self.scope)
+
+    def __exit__(self, *exc: object) -> None:
+        _scope.reset(self.token)

@@ -171,14 +171,14 @@ class MessageTimeoutError(DurableError):
 
 
 class MessageNotCompletedError(DurableError):
-    """A receive was attempted while a completable message of this scope is still open."""
+    """The code of a scope has ended and left a message uncompleted that it had received with `completable=True`."""
 
     def __init__(self, wait: str, message_id: str) -> None:
         self.wait = wait
         self.message_id = message_id
         super().__init__(
-            f'"{wait}" cannot receive: message {message_id} was received with completable=True and is not '
-            "completed; call message.complete(...) first"
+            f'wait "{wait}" received message {message_id} with completable=True, and the scope it stands in has ended '
+            "without completing it; call message.complete(...) before the end of the workflow, iteration, branch or block"
         )
 
 
@@ -410,6 +410,7 @@ class RunCrashedError(DurableError):
 
 #: Errors of the program's contract with the engine: a run stopped by one is not compensated.
 CONTRACT_ERRORS = (
+    MessageNotCompletedError,
     HistoryDivergedError,
     EntryInProgressError,
     RollbackCheckpointError,

@@ -15,6 +15,7 @@ __all__ = [
     "MAX_NAME",
     "escape",
     "is_awaited",
+    "is_within",
     "iteration_segment",
     "join",
     "parent",
@@ -86,6 +87,11 @@ def spoken(location: str) -> str:
 def parent(location: str) -> str:
     """The location that `location` stands in; "" for the root's own entries."""
     return location.rpartition("/")[0]
+
+
+def is_within(location: str, ancestor: str) -> bool:
+    """Whether a place is `ancestor` or stands in it."""
+    return location == ancestor or location.startswith(f"{ancestor}/")
 
 
 def iteration_segment(number: int) -> str:

@@ -37,7 +37,7 @@ def loop(
     if entry.status != Status.COMPLETED:
         yield from _Loop(scope, node, entry, name, prune_interval, size, state is not None).run(body)
     scope.see(entry)
-    scope.open_messages.update(entry.data.get("open", {}))
+    scope.receipts.learn(entry.location)
     return scope.recorded(entry.location, "the value of the loop", entry.output)
 
 
@@ -59,7 +59,6 @@ class _Loop:
         self.interval = interval
         self.size = size
         self.is_stateful = is_stateful
-        self.open_messages: dict[str, str] = {}
         seen = entry.data.get("moment")
         self.moment = datetime.fromisoformat(seen) if seen else scope.moment
 
@@ -70,7 +69,6 @@ class _Loop:
             outcome = yield from self._iterate(number, state, body)
             if isinstance(outcome, Break):
                 output = self.scope.environment.encode(outcome.value, f'the value of loop "{self.name}"')
-                self._leave_open()
                 self._prune(number + 1)
                 self.journal.finish(self.entry, output=output)
                 return
@@ -86,12 +84,15 @@ class _Loop:
             place = self.journal.attach(self.node, segment, Node(join(self.node.location, segment)))
         iteration = Scope(self.journal, place, self.scope)
         iteration.moment = max(iteration.moment, self.moment)
-        iteration.open_messages.update(self.entry.data.get("open", {}))
+        iteration.receipts.learn(self.entry.location, but_not=place.location)
         iteration.check_may_go_on()
         has_state = self.is_stateful or state is not None
-        outcome = yield from iteration.run(body, *((state,) if has_state else ()))
+        try:
+            outcome = yield from iteration.run(body, *((state,) if has_state else ()))
+        except Exception:
+            self.scope.receipts.adopt(iteration.receipts)
+            raise
         self.moment = iteration.moment
-        self.open_messages = iteration.open_messages
         if outcome is None and not has_state:
             return Continue()
         if not isinstance(outcome, Continue | Break):
@@ -107,7 +108,6 @@ class _Loop:
 
     def _advance(self, number: int, outcome: Continue) -> None:
         state = self.scope.environment.encode(outcome.state, f'the state of loop "{self.name}"')
-        self._leave_open()
         self.journal.mark(
             self.entry,
             data={
@@ -117,11 +117,6 @@ class _Loop:
                 "moment": self.moment.isoformat(),
             },
         )
-
-    def _leave_open(self) -> None:
-        """Messages that the iteration left uncompleted are in the way of later ones too."""
-        if self.open_messages != self.entry.data.get("open", {}):
-            self.journal.mark(self.entry, data={**self.entry.data, "open": dict(self.open_messages)})
 
     def _prune(self, reached: int) -> None:
         """Iterations before the last `size` go."""

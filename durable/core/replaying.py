@@ -17,9 +17,9 @@ from typing import Any
 
 from durable.core.entries import Entry, Kind, Message, MessageState, RunChange, RunPatch, RunRecord, RunState
 from durable.core.errors import EntryNotFoundError
-from durable.core.location import escape, parent
+from durable.core.location import escape, is_within, parent
 from durable.core.recovery import rewind_compensated
-from durable.core.rewind import FORKS, Rewind, first_try, is_within
+from durable.core.rewind import FORKS, Rewind, first_try
 from durable.core.rollback import is_compensable
 
 __all__ = ["Replay"]
@@ -175,13 +175,6 @@ class Replay:
         data: dict[str, Any] = dict(entry.data)
         if "received" in data:
             data["received"] = [{**each, "id": ids.get(each["id"], each["id"])} for each in data["received"]]
-        if "open" in data:
-            data["open"] = _renamed(data["open"], ids)
-        if "branches" in data:
-            data["branches"] = {
-                name: {**status, "open": _renamed(status["open"], ids)} if "open" in status else status
-                for name, status in data["branches"].items()
-            }
         if entry.kind == Kind.SEND and data["to"] == self.run.id:
             data |= {"to": run_id, "message_id": ids.get(data["message_id"], data["message_id"])}
         return replace(entry, data=data)
@@ -193,7 +186,3 @@ def _has_place(around: Entry, segment: str) -> bool:
         return any(escape(name) == segment for name in around.data["branches"])
     number = _ITERATION.fullmatch(segment)
     return around.kind == Kind.LOOP and number is not None and int(number[1]) <= around.data["iteration"]
-
-
-def _renamed(open_messages: dict[str, str], ids: dict[str, str]) -> dict[str, str]:
-    return {ids.get(each, each): wait for each, wait in open_messages.items()}

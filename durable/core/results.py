@@ -102,7 +102,8 @@ class QueueMessage:
     """A received message. `name` is the queue it came in, `sent_at` when it was sent.
 
     `complete(response=None)` answers a message received with `completable=True`, once; in an async workflow it is
-    awaited. Raises ValueError for a message that is not completable or completed already.
+    awaited. Raises ValueError for a message that is not completable or completed already. Code completes it in the scope
+    that received it or in one within: a loop's iteration, a block, a branch.
     """
 
     id: str
@@ -110,6 +111,15 @@ class QueueMessage:
     body: Any
     sent_at: datetime
     _complete: Callable[[str, Any], Any] | None = field(default=None, repr=False, compare=False)
+    _is_completed: Callable[[str], bool] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the code has completed the message: False before that, in each pass, and for one that is not completable.
+
+        A branch learns nothing of what the branches beside it complete; the code after the join or race does.
+        """
+        return self._is_completed is not None and self._is_completed(self.id)
 
     def complete(self, response: Any = None) -> Any:
         """Answer the message; `handle.ask` of the sender returns `response`."""

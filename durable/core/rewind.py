@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from durable.core.entries import Entry, Kind, Message, MessageState, RunChange, RunPatch, RunRecord, Status
-from durable.core.location import escape, parent
+from durable.core.location import escape, is_within, parent
 
-__all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try", "is_within"]
+__all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try"]
 
 FORKS = (Kind.JOIN, Kind.RACE)
 
@@ -23,11 +23,6 @@ UNFINISHED: dict[str, Any] = {
     "finished_ordinal": None,
     "output": None,
 }
-
-
-def is_within(location: str, ancestor: str) -> bool:
-    """Whether a place is `ancestor` or stands in it."""
-    return location == ancestor or location.startswith(f"{ancestor}/")
 
 
 def first_try(policy: dict[str, Any]) -> dict[str, Any]:

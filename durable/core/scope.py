@@ -27,8 +27,9 @@ from durable.core.errors import (
 )
 from durable.core.formats import unreadable
 from durable.core.journal import Environment, Journal, Node
-from durable.core.location import escape, join, send_segment
+from durable.core.location import escape, join, send_segment, spoken
 from durable.core.mistakes import is_mistake
+from durable.core.receipts import Receipts
 
 __all__ = ["Branch", "Scope"]
 
@@ -72,8 +73,8 @@ class Scope:
         "journal",
         "moment",
         "node",
-        "open_messages",
         "parent",
+        "receipts",
         "signal",
         "unawaited",
     )
@@ -95,8 +96,7 @@ class Scope:
         #: Operations of an async scope that were called and not awaited yet.
         self.unawaited: dict[int, str] = {}
         self._announced = 0
-        #: Messages received as completable and not completed yet by this pass's code, with the wait's name.
-        self.open_messages: dict[str, str] = {}
+        self.receipts: Receipts = Receipts(parent.receipts if parent else None)
         self._used: set[str] = set()
         self._sends = 0
         self._random: random.Random | None = None
@@ -246,6 +246,7 @@ class Scope:
             self.finish(error)
             raise
         self.finish()
+        self._check_messages()
         return value
 
     def finish(self, error: Exception | None = None) -> None:
@@ -297,15 +298,12 @@ class Scope:
             self.journal.poison = error
         raise error
 
-    # -- messages
-
-    def check_no_open_message(self, wait: str) -> None:
-        """Raises MessageNotCompletedError while a completable message of this scope or one around it is open."""
-        scope: Scope | None = self
-        while scope is not None:
-            for message_id in scope.open_messages:
-                raise MessageNotCompletedError(wait, message_id)
-            scope = scope.parent
+    def _check_messages(self) -> None:
+        """Raises MessageNotCompletedError for a completable message of this scope that nobody has completed."""
+        if self.branch is not None and self.branch.is_cancelled():
+            return  # it does not count how the code of a loser ends
+        for wait, message_id in self.receipts.left_open():
+            self.poison(MessageNotCompletedError(spoken(wait.location), message_id))
 
     # -- determinism
 

@@ -6,7 +6,7 @@ its receipt are one commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,6 +16,7 @@ from durable.core.effects import SAVE, Operation, Pause, Receive
 from durable.core.entries import Entry, Kind, Message, Status
 from durable.core.errors import MessageTimeoutError, Park
 from durable.core.location import escape, spoken
+from durable.core.receipts import record_of
 from durable.core.scope import Scope
 
 __all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_one", "sleep"]
@@ -135,7 +136,6 @@ def receive(scope: Scope, wait: Wait) -> Operation:
 
 def _received(scope: Scope, wait: Wait) -> Operation:
     """The entry of the wait, once it has ended."""
-    scope.check_no_open_message(wait.name)
     node = scope.meet(Kind.MESSAGE, wait.name)
     entry = node.entry
     if entry is not None and entry.status == Status.COMPLETED:
@@ -160,22 +160,45 @@ def _received(scope: Scope, wait: Wait) -> Operation:
     return entry
 
 
-def complete(scope: Scope, entry: Entry, message_id: str, response: Any) -> Operation:
-    """Complete a message that the wait received, with a response. Nothing, where history has it completed."""
-    if message_id not in scope.open_messages:
-        raise ValueError(f"message {message_id} has been completed already; complete each message once")
-    received = entry.data["received"]
-    if not any(each["completed"] for each in received if each["id"] == message_id):
+def complete(scope: Scope, message_id: str, response: Any) -> Operation:
+    """Complete a message that this scope or one around it received, with a response.
+
+    Nothing, where history has it completed in this scope. Raises ValueError for a message that has been completed before.
+    """
+    entry = scope.receipts.wait_for(message_id)
+    if entry is None:
+        raise ValueError(
+            f"message {message_id} was received in a scope that has ended, or in another branch: complete it in the "
+            "scope that received it or in one within that"
+        )
+    if scope.receipts.is_completed(message_id):
+        raise _completed_already(message_id)
+    if not record_of(entry, message_id)["completed"]:
         text = scope.environment.encode(response, f'the response to a message of "{entry.location}"')
-        with scope.journal.lock:
-            records = [{**each, "completed": True} if each["id"] == message_id else each for each in received]
-            scope.journal.mark(entry, data={**entry.data, "received": records})
-            scope.journal.complete_message(message_id, text)
-        yield SAVE
-    around: Scope | None = scope
-    while around is not None:  # a try block may have ended meanwhile, and left the message open in what is around it
-        around.open_messages.pop(message_id, None)
-        around = around.parent
+        if _record_completion(scope, entry, message_id, text):
+            yield SAVE
+    # Without a place it was recorded by durable when only the scope that had received a message could complete it.
+    if record_of(entry, message_id).get("completed_in", scope.location) != scope.location:
+        raise _completed_already(message_id)  # by another branch
+    scope.receipts.complete(message_id)
+
+
+def _record_completion(scope: Scope, entry: Entry, message_id: str, response: str) -> bool:
+    """Whether it was this scope that completed the message, and not another branch just now."""
+    with scope.journal.lock:
+        records = entry.data["received"]
+        if record_of(entry, message_id)["completed"]:
+            return False
+        order = scope.journal.next_ordinal()
+        done = {"completed": True, "completed_in": scope.location, "completed_order": order}
+        records = [{**each, **done} if each["id"] == message_id else each for each in records]
+        scope.journal.mark(entry, data={**entry.data, "received": records})
+        scope.journal.complete_message(message_id, response)
+    return True
+
+
+def _completed_already(message_id: str) -> ValueError:
+    return ValueError(f"message {message_id} has been completed already; complete each message once")
 
 
 def _begin(scope: Scope, wait: Wait, entry: Entry) -> Entry:
@@ -221,8 +244,6 @@ def _record(message: Message) -> dict[str, Any]:
 
 
 def _opened(scope: Scope, wait: Wait, entry: Entry) -> list[Received]:
-    received: Iterable[dict[str, Any]] = entry.data["received"]
     if wait.is_completable:
-        # Until the code completes them, also where history says that it did: what is refused then is refused again.
-        scope.open_messages.update({each["id"]: wait.name for each in received})
-    return [Received(entry, each) for each in received]
+        scope.receipts.add(entry)
+    return [Received(entry, each) for each in entry.data["received"]]

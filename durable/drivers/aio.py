@@ -14,7 +14,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from durable.core.current import running_step
+from durable.core.current import running_scope, running_step
 from durable.core.effects import SAVE, Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
 from durable.core.errors import ControlFlow, Evicted
 from durable.core.scope import Scope
@@ -147,9 +147,10 @@ class AsyncDriver:
     async def _body(self, effect: Body) -> Any:
         context = self.host.async_context(effect.scope, self)
         try:
-            value = effect.function(context, *effect.args)
-            if inspect.isawaitable(value):
-                return await value
+            with running_scope(effect.scope):
+                value = effect.function(context, *effect.args)
+                if inspect.isawaitable(value):
+                    return await value
         except SystemExit as error:
             if self.host.is_evicted():
                 raise

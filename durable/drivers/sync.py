@@ -14,7 +14,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from durable.core.current import running_step
+from durable.core.current import running_scope, running_step
 from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
 from durable.core.errors import ControlFlow, Evicted, StepTimeoutError
 from durable.core.scope import Scope
@@ -75,7 +75,8 @@ class SyncDriver:
     def _body(self, effect: Body) -> Any:
         context = self.host.sync_context(effect.scope, self)
         try:
-            value = effect.function(context, *effect.args)
+            with running_scope(effect.scope):
+                value = effect.function(context, *effect.args)
         except SystemExit as error:
             if self.host.is_evicted():  # it is the worker that ends, told so twice
                 raise

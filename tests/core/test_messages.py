@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from durable import Break, Continue, InvalidTransitionError, MessageTimeoutError
+from durable import InvalidTransitionError, MessageTimeoutError
 from durable.core.entries import MessageState
-from durable.core.errors import MessageNotCompletedError
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
 
@@ -180,189 +179,6 @@ def test_queues_of_any_name(h: Harness, flavour: Flavour) -> None:
     assert run.output == names
 
 
-# -- completable
-
-
-def test_the_next_receive_is_refused_until_the_message_is_completed(h: Harness, flavour: Flavour) -> None:
-    refused = []
-
-    async def ship(ctx: Any) -> Any:
-        message = await ctx.queue.next("first", names=[], completable=True)
-        try:
-            await ctx.queue.next("too early", names=[])
-        except Exception as error:
-            refused.append(str(error))
-        await message.complete({"price": 3})
-        second = await ctx.queue.next("second", names=[])
-        await ctx.sleep("rest", 60)
-        return second.body
-
-    run = h.start(flavour(ship), id="run")
-    first = h.send(run, "q", 1)
-    h.send(run, "q", 2)
-    assert h.finish(run).output == 2
-    text = f'"too early" cannot receive: message {first} was received with completable=True and is not completed'
-    assert [each.partition(";")[0] for each in refused] == [text] * 2, "the same in each pass"
-    assert states(h, "run") == ["completed", "received"]
-    assert h._backend.codec.decode(h._store.messages("run")[0].response or "") == {"price": 3}
-
-
-async def in_an_iteration(ctx: Any) -> Any:
-    async def body(ctx: Any) -> Any:
-        await ctx.queue.next("first", names=[], completable=True)
-        await ctx.sleep("rest", 60)
-        return Break()
-
-    await ctx.loop("loop", body)
-
-
-async def in_a_block(ctx: Any) -> Any:
-    async def body(ctx: Any) -> Any:
-        await ctx.queue.next("first", names=[], completable=True)
-        await ctx.sleep("rest", 60)
-
-    await ctx.try_block("block", body)
-
-
-async def in_a_branch(ctx: Any) -> Any:
-    async def body(ctx: Any) -> Any:
-        await ctx.queue.next("first", names=[], completable=True)
-        await ctx.sleep("rest", 60)
-
-    await ctx.join("join", {"a": body})
-
-
-@pytest.mark.parametrize("scope", [in_an_iteration, in_a_block, in_a_branch])
-def test_a_message_left_open_by_a_scope_is_in_the_way_after_it(h: Harness, flavour: Flavour, scope: Any) -> None:
-    async def ship(ctx: Any) -> Any:
-        await scope(ctx)
-        await ctx.sleep("rest", 60)
-        await ctx.queue.next("second", names=[])
-
-    run = h.start(flavour(ship))
-    h.send(run, "q", 1)
-    h.send(run, "q", 2)
-    ended = h.finish(run)
-    assert ended.error is not None
-    assert "is not completed; call message.complete(...) first" in ended.error.message
-
-
-def test_an_iteration_that_forgets_to_complete_is_told_by_the_next_one(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        async def body(ctx: Any) -> Any:
-            await ctx.queue.next("next", names=[], completable=True)
-            return Continue()
-
-        await ctx.loop("loop", body)
-
-    run = h.start(flavour(ship))
-    h.send(run, "q", 1)
-    h.send(run, "q", 2)
-    error = h.run(run).error
-    assert error is not None
-    assert error.type == "MessageNotCompletedError"
-
-
-def test_a_branch_does_not_wait_for_the_message_of_another(h: Harness, flavour: Flavour) -> None:
-    async def branch(ctx: Any) -> Any:
-        message = await ctx.queue.next("next", names=[], completable=True)
-        await ctx.sleep("rest", 60)
-        await message.complete()
-        return message.body
-
-    async def ship(ctx: Any) -> Any:
-        return await ctx.join("join", {"a": branch, "b": branch})
-
-    run = h.start(flavour(ship))
-    h.send(run, "q", 1)
-    h.send(run, "q", 2)
-    assert h.finish(run).output == {"a": 1, "b": 2}
-
-
-def test_a_message_is_completed_once(h: Harness, flavour: Flavour) -> None:
-    problems = []
-
-    async def ship(ctx: Any) -> Any:
-        message = await ctx.queue.next("a", names=[], completable=True)
-        await message.complete(1)
-        try:
-            await message.complete(2)
-        except ValueError as error:
-            problems.append(str(error))
-        await ctx.sleep("rest", 60)
-
-    run = h.start(flavour(ship), id="run")
-    h.send(run, "q")
-    assert h.finish(run).state == "completed"
-    assert len(problems) == 2
-    assert "has been completed already" in problems[0]
-    assert h._store.messages("run")[0].response == "1"
-
-
-def test_a_message_may_be_completed_after_the_block_that_received_it(h: Harness, flavour: Flavour) -> None:
-    async def receive(ctx: Any) -> Any:
-        return await ctx.queue.next("first", names=[], completable=True)
-
-    async def outer(ctx: Any) -> Any:
-        return (await ctx.try_block("inner", receive)).value
-
-    async def ship(ctx: Any) -> Any:
-        message = (await ctx.try_block("outer", outer)).value
-        with pytest.raises(MessageNotCompletedError):
-            await ctx.queue.next("too early", names=[])
-        await message.complete("done")
-        with pytest.raises(ValueError, match="completed already"):
-            await message.complete("again")
-        return (await ctx.queue.next("second", names=[])).body
-
-    def drive(harness: Harness, run: Any) -> None:
-        if run.state not in ("completed", "failed"):
-            for number in (1, 2):
-                run.send("mail", number, id=str(number))
-        assert harness.finish(run).output == 2
-
-    h.crash_everywhere(flavour(ship), drive=drive)
-
-
-def test_a_message_that_is_not_completable_cannot_be_completed(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        message = await ctx.queue.next("a", names=[])
-        await message.complete(1)
-
-    run = h.start(flavour(ship))
-    h.send(run, "q")
-    error = h.run(run).error
-    assert error is not None
-    assert "was not received with completable=True" in error.message
-
-
-def test_a_response_that_the_codec_refuses_may_be_followed_by_another(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        message = await ctx.queue.next("a", names=[], completable=True)
-        try:
-            await message.complete(object())
-        except Exception as error:
-            await message.complete(type(error).__name__)
-
-    run = h.start(flavour(ship))
-    assert run.ask("q") == "PayloadError"
-
-
-def test_completing_is_crash_proof(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        for number in range(2):
-            message = await ctx.queue.next(f"next {number}", names=[], completable=True)
-            await message.complete(message.body * 2)
-
-    def drive(harness: Harness, handle: Any) -> None:
-        harness.send(handle, "q", 1, id="one")
-        harness.send(handle, "q", 2, id="two")
-        harness.finish(handle)
-        assert [each.response for each in harness._store.messages(handle.id)] == ["2", "4"]
-
-    h.crash_everywhere(flavour(ship), drive=drive)
-
-
 # -- sending
 
 
@@ -473,7 +289,7 @@ def test_a_send_with_an_id_is_idempotent(h: Harness, flavour: Flavour) -> None:
 
     run = h.start(flavour(ship))
     first = h.send(run, "q", 1, id="only")
-    assert h.send(run, "q", 2, id="only") == first
+    assert h.send(run, "q", 1, id="only") == first
     assert h.run(run).output == 1
 
 

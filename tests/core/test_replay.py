@@ -452,35 +452,36 @@ def test_an_open_message_of_the_part_that_stays_can_be_completed(h: Harness, fla
     assert h.finish(again).output == 2
 
 
-def test_what_a_loop_left_open_stands_in_the_way_by_its_new_id(h: Harness, flavour: Flavour, in_place: bool) -> None:
+@pytest.mark.parametrize("boundary", ["a", "l/~0/b"])
+def test_what_a_loop_completed_is_completed_by_its_new_id(
+    h: Harness, flavour: Flavour, in_place: bool, boundary: str
+) -> None:
     world = World()
 
-    async def receiving(ctx: Any) -> Any:
-        await ctx.queue.next("wait", ["quote"], completable=True)
-
-    async def body(ctx: Any) -> Any:
-        await receiving(ctx)
-        return Break(None)
-
     async def ship(ctx: Any) -> Any:
-        await ctx.loop("l", body)
-        await world.step(ctx, "a")
-        await ctx.queue.next("next", names=[])
+        message = await ctx.queue.next("quote", completable=True)
 
-    async def branching(ctx: Any) -> Any:
-        await ctx.join("j", {"x": receiving})
-        await world.step(ctx, "a")
-        await ctx.queue.next("next", names=[])
+        async def body(ctx: Any) -> Any:
+            await world.step(ctx, "b")
+            await message.complete("answer")
+            return Break(message.is_completed)
 
-    for workflow in (ship, branching):
-        run = h.start(flavour(workflow))
-        h.send(run, "quote", 1)
-        h.run(run)
-        again = run.replay("a", in_place=in_place)
-        h.run(again)
-        [message] = h._store.messages(again.id)
-        assert again.error is not None
-        assert f"message {message.id} was received with completable=True" in again.error.message
+        known = [message.is_completed, await ctx.loop("l", body), message.is_completed]
+        await world.step(ctx, "a")
+        try:
+            await message.complete("again")
+        except ValueError as error:
+            return [*known, str(error)]
+
+    run = h.start(flavour(ship))
+    h.send(run, "quote", 1)
+    h.run(run)
+    again = run.replay(boundary, in_place=in_place)
+    h.run(again)
+    [message] = h._store.messages(again.id)
+    assert (message.state, message.response) == (MessageState.COMPLETED, '"answer"')
+    assert again.output[:3] == [False, True, True]
+    assert f"message {message.id} has been completed already" in again.output[3]
 
 
 def test_a_message_to_itself_is_not_there_twice(h: Harness, flavour: Flavour, in_place: bool) -> None:

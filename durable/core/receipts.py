@@ -1,0 +1,90 @@
+"""The completable messages that a scope's code has received, and which of them the code knows to be completed.
+
+The wait's entry records of each message whether it is completed, in which scope, and when among the run's entries (an
+ordinal). A scope's code learns of it when it
+completes the message itself, and when it has seen the end of the loop, join, race or block in which that was done: at the
+same point in each pass, whatever the record says already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from durable.core.entries import Entry
+from durable.core.location import is_within
+
+__all__ = ["Receipts", "record_of"]
+
+
+def record_of(wait: Entry, message_id: str) -> dict[str, Any]:
+    """What the wait's entry records of a message that it received."""
+    record: dict[str, Any] = next(each for each in wait.data["received"] if each["id"] == message_id)
+    return record
+
+
+class Receipts:
+    """Those of one scope, and through `parent` those of the scopes around it. Threads of branches share the latter."""
+
+    __slots__ = ("_completed", "_entries", "_parent")
+
+    def __init__(self, parent: Receipts | None) -> None:
+        self._parent = parent
+        self._entries: dict[str, Entry] = {}
+        self._completed: set[str] = set()
+
+    def add(self, wait: Entry) -> None:
+        """The code has received what the entry of a wait records."""
+        for record in wait.data["received"]:
+            self._entries[record["id"]] = wait
+
+    def adopt(self, inner: Receipts) -> None:
+        """What the code of an inner scope has received and completed is this scope's from now on."""
+        self._entries.update(inner._entries)
+        self._completed.update(inner._completed)
+
+    def complete(self, message_id: str) -> None:
+        """The code has completed this message."""
+        self._completed.add(message_id)
+
+    def learn(self, location: str, but_not: str | None = None) -> None:
+        """The code has seen the end of what stands at `location`, or of all in it `but_not` the iteration that begins."""
+        for receipts in self._chain():
+            for wait in receipts._waits():
+                for record in wait.data["received"]:
+                    where = record.get("completed_in")
+                    if where is None or not is_within(where, location):
+                        continue
+                    if but_not is None or not is_within(where, but_not):
+                        self._completed.add(record["id"])
+
+    def wait_for(self, message_id: str) -> Entry | None:
+        """The entry of the wait that received the message, in this scope or one around it."""
+        return next((each._entries[message_id] for each in self._chain() if message_id in each._entries), None)
+
+    def is_completed(self, message_id: str) -> bool:
+        """Whether the code that stands in this scope knows the message to be completed."""
+        return any(message_id in each._completed for each in self._chain())
+
+    def completions(self) -> Iterator[tuple[str, int]]:
+        """Where the messages of this scope and those around it were completed, each with its ordinal."""
+        for receipts in self._chain():
+            for wait in receipts._waits():
+                for record in wait.data["received"]:
+                    if "completed_in" in record:
+                        yield record["completed_in"], record["completed_order"]
+
+    def left_open(self) -> Iterator[tuple[Entry, str]]:
+        """The waits of this scope, and their messages that nobody has completed."""
+        for message_id, wait in self._entries.items():
+            if not record_of(wait, message_id)["completed"]:
+                yield wait, message_id
+
+    def _waits(self) -> Collection[Entry]:
+        return {each.location: each for each in self._entries.values()}.values()
+
+    def _chain(self) -> Iterator[Receipts]:
+        receipts: Receipts | None = self
+        while receipts is not None:
+            yield receipts
+            receipts = receipts._parent
