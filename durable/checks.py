@@ -18,7 +18,7 @@ E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS o
         server gives it
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
 E021    the tasks backend names a queue that RQ lacks (likewise)
-W081    a queue without the JSON serializer
+W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
 W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
 W084    a database router sends durable's models elsewhere
@@ -143,6 +143,14 @@ def _is_timeout(value: object) -> bool:
     return True
 
 
+def _are_dotted_names(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(each, str) and each.removesuffix(".").replace(".", "_").isidentifier() for each in value)
+    )
+
+
 def _is_function_or_none(value: object) -> bool:
     if value is None:
         return True
@@ -178,6 +186,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,
     "PREPARED_STATEMENTS": (lambda value: isinstance(value, bool), "True or False"),
+    "OTHER_JOBS": (_are_dotted_names, 'a list of dotted names, such as ["shop.jobs."]'),
     "RETENTION": (
         lambda value: value is None or isinstance(value, Mapping) or _is_positive_duration(value),
         "seconds above 0, a timedelta, None, or a dict of them by state and workflow",
@@ -295,17 +304,37 @@ def check_queues(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_serializers(**_: object) -> list[CheckMessage]:
-    """django-rq reads the jobs of our queues as they are written."""
+    """django-rq reads the jobs of our queues as they are written, and a worker that serves them reads no pickles."""
+    ours = _our_queues()
     hint = (
         'Add "SERIALIZER": "rq.serializers.JSONSerializer" to the queue: durable writes its jobs as JSON, and the admin '
         "pages of django-rq read them as the queue says. If other jobs of the queue have arguments that JSON lacks, "
         "give durable a queue of its own."
     )
+    beside = (
+        "A worker of durable's that serves this queue too (durable_worker serves every queue that it is not told otherwise) "
+        'runs jobs of DURABLE["OTHER_JOBS"] only, and reads pickles for them: whoever can write to that Redis runs code there '
+        'then. Add "SERIALIZER": "rq.serializers.JSONSerializer" to the queue. Or have it served by workers of another class '
+        "alone, name the queues to durable's workers, and silence this check."
+    )
     return [
-        Warning(f'RQ_QUEUES["{queue}"] has no JSON serializer.', hint=hint, id="durable.W081")
-        for queue in _our_queues()
+        Warning(
+            f'RQ_QUEUES["{queue}"] has no JSON serializer.', hint=hint if queue in ours else beside, id="durable.W081"
+        )
+        for queue in [*ours, *_queues_beside(ours)]
         if _name_of(_rq_queues()[queue].get("SERIALIZER")) not in JSON_SERIALIZERS
     ]
+
+
+def _queues_beside(ours: Sequence[str]) -> list[str]:
+    """The other queues that a worker of ours may serve: those in the same Redis."""
+    places = [_place_of(_rq_queues()[queue]) for queue in ours]
+    return [queue for queue, config in _rq_queues().items() if queue not in ours and _place_of(config) in places]
+
+
+def _place_of(config: Any) -> Mapping[str, Any]:
+    names = ("URL", "HOST", "PORT", "DB", "SENTINELS", "MASTER_NAME", "UNIX_SOCKET_PATH", "USE_REDIS_CACHE")
+    return {name: config.get(name) for name in names if config.get(name) is not None}
 
 
 @register(TAG)

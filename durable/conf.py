@@ -46,6 +46,8 @@ class Values:
     - `CLAIM_BATCH`: how many due runs a worker claims at once.
     - `PREPARED_STATEMENTS`: whether PostgreSQL sessions may keep what runs send most often; not behind a pooler in
       transaction mode.
+    - `OTHER_JOBS`: the RQ jobs that durable's workers run besides their own: dotted names of functions, or of modules and
+      packages with a dot at the end ("shop.jobs."). They refuse all others, whatever Redis says.
     - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
       workflow (`durable.retention.Policy.of`).
     - `STATEMENT_TIMEOUT`: how long PostgreSQL may work on one statement of a list, a search or a page of the admin, of
@@ -74,6 +76,7 @@ class Values:
     QUEUE: str = "default"
     CLAIM_BATCH: int = 10
     PREPARED_STATEMENTS: bool = False
+    OTHER_JOBS: Sequence[str] = ()
     RETENTION: float | Mapping[str, Any] | None = None
     API_RUNS: str | None = None
     REDACT: str = ""

@@ -370,7 +370,10 @@ def _watch_parent(say: Say, report: Callable[[bytes], None]) -> None:
 
     def watch() -> None:
         while sent := os.read(0, 4096):
-            report(sent)
+            try:
+                report(sent)
+            except Exception as error:  # noqa: BLE001 - without this thread nobody would notice that the parent is gone
+                say(f"what the parent sent is ignored: {type(error).__name__}: {error}")
         if not stop.requested:  # else it has told us before
             with contextlib.suppress(OSError):  # whoever read our output may be gone with it
                 say(f"the parent is gone, handing over, pid {os.getpid()}")

@@ -1,4 +1,6 @@
-"""RQ workers that know durable: they hand runs over when they are told to stop, and read its jobs.
+"""RQ workers that know durable: they hand runs over when they are told to stop, and run its jobs and no others.
+
+Other jobs are run if `DURABLE["OTHER_JOBS"]` names them (`durable.rq_jobs`).
 
 `SimpleWorker` is what `manage.py durable_worker` runs: jobs in the worker's own process. `Worker` is for
 `manage.py rqworker`: set `RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}`, or name one of the two with
@@ -12,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import logging
 import math
 import os
@@ -32,44 +33,25 @@ from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
 from rq.registry import StartedJobRegistry
-from rq.serializers import JSONSerializer, Serializer, resolve_serializer
+from rq.serializers import JSONSerializer, resolve_serializer
 from rq.suspension import WORKERS_SUSPENDED
 from rq.utils import now
 from rq.worker import WorkerStatus
 
 from durable import rq_records
+from durable.conf import conf
+from durable.rq_jobs import GuardedJob, ReadsJson, guarded, problem_of, refuse
 from durable.rq_records import handed_on, is_of_the_bell
 from durable.stopping import stop
 
 logger = logging.getLogger("durable.worker")
 
-__all__ = ["KnowsDurable", "ReadsJson", "SimpleWorker", "Worker"]
+__all__ = ["KnowsDurable", "SimpleWorker", "Worker"]
 
 FAREWELL = 2.0  # seconds that the end of a worker waits until its listening to commands has ended
 SIGN_EVERY = (
     15.0  # seconds; RQ forgets a worker that has been silent for more than a minute longer than it waits for jobs
 )
-
-
-class ReadsJson:
-    """A serializer that also reads JSON, whatever it writes: durable's jobs are JSON on any queue.
-
-    `manage.py rqworker` assumes pickle unless told otherwise, even on a queue whose SERIALIZER is another one. Pickles
-    are read only if `other` does.
-    """
-
-    def __init__(self, other: Serializer) -> None:
-        self.other = other
-
-    def dumps(self, obj: Any) -> bytes:
-        """As the other serializer writes."""
-        return self.other.dumps(obj)
-
-    def loads(self, data: bytes) -> Any:
-        """JSON if it is, else as the other serializer reads. A pickle never starts like a JSON list or object."""
-        if data[:1] in (b"[", b"{"):
-            return json.loads(data)
-        return self.other.loads(data)
 
 
 class KnowsDurable:
@@ -80,17 +62,35 @@ class KnowsDurable:
 
     queues: list[Queue]
     serializer: Any
+    job_class: type[Job]
     _seen_at = -math.inf  # the monotonic time of the last sign of life that Redis has confirmed
 
-    def read_json(self, serializer: object) -> None:
-        """Read JSON beside what was asked for: an explicit serializer, or the one of the queues."""
+    def guard(self, serializer: object) -> None:
+        """Have jobs looked at before RQ imports or decodes anything of them; `serializer` is what the command was told.
+
+        Each queue has its own serializer: one that is JSON for RQ_QUEUES reads nothing else. `manage.py rqworker` assumes
+        pickle for all queues unless told otherwise. Where OTHER_JOBS names nothing, there is nothing else than JSON to read.
+        """
+        self.job_class = guarded(self.job_class)
         is_default = serializer in (None, "rq.serializers.DefaultSerializer", "pickle")
-        configured = [each.serializer for each in self.queues]
-        if is_default and configured:
-            is_json = all(each is JSONSerializer for each in configured)
-            serializer = JSONSerializer if is_json else resolve_serializer(None)
-        chosen = resolve_serializer(serializer)  # type: ignore[arg-type]  # RQ resolves whatever it accepts
-        self.serializer = chosen if chosen is JSONSerializer else ReadsJson(chosen)
+        for queue in self.queues:
+            chosen: Any = queue.serializer
+            if chosen is not JSONSerializer and not is_default:
+                chosen = resolve_serializer(serializer)  # type: ignore[arg-type]  # RQ resolves whatever it accepts
+            is_json = chosen is JSONSerializer or not conf.OTHER_JOBS
+            queue.serializer = JSONSerializer if is_json else ReadsJson(chosen)
+            queue.job_class = self.job_class
+        self.serializer = JSONSerializer  # of what RQ reads before it is known which queue that came from
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Run the job if it is one that this worker runs."""
+        serializers = [each.serializer for each in self.queues if each.name == queue.name]
+        if isinstance(job, GuardedJob):
+            job.read_with(serializers[0] if serializers else JSONSerializer)
+        if problem := problem_of(job):
+            refuse(self, job, queue, problem)
+        else:
+            super().execute_job(job, queue)  # type: ignore[misc]  # RQ's worker's
 
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
         """Give a sign of life; where Redis has forgotten the worker, flushed or restarted, make it known again.
@@ -119,6 +119,13 @@ class KnowsDurable:
                 again.execute()
         self._seen_at = time.monotonic()
         return answers
+
+    def handle_payload(self, message: Any) -> None:
+        """Obey a command of RQ's. One that cannot be read is ignored: an error would end the thread that listens."""
+        try:
+            super().handle_payload(message)  # type: ignore[misc]  # RQ's worker's
+        except Exception as error:  # noqa: BLE001 - anything may be published here: deep JSON is a RecursionError
+            logger.warning("a command to the worker is ignored: %s: %s", type(error).__name__, ascii(str(error)[:200]))
 
     def unsubscribe(self) -> None:
         """Listen to RQ's commands no longer; a worker that ends waits a moment for that, and no longer.
@@ -169,7 +176,7 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.read_json(kwargs.get("serializer"))
+        self.guard(kwargs.get("serializer"))
         self._beating = threading.Lock()
         self._beats_for: Execution | None = None
 
@@ -261,7 +268,7 @@ class Worker(KnowsDurable, rq.Worker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.read_json(kwargs.get("serializer"))
+        self.guard(kwargs.get("serializer"))
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
         """Serve the queues. What a job of durable imports is imported before, once, and not by each horse."""

@@ -85,8 +85,12 @@ class Periodic:
             while not self._stopping:
                 with self._condition:
                     self._next = None  # from here on an alarm may come for a deadline that the look does not see
-                self.bring_forward(self._look_safely())
-                self._wait()
+                try:
+                    self.bring_forward(self._look_safely())
+                    self._wait()
+                except Exception:  # the thread must outlive whatever it meets
+                    logger.exception("the %s failed, trying again", type(self).__name__.lower())
+                    time.sleep(RETRY)
         finally:
             close_connections()
 
@@ -220,6 +224,10 @@ class Alarms:
                 if _log_this(queue):
                     logger.warning("alarms are not heard now, the sweep makes up for it: %s", error)
                 self._stopping.wait(RETRY)
+            except Exception:  # the thread must outlive whatever it meets
+                if _log_this(queue):
+                    logger.exception("listening for alarms failed, trying again; the sweep makes up for it")
+                self._stopping.wait(RETRY)
 
     def _listen(self, queue: str, redis: Redis) -> None:
         with redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]  # redis-py's own
@@ -243,6 +251,10 @@ class Alarms:
     def _on_alarm(self, data: bytes) -> None:
         try:
             moment = datetime.fromisoformat(json.loads(data)["at"])
-            self.timer.bring_forward(moment)
-        except (ValueError, KeyError, TypeError) as error:
-            logger.warning("an alarm of another shape is ignored: %s", error)
+            if moment.utcoffset() is None:
+                raise ValueError("a moment without an offset from UTC")
+            self.timer.bring_forward(moments.in_utc(moment))
+        except Exception as error:  # noqa: BLE001 - anything may be published here: deep JSON is a RecursionError
+            logger.warning(
+                "an alarm of another shape is ignored: %s: %s", type(error).__name__, ascii(str(error)[:200])
+            )

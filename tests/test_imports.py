@@ -63,6 +63,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "reloading",
             "guard",
             "webserver",
+            "rq_jobs",
             "rq_records",
             "rq_workers",
         ),

@@ -7,6 +7,7 @@ a while, and begins anew when there is something. Knows nothing of what is calle
 from __future__ import annotations
 
 import heapq
+import logging
 import os
 import threading
 import time
@@ -16,6 +17,8 @@ from itertools import count
 from typing import Final
 
 __all__ = ["Watch", "watch"]
+
+logger = logging.getLogger("durable.worker")
 
 _IDLE: Final = 5.0  # seconds
 _MOST_ENDED: Final = 100  # watches that are over, and still in the heap, before they are looked for
@@ -78,7 +81,10 @@ class _Watchdog:
                     continue
                 heapq.heappop(self._watches)
             if not first.is_over:
-                first.call()
+                try:
+                    first.call()
+                except Exception:  # without this thread no timeout of a branch would ever come again
+                    logger.exception("a timeout of a branch could not be told")
 
 
 _watchdog = _Watchdog()

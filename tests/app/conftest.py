@@ -1,8 +1,13 @@
 """Fixtures of the worker's side."""
 
+import signal
+from collections.abc import Iterator
+
 import pytest
+import redis
 
 from durable import bell, holding, supervisor
+from durable.stopping import stop
 
 
 @pytest.fixture
@@ -16,3 +21,13 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_outages(unlogged: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bell remembers no outage of another test."""
     monkeypatch.setattr(bell, "_quiet_until", {})
+
+
+@pytest.fixture
+def rq_redis(redis_connection: redis.Redis) -> Iterator[redis.Redis]:
+    """An empty Redis for RQ's workers in this process; they install signal handlers, which end with the test."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield redis_connection
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    stop.clear()

@@ -212,6 +212,14 @@ class TestQueues:
         with override_settings(RQ_QUEUES={"default": queue, "someone else's": {"URL": ""}}):
             assert ids(checks.check_serializers()) == found
 
+    def test_the_serializer_of_a_queue_that_the_same_worker_serves(self) -> None:
+        there = {"URL": "redis://127.0.0.1:1/0"}
+        queues = {"default": JSON_QUEUE, "mails": there, "elsewhere": {"URL": "redis://127.0.0.1:1/1"}}
+        with override_settings(RQ_QUEUES=queues):
+            [found] = checks.check_serializers()
+        assert (found.id, found.msg) == ("durable.W081", 'RQ_QUEUES["mails"] has no JSON serializer.')
+        assert 'DURABLE["OTHER_JOBS"]' in (found.hint or "")
+
     @pytest.mark.parametrize(
         ("rq", "found"),
         [

@@ -20,7 +20,7 @@ from durable import bell, redis_client
 from durable.codec import JsonCodec
 from durable.core.entries import RunRecord, RunState
 from durable.fleet import worker_command
-from durable.rq_workers import ReadsJson
+from durable.rq_jobs import ReadsJson
 from durable.store import Store, store_for
 from project.servers import EmbeddedRedis
 from tests.app.test_bell import jobs
@@ -243,10 +243,17 @@ class TestDurableWorker:
             eventually(lambda: is_completed(store, during))
             assert program.end() == 0
 
-    def test_other_jobs_of_the_queue_run_too(self, run: Run, redis_connection: redis.Redis) -> None:
-        run("durable_worker").pids()
-        redis_client.rq_queue("default").enqueue_call("tests.app.flows.workflows.tell", args=("job",))
+    @pytest.mark.parametrize("command", [("durable_worker",), ("rqworker", "default")], ids=["own", "rqworker"])
+    def test_other_jobs_of_the_queue_run_if_the_settings_name_them(
+        self, run: Run, redis_connection: redis.Redis, command: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        run(*command)
+        queue = redis_client.rq_queue("default")
+        refused = queue.enqueue_call("os.system", args=(f"touch {tmp_path / 'ran'}",))
+        queue.enqueue_call("tests.app.flows.workflows.tell", args=("job",))
         eventually(lambda: len(told(redis_connection)) == 1)
+        assert queue.failed_job_registry.get_job_ids() == [refused.id]
+        assert not (tmp_path / "ran").exists()
 
     def test_unknown_queues_are_refused_with_what_there_is(self) -> None:
         with pytest.raises(CommandError, match=r"no queue 'hihg'; did you mean 'high'\? RQ_QUEUES has default, high"):

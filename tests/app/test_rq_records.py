@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,13 +27,8 @@ QUEUE = "default"
 
 
 @pytest.fixture
-def connection(redis_connection: redis.Redis) -> Iterator[redis.Redis]:
-    """An empty Redis; RQ's worker installs signal handlers, which end with the test."""
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    yield redis_connection
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    stop.clear()
+def connection(rq_redis: redis.Redis) -> redis.Redis:
+    return rq_redis
 
 
 @pytest.fixture
@@ -216,7 +211,8 @@ def test_a_stock_worker_leaves_nothing_of_a_job_either(
     assert records(connection) == set()
 
 
-def test_other_jobs_are_left_to_rq(worker: SimpleWorker, queue: Queue) -> None:
+def test_other_jobs_are_left_to_rq(worker: SimpleWorker, queue: Queue, settings: Any) -> None:
+    settings.DURABLE = {"OTHER_JOBS": ["builtins.len"]}
     job = queue.enqueue("builtins.len", "four", result_ttl=60)
     serve(worker)
     assert (job.return_value(), told(worker)["successful_job_count"]) == (4, "1")
@@ -295,3 +291,12 @@ def test_signs_of_life_begin_when_the_execution_is_noted_and_end_before_its_end_
     seen["beat"]()
     assert connection.exists(seen["key"]) == 0
     assert queue.started_job_registry.get_job_ids() == []
+
+
+@pytest.mark.parametrize("data", [b"nonsense", b"[]", b"{}", b'{"command": ' + b"[" * 100_000, b"\xff"])
+def test_a_command_that_cannot_be_read_is_ignored(
+    worker: SimpleWorker, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    """It is read in the thread that listens, which has to hear the next one."""
+    worker.handle_payload({"data": data})
+    assert "a command to the worker is ignored" in caplog.text

@@ -123,9 +123,57 @@ class TestTimer:
         self, store: Store, rings: Rings, redis_connection: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         with listening_timer(store) as found:
-            for data in ("nonsense", "{}", "[]", json.dumps({"at": 5})):
+            shapes: list[str | bytes] = [
+                "nonsense",
+                "{}",
+                "[]",
+                json.dumps({"at": 5}),
+                '{"at":' + "[" * 100_000,
+                b"\xff\xfe",
+            ]
+            shapes += [json.dumps({"at": each}) for each in ("2026-01-01T00:00:00", "0001-01-01T00:00:00+23:59")]
+            for data in shapes:
                 redis_connection.publish(bell.ALARMS, data)
-            eventually(lambda: len([each for each in caplog.records if "another shape" in each.message]) == 4)
+            eventually(lambda: len([each for each in caplog.records if "another shape" in each.message]) == len(shapes))
+            assert [each.name for each in threading.enumerate() if each.name.startswith("durable-alarms")]
+            new_runs(store)
+            found.bring_forward(timezone.now())
+            assert rings.wait()[0] == QUEUE
+
+    @override_settings(DURABLE=SELDOM)
+    def test_whatever_fails_alarms_are_heard_again(
+        self, store: Store, rings: Rings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(timer, "RETRY", 0.01)
+        listen, failures = Alarms._listen, iter([RuntimeError("of no class that is known")])
+
+        def fail_once(self: Alarms, queue: str, redis: redis.Redis) -> None:
+            if (error := next(failures, None)) is not None:
+                raise error
+            listen(self, queue, redis)
+
+        monkeypatch.setattr(Alarms, "_listen", fail_once)
+        with listening_timer(store):
+            new_runs(store, wake_at=timezone.now())
+            bell.alarm(QUEUE, timezone.now() + timedelta(seconds=0.1))
+            assert rings.wait()[0] == QUEUE
+        assert "listening for alarms failed" in caplog.text
+
+    @override_settings(DURABLE=SELDOM)
+    def test_a_timer_whose_wait_fails_goes_on(
+        self, store: Store, rings: Rings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(timer, "RETRY", 0.01)
+        remaining, failures = Timer._remaining, iter([TypeError("naive and aware")])
+
+        def fail_once(self: Timer) -> float:
+            if (error := next(failures, None)) is not None:
+                raise error
+            return remaining(self)
+
+        monkeypatch.setattr(Timer, "_remaining", fail_once)
+        with Timer(store) as found:
+            eventually(lambda: next(failures, None) is None and found._next is not None)
             new_runs(store)
             found.bring_forward(timezone.now())
             assert rings.wait()[0] == QUEUE

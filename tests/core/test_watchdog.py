@@ -62,3 +62,15 @@ def test_a_forked_child_has_a_thread_of_its_own() -> None:
         watch(0.01, done.set)
         os._exit(0 if done.wait(60) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_call_that_raises_ends_no_other_one() -> None:
+    def fail() -> None:
+        raise RuntimeError("its loop is closed")
+
+    failed, done = threading.Event(), threading.Event()
+    watch(0, fail)
+    watch(0, failed.set)
+    assert failed.wait(60)
+    watch(0, done.set)
+    assert done.wait(60)
