@@ -1,7 +1,8 @@
 """The tutorial, followed to the letter: in an empty directory, with bash, Redis, workers, and `kill -9`.
 
 Blocks of Python are the files that their first line names; commands are typed one after the other into one shell. `cat` is
-repeated until it shows what the page says: that is how its reader watches a worker, too.
+repeated until it shows what the page says: that is how its reader watches a worker, too. The development server gets a port
+that is free, in place of Django's own.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import os
 import queue
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -90,6 +93,8 @@ def shell(tmp_path: Path, redis_connection: redis.Redis) -> Iterator[Shell]:
 @pytest.mark.slow
 @pytest.mark.redis
 def test_the_tutorial_does_what_it_says(shell: Shell, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     for example in page(TUTORIAL).examples():
         if not is_run(example):
             continue
@@ -98,7 +103,11 @@ def test_the_tutorial_does_what_it_says(shell: Shell, tmp_path: Path) -> None:
         else:
             assert language(example) == "console"
             for command in commands(example.parsed):
-                follow(shell, command, example.line)
+                follow(
+                    shell,
+                    replace(command, line=command.line.replace("durable_dev", f"durable_dev {port}")),
+                    example.line,
+                )
 
 
 def write(directory: Path, source: str) -> None:
