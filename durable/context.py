@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from durable.core.advice import advised
 from durable.core.blocks import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
 from durable.core.branches import join_branches, race_branches
+from durable.core.compensation import compensate
 from durable.core.current import current_scope
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.effects import Operation
@@ -161,6 +162,14 @@ class Context(_Shared[SyncDriver]):
     def rollback_checkpoint(self, name: str) -> None:
         """From here on steps may have rollback handlers."""
         self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
+
+    def compensate(self, reason: str) -> None:
+        """Undo what stands, and go on: the rollback handlers of all completed steps run, the newest first.
+
+        `reason` is for operators. Steps that follow may be undone by a later compensation or failure. Not in a branch of a
+        join or race. Raises RollbackCheckpointError where no checkpoint came before.
+        """
+        self._do("compensate()", compensate(self._scope, reason))
 
     def removed(self, name: str, kind: str) -> None:
         """Stand for an entry of this kind ("step", "sleep", ...) that the code no longer makes, where it was made."""
@@ -333,6 +342,10 @@ class AsyncContext(_Shared[AsyncDriver]):
     def rollback_checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
         """See `Context.rollback_checkpoint`."""
         return self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
+
+    def compensate(self, reason: str) -> Coroutine[Any, Any, None]:
+        """See `Context.compensate`."""
+        return self._do("compensate()", compensate(self._scope, reason))
 
     def removed(self, name: str, kind: str) -> Coroutine[Any, Any, None]:
         """See `Context.removed`."""

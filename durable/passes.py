@@ -441,6 +441,13 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
     else:
         what = "step" if event.name == "step_failed" else "rollback handler of"
         then = f"tried again at {details['retry_at']:%H:%M:%S}" if details["will_retry"] else "not tried again"
-        level = logging.WARNING if details["will_retry"] else logging.ERROR
+        level = _level(details)
         text = "run %s: %s %s failed, attempt %d: %s; %s"
         logger.log(level, text, run, what, where, details["attempt"], error, then, extra=extra)
+
+
+def _level(details: Mapping[str, Any]) -> int:
+    """How bad a failed attempt is: nobody needs to look at one that the code expects."""
+    if details["will_retry"]:
+        return logging.WARNING
+    return logging.INFO if details.get("is_caught") else logging.ERROR

@@ -47,6 +47,7 @@ class Kind(StrEnum):
     REMOVED = "removed"
     VERSION_CHECK = "version_check"
     ROLLBACK_CHECKPOINT = "rollback_checkpoint"
+    COMPENSATE = "compensate"
 
 
 class Status(StrEnum):

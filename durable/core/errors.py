@@ -194,14 +194,17 @@ class EntryInProgressError(DurableError):
 
 
 class RollbackCheckpointError(DurableError):
-    """A step has a rollback handler, but no `ctx.rollback_checkpoint()` comes before it."""
+    """A step has a rollback handler, or `operation` was called, but no `ctx.rollback_checkpoint()` comes before it."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, operation: str = "") -> None:
         self.location = location
-        super().__init__(
-            f'step "{location}" has a rollback handler, but no rollback checkpoint comes before it in its scope '
-            "or an enclosing one; call ctx.rollback_checkpoint(name) first"
+        problem = (
+            f"{operation} was called, but no rollback checkpoint comes before it, so that no step can be undone"
+            if operation
+            else f'step "{location}" has a rollback handler, but no rollback checkpoint comes before it in its scope or an '
+            "enclosing one"
         )
+        super().__init__(f"{problem}; call ctx.rollback_checkpoint(name) first")
 
 
 class OpenTransactionError(DurableError):

@@ -200,7 +200,7 @@ class Journal:
             self.mark(entry, status=Status.COMPLETED, error=None, next_attempt_at=None, **columns)
 
     def prune(self, parent: Node, segment: str) -> None:
-        """Delete all below the place `segment` of `parent`, except completed steps with a rollback handler."""
+        """Delete all below the place `segment` of `parent`, except completed steps with a rollback handler that has not run."""
         node = parent.child(segment)
         if node is None or parent.children is None:
             return
@@ -315,4 +315,9 @@ class Journal:
 
 
 def _is_compensable(entry: Entry) -> bool:
-    return entry.kind == Kind.STEP and entry.status == Status.COMPLETED and "rollback" in entry.data
+    return (
+        entry.kind == Kind.STEP
+        and entry.status == Status.COMPLETED
+        and "rollback" in entry.data
+        and entry.rollback_completed_at is None
+    )

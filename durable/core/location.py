@@ -1,7 +1,7 @@
 """Locations: where in a workflow an entry stands, as text such as `ship/~3/label`.
 
 A location is the path of names from the root to the operation, joined by "/". A loop's iteration n is the
-segment `~n`, the n-th send of a scope is `send~n`. Names are escaped, so that no name can look like a
+segment `~n`, the n-th send of a scope is `send~n`, its n-th compensation `compensate~n`. Names are escaped, so that no name can look like a
 path or one of these segments.
 """
 
@@ -13,6 +13,7 @@ __all__ = [
     "ANY_QUEUE",
     "MAX_LOCATION",
     "MAX_NAME",
+    "compensation_segment",
     "escape",
     "is_awaited",
     "is_within",
@@ -97,6 +98,11 @@ def is_within(location: str, ancestor: str) -> bool:
 def iteration_segment(number: int) -> str:
     """The segment of a loop's iteration."""
     return f"~{number}"
+
+
+def compensation_segment(number: int) -> str:
+    """The segment of a scope's compensation; they are numbered as sends are."""
+    return f"compensate~{number}"
 
 
 def send_segment(number: int) -> str:

@@ -42,6 +42,9 @@ def recover(
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
         patch |= {"state": RunState.ROLLING_BACK, "summary": "recovered: compensating"}
         return history.change(run, patch, messages)
+    for entry in stuck:
+        if entry.rollback_error is not None:  # of a compensation that the code asked for, and that goes on
+            history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
     generations = dict(run.generations)
     for location in rewind_compensated(history):
         generations[location] = generations.get(location, 0) + 1
@@ -52,8 +55,25 @@ def recover(
 
 
 def rewind_compensated(history: Rewind) -> list[str]:
-    """Go back to the earliest compensated step; the locations of all that were compensated and are forgotten."""
-    compensated = [entry.location for entry in history if entry.rollback_completed_at is not None]
+    """Go back to the earliest compensated step; the locations of all that were compensated and are forgotten.
+
+    What the code has undone by itself stays so, unless the compensation that did it goes too.
+    """
+    found: list[str] = []
+    while compensated := [entry.location for entry in history if _is_to_be_done_again(history, entry)]:
+        _rewind_to_each(history, compensated)
+        found += compensated
+    return found
+
+
+def _is_to_be_done_again(history: Rewind, entry: Entry) -> bool:
+    if entry.rollback_completed_at is None:
+        return False
+    by = entry.data["rollback"].get("by")
+    return by is None or history.is_gone(by)
+
+
+def _rewind_to_each(history: Rewind, compensated: Sequence[str]) -> None:
     for location in compensated:
         entry = history.get(location)
         if entry is None:  # gone with an earlier one
@@ -64,7 +84,6 @@ def rewind_compensated(history: Rewind) -> list[str]:
             continue
         begin = around or entry
         history.rewind_to(begin.location, begin.ordinal)
-    return compensated
 
 
 def _lost(location: str, around: Entry) -> bool:

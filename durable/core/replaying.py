@@ -42,9 +42,7 @@ class Replay:
         self._messages = messages
         place, ordinal = self._find(target)
         self.boundary = self._rewind(place, ordinal)
-        compensated = [entry.location for entry in self.history if entry.rollback_completed_at is not None]
-        if compensated:
-            rewind_compensated(self.history)
+        if compensated := rewind_compensated(self.history):
             self.moved += [(location, "compensated") for location in compensated]
             self.boundary = min([self.boundary, *self._tops()], key=lambda each: self._began(each, ordinal))
         self.returned = self.history.returned(messages)

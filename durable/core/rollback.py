@@ -17,7 +17,7 @@ from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, 
 from durable.core.journal import Event, Journal
 from durable.core.options import StepOptions, resolve_name, retry_delay
 
-__all__ = ["RollbackContext", "RollbackFailed", "has_compensation", "is_compensable", "roll_back"]
+__all__ = ["RollbackContext", "RollbackFailed", "compensable", "has_compensation", "is_compensable", "roll_back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +54,34 @@ def has_compensation(journal: Journal) -> bool:
     return any(is_compensable(entry) for entry in journal.entries())
 
 
-def roll_back(journal: Journal) -> Operation:
-    """Run the handlers that are left in reverse order of their steps' completion. Raises RollbackFailed, Park, Evicted."""
+def compensable(journal: Journal) -> list[Entry]:
+    """The steps whose handlers are left to run, in the order in which that happens: the newest first."""
     left = [entry for entry in journal.entries() if is_compensable(entry)]
-    left.sort(key=lambda entry: entry.finished_ordinal or 0, reverse=True)
-    for entry in left:
+    return sorted(left, key=lambda entry: entry.finished_ordinal or 0, reverse=True)
+
+
+def roll_back(journal: Journal, by: str | None = None) -> Operation:
+    """Run the handlers that are left in reverse order of their steps' completion. Raises RollbackFailed, Park, Evicted.
+
+    `by` is the location of the compensation that the code asked for; None where the run ends with it.
+    """
+    for entry in compensable(journal):
         if journal.environment.is_evicted():
             raise Evicted
         if journal.request == Request.PAUSE:  # a cancel comes too late
             raise Evicted(journal.request)
-        yield from _compensate(journal, entry)
+        yield from _compensate(journal, entry, by)
 
 
-def _compensate(journal: Journal, entry: Entry) -> Operation:
+def _compensate(journal: Journal, entry: Entry, by: str | None) -> Operation:
     policy = entry.data["rollback"]
     retry_at = policy.get("retry_at")
     if retry_at and (due := datetime.fromisoformat(retry_at)) > journal.environment.now():
         raise Park(due)
     try:
         yield _handler_call(journal, entry)
-        journal.mark(entry, rollback_completed_at=journal.environment.now(), rollback_error=None)
+        data = entry.data if by is None else {**entry.data, "rollback": {**policy, "by": by}}
+        journal.mark(entry, data=data, rollback_completed_at=journal.environment.now(), rollback_error=None)
         yield SAVE
     except ControlFlow:
         raise

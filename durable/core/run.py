@@ -96,6 +96,8 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
         return (yield from _diverged(journal, error, policy))
     except CONTRACT_ERRORS as error:
         return (yield from _fail(journal, error, may_compensate=False))
+    except RollbackFailed as failed:
+        return (yield from _stop_at_handler(journal, failed))
     except Exception as error:
         if is_mistake(error, journal.environment.mistakes):
             return (yield from _mistaken(journal, error, policy))
@@ -279,8 +281,7 @@ def _compensate(journal: Journal) -> Operation:
         yield Save(_released(RunState.ROLLING_BACK, wake_at=now))
         return PassOutcome(state=RunState.ROLLING_BACK, wake_at=now, due_now=True)
     except RollbackFailed as failed:
-        problem = f'the rollback handler of "{failed.location}" failed'
-        return (yield from _stop_compensating(journal, failed.error, problem))
+        return (yield from _stop_at_handler(journal, failed))
     now = journal.environment.now()
     ended = run.outcome or RunState.FAILED
     error = run.error if ended == RunState.FAILED else None
@@ -290,6 +291,10 @@ def _compensate(journal: Journal) -> Operation:
     else:
         _tell(journal, ended)
     return PassOutcome(state=ended, error=error)
+
+
+def _stop_at_handler(journal: Journal, failed: RollbackFailed) -> Operation:
+    return (yield from _stop_compensating(journal, failed.error, f'the rollback handler of "{failed.location}" failed'))
 
 
 def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Operation:

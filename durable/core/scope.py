@@ -27,7 +27,7 @@ from durable.core.errors import (
 )
 from durable.core.formats import unreadable
 from durable.core.journal import Environment, Journal, Node
-from durable.core.location import escape, join, send_segment, spoken
+from durable.core.location import compensation_segment, escape, join, send_segment, spoken
 from durable.core.mistakes import is_mistake
 from durable.core.receipts import Receipts
 
@@ -62,6 +62,7 @@ class Scope:
 
     __slots__ = (
         "_announced",
+        "_compensations",
         "_random",
         "_sends",
         "_used",
@@ -99,6 +100,7 @@ class Scope:
         self.receipts: Receipts = Receipts(parent.receipts if parent else None)
         self._used: set[str] = set()
         self._sends = 0
+        self._compensations = 0
         self._random: random.Random | None = None
 
     @property
@@ -164,6 +166,11 @@ class Scope:
         """The place of this scope's next send, or of what stands for it."""
         self._sends += 1
         return self._meet(kind, send_segment(self._sends - 1))
+
+    def meet_compensation(self, kind: Kind = Kind.COMPENSATE) -> Node:
+        """The place of this scope's next compensation, or of what stands for it."""
+        self._compensations += 1
+        return self._meet(kind, compensation_segment(self._compensations - 1))
 
     def meet_block(self, name: str) -> Node:
         """The place of a try block. It has no entry of its own, so one that recorded nothing is new each time."""

@@ -39,9 +39,17 @@ _REPR_LIMIT = 200  # characters of an argument that the codec refuses, shown to 
 
 
 def step(
-    scope: Scope, name: str, function: Callable[..., Any], args: tuple[Any, ...], options: StepOptions
+    scope: Scope,
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    options: StepOptions,
+    caught: Collection[str] = (),
 ) -> Operation:
-    """Return the recorded result, raise the recorded failure, or make the next attempt."""
+    """Return the recorded result, raise the recorded failure, or make the next attempt.
+
+    `caught` are the kinds of failures that the caller makes a value of.
+    """
     node = scope.meet(Kind.STEP, name)
     entry = node.entry
     if entry is not None and entry.status == Status.COMPLETED:
@@ -55,7 +63,7 @@ def step(
         check_call(f'step "{name}"', function, args)
     if entry is None:
         entry = scope.create(node, Kind.STEP)
-    attempt = _Attempt(scope, entry, name, args, options)
+    attempt = _Attempt(scope, entry, name, args, options, caught)
     return (yield from attempt.make(function))
 
 
@@ -69,7 +77,7 @@ def try_step(
 ) -> Operation:
     """The step's result, or the failure of a kind that is caught, as a `StepResult`."""
     try:
-        value = yield from step(scope, name, function, args, options)
+        value = yield from step(scope, name, function, args, options, catch)
     except CONTRACT_ERRORS:
         raise
     except Exception as error:
@@ -97,9 +105,17 @@ def _check_checkpoint(scope: Scope, location: str) -> None:
 class _Attempt:
     """The next attempt of one step, told as stages."""
 
-    __slots__ = ("args", "entry", "environment", "journal", "name", "options", "scope")
+    __slots__ = ("args", "caught", "entry", "environment", "journal", "name", "options", "scope")
 
-    def __init__(self, scope: Scope, entry: Entry, name: str, args: tuple[Any, ...], options: StepOptions) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        entry: Entry,
+        name: str,
+        args: tuple[Any, ...],
+        options: StepOptions,
+        caught: Collection[str],
+    ) -> None:
         self.scope = scope
         self.journal = scope.journal
         self.environment = scope.environment
@@ -107,6 +123,7 @@ class _Attempt:
         self.name = name
         self.args = args
         self.options = options
+        self.caught = caught
 
     def make(self, function: Callable[..., Any]) -> Operation:
         if self.entry.status == Status.RUNNING:
@@ -268,6 +285,7 @@ class _Attempt:
             "retries_left": max(0, self.options.max_retries - (entry.attempts - 1)) if will_retry else 0,
             "will_retry": will_retry,
             "retry_at": retry_at,
+            "is_caught": not will_retry and entry.data["failure"]["kind"] in self.caught,
             "error": error,
         }
         self.environment.emit(Event("step_failed", details))

@@ -7,6 +7,7 @@ from typing import Any
 from durable.core.effects import SAVE, Lookup, Operation
 from durable.core.entries import ENDED, Kind, OutgoingMessage, RunState
 from durable.core.errors import InvalidTransitionError, RunNotFoundError
+from durable.core.journal import Node
 from durable.core.location import escape
 from durable.core.scope import Scope
 
@@ -26,14 +27,22 @@ def removed(scope: Scope, name: str, kind: str) -> Operation:
     """Stand for the entry `name` of this kind, which the code no longer makes."""
     if kind not in set(Kind):
         raise ValueError(f"removed knows the kinds {', '.join(Kind)}, not {kind!r}")
-    # sends have no names: they are numbered, and the removed one keeps its number
-    node = scope.meet_send(Kind.REMOVED) if kind == Kind.SEND else scope.meet(Kind.REMOVED, name)
+    node = _met(scope, name, kind)
     entry = node.entry
     if entry is not None and entry.kind not in (Kind.REMOVED, kind):
         scope.diverged(f'expected a {kind} or its removal at "{node.location}", found a {entry.kind}', node.location)
     if entry is None and not node.children:
         scope.journal.finish(scope.create(node, Kind.REMOVED, data={"original": str(kind)}))
     yield from ()
+
+
+def _met(scope: Scope, name: str, kind: str) -> Node:
+    # sends and compensations have no names: they are numbered, and a removed one keeps its number
+    if kind == Kind.SEND:
+        return scope.meet_send(Kind.REMOVED)
+    if kind == Kind.COMPENSATE:
+        return scope.meet_compensation(Kind.REMOVED)
+    return scope.meet(Kind.REMOVED, name)
 
 
 def get_version(scope: Scope, name: str, latest: int) -> Operation:

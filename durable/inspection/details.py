@@ -99,6 +99,7 @@ _PLAIN: Final[dict[str, tuple[str, ...]]] = {
     Kind.RACE: ("winner",),
     Kind.VERSION_CHECK: ("resolved", "latest"),
     Kind.REMOVED: ("original",),
+    Kind.COMPENSATE: ("reason", "handlers"),
 }
 
 

@@ -103,6 +103,8 @@ def _spans(node: Node, failed: Sequence[Attempt]) -> Iterator[_Span]:
         yield from _attempts(node, failed)
         if metadata.rollback_completed_at is not None:
             yield _Span("rollback", node, metadata.rollback_completed_at, metadata.rollback_completed_at)
+    elif node.kind == Kind.COMPENSATE:
+        yield _Span("rollback", node, metadata.created_at, metadata.completed_at)
     elif node.kind in (Kind.SLEEP, Kind.MESSAGE):
         kind = "sleep" if node.kind == Kind.SLEEP else "wait"
         yield _Span(kind, node, metadata.created_at, metadata.completed_at)

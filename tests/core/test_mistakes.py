@@ -643,3 +643,26 @@ def test_a_stopped_run_is_told_from_a_failed_one(
 
 def raise_it(_ctx: Any) -> None:
     raise ValueError("on purpose")
+
+
+# -- what is no mistake, and expected
+
+
+def test_a_failure_that_try_step_catches_is_no_warning(
+    h: Harness, flavour: Flavour, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ship(ctx: Any) -> Any:
+        await ctx.try_step("caught", raise_of(CriticalError("declined")))
+        await ctx.try_step("retried", raise_of(ValueError("away")), max_retries=1)
+        await ctx.try_step("passes", raise_of(CriticalError("no")), catch=("timeout",))
+
+    with caplog.at_level(logging.INFO, logger="durable"):
+        h.finish(h.start(flavour(ship)))
+    found = [(each.levelname, each.location, each.args[2:4]) for each in caplog.records if hasattr(each, "location")]  # type: ignore[index]
+    assert [each[:2] for each in found] == [
+        ("INFO", "caught"),
+        ("WARNING", "retried"),
+        ("INFO", "retried"),
+        ("ERROR", "passes"),
+        ("ERROR", ""),
+    ]

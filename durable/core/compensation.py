@@ -1,0 +1,54 @@
+"""Compensation that the workflow's code asks for: it undoes what stands, and returns.
+
+Each handler's success is a commit of its own, so a crash, an eviction or a handler that waits for its next try goes on with
+the handlers that are left. The step's record says which compensation has undone it; while that one stands in the history,
+nothing does the step again.
+"""
+
+from __future__ import annotations
+
+from durable.core.effects import SAVE, Operation
+from durable.core.entries import Kind, Status
+from durable.core.errors import Park, RollbackCheckpointError
+from durable.core.rollback import RollbackFailed, compensable, roll_back
+from durable.core.scope import Scope
+
+__all__ = ["compensate"]
+
+_MAX_REASON = 1_000  # characters of a reason that are kept
+
+
+def compensate(scope: Scope, reason: str) -> Operation:
+    """Run the rollback handlers of all completed steps that are not undone yet, the newest first."""
+    if not isinstance(reason, str):
+        raise TypeError(f"the reason of a compensation is text, not {reason!r}")
+    if scope.is_concurrent:
+        raise ValueError(
+            "ctx.compensate undoes the steps of the whole run, so it has no place in a branch of a join or a race, beside "
+            "which others run: raise an error in the branch, or compensate after the join or race"
+        )
+    journal = scope.journal
+    node = scope.meet_compensation()
+    entry = node.entry
+    if entry is None or entry.status != Status.COMPLETED:
+        left = compensable(journal)
+        if not left and not _has_checkpoint(scope):
+            raise RollbackCheckpointError(node.location, "ctx.compensate()")
+        if entry is None:
+            data = {"reason": reason[:_MAX_REASON], "handlers": len(left)}
+            entry = scope.create(node, Kind.COMPENSATE, data=data, status=Status.RUNNING)
+            journal.mark(entry)
+        try:
+            yield from roll_back(journal, by=entry.location)
+        except Park as park:
+            doing = f"compensating ({entry.data['reason']}), a rollback handler waits for its next try"
+            raise Park(park.deadline, doing=doing) from None
+        except RollbackFailed as failed:
+            scope.poison(failed)
+        journal.finish(entry)
+        yield SAVE
+    scope.see(entry)
+
+
+def _has_checkpoint(scope: Scope) -> bool:
+    return scope.has_checkpoint or any(each.kind == Kind.ROLLBACK_CHECKPOINT for each in scope.journal.entries())
