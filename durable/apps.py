@@ -18,8 +18,9 @@ class DurableConfig(AppConfig):
 
     def ready(self) -> None:
         """Import every app's `workflows` module, then the checks; count and trace where that is asked for."""
-        from durable import metrics, tracing
+        from durable import metrics, silence, tracing
 
+        silence.note_settings()
         self.autodiscover()
         # checks registers them; process notes which process this is, before a worker forks.
         from durable import checks, database_checks, process  # noqa: F401

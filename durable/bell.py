@@ -42,7 +42,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.timeouts import BaseTimeoutException
 
-from durable import moments, redis_client, rings, wakeups
+from durable import moments, redis_client, rings, silence, wakeups
 from durable.conf import conf
 
 __all__ = ["ALARMS", "alarm", "alarm_on_commit", "clear", "on_commit", "ring", "ring_on_commit"]
@@ -124,6 +124,8 @@ def clear(queue: str) -> None:
 
 
 def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:
+    if silence.is_silent():
+        return
     began = time.monotonic()
     refused = f"{queue} {what}"  # apart from what is said of the queue: Redis may do all but this
     try:

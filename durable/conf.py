@@ -32,6 +32,8 @@ class Values:
     - `SWEEP_INTERVAL`: how often each `durable_worker` looks for due runs that nobody was told of.
     - `REDIS`: whether workers are told of due runs through Redis. With False durable uses no Redis at all: workers poll
       the database instead.
+    - `RING_IN_TESTS`: whether a process that runs Django's tests rings for workers through Redis. A test without a
+      `Harness` does not, because the workers that would hear it are the developer's; what it starts is due all the same.
     - `POLL_INTERVAL`: without Redis, how often each `durable_worker` asks the database for due runs.
     - `MAX_BRANCH_THREADS`: threads of one pass for the branches of joins and races, nested ones included.
     - `MAX_CRASHES`: a run that crashes this many workers in a row without progress fails.
@@ -66,6 +68,7 @@ class Values:
     LEASE: float = 30.0
     SWEEP_INTERVAL: float = 5.0
     REDIS: bool = True
+    RING_IN_TESTS: bool = False
     POLL_INTERVAL: float = 0.5
     MAX_BRANCH_THREADS: int = 8
     MAX_CRASHES: int = 5

@@ -32,7 +32,10 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "models": (("models", "querysets", "migrations"), ("core", "foundation")),
     "store": (("store",), ("models", "core", "foundation")),
     "retention": (("retention",), ("models", "core", "foundation")),
-    "bell": (("bell", "pulse", "redis_client", "redis_sender", "rings", "wakeups"), ("models", "core", "foundation")),
+    "bell": (
+        ("bell", "pulse", "redis_client", "redis_sender", "rings", "silence", "wakeups"),
+        ("models", "core", "foundation"),
+    ),
     "backend": (("backend",), ("store", "bell", "models", "core", "foundation")),
     "operations": (
         ("operations", "replay", "audit", "history", "handles", "definitions"),
