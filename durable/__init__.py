@@ -55,9 +55,10 @@ if TYPE_CHECKING:
     from durable.core.rollback import RollbackContext
     from durable.core.waits import ANY
     from durable.definitions import Workflow, step, workflow
-    from durable.handles import Handle, aget_run, get_run
+    from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
     from durable.history import HistoryEntry
     from durable.replay import ReplayPlan
+    from durable.run_info import RunInfo
 
 __version__ = "0.1.0"
 
@@ -107,9 +108,10 @@ _MODULES = {
     "durable.core.rollback": ("RollbackContext",),
     "durable.core.waits": ("ANY",),
     "durable.core.current": ("current_step",),
-    "durable.handles": ("Handle", "aget_run", "get_run"),
+    "durable.handles": ("Handle", "aget_run", "aruns_info", "get_run", "runs_info"),
     "durable.history": ("HistoryEntry",),
     "durable.replay": ("ReplayPlan",),
+    "durable.run_info": ("RunInfo",),
     "durable.definitions": ("Workflow", "step", "workflow"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
@@ -153,6 +155,7 @@ __all__ = [
     "RunConflictError",
     "RunCrashedError",
     "RunFailedError",
+    "RunInfo",
     "RunNotFoundError",
     "StalePlanError",
     "StaleRunError",
@@ -163,8 +166,10 @@ __all__ = [
     "Workflow",
     "acting_as",
     "aget_run",
+    "aruns_info",
     "current_step",
     "get_run",
+    "runs_info",
     "step",
     "workflow",
 ]

@@ -1,22 +1,27 @@
 """The handle: a run's id, with the verbs and the state of the run behind it.
 
-A handle holds no copy of the run: what it shows is read when it is asked for. Every blocking method has a twin
-for async code, with an `a` before its name.
+A handle holds no copy of the run: each property is one query; `info()` reads all of them in one. Every blocking method and
+property has a twin for async code, a method with an `a` before its name: `await handle.astate()`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from durable import operations
 from durable.async_calls import run_sync
-from durable.core.errors import ErrorInfo
+from durable.core.errors import ErrorInfo, RunNotFoundError
 from durable.history import HistoryEntry
 from durable.replay import ReplayPlan
+from durable.run_info import RunInfo
 
-__all__ = ["Handle", "aget_run", "get_run"]
+if TYPE_CHECKING:
+    from durable.definitions import Workflow
+
+__all__ = ["Handle", "aget_run", "aruns_info", "get_run", "runs_info"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,10 @@ class Handle:
     def summary(self) -> str:
         """What the run does or waits for, in a line."""
         return operations.record(self.id).summary
+
+    def info(self) -> RunInfo:
+        """All of these as they are now, in one query."""
+        return RunInfo.of(operations.record(self.id))
 
     def history(self) -> list[HistoryEntry]:
         """The records of its operations, in the order in which they began."""
@@ -129,6 +138,38 @@ class Handle:
 
     # -- the same, from async code
 
+    async def astate(self) -> str:
+        """`state`, from async code."""
+        return await run_sync(lambda: self.state)
+
+    async def aoutput(self) -> Any:
+        """`output`, from async code."""
+        return await run_sync(lambda: self.output)
+
+    async def aerror(self) -> ErrorInfo | None:
+        """`error`, from async code."""
+        return await run_sync(lambda: self.error)
+
+    async def awake_at(self) -> datetime | None:
+        """`wake_at`, from async code."""
+        return await run_sync(lambda: self.wake_at)
+
+    async def awaiting_for(self) -> list[str] | None:
+        """`waiting_for`, from async code."""
+        return await run_sync(lambda: self.waiting_for)
+
+    async def aworkflow(self) -> str:
+        """`workflow`, from async code."""
+        return await run_sync(lambda: self.workflow)
+
+    async def asummary(self) -> str:
+        """`summary`, from async code."""
+        return await run_sync(lambda: self.summary)
+
+    async def ainfo(self) -> RunInfo:
+        """`info`, from async code."""
+        return await run_sync(self.info)
+
     async def aresult(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # the twin of result()
         """`result`, from async code."""
         return await operations.aresult(self.id, timeout)
@@ -187,12 +228,24 @@ class Handle:
         return await run_sync(self.replay, location, in_place=in_place, plan_hash=plan_hash, id=id)
 
 
-def get_run(run_id: str) -> Handle:
-    """The handle of a run. Raises RunNotFoundError."""
-    operations.record(run_id)
+def get_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
+    """The handle of a run. Raises RunNotFoundError; with `of`, also for a run of another workflow."""
+    found = operations.record(run_id)
+    if of is not None and found.workflow != of.name:
+        raise RunNotFoundError(run_id, wanted=of.name, found=found.workflow)
     return Handle(run_id)
 
 
-async def aget_run(run_id: str) -> Handle:
+async def aget_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
     """`get_run`, from async code."""
-    return await run_sync(get_run, run_id)
+    return await run_sync(get_run, run_id, of)
+
+
+def runs_info(ids: Iterable[str]) -> dict[str, RunInfo]:
+    """What is known of several runs, by id, in one query: for lists. Ids that no run has are left out."""
+    return operations.infos(ids)
+
+
+async def aruns_info(ids: Iterable[str]) -> dict[str, RunInfo]:
+    """`runs_info`, from async code."""
+    return await run_sync(runs_info, ids)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from django.db import models
 from django.db.models import BooleanField, Case, F, Func, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
+from durable import moments
 from durable.core.entries import ENDED, RunState
 
 if TYPE_CHECKING:
@@ -26,16 +27,52 @@ if TYPE_CHECKING:
 __all__ = ["EntryMetadataQuerySet", "EntryQuerySet", "RunQuerySet"]
 
 
+class Named(Protocol):
+    """A workflow."""
+
+    @property
+    def name(self) -> str:
+        """The name under which its runs are recorded."""
+
+
 class RunQuerySet(models.QuerySet["Run"]):
-    """Runs."""
+    """Runs. The filters down to `due` are for everybody; what follows moves runs, and is the stores' business."""
 
     def newest_first(self) -> Self:
         """As lists show them."""
         return self.order_by("-created_at", "-id")
 
+    def in_state(self, *states: str) -> Self:
+        """Those in one of these states: `in_state("sleeping", "paused")`. Raises ValueError for a state that there is not."""
+        return self.filter(state__in=[RunState(each).value for each in states])
+
+    def open(self) -> Self:
+        """Those which have not ended."""
+        return self.exclude(state__in=[state.value for state in ENDED])
+
+    def ended(self) -> Self:
+        """Those which are completed, failed or cancelled."""
+        return self.filter(state__in=[state.value for state in ENDED])
+
+    def completed(self) -> Self:
+        """Those whose workflow has returned."""
+        return self.in_state(RunState.COMPLETED)
+
+    def failed(self) -> Self:
+        """Those which have failed."""
+        return self.in_state(RunState.FAILED)
+
+    def cancelled(self) -> Self:
+        """Those which were cancelled."""
+        return self.in_state(RunState.CANCELLED)
+
+    def of_workflow(self, *workflows: str | Named) -> Self:
+        """Those of these workflows, given as what `@workflow` made or by name."""
+        return self.filter(workflow__in=[each if isinstance(each, str) else each.name for each in workflows])
+
     def unended(self) -> Self:
         """Those which may still move."""
-        return self.exclude(state__in=[state.value for state in ENDED])
+        return self.open()
 
     def ended_in(self, state: str) -> Self:
         """Those which have ended in this state; said so that the index over ended runs serves it."""
@@ -49,8 +86,9 @@ class RunQuerySet(models.QuerySet["Run"]):
         """Those which no live lease holds."""
         return self.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now))
 
-    def due(self, now: datetime) -> Self:
-        """Those which a worker may take now; an ended run has no `wake_at`."""
+    def due(self, now: datetime | None = None) -> Self:
+        """Those which a worker may take now, or at the moment `now`; an ended run has no `wake_at`."""
+        now = now or moments.now()
         return self.unheld(now).exclude(state=RunState.PAUSED.value).filter(wake_at__isnull=False, wake_at__lte=now)
 
     def held_with(self, run_id: str, fence: int) -> Self:

@@ -38,7 +38,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "backend": (("backend",), ("store", "bell", "models", "core", "foundation")),
     "operations": (
-        ("operations", "replay", "audit", "history", "handles", "definitions"),
+        ("operations", "replay", "audit", "history", "handles", "definitions", "run_info"),
         ("backend", "retention", "store", "bell", "models", "core", "foundation"),
     ),
     "workflows": (
@@ -91,6 +91,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "pytest_plugin",
             "apps",
             "templatetags",
+            "shortcuts",
         ),
         (ANYTHING,),
     ),

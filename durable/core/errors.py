@@ -258,10 +258,13 @@ class PayloadError(DurableError):
 
 
 class RunNotFoundError(DurableError):
-    """No run has this id."""
+    """No run has this id, or none of the workflow that was asked for."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, *, wanted: str = "", found: str = "") -> None:
         self.run_id = run_id
+        if wanted:
+            super().__init__(f'run "{run_id[:200]}" is a run of "{found}", not of "{wanted}"; check the id')
+            return
         super().__init__(
             f'there is no run "{run_id[:200]}"; check the id, that the transaction of its start has committed, and that it was '
             "not pruned"

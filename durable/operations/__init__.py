@@ -8,7 +8,7 @@ workflow code.
 from __future__ import annotations
 
 from durable.operations.messages import Sent, aask, ask, send
-from durable.operations.reading import aresult, history, output, record, result, waiting_for
+from durable.operations.reading import aresult, history, infos, output, record, result, waiting_for
 from durable.operations.replaying import plan_replay, replay
 from durable.operations.starting import Started, StartRequest, restart, start
 from durable.operations.steering import ALLOWED, cancel, pause, recover, resume, wake
@@ -23,6 +23,7 @@ __all__ = [
     "ask",
     "cancel",
     "history",
+    "infos",
     "output",
     "pause",
     "plan_replay",

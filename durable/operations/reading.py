@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from durable import backend
 from durable.core.entries import ENDED, RunRecord, RunState
 from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
-from durable.core.location import ANY_QUEUE, unescape
 from durable.history import HistoryEntry, readable
 from durable.operations.common import Waiting, await_for, decoded, wait_for, waiting
 from durable.operations.standing import standing
+from durable.run_info import RunInfo, awaited_queues
 
-__all__ = ["aresult", "check_not_lost", "history", "output", "record", "result", "waiting_for"]
+__all__ = ["aresult", "check_not_lost", "history", "infos", "output", "record", "result", "waiting_for"]
 
 
 def record(run_id: str) -> RunRecord:
     """The run's row. Raises RunNotFoundError."""
-    if not isinstance(run_id, str):
-        raise TypeError(f"a run's id is text, not {run_id!r}: write get_run(str(...))")
-    found = backend.current().store.get(run_id)
+    found = backend.current().store.get(_checked(run_id))
     if found is None:
         raise RunNotFoundError(run_id)
     return found
+
+
+def _checked(run_id: str) -> str:
+    if not isinstance(run_id, str):
+        raise TypeError(f"a run's id is text, not {run_id!r}: write get_run(str(...))")
+    return run_id
 
 
 def output(run_id: str) -> Any:
@@ -32,10 +37,14 @@ def output(run_id: str) -> Any:
 
 def waiting_for(run_id: str) -> list[str] | None:
     """The queues of which the run waits for a message, [] for any; None if it waits for none."""
-    text = record(run_id).waiting_for
-    if not text:
-        return None
-    return [] if text == ANY_QUEUE else [unescape(each) for each in text.strip("/").split("/")]
+    return awaited_queues(record(run_id).waiting_for)
+
+
+def infos(run_ids: Iterable[str]) -> dict[str, RunInfo]:
+    """What is known of those of the runs that there are, by id, in the order of `run_ids`; one query."""
+    wanted = [_checked(each) for each in run_ids]
+    found = backend.current().store.get_many(wanted) if wanted else {}
+    return {each: RunInfo.of(found[each]) for each in wanted if each in found}
 
 
 def history(run_id: str) -> list[HistoryEntry]:

@@ -42,6 +42,9 @@ class Store(Protocol):
     def get(self, run_id: str) -> RunRecord | None:
         """The run's row."""
 
+    def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
+        """The rows of those of the runs that there are, by id; one query."""
+
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
         """The states of those of the runs that there are; one query."""
 

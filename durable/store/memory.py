@@ -88,6 +88,10 @@ class MemoryStore:
         with self._lock:
             return rules.copied(run) if (run := self._runs.get(run_id)) else None
 
+    def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
+        with self._lock:
+            return {each: rules.copied(self._runs[each]) for each in run_ids if each in self._runs}
+
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
         with self._lock:
             return {each: str(self._runs[each].state) for each in run_ids if each in self._runs}

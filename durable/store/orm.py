@@ -109,6 +109,9 @@ class OrmStore:
     def get(self, run_id: str) -> RunRecord | None:
         return next(iter(_records(self._runs.filter(id=run_id))), None)
 
+    def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
+        return {run.id: run for run in _records(self._runs.filter(id__in=run_ids).order_by())}
+
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
         return planting.states(self.alias, run_ids)
 

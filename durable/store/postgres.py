@@ -100,6 +100,9 @@ class PostgresStore:
     def get(self, run_id: str) -> RunRecord | None:
         return next(iter(self._found([run_id])), None)
 
+    def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
+        return {run.id: run for run in self._found(run_ids)}
+
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
         return planting.states(self.alias, run_ids)
 

@@ -43,6 +43,14 @@ def _models(player: Play, _: Namespace) -> Iterator[None]:
 
 
 @contextmanager
+def _customer(player: Play, names: Namespace) -> Iterator[None]:
+    """The models of the shop, and somebody who has not ordered yet."""
+    with _models(player, names):
+        names["customer"] = player.module("shop.models").Customer.objects.create(name="Ada", email="ada@example.org")
+        yield
+
+
+@contextmanager
 def _services(player: Play, _: Namespace) -> Iterator[None]:
     """What the first page's shop does, in two functions."""
     player.module("shop.services", charge_card=lambda order_id: f"payment-{order_id}", send_mail=lambda order_id: None)
@@ -155,6 +163,7 @@ STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]
     "docs/cli.md": _failed,
     "docs/guides/deploying.md": _in_one_harness,
     "docs/guides/security.md": _with_key,
+    "docs/guides/state.md": _customer,
     "docs/guides/transactions.md": _models,
     "docs/index.md": _services,
     "docs/rest.md": _served,

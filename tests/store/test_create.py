@@ -36,6 +36,8 @@ def test_a_new_run_is_stored_as_given(store: Store) -> None:
     )
     assert store.create([run]) == [(run, True)]
     assert store.get("child") == run
+    assert store.get_many(["child", "none", "model"]) == {"child": run, "model": store.get("model")}
+    assert store.get_many([]) == {}
 
 
 def test_a_taken_id_gives_the_row_that_has_it(store: Store) -> None:

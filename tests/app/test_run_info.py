@@ -1,0 +1,168 @@
+"""What code learns of runs: one by one, several at once, and lists, in few queries."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.http import Http404
+from django.test.utils import CaptureQueriesContext
+
+from durable import Context, Handle, RunInfo, RunNotFoundError, aget_run, aruns_info, get_run, runs_info, workflow
+from durable.models import Run
+from durable.shortcuts import aget_run_or_404, get_run_or_404
+from durable.testing import Harness
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@workflow(name="tests.info.order")
+def order(ctx: Context, number: int) -> dict[str, int]:
+    ctx.queue.next("approval", names=["approved", "rejected"], timeout="1 day")
+    return {"number": number}
+
+
+@workflow(name="tests.info.fail")
+def fail(ctx: Context) -> None:
+    raise ValueError("no")
+
+
+@pytest.fixture
+def h() -> Iterator[Harness]:
+    with Harness(now=NOW) as harness:
+        yield harness
+
+
+def assert_is_all_of(info: RunInfo, handle: Handle) -> None:
+    same = ("id", "workflow", "state", "summary", "output", "error", "wake_at", "waiting_for")
+    assert [getattr(info, each) for each in same] == [getattr(handle, each) for each in same]
+
+
+def test_info_is_what_the_properties_say(h: Harness) -> None:
+    run = order.using(id="order-1", queue="high").start(7)
+    before = run.info()
+    assert (before.state, before.queue, before.created_at, before.started_at) == ("pending", "high", NOW, None)
+    assert_is_all_of(before, run)
+    h.run(run)
+    waiting = run.info()
+    assert (waiting.state, waiting.waiting_for, waiting.has_ended) == ("sleeping", ["approved", "rejected"], False)
+    assert waiting.wake_at == NOW + timedelta(days=1)
+    assert_is_all_of(waiting, run)
+    h.send(run, "approved")
+    h.finish(run)
+    ended = run.info()
+    assert (ended.state, ended.output, ended.has_ended, ended.finished_at) == ("completed", {"number": 7}, True, NOW)
+    assert_is_all_of(ended, run)
+    assert before.state == "pending"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ended.state = "failed"  # type: ignore[misc]  # that is the question
+    ended.output["number"] = 8
+    assert ended.output == {"number": 7}
+
+
+def test_the_error_of_a_failed_one(h: Harness) -> None:
+    run = fail.start()
+    h.finish(run)
+    assert_is_all_of(run.info(), run)
+    assert (run.info().error.type, run.info().error.message) == ("ValueError", "no")  # type: ignore[union-attr]
+
+
+async def test_each_property_has_a_twin(h: Harness) -> None:
+    run = await order.using(id="order-1").astart(7)
+    await run.asend("approved")
+    assert await run.aresult(timeout=1) == {"number": 7}
+    info = await run.ainfo()
+    assert info == run.info()
+    twins = [
+        await run.astate(),
+        await run.aoutput(),
+        await run.aerror(),
+        await run.awake_at(),
+        await run.awaiting_for(),
+        await run.asummary(),
+        await run.aworkflow(),
+    ]
+    assert twins == ["completed", {"number": 7}, None, None, None, run.summary, "tests.info.order"]
+    assert await aruns_info([run.id, "none"]) == {run.id: info}
+
+
+@pytest.mark.parametrize("look", [lambda run: run.info(), lambda run: run.state])
+def test_of_no_run(h: Harness, look: Callable[[Handle], Any]) -> None:
+    with pytest.raises(RunNotFoundError):
+        look(Handle("none"))
+
+
+def test_several_at_once(h: Harness) -> None:
+    runs = order.start_many([(1,), (2,), (3,)], ids=["a", "b", "c"])
+    found = runs_info(["c", "none", "a"])
+    assert list(found) == ["c", "a"]
+    assert found["a"] == runs[0].info()
+    assert runs_info([]) == {}
+    with pytest.raises(TypeError, match="a run's id is text, not 5"):
+        runs_info([5])  # type: ignore[list-item]
+
+
+def test_a_run_of_the_wrong_workflow(h: Harness) -> None:
+    order.using(id="order-1").start(7)
+    assert get_run("order-1", of=order).id == get_run_or_404("order-1", of=order).id == "order-1"
+    with pytest.raises(RunNotFoundError) as caught:
+        get_run("order-1", of=fail)
+    assert str(caught.value) == 'run "order-1" is a run of "tests.info.order", not of "tests.info.fail"; check the id'
+    for run_id, of in (("order-1", fail), ("order-2", order), ("order-2", None)):
+        with pytest.raises(Http404):
+            get_run_or_404(run_id, of)
+
+
+async def test_a_run_of_the_wrong_workflow_from_async_code(h: Harness) -> None:
+    await order.using(id="order-1").astart(7)
+    assert (await aget_run("order-1", of=order)).id == (await aget_run_or_404("order-1")).id
+    with pytest.raises(RunNotFoundError):
+        await aget_run("order-1", of=fail)
+    with pytest.raises(Http404):
+        await aget_run_or_404("order-1", of=fail)
+
+
+@pytest.mark.redis
+@pytest.mark.django_db
+class TestRows:
+    """On the real store."""
+
+    def test_one_query_each(self) -> None:
+        order.start_many([(1,), (2,), (3,)], ids=["a", "b", "c"])
+        run = get_run("b")
+        for look in (run.info, lambda: runs_info(["a", "b", "c", "none"])):
+            with CaptureQueriesContext(connection) as captured:
+                look()
+            assert len(captured) == 1
+        with CaptureQueriesContext(connection) as captured:
+            listed = [RunInfo.of(each) for each in Run.objects.of_workflow(order).open()]
+        assert len(captured) == 1
+        assert sorted(each.id for each in listed) == ["a", "b", "c"]
+        assert next(each for each in listed if each.id == "b") == run.info() == runs_info(["b"])["b"]
+
+    def test_lists_by_name(self) -> None:
+        order.start_many([(1,), (2,), (3,), (4,)], ids=["open", "later", "cancelled", "paused"])
+        fail.using(id="other").start()
+        Run.objects.filter(pk="later").update(wake_at=datetime.now(UTC) + timedelta(hours=1))
+        get_run("cancelled").cancel()
+        get_run("paused").pause()
+
+        def ids(runs: Any) -> set[str]:
+            return {each.pk for each in runs}
+
+        orders = Run.objects.of_workflow(order)
+        assert (
+            ids(orders) == ids(Run.objects.of_workflow("tests.info.order")) == {"open", "later", "cancelled", "paused"}
+        )
+        assert ids(Run.objects.of_workflow(order, fail)) == ids(Run.objects.all())
+        assert ids(orders.open()) == {"open", "later", "paused"}
+        assert ids(orders.ended()) == ids(orders.cancelled()) == {"cancelled"}
+        assert ids(orders.failed()) == ids(orders.completed()) == set()
+        assert ids(orders.in_state("paused", "cancelled")) == {"paused", "cancelled"}
+        assert ids(orders.due()) == {"open"}
+        with pytest.raises(ValueError, match="'asleep' is not a valid RunState"):
+            orders.in_state("asleep")
