@@ -36,7 +36,7 @@ from durable.conf import conf
 from durable.crew import Crew, CrewWorker
 from durable.rq_workers import SimpleWorker
 from durable.stopping import stop
-from durable.timer import Alarms, Sweep, Timer
+from durable.timer import Alarms, Periodic, Sweep, Timer
 
 __all__ = ["COMMAND", "Fleet", "command_line", "serve", "worker_command"]
 
@@ -92,6 +92,9 @@ class Fleet:
         self._reloads = reloads
         self._ends_with = ends_with
         self._status = 0
+        self.ticked_at = time.monotonic()  # when it has last looked after its workers
+        self.had_worker_at = time.monotonic()  # and when one ran
+        self._periodic: tuple[Periodic, ...] = ()
         self._changed: SimpleQueue[str] = SimpleQueue()
         self._leaving: list[_Child] = []  # told to stop, and replaced already
         self._wakeup: socket.socket | None = None
@@ -110,7 +113,8 @@ class Fleet:
         try:
             store = store_for(conf.DATABASE)
             wakeups.listen(self)
-            with Timer(store) as timer, Alarms(timer), Sweep(store):
+            with Timer(store) as timer, Alarms(timer), Sweep(store) as sweep:
+                self._periodic = (timer, sweep)
                 self._supervise(reader)
         finally:
             wakeups.unlisten(self)
@@ -124,6 +128,22 @@ class Fleet:
             writer.close()
         self.say("stopped")
         return self._status
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping_since is not None
+
+    @property
+    def ready_workers(self) -> int:
+        """How many workers run that have said that they are ready."""
+        return sum(each.process is not None and each.is_ready for each in self.children)
+
+    @property
+    def database_answered_at(self) -> float | None:
+        """When the database last answered the timer or the sweep, by the monotonic clock; None if it has not."""
+        answered = [each.succeeded_at for each in self._periodic if each.succeeded_at is not None]
+        return max(answered, default=None)
 
     def code_changed(self, paths: Sequence[Path]) -> None:
         """Have all workers start again with the code of now. May be called from any thread."""
@@ -151,6 +171,9 @@ class Fleet:
         while True:
             self._obey()
             self._reap()
+            self.ticked_at = time.monotonic()
+            if any(each.process is not None for each in self.children):
+                self.had_worker_at = self.ticked_at
             if self._stopping_since is None:
                 self._look_whether_to_end()
             if self._stopping_since is None:

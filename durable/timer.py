@@ -29,7 +29,7 @@ from durable.process import SESSION_TROUBLE, close_connections, close_stale_conn
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.store.base import Store
 
-__all__ = ["Alarms", "Sweep", "Timer"]
+__all__ = ["Alarms", "Periodic", "Sweep", "Timer"]
 
 logger = logging.getLogger("durable.timer")
 
@@ -48,6 +48,8 @@ class Periodic:
         self.store = store
         self._condition = threading.Condition()
         self._next: datetime | None = None
+        #: When a look last succeeded, by the monotonic clock: the database answered then.
+        self.succeeded_at: float | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -99,6 +101,7 @@ class Periodic:
         try:
             close_stale_connections(thoroughly=True)
             moment = self.look(moments.now())
+            self.succeeded_at = time.monotonic()
         except SESSION_TROUBLE as error:
             close_connections()
             if _log_this(name):

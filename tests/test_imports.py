@@ -63,6 +63,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "supervisor",
             "fleet",
             "polling",
+            "health",
             "reloading",
             "guard",
             "webserver",

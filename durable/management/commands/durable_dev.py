@@ -49,6 +49,7 @@ class Command(durable_worker.Command):
         try:
             with WebServer(command_line("runserver", *web)) as server:
                 self._await_migrations(lambda: server.status is not None)
+                self._say_wrong_routines()
                 fleet = Fleet(worker, 1, say=self._say, reloads=reloads, ends_with=lambda: self._ended(server))
                 with CodeWatch(fleet.code_changed) if reloads else nullcontext():
                     status = fleet.run()

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
@@ -18,6 +18,9 @@ from durable.conf import conf
 from durable.metrics import is_installed
 from durable.process import close_connections
 from durable.reloading import CodeWatch
+
+if TYPE_CHECKING:
+    from durable.health import Health
 
 LOOK_EVERY = 1.0  # seconds between two looks for missing migrations
 POOL = 4  # connections in a pool of psycopg's for which nothing else is said
@@ -50,6 +53,10 @@ class Command(BaseCommand):
         parser.add_argument(
             "--metrics-address", default="127.0.0.1", help="where to listen for that (default: 127.0.0.1)"
         )
+        parser.add_argument("--health-port", type=int, help="answer probes, /livez and /readyz, at this port")
+        parser.add_argument(
+            "--health-address", default="127.0.0.1", help="where to listen for that (default: 127.0.0.1)"
+        )
         parser.add_argument(
             "--reload", action="store_true", help="start the workers again when the code changes; for development"
         )
@@ -58,6 +65,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         from durable import console
         from durable.fleet import Fleet, serve, worker_command
+        from durable.health import Health
 
         queues = self._queues(options["queues"])
         if options["as_child"]:
@@ -79,15 +87,35 @@ class Command(BaseCommand):
         self._say(f"serving {', '.join(queues)} with {options['processes']} process(es){at_once}")
         for line in _too_small_pools(options["concurrency"]):
             self._say(line)
-        self._await_migrations()
-        self._say_wrong_routines()
-        with self._metrics(options["metrics_port"], options["metrics_address"]):
-            named = queues if conf.REDIS or options["queues"] else []  # without Redis, none named are all there will be
-            command = worker_command(named, self._inherited(options))
-            fleet = Fleet(command, options["processes"], say=self._say, reloads=options["reload"])
-            with CodeWatch(fleet.code_changed) if options["reload"] else nullcontext():
-                status = fleet.run()
+        health = Health()
+        with self._probes(health, options["health_port"], options["health_address"]):
+            self._await_migrations(health=health)
+            self._say_wrong_routines()
+            with self._metrics(options["metrics_port"], options["metrics_address"]):
+                # without Redis, none named are all there will be
+                named = queues if conf.REDIS or options["queues"] else []
+                command = worker_command(named, self._inherited(options))
+                fleet = Fleet(command, options["processes"], say=self._say, reloads=options["reload"])
+                health.fleet = fleet
+                with CodeWatch(fleet.code_changed) if options["reload"] else nullcontext():
+                    status = fleet.run()
         sys.exit(status)
+
+    @contextmanager
+    def _probes(self, health: Health, port: int | None, address: str) -> Iterator[None]:
+        """Answer probes in the block, if a port is given."""
+        if port is None:
+            yield
+            return
+        from durable.health import served
+
+        with ExitStack() as stack:
+            try:
+                chosen = stack.enter_context(served(health, port, address))
+            except OSError as error:
+                raise CommandError(f"cannot answer probes at {address}:{port}: {error}") from error
+            self._say(f"probes at http://{address}:{chosen}/livez and /readyz")
+            yield
 
     @contextmanager
     def _metrics(self, port: int | None, address: str) -> Iterator[None]:
@@ -128,18 +156,22 @@ class Command(BaseCommand):
             )
         return queues
 
-    def _await_migrations(self, is_over: Callable[[], bool] = lambda: False) -> None:
+    def _await_migrations(self, is_over: Callable[[], bool] = lambda: False, health: Health | None = None) -> None:
         """Workers may come before the migrations of a deploy: without them each job would fail."""
+        from durable.health import Health
         from durable.inspection import how_to_migrate
 
-        missing = self._missing_migrations()
-        if not missing:
+        health = health or Health()
+        health.missing_migrations = self._missing_migrations()
+        if not health.missing_migrations:
             return
-        self._say(f"migrations are missing: {', '.join(missing)}. Run: {how_to_migrate()}; this waits for them")
-        while self._missing_migrations():
+        missing = ", ".join(health.missing_migrations)
+        self._say(f"migrations are missing: {missing}. Run: {how_to_migrate()}; this waits for them")
+        while health.missing_migrations:
             if is_over():
                 return
             time.sleep(LOOK_EVERY)
+            health.missing_migrations = self._missing_migrations()
         self._say("migrations are applied")
 
     def _say_wrong_routines(self) -> None:
