@@ -25,9 +25,9 @@ def now() -> datetime:
 
 
 def find(key: str) -> Run:
-    """The run of an address. Raises Http404."""
+    """The run of an address, without its input and output. Raises Http404."""
     run_id = as_id(key)
-    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first()
+    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).defer("input", "output").first()
     if run is None:
         raise Http404(
             f'There is no run "{run_id}". It may have been pruned: runs that ended are kept for a while only.'

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
 from durable.admin import access, drawing, pages
 from durable.admin.commands import command
+from durable.admin.streaming import streamed
 from durable.admin.verbs import VERBS
 from durable.audit import PERMISSIONS
 from durable.conf import conf
@@ -22,9 +23,9 @@ from durable.inspection import (
     Progress,
     awaited_queues,
     explain_fully,
-    exported,
     history_tree,
     inbox,
+    newest_messages,
     payload,
     possible_verbs,
     pretty,
@@ -32,7 +33,9 @@ from durable.inspection import (
     shown_error,
     shown_traceback,
     timeline,
+    written,
 )
+from durable.inspection.sized import TooLarge, read_within
 from durable.inspection.tree import PAGE
 from durable.models import Entry, OperatorAction, QueueMessage, Run
 from durable.operations.common import BULK
@@ -87,11 +90,12 @@ def live(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
     return pages.tagged(admin.page(request, "_run", _context(admin, request, run, progress, now)), etag)
 
 
-def export(_admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
-    """All that is recorded of the run, as a JSON file."""
+def export(_admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponseBase:
+    """All that is recorded of the run, as a JSON file that is written while it is sent."""
     run = pages.find(key)
-    data = exported(run, with_payloads=access.may(request, "view_payload"))
-    response = HttpResponse(json.dumps(data, indent=1), content_type="application/json")
+    pieces = written(run, with_payloads=access.may(request, "view_payload"), indent=1)
+    response = streamed(request, pieces, "application/json")
+    response["Cache-Control"] = "no-store"
     disposition = content_disposition_header(as_attachment=True, filename=f"run-{run.id}.json")
     response["Content-Disposition"] = disposition or "attachment"
     return response
@@ -122,10 +126,7 @@ def _context(admin: RunAdmin, request: HttpRequest, run: Run, progress: Progress
         "timeline": drawing.drawn(timeline(run, tree.nodes, now)),
         "error": shown_error(run.workflow, run.error),
         "traceback": shown_traceback(run.workflow, run.error) if with_payloads else "",
-        "input": pretty(payload(run.workflow, "input", run.input)) if with_payloads else "",
-        "output": pretty(payload(run.workflow, "output", run.output))
-        if with_payloads and run.output is not None
-        else "",
+        **(_input_and_output(run) if with_payloads else {"input": "", "output": ""}),
         "messages_of_run": _messages(run, with_payloads),
         "most_messages": _MOST_MESSAGES,
         "related": _related(run),
@@ -182,17 +183,41 @@ def _buttons(admin: RunAdmin, request: HttpRequest, run: Run, remedies: Sequence
     return buttons
 
 
+def _input_and_output(run: Run) -> dict[str, str]:
+    found = Run.objects.using(conf.DATABASE).filter(pk=run.pk)
+    return {
+        name: _shown(run.workflow, name, read_within(found, name).get(run.pk, [None])) for name in ("input", "output")
+    }
+
+
 def _messages(run: Run, with_payloads: bool) -> list[MessageRow]:
+    found = inbox(run, newest=_MOST_MESSAGES)
+    values = read_within(newest_messages(run, _MOST_MESSAGES), "body", "response") if with_payloads else {}
     rows = []
-    for message in inbox(run, newest=_MOST_MESSAGES):
+    for message in found:
         queue = unescape(message.queue)
-        shown = {"body": "", "response": ""}
-        if with_payloads:
-            shown["body"] = pretty(payload(run.workflow, f"message:{queue}", message.body))
-            if message.response is not None:
-                shown["response"] = pretty(payload(run.workflow, f"response:{queue}", message.response))
+        body, response = _both(values.get(message.pk))
+        shown = {
+            "body": _shown(run.workflow, f"message:{queue}", body),
+            "response": _shown(run.workflow, f"response:{queue}", response),
+        }
         rows.append(MessageRow(message=message, queue=queue, receiver=spoken(message.received_by), **shown))
     return rows
+
+
+def _both(read: Sequence[str | None] | TooLarge | None) -> tuple[Sequence[str | None] | TooLarge, Sequence[str | None]]:
+    """Body and response of a message, each as `_shown` takes it."""
+    if read is None or isinstance(read, TooLarge):
+        return read or [None], [None]
+    return read[:1], read[1:]
+
+
+def _shown(workflow: str, field: str, read: Sequence[str | None] | TooLarge) -> str:
+    """A value of the page; "" for none."""
+    if isinstance(read, TooLarge):
+        return str(read)
+    [text] = read
+    return "" if text is None else pretty(payload(workflow, field, text))
 
 
 def _related(run: Run) -> list[tuple[str, Run]]:

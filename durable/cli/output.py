@@ -89,6 +89,14 @@ class Output:
         """One line of JSON, in ASCII: no character of it is more than data to whatever it goes through."""
         self.stdout.write(json.dumps(data, separators=(", ", ": ")))
 
+    def pieces(self, pieces: Iterable[str]) -> str:
+        """A line in pieces, each written as it comes; the last one."""
+        last = ""
+        for last in pieces:
+            self.stdout.write(last, ending="")
+        self.stdout.write("")
+        return last
+
     def pretty(self, data: Any) -> None:
         """JSON for reading: on a terminal indented, else one line."""
         self.stdout.write(json.dumps(data, indent=2 if self.stdout.isatty() else None))

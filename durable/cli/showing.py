@@ -23,13 +23,13 @@ from durable.inspection import (
     TreePage,
     awaited_queues,
     explain_fully,
-    exported,
     history_tree,
     payload,
     pretty,
     reading,
     shown_error,
     shown_traceback,
+    written,
 )
 from durable.inspection.words import span, until
 from durable.models import Run
@@ -213,13 +213,13 @@ def _export(options: Namespace, output: Output) -> int:
     status: int = Exit.OK
     for run_id in given_ids(options.ids):
         try:
-            data = exported(found_run(run_id), with_payloads=not options.no_payloads)
+            run = found_run(run_id)
         except CommandError as error:
             output.complain(error)
             status = Exit.REFUSED
             continue
-        output.json(data)
-        if not data["is_complete"]:
+        end = output.pieces(written(run, with_payloads=not options.no_payloads))
+        if not end.endswith("true}"):
             output.say(f"The history of {run_id} is longer than what is exported of it.")
     return status
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from durable.inspection.attention import Finding, findings
 from durable.inspection.bounded import Count, capped_counts
 from durable.inspection.counts import count_by_state
-from durable.inspection.details import EntryDetail, FailedAttempt, Field, entry_detail, inbox
+from durable.inspection.details import EntryDetail, FailedAttempt, Field, entry_detail, inbox, newest_messages
 from durable.inspection.explain import Explanation, awaited_queues, explain, explain_fully, open_entries
-from durable.inspection.export import exported
+from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, FailureGroup, failed_runs, failure_groups
 from durable.inspection.payloads import jsonable, payload, pretty, redacted, shown_error, shown_traceback
 from durable.inspection.progress import Progress, progress_of
@@ -87,6 +87,7 @@ __all__ = [
     "list_runs",
     "look_at_workers",
     "missing_migrations",
+    "newest_messages",
     "open_entries",
     "payload",
     "possible_verbs",
@@ -98,6 +99,7 @@ __all__ = [
     "shown_error",
     "shown_traceback",
     "timeline",
+    "written",
     "wrong_isolation",
     "wrong_routines",
 ]

@@ -6,15 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.db.models import QuerySet
+
 from durable.conf import conf
 from durable.core.entries import Kind
 from durable.core.errors import ErrorInfo
 from durable.inspection.payloads import payload, redacted, shown_traceback
+from durable.inspection.sized import TooLarge, read_within
 from durable.models import Attempt, Entry, QueueMessage, Run
+from durable.store.outline_rows import long_data
 
-__all__ = ["EntryDetail", "FailedAttempt", "Field", "arguments_field", "entry_detail", "inbox"]
+__all__ = ["EntryDetail", "FailedAttempt", "Field", "arguments_field", "entry_detail", "inbox", "newest_messages"]
 
 MOST: Final = 100  # failed attempts, and messages, that are shown
+_GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # of an entry that went between two statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +49,17 @@ class EntryDetail:
 
 
 def entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryDetail | None:
-    """The entry at `location`, None if there is none. Two statements."""
-    found = Entry.objects.using(conf.DATABASE).select_related("metadata").filter(run=run, location=location)
-    entry = (found if with_payloads else found.defer("output", "arguments")).first()
+    """The entry at `location`, None if there is none. A few statements; values that are too large for a page are not read."""
+    found = Entry.objects.using(conf.DATABASE).filter(run=run, location=location)
+    entry = found.select_related("metadata").defer("output", "arguments", "data").first()
     if entry is None:
         return None
+    fields = _read(run, entry, found, with_payloads=with_payloads)
     attempts = Attempt.objects.using(conf.DATABASE).filter(run=run, location=location).order_by("-id")[:MOST]
     return EntryDetail(
         entry=entry,
         facts=list(_facts(entry)),
-        fields=list(_fields(run.workflow, entry)) if with_payloads else [],
+        fields=fields,
         attempts=[
             FailedAttempt(attempt=each, error=_error(run.workflow, each.error, with_payloads=with_payloads))
             for each in attempts
@@ -69,8 +75,28 @@ def arguments_field(entry: Entry) -> str:
 
 
 def inbox(run: Run, *, newest: int = MOST) -> list[QueueMessage]:
+    """The run's newest messages, the newest first, without bodies and responses."""
+    return list(newest_messages(run, newest).defer("body", "response"))
+
+
+def newest_messages(run: Run, most: int) -> QuerySet[QueueMessage]:
     """The run's newest messages, the newest first."""
-    return list(QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order")[:newest])
+    return QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order")[:most]
+
+
+def _read(run: Run, entry: Entry, found: QuerySet[Entry], *, with_payloads: bool) -> list[Field]:
+    """Give the entry its data, without values where they may not be seen or are too large, and make its fields."""
+    if with_payloads:
+        read = read_within(found, "output", "arguments", "data").get(entry.pk, _GONE)
+        if not isinstance(read, TooLarge):
+            entry.output, entry.arguments, entry.data = read
+            return list(_fields(run.workflow, entry))
+        fields = [Field(name="payload", value=str(read))]
+    else:
+        fields = []
+    entry.data = dict(long_data(conf.DATABASE, [(entry.pk, 0)])).get(entry.pk, {})
+    entry.output = entry.arguments = None
+    return fields
 
 
 def _error(workflow: str, error: ErrorInfo, *, with_payloads: bool) -> ErrorInfo:

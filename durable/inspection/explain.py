@@ -68,7 +68,8 @@ def open_entries(run_id: str) -> list[Entry]:
     """The run's entries that are not completed, at most `MOST_OPEN`, in the order in which they began; without payloads."""
     recorded = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id)
     found = recorded.exclude(metadata__status=Status.COMPLETED.value)
-    return list(found.select_related("metadata").defer("output", "arguments").order_by("ordinal")[:MOST_OPEN])
+    found = found.select_related("metadata").defer("output", "arguments", "data")
+    return list(found.order_by("ordinal")[:MOST_OPEN])
 
 
 def awaited_queues(run: Run) -> list[str] | None:

@@ -1,49 +1,104 @@
-"""A run with all that is recorded of it, as data that JSON can write: for tickets, archives and other tools."""
+"""A run with all that is recorded of it, as JSON text: for tickets, archives and other tools.
+
+It is written piece by piece: a history may weigh more than a process should hold. Rows are read in batches of a bounded
+size, and the text ends after `MOST_BYTES`.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+
+from django.db.models import QuerySet
 
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
 from durable.inspection.details import arguments_field
 from durable.inspection.payloads import payload, redacted, shown_traceback
+from durable.inspection.time_limit import reading
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run
+from durable.models.batches import in_batches, weight
 
-__all__ = ["MOST", "exported"]
+__all__ = ["MOST", "MOST_BYTES", "exported", "written"]
 
 MOST: Final = 50_000  # entries, attempts, messages, actions, each
+MOST_BYTES: Final = 256 * 1024 * 1024  # characters of JSON text
+_AT_ONCE: Final = 1024 * 1024  # bytes of recorded text that are held
 
 
 def exported(run: Run, *, with_payloads: bool) -> dict[str, Any]:
-    """The run, its history, failed attempts, messages and audit trail. Times are ISO 8601 text.
+    """The run, its history, failed attempts, messages and audit trail, as data: what `written` writes, held at once."""
+    data: dict[str, Any] = json.loads("".join(written(run, with_payloads=with_payloads)))
+    return data
 
-    Without payloads, inputs, outputs, bodies and tracebacks are left out. `is_complete` says whether a cap was met.
+
+def written(run: Run, *, with_payloads: bool, indent: int | None = None, most_bytes: int = MOST_BYTES) -> Iterator[str]:
+    """The run, its history, failed attempts, messages and audit trail, as pieces of one JSON text.
+
+    Times are ISO 8601 text. Without payloads, inputs, outputs, bodies and tracebacks are left out. `is_complete` says
+    whether a cap was met: of `MOST` rows of a kind, or of `most_bytes` characters. With `indent` it has lines.
     """
-    parts = {
-        "entries": [_entry(run, each, with_payloads) for each in _entries(run)],
-        "attempts": [_attempt(run, each, with_payloads) for each in _of(Attempt, run, "id")],
-        "messages": [_message(run, each, with_payloads) for each in _of(QueueMessage, run, "order")],
-        "actions": [_action(each) for each in _actions(run)],
-    }
-    is_complete = all(len(part) <= MOST for part in parts.values())
-    cut = {name: part[:MOST] for name, part in parts.items()}
-    return {"run": _run(run, with_payloads), **cut, "is_complete": is_complete}
+    writer = _Writer(indent, most_bytes)
+    yield writer.begin(_run(run, with_payloads))
+    for part in _PARTS:
+        yield from writer.rows(part.name, part.read(run, with_payloads))
+    yield writer.end()
 
 
-def _entries(run: Run) -> Any:
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).select_related("metadata")
-    return found.order_by("ordinal")[: MOST + 1]
+class _Writer:
+    """Puts JSON text together, and counts it."""
+
+    def __init__(self, indent: int | None, most: int) -> None:
+        self._indent = indent
+        self._left = most
+        self._break = " " if indent is None else "\n"
+        self._is_complete = True
+
+    def begin(self, run: dict[str, Any]) -> str:
+        return f'{{"run": {json.dumps(run, indent=self._indent)}'
+
+    def rows(self, name: str, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
+        yield f',{self._break}"{name}": ['
+        for number, row in enumerate(rows):
+            text = json.dumps(row, indent=self._indent)
+            if number >= MOST or len(text) > self._left:
+                self._is_complete = False
+                break
+            self._left -= len(text)
+            yield f",{self._break}{text}" if number else text
+        yield "]"
+
+    def end(self) -> str:
+        return f',{self._break}"is_complete": {json.dumps(self._is_complete)}}}'
 
 
-def _of(model: Any, run: Run, order: str) -> Any:
-    return model.objects.using(conf.DATABASE).filter(run=run).order_by(order)[: MOST + 1]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One list of the export: its rows in order, the columns that may be large, and how a row is told."""
 
+    name: str
+    found: Callable[[Run], QuerySet[Any]]
+    large: tuple[str, ...]
+    payloads: tuple[str, ...]  # of them, those that are not read without payloads
+    told: Callable[[Run, Any, bool], dict[str, Any]]
 
-def _actions(run: Run) -> Any:
-    return OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id).order_by("created_at", "id")[: MOST + 1]
+    def read(self, run: Run, with_payloads: bool) -> Iterator[dict[str, Any]]:
+        """Up to MOST rows and one more, read in batches; each batch is a transaction of its own."""
+        found = self.found(run)
+        columns = tuple(each for each in self.large if with_payloads or each not in self.payloads)
+        # not one for all: the text may be read slowly, and no transaction waits for its reader
+        with reading():
+            weighed = list(found.values_list("pk", weight(*columns))[: MOST + 1])
+        for keys in in_batches(weighed, _AT_ONCE):
+            with reading():
+                rows = found.filter(pk__in=keys)
+                read = list(rows if with_payloads else rows.defer(*self.payloads))
+            for row in read:
+                yield self.told(run, row, with_payloads)
 
 
 def _run(run: Run, with_payloads: bool) -> dict[str, Any]:
@@ -114,7 +169,7 @@ def _message(run: Run, message: QueueMessage, with_payloads: bool) -> dict[str, 
     return data
 
 
-def _action(action: OperatorAction) -> dict[str, Any]:
+def _action(_run: Run, action: OperatorAction, _with_payloads: bool) -> dict[str, Any]:
     return {
         "at": _text(action.created_at),
         "actor": action.actor_label,
@@ -137,3 +192,36 @@ def _error(run: Run, error: ErrorInfo | None, with_payloads: bool) -> dict[str, 
 
 def _text(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
+
+
+def _entries(run: Run) -> QuerySet[Entry]:
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id)
+    return found.select_related("metadata").order_by("ordinal")
+
+
+def _of(model: Any, order: str) -> Callable[[Run], QuerySet[Any]]:
+    return lambda run: model.objects.using(conf.DATABASE).filter(run=run).order_by(order)
+
+
+def _actions(run: Run) -> QuerySet[OperatorAction]:
+    return OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id).order_by("created_at", "id")
+
+
+_PARTS: Final = (
+    _Part(
+        name="entries",
+        found=_entries,
+        large=("output", "arguments", "data", "metadata__error", "metadata__rollback_error"),
+        payloads=("output", "arguments"),
+        told=_entry,
+    ),
+    _Part(name="attempts", found=_of(Attempt, "id"), large=("error",), payloads=(), told=_attempt),
+    _Part(
+        name="messages",
+        found=_of(QueueMessage, "order"),
+        large=("body", "response"),
+        payloads=("body", "response"),
+        told=_message,
+    ),
+    _Part(name="actions", found=_actions, large=("reason", "detail"), payloads=(), told=_action),
+)

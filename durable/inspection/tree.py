@@ -16,6 +16,9 @@ from durable.conf import conf
 from durable.core.entries import Kind, Status
 from durable.core.location import escape, unescape
 from durable.models import Entry
+from durable.models.batches import ByteLength
+from durable.models.fields import load_json
+from durable.store.outline_rows import long_data, short_data
 
 __all__ = ["MOST", "PAGE", "Node", "TreePage", "history_tree"]
 
@@ -217,8 +220,12 @@ def _cut(node: Node, shown: set[int]) -> Node | None:
 def _fill(page: Sequence[Node], known: Mapping[str, Node]) -> None:
     """Read the entries of the page, and say what their data tells of the nodes below them."""
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
-    found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments")
-    for entry in found.filter(pk__in=by_id):
+    found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments", "data")
+    shown: list[Any] = list(found.filter(pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))
+    told = {entry.pk: load_json(entry.short) for entry in shown if entry.short is not None}
+    told |= long_data(conf.DATABASE, [(each.pk, each.weight) for each in shown if each.pk not in told])
+    for entry in shown:
+        entry.data = told.get(entry.pk, {})
         node = by_id[entry.pk]
         node.entry = entry
         node.note = _NOT_UNDONE if node.note == _NOT_UNDONE else ""

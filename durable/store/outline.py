@@ -10,7 +10,7 @@ from durable.core.entries import Entry, Kind, Message
 
 __all__ = ["BARE_KINDS", "bare_data", "bare_entry", "bare_message"]
 
-#: Kinds of entries of whose data no plan needs anything.
+#: Kinds of entries of whose data no plan needs anything, so that it is not read where it is long.
 BARE_KINDS: Final[Collection[str]] = frozenset({Kind.MESSAGE})
 
 _FORKS: Final = frozenset({Kind.JOIN, Kind.RACE})
@@ -19,8 +19,8 @@ _OF_A_BRANCH: Final = ("status", "open")
 
 def bare_data(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """The data of an entry without states of loops, outputs of branches and bodies of messages."""
-    if kind in BARE_KINDS:
-        return {}
+    if kind == Kind.MESSAGE:
+        return {name: value for name, value in data.items() if name != "received"}
     if kind == Kind.LOOP:
         return {name: value for name, value in data.items() if name != "state"}
     if kind in _FORKS:

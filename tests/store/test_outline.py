@@ -10,9 +10,9 @@ import pytest
 from durable.core.entries import Entry, Kind, Status
 from durable.core.errors import ErrorInfo
 from durable.core.replaying import Replay
+from durable.models.batches import BATCH_BYTES
 from durable.replay import plan_of
 from durable.store import Store
-from durable.store.outline_rows import BATCH_BYTES
 from tests.store.making import NOW, a_message, an_entry, at, commit, sent, started, the
 
 VALUE = "VALUE"

@@ -1,0 +1,48 @@
+"""Values of a page, as many as its size allows: a page of an admin must not hold a gigabyte because a run does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db.models import Model, QuerySet
+
+from durable.models.batches import in_batches, weight
+
+__all__ = ["PAGE_BYTES", "TooLarge", "read_within"]
+
+PAGE_BYTES: Final = 4 * 1024 * 1024  # of recorded text
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """Stands for values that are not read; `size` is their length in bytes (characters, where the database knows no better)."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"({self.size:,} bytes: too large for this page, the export has it)"
+
+
+def read_within(
+    found: QuerySet[Any, Any], *columns: str, most: int = PAGE_BYTES
+) -> Mapping[Any, Sequence[Any] | TooLarge]:
+    """The values of the columns by the rows' keys, or TooLarge for a row with which they would be longer than `most`.
+
+    Two statements; rows come first in the order of `found`.
+    """
+    model: type[Model] = found.model
+    read: dict[Any, Sequence[Any] | TooLarge] = {}
+    fitting: list[tuple[Any, int]] = []
+    left = most
+    for key, size in found.values_list("pk", weight(*columns)):
+        if size <= left:
+            left -= size
+            fitting.append((key, size))
+        else:
+            read[key] = TooLarge(size)
+    rows = model._default_manager.using(found.db)
+    for keys in in_batches(fitting):
+        read |= {key: values for key, *values in rows.filter(pk__in=keys).values_list("pk", *columns)}
+    return read
