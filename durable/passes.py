@@ -27,10 +27,9 @@ from durable.context import AsyncContext, Context
 from durable.core.current import running_workflow
 from durable.core.effects import Call, Lookup, Receive, Save
 from durable.core.entries import Batch, Committed, Entry, Message, RunPatch, RunRecord, RunState
-from durable.core.errors import ControlFlow, Evicted, LeaseLost, PassAborted, PayloadError
+from durable.core.errors import STOPPED, ControlFlow, Evicted, LeaseLost, PassAborted, PayloadError
 from durable.core.formats import unreadable
 from durable.core.journal import Event, Journal
-from durable.core.mistakes import STOPPED
 from durable.core.run import PassOutcome, PassPolicy, run_pass
 from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver

@@ -16,6 +16,7 @@ from durable.cli.exits import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.core.entries import RunState
+from durable.core.mistakes import has_stopped
 from durable.inspection import (
     InvalidCursorError,
     RunFilter,
@@ -149,6 +150,7 @@ def run_data(run: Run, now: datetime) -> dict[str, Any]:
         "workflow": run.workflow,
         "queue": run.queue,
         "state": run.state,
+        "is_mistake": has_stopped(run.state, run.diverged_at, run.summary),
         "created_at": _text(run.created_at),
         "started_at": _text(run.started_at),
         "finished_at": _text(run.finished_at),

@@ -153,7 +153,8 @@ def _result(options: Namespace, output: Output) -> int:
         output.complain(error)
         return Exit.TIMEOUT
     except RunFailedError as error:
-        output.complain(f'run "{run.id}" failed: {shown_error(run.workflow, error.error)}')
+        how = "was stopped by a mistake in the code" if error.is_mistake else "failed"
+        output.complain(f'run "{run.id}" {how}: {shown_error(run.workflow, error.error)}')
         return Exit.REFUSED
     except RunCancelledError as error:
         return _refused(output, error)

@@ -17,6 +17,7 @@ from types import TracebackType
 
 __all__ = [
     "CONTRACT_ERRORS",
+    "STOPPED",
     "BranchCancelled",
     "BulkOrderError",
     "ControlFlow",
@@ -52,6 +53,9 @@ __all__ = [
     "StepTimeoutError",
 ]
 
+
+#: What there is to say of a run that a mistake in its workflow's code has stopped.
+STOPPED = "a mistake in the code: nothing was undone; fix the code, deploy, then recover"
 
 MAX_MESSAGE = 10_000  # characters of an error's message that are kept
 MAX_TRACEBACK = 50_000  # and of its traceback
@@ -386,12 +390,18 @@ class StalePlanError(DurableError):
 
 
 class RunFailedError(DurableError):
-    """The run whose result was asked for has failed. `error` is its `ErrorInfo`."""
+    """The run whose result was asked for has failed. `error` is its `ErrorInfo`.
 
-    def __init__(self, run_id: str, error: ErrorInfo) -> None:
+    `is_mistake`: a mistake in the workflow's code has stopped it, nothing was undone, and it can go on once that is mended.
+    """
+
+    def __init__(self, run_id: str, error: ErrorInfo, *, is_mistake: bool = False) -> None:
         self.run_id = run_id
         self.error = error
-        super().__init__(f'run "{run_id}" failed: {error}')
+        self.is_mistake = is_mistake
+        super().__init__(
+            f'run "{run_id}" ' + (f"was stopped: {error}: {STOPPED}" if is_mistake else f"failed: {error}")
+        )
 
 
 class RunCancelledError(DurableError):

@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Collection
+from datetime import datetime
 from types import FrameType
 from typing import Final
 
-from durable.core.errors import CONTRACT_ERRORS, CriticalError, ErrorInfo, RollbackError
+from durable.core.entries import RunState
+from durable.core.errors import CONTRACT_ERRORS, STOPPED, CriticalError, ErrorInfo, RollbackError
 from durable.core.results import failure_of
 
-__all__ = ["MISTAKES", "STOPPED", "TRYING_AGAIN", "described", "is_mistake"]
+__all__ = ["MISTAKES", "TRYING_AGAIN", "described", "has_stopped", "is_mistake", "shown", "stopped"]
 
 #: The classes of mistakes unless a project or a workflow names others; their subclasses count.
 MISTAKES: Final[tuple[type[Exception], ...]] = (
@@ -33,8 +35,7 @@ MISTAKES: Final[tuple[type[Exception], ...]] = (
 #: How the summary of a run begins that is tried again after a mistake.
 TRYING_AGAIN: Final = "a mistake in the code, trying again until the grace period ends"
 
-#: What there is to say of a run that a mistake has stopped.
-STOPPED: Final = "a mistake in the code: nothing was undone; fix the code, deploy, then recover"
+_STOPPED: Final = "stopped: "
 _PYTHON: Final = sysconfig.get_paths()["stdlib"] + os.sep
 
 
@@ -57,6 +58,21 @@ def described(error: Exception) -> str:
     """What the mistake is, and where it arose."""
     info, place = ErrorInfo.of(error), _place(error)
     return f"{info} ({place})" if place else str(info)
+
+
+def stopped(what: str) -> str:
+    """The summary of a run that a mistake, `described`, has stopped."""
+    return f"{_STOPPED}{what}: {STOPPED}"
+
+
+def has_stopped(state: str, diverged_at: datetime | None, summary: str) -> bool:
+    """Whether a mistake in the code has stopped the run with these columns; of the summary the beginning will do."""
+    return state == RunState.FAILED and diverged_at is not None and summary.startswith(_STOPPED)
+
+
+def shown(summary: str) -> str:
+    """What the mistake was, out of the summary of a run that one has stopped."""
+    return summary.removeprefix(_STOPPED).removesuffix(f": {STOPPED}")
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from durable.core.effects import Operation, Save
 from durable.core.entries import Request, RunPatch, RunState
@@ -27,13 +27,15 @@ from durable.core.errors import (
 from durable.core.formats import cannot_read
 from durable.core.journal import Event, Journal
 from durable.core.location import unescape, waiting_text
-from durable.core.mistakes import STOPPED, TRYING_AGAIN, described, is_mistake
+from durable.core.mistakes import TRYING_AGAIN, described, is_mistake, stopped
 from durable.core.results import failure_of
 from durable.core.rollback import RollbackFailed, has_compensation, roll_back
 from durable.core.scope import Scope
 
-__all__ = ["PassOutcome", "PassPolicy", "run_pass"]
+__all__ = ["HANDLER_FAILED", "PassOutcome", "PassPolicy", "run_pass"]
 
+#: How the summary of a run begins that a rollback handler has stopped.
+HANDLER_FAILED: Final = "the rollback handler of "
 _MAX_DOING = 300  # characters of what branches are at
 
 
@@ -199,7 +201,7 @@ def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operati
         return outcome
     now = journal.environment.now()
     patch = _released(RunState.FAILED, error=info, origins=[], wake_at=None, finished_at=now, request="")
-    yield Save(patch | {"diverged_at": journal.run.diverged_at or now, "summary": f"stopped: {what}: {STOPPED}"})
+    yield Save(patch | {"diverged_at": journal.run.diverged_at or now, "summary": stopped(what)})
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)
     return PassOutcome(state=RunState.FAILED, error=info)
 
@@ -294,7 +296,7 @@ def _compensate(journal: Journal) -> Operation:
 
 
 def _stop_at_handler(journal: Journal, failed: RollbackFailed) -> Operation:
-    return (yield from _stop_compensating(journal, failed.error, f'the rollback handler of "{failed.location}" failed'))
+    return (yield from _stop_compensating(journal, failed.error, f'{HANDLER_FAILED}"{failed.location}" failed'))
 
 
 def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Operation:

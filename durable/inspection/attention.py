@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from django.db.models.functions import Substr
+
 from durable.conf import conf
-from durable.inspection.bounded import Count, capped_counts
+from durable.core.mistakes import TRYING_AGAIN
+from durable.inspection.bounded import Count
 from durable.inspection.explain import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
 from durable.inspection.workers import Workers, queues_with_runs
@@ -32,7 +35,7 @@ EXHAUSTED = "StepExhaustedError"
 class Finding:
     """`kind` is a stable word, `title` and `advice` are for people. `runs` are a few of the runs concerned, as (id, workflow).
 
-    Kinds: exhausted, failed, crashed, diverged, rollback_failed, wait_overdue, unclaimed, stale_lease, no_worker,
+    Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease, no_worker,
     unknown_queue, redis. `is_urgent`: nothing goes on until somebody acts.
     """
 
@@ -106,15 +109,18 @@ def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
 
 def _diverging(runs: RunQuerySet) -> list[Finding]:
     diverging = runs.unended().filter(diverged_at__isnull=False).order_by("diverged_at")
-    [count] = capped_counts([diverging], CAP)
-    if not count:
-        return []
-    advice = (
-        "If no deploy is under way: mend the code with ctx.removed() or ctx.get_version(), or bring back the workflow."
-    )
-    rows = list(diverging.values_list("id", "workflow")[:SHOWN])
-    title = "Runs whose history the workers' code does not fit"
-    return [Finding(kind="diverged", title=title, advice=advice, count=count, runs=rows)]
+    beginnings = diverging.annotate(beginning=Substr("summary", 1, len(TRYING_AGAIN)))
+    rows = list(beginnings.values_list("id", "workflow", "beginning")[: CAP + 1])
+    mistaken = [(run_id, workflow) for run_id, workflow, beginning in rows if beginning == TRYING_AGAIN]
+    others = [(run_id, workflow) for run_id, workflow, beginning in rows if beginning != TRYING_AGAIN]
+    found = []
+    if mistaken:
+        advice = "If no deploy is under way: fix the code. Nothing is undone meanwhile."
+        found.append(_finding("mistake", "Runs that meet a mistake in the workers' code", advice, mistaken))
+    if others:
+        advice = "If no deploy is under way: mend the code with ctx.removed() or ctx.get_version(), or bring back the workflow."
+        found.append(_finding("diverged", "Runs whose history the workers' code does not fit", advice, others))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +137,12 @@ _CAUSES: Final = (
         title="Compensations that have stopped: a rollback handler failed for good",
         advice="Mend what the handler needs, then retry the run: recovery goes on with the handlers that are left.",
         concerns=lambda run: run.is_stuck,
+    ),
+    _Cause(
+        kind="mistake",
+        title="Runs stopped by a mistake in the code",
+        advice="Fix the code, deploy it, then retry them: they go on where they were. Nothing was undone.",
+        concerns=lambda run: run.is_mistake,
     ),
     _Cause(
         kind="diverged",

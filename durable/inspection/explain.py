@@ -16,6 +16,8 @@ from durable import redis_client
 from durable.conf import conf
 from durable.core.entries import Kind, Request, RunState, Status
 from durable.core.location import ANY_QUEUE, spoken, unescape
+from durable.core.mistakes import TRYING_AGAIN, has_stopped, shown
+from durable.core.run import HANDLER_FAILED
 from durable.inspection.payloads import redacted, shown_error
 from durable.inspection.words import either, relative, shortened, span, until
 from durable.models import Entry, QueueMessage, Run
@@ -167,7 +169,7 @@ def _running(facts: _Facts) -> Explanation:
 def _sleeping(facts: _Facts) -> Explanation:
     run = facts.run
     if run.diverged_at is not None:
-        return _diverged(facts)
+        return _mistaken(facts) if run.summary.startswith(TRYING_AGAIN) else _diverged(facts)
     late = _late(facts)
     if run.waiting_for:
         return _waiting(facts, late)
@@ -232,6 +234,18 @@ def _diverged(facts: _Facts) -> Explanation:
     )
 
 
+def _mistaken(facts: _Facts) -> Explanation:
+    run, now = facts.run, facts.now
+    again = f", tried again {relative(run.wake_at, now)}" if run.wake_at is not None else ""
+    since = f" for {_since(run.diverged_at, now)}" if run.diverged_at is not None else ""
+    return Explanation(
+        headline=f"A mistake in the code of the workers{since}{again}",
+        detail=f"{_after(_told(run), 'ends: ')}. Nothing is undone meanwhile. If no deploy is under way, fix the code",
+        needs_attention=True,
+        remedies=("wake", "pause"),
+    )
+
+
 def _paused(facts: _Facts) -> Explanation:
     rest = " in the middle of its compensation" if facts.run.outcome else ""
     return Explanation(headline=f"Paused{rest}, until somebody resumes it", remedies=("resume", "cancel"))
@@ -266,6 +280,21 @@ def _failed(facts: _Facts) -> Explanation:
     run, error = facts.run, facts.run.error
     location = run.origins[0] if run.origins else ""
     what = shortened(shown_error(run.workflow, error)) if error is not None else "for a reason that was not recorded"
+    if has_stopped(run.state, run.diverged_at, run.summary):
+        return Explanation(
+            headline=f"Stopped by a mistake in the code: {shortened(shown(_told(run)))}",
+            detail="Nothing was undone. Fix the code, deploy it, then retry: it goes on where it was",
+            needs_attention=True,
+            remedies=("recover", "replay", "restart"),
+        )
+    if not run.outcome and run.summary.startswith(HANDLER_FAILED):
+        return Explanation(
+            headline=f"Compensation has stopped {_ended(facts)}: {shortened(_told(run).removesuffix('; recover() goes on with it'))}",
+            detail="Its code was undoing its steps. Mend what the handler needs, then retry: the compensation goes on with the "
+            "handlers that are left, and then the code",
+            needs_attention=True,
+            remedies=("recover",),
+        )
     if run.outcome:
         return Explanation(
             headline=f"Compensation has stopped {_ended(facts)}: {shortened(_told(run).removesuffix('; recover() goes on with it'))}",

@@ -17,6 +17,8 @@ from django.db.models.functions import Substr
 from durable.conf import conf
 from durable.core.entries import RunState
 from durable.core.location import unescape
+from durable.core.mistakes import has_stopped
+from durable.core.run import HANDLER_FAILED
 from durable.inspection.payloads import redacted
 from durable.inspection.words import printable
 from durable.models import Run
@@ -25,6 +27,7 @@ from durable.querysets import RunQuerySet
 __all__ = ["NEWEST", "FailedRun", "FailureGroup", "failed_runs", "failure_groups"]
 
 NEWEST: Final = 1_000  # failed runs that are looked at
+_SUMMARY = 50  # characters of a summary: enough to know why a run stopped
 _BEGINNING = 400  # characters of an error's column, without its traceback: the type, and most messages
 # a text of JSON as far as it goes: the column may be cut off within it, in the middle of an escape even
 _TEXT = r'"((?:[^"\\]|\\u[0-9a-f]{4}|\\[^u])*)'
@@ -36,7 +39,10 @@ _TOO_LONG = "(a long message: see the run)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRun:
-    """A failed run, as far as groups need it. `is_stuck`: it stopped in the middle of its compensation."""
+    """A failed run, as far as groups need it. `is_stuck`: it stopped in the middle of its compensation.
+
+    `is_mistake`: a mistake in its workflow's code has stopped it.
+    """
 
     id: str
     workflow: str
@@ -44,6 +50,7 @@ class FailedRun:
     error_type: str
     message: str
     is_stuck: bool
+    is_mistake: bool
     created_at: datetime
     finished_at: datetime
 
@@ -68,8 +75,9 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
     """The newest failed runs, at most `NEWEST`; one statement."""
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     found = runs.filter(state=RunState.FAILED.value).newest_first()
-    columns = ("id", "workflow", "origins", "outcome", "created_at", "finished_at")
-    rows = found.annotate(beginning=Substr("error", 1, _BEGINNING)).values_list(*columns, "beginning")[:NEWEST]
+    columns = ("id", "workflow", "origins", "outcome", "diverged_at", "created_at", "finished_at")
+    beginnings = {"told": Substr("summary", 1, _SUMMARY), "beginning": Substr("error", 1, _BEGINNING)}
+    rows = found.annotate(**beginnings).values_list(*columns, *beginnings)[:NEWEST]
     return [
         FailedRun(
             id=run_id,
@@ -77,11 +85,12 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
             location=origins[0] if origins else "",
             error_type=_read(_TYPE, beginning),
             message=_message(workflow, beginning),
-            is_stuck=bool(outcome),
+            is_stuck=bool(outcome) or told.startswith(HANDLER_FAILED),
+            is_mistake=has_stopped(RunState.FAILED, diverged_at, told),
             created_at=created_at,
             finished_at=finished_at,
         )
-        for run_id, workflow, origins, outcome, created_at, finished_at, beginning in rows
+        for run_id, workflow, origins, outcome, diverged_at, created_at, finished_at, told, beginning in rows
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from durable import backend
 from durable.core.entries import ENDED, RunRecord, RunState
 from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
+from durable.core.mistakes import has_stopped
 from durable.history import HistoryEntry, readable
 from durable.operations.common import Waiting, await_for, decoded, wait_for, waiting
 from durable.operations.standing import standing
@@ -82,7 +83,7 @@ def check_not_lost(run: RunRecord) -> None:
     """Raises RunFailedError or RunCancelledError if the run has ended without a result."""
     if run.state == RunState.FAILED:
         assert run.error is not None
-        raise RunFailedError(run.id, run.error)
+        raise RunFailedError(run.id, run.error, is_mistake=has_stopped(run.state, run.diverged_at, run.summary))
     if run.state == RunState.CANCELLED:
         raise RunCancelledError(run.id, run.request_reason)
 

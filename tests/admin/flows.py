@@ -11,12 +11,14 @@ __all__ = [
     "broken_branch",
     "looping",
     "many",
+    "mistaken",
     "nap",
     "odd",
     "quick",
     "saga",
     "stubborn",
     "switched",
+    "undoing",
 ]
 
 SWITCH = {"broken": False, "rollback_broken": False}
@@ -44,6 +46,21 @@ def refund(_rollback: RollbackContext, _output: Any) -> None:
 @workflow(name="tests.quick")
 def quick(ctx: Context, value: Any = None) -> Any:
     return ctx.step("only", value_of, value)
+
+
+@workflow(name="tests.mistaken")
+def mistaken(ctx: Context, order: dict[str, Any]) -> Any:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("charge", value_of, 1, rollback=refund)
+    return order["missing" if SWITCH["broken"] else "id"]
+
+
+@workflow(name="tests.undoing")
+def undoing(ctx: Context) -> str:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("charge", value_of, 1, rollback=refund, max_retries=0)
+    ctx.compensate("rejected by the shopkeeper")
+    return "rejected"
 
 
 @workflow(name="tests.approve")

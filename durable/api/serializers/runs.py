@@ -16,6 +16,7 @@ from durable.api.waiting import MAX_WAIT
 from durable.audit import revision
 from durable.core.entries import RunState
 from durable.core.errors import ErrorInfo
+from durable.core.mistakes import has_stopped
 from durable.inspection import awaited_queues, explain, explain_fully, payload, possible_verbs, redacted
 from durable.models import Run
 
@@ -88,6 +89,9 @@ class RunSerializer(serializers.Serializer[Run]):
     workflow = serializers.CharField()
     queue = serializers.CharField()
     state = serializers.ChoiceField(choices=STATES)
+    is_mistake = serializers.SerializerMethodField(
+        help_text="A mistake in the workflow's code has stopped it: nothing was undone, and it can go on after the mend."
+    )
     explanation = serializers.SerializerMethodField()
     waiting_for = serializers.SerializerMethodField(
         help_text="The queues of which it waits for a message, [] for any; null if it waits for none."
@@ -117,6 +121,10 @@ class RunSerializer(serializers.Serializer[Run]):
     def get_waiting_for(self, run: Run) -> list[str] | None:
         """The names as the workflow gave them."""
         return awaited_queues(run)
+
+    def get_is_mistake(self, run: Run) -> bool:
+        """From the row."""
+        return has_stopped(run.state, run.diverged_at, run.summary)
 
     @extend_schema_field(ErrorSerializer(allow_null=True))
     def get_error(self, run: Run) -> Any:
