@@ -97,8 +97,12 @@ class _Part:
             with reading():
                 rows = found.filter(pk__in=keys)
                 read = list(rows if with_payloads else rows.defer(*self.payloads))
-            for row in read:
-                yield self.told(run, row, with_payloads)
+            read.reverse()
+            while read:
+                row = read.pop()
+                told = self.told(run, row, with_payloads)
+                row._state.fields_cache.clear()  # an entry and its metadata hold each other until they are collected
+                yield told
 
 
 def _run(run: Run, with_payloads: bool) -> dict[str, Any]:
