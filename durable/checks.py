@@ -151,6 +151,14 @@ def _are_dotted_names(value: object) -> bool:
     )
 
 
+def _are_names(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(each, str) and each for each in value)
+    )
+
+
 def _is_function_or_none(value: object) -> bool:
     if value is None:
         return True
@@ -192,6 +200,11 @@ _WANTED: Mapping[str, _Wanted] = {
         lambda value: value is None or isinstance(value, Mapping) or _is_positive_duration(value),
         "seconds above 0, a timedelta, None, or a dict of them by state and workflow",
     ),
+    "API_MAX_WAITING": (
+        lambda value: value is None or (type(value) is int and value >= 0),
+        "a whole number from 0 on, or None",
+    ),
+    "API_WORKFLOWS": (lambda value: value is None or _are_names(value), "a list of names, or None"),
     "API_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
     "STATEMENT_TIMEOUT": _DURATION,
     "METRICS_TOKEN": (lambda value: isinstance(value, str), 'a text, or ""'),

@@ -59,6 +59,10 @@ class Values:
       (`durable.inspection.payloads`); "" shows all of it to those who may see payloads.
     - `API_RUNS`: the dotted path of a function of a request and a queryset of runs, which returns those runs that the
       user may see over REST; all of them without one.
+    - `API_MAX_WAITING`: how many requests of one process may wait at a time over REST (long polls), 0 for none. Without it 8
+      under ASGI, a quarter of the server's threads under WSGI, and none where a process has one thread.
+    - `API_WORKFLOWS`: the names of the workflows that may be started over REST, or what names begin with if it ends with
+      a dot ("shop."); all of them without it.
     """
 
     CODEC: str = "durable.codec.JsonCodec"
@@ -82,6 +86,8 @@ class Values:
     OTHER_JOBS: Sequence[str] = ()
     RETENTION: float | Mapping[str, Any] | None = None
     API_RUNS: str | None = None
+    API_MAX_WAITING: int | None = None
+    API_WORKFLOWS: Sequence[str] | None = None
     REDACT: str = ""
     STATEMENT_TIMEOUT: float = 10.0
     METRICS_TOKEN: str = ""

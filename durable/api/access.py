@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
+from django.db.models import Model
 from django.utils.module_loading import import_string
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
@@ -30,7 +31,9 @@ __all__ = [
     "existing",
     "is_limited",
     "is_signed_in",
+    "is_still_permitted",
     "may",
+    "owner_of",
     "seen_by",
     "visible_run",
     "visible_runs",
@@ -62,6 +65,23 @@ def is_signed_in(request: Request) -> bool:
 def actor_of(request: Request) -> Actor:
     """The user as the one who acts."""
     return Actor("api", user=request.user)
+
+
+def owner_of(request: Request) -> str:
+    """The user by key, for what each user has a share of."""
+    user = request.user
+    return f"{user.pk}" if user.pk is not None else f"{user}"
+
+
+def is_still_permitted(request: Request) -> bool:
+    """Whether the user is still there, active, and may view runs, as the database says now; the request's user is it from now on."""
+    user = request.user
+    if isinstance(user, Model):
+        found = user.__class__._base_manager.filter(pk=user.pk).first()
+        if found is None:
+            return False
+        request.user = found
+    return is_signed_in(request) and may(request, "view_run")
 
 
 def may(request: Request, permission: str) -> bool:

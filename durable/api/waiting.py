@@ -1,40 +1,46 @@
 """Long polls: a request waits a bounded time for something, and few of them do at once.
 
-A waiting request holds a thread of the server's. So that waiting clients cannot take them all, only `MAX_WAITING` wait
-in one process; for further ones the time is over at once, as if nothing had happened in it, and they ask again. Between two
-looks no database connection is held.
+A waiting request holds a thread of the server's. So that waiting clients cannot take them all, a process has seats for a few
+of them, and a user may take a share of those; for further ones the time is over at once, as if nothing had happened in it,
+and they ask again. Between two looks no database connection is held.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
+from weakref import WeakSet
 
+from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
+from rest_framework.request import Request
 
+from durable.api.access import owner_of
 from durable.conf import conf
 
 __all__ = ["MAX_WAIT", "MAX_WAITING", "wait_for"]
 
 MAX_WAIT: Final = 30  # seconds
-MAX_WAITING: Final = 8
+MAX_WAITING: Final = 8  # seats of a process, unless the settings say otherwise
+_SHARE: Final = 4  # one of so many threads may wait; and one of so many seats is for one user
+_FEWEST_OF_ONE: Final = 2  # seats that a user may have in any case
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two looks
 _LET_GO_FROM = 0.2  # seconds of pause from which on the connection is given back
 
 T = TypeVar("T")
-_seats = threading.BoundedSemaphore(MAX_WAITING)
 
 
-def wait_for(look: Callable[[], T | None], seconds: float) -> T | None:
+def wait_for(request: Request, look: Callable[[], T | None], seconds: float) -> T | None:
     """What `look` finds, looking again and again, less and less often; None when the time is over."""
     found = look()
     if found is not None or seconds <= 0:
         return found
-    with _seat() as is_free:
-        deadline = time.monotonic() + (seconds if is_free else 0)
+    with _seats.taken(request) as is_seated:
+        deadline = time.monotonic() + (seconds if is_seated else 0)
         pause = _FIRST_PAUSE
         while found is None and (left := deadline - time.monotonic()) > 0:
             pause = min(pause * 1.5, _LONGEST_PAUSE, left)
@@ -45,14 +51,53 @@ def wait_for(look: Callable[[], T | None], seconds: float) -> T | None:
     return found
 
 
-@contextmanager
-def _seat() -> Iterator[bool]:
-    is_free = _seats.acquire(blocking=False)
-    try:
-        yield is_free
-    finally:
-        if is_free:
-            _seats.release()
+class _Seats:
+    """Who waits in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: Counter[str] = Counter()
+        #: the threads that have served a long poll: the server has no fewer
+        self._threads: WeakSet[threading.Thread] = WeakSet()
+
+    @contextmanager
+    def taken(self, request: Request) -> Iterator[bool]:
+        """Whether the request has a seat, which it gives back after the block."""
+        owner = owner_of(request)
+        is_seated = self._take(request, owner)
+        try:
+            yield is_seated
+        finally:
+            if is_seated:
+                self._give_back(owner)
+
+    def _take(self, request: Request, owner: str) -> bool:
+        with self._lock:
+            self._threads.add(threading.current_thread())
+            seats = self._number(request)
+            of_one = max(_FEWEST_OF_ONE, seats // _SHARE)
+            is_free = self._waiting.total() < seats and self._waiting[owner] < of_one
+            if is_free:
+                self._waiting[owner] += 1
+            return is_free
+
+    def _give_back(self, owner: str) -> None:
+        with self._lock:
+            self._waiting[owner] -= 1
+            self._waiting += Counter()  # forget those who do not wait
+
+    def _number(self, request: Request) -> int:
+        """How many may wait at once."""
+        if conf.API_MAX_WAITING is not None:
+            return conf.API_MAX_WAITING
+        if isinstance(request._request, ASGIRequest):  # each request has a thread of its own
+            return MAX_WAITING
+        if not request.META.get("wsgi.multithread"):  # whoever waits here, waits instead of the whole process
+            return 0
+        return min(MAX_WAITING, max(1, sum(each.is_alive() for each in self._threads) // _SHARE))
+
+
+_seats = _Seats()
 
 
 def _let_go() -> None:

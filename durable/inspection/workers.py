@@ -6,6 +6,7 @@ Redis may be away: then that is what is said. Where durable uses none, only the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ from durable.models import Run
 from durable.querysets import RunQuerySet
 
 __all__ = ["HeldRun", "QueueState", "WorkerState", "Workers", "look_at_workers", "queues_with_runs"]
+
+logger = logging.getLogger("durable.inspection")
 
 MOST: Final = 200  # workers, and held runs, that are shown
 _MOST_QUEUES = 50
@@ -87,7 +90,10 @@ def look_at_workers(within: RunQuerySet | None = None) -> Workers:
         for redis in redis_client.unique(redis_client.names()).values():
             known += _of(redis)
     except (RedisError, OSError) as error:
-        problem = f"Redis does not answer: {error}"
+        logger.warning("Redis could not be asked for workers: %s", error)
+        problem = (
+            f"Redis does not answer ({type(error).__name__}); this server's log says more"  # and not where Redis is
+        )
     workers = _joined(known[:MOST], held)
     return Workers(
         workers=workers,

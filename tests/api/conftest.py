@@ -25,8 +25,14 @@ class Api:
         self.user = user
         self.prefix = prefix
         self.client = Client()
+        self.serve_with(threads=True)
         if user is not None:
             self.client.force_login(user)
+
+    def serve_with(self, *, threads: bool) -> None:
+        """Whether the server says that it has several threads in a process; in one that has not, nothing waits."""
+        defaults: dict[str, Any] = self.client.defaults
+        defaults["wsgi.multithread"] = threads
 
     def get(self, path: str, **headers: str) -> Any:
         """A JSON answer."""

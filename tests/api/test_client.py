@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.db import connection, connections
+from django.test import RequestFactory, override_settings
 from rest_framework.authtoken.models import Token
+from rest_framework.request import Request
 
 from durable import get_run
 from durable.api.stream import serving
@@ -241,6 +245,103 @@ def test_many_streams_hold_one_connection_and_one_thread(token: str, monkeypatch
     assert serving._reader.streams == 0
 
 
+class TestPlaces:
+    """Of streams: how many there are, whose they are, and that each is given back."""
+
+    @pytest.fixture(autouse=True)
+    def server(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+        monkeypatch.setattr(serving, "BEAT", 0.0)
+        monkeypatch.setattr(serving, "_LONGEST_PAUSE", 0.1)
+        workflows.loop.using(id="a").start(1)
+        with asgi_server() as self.address:
+            yield
+        eventually(lambda: (serving._reader.streams, dict(serving._reader.of)) == (0, {}))
+
+    def test_never_more_are_open_than_there_are(self, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many ask for one at once."""
+        monkeypatch.setattr(serving, "MOST", 3)
+        ready, asked = threading.Barrier(12), threading.Barrier(12)
+
+        def ask() -> int:
+            with client_of(self.address, token) as client:
+                ready.wait(60)
+                with client.stream("GET", "/runs/a/events", headers={"Accept": "text/event-stream"}) as answer:
+                    asked.wait(60)  # open until all have been answered
+                    return answer.status_code
+
+        with ThreadPoolExecutor(12) as pool:
+            statuses = [future.result() for future in [pool.submit(ask) for _ in range(12)]]
+        assert sorted(statuses) == [200] * 3 + [503] * 9
+
+    def test_one_user_leaves_places_for_the_others(self, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(serving, "MOST_OF_ONE", 2)
+        other = str(Token.objects.create(user=User.objects.create_superuser("other", password=None)).key)
+        with client_of(self.address, token) as client, client_of(self.address, other) as another:
+            with stream(client, "a") as one, stream(client, "a") as two:
+                assert (next(one)[0], next(two)[0]) == ("run", "run")
+                refused = client.get("/runs/a/events", headers={"Accept": "text/event-stream"})
+                assert (refused.status_code, refused.json()["code"]) == (503, "too-many-streams")
+                with stream(another, "a") as three:
+                    assert next(three)[0] == "run"
+            eventually(lambda: serving._reader.streams == 0)
+            with stream(client, "a") as again:
+                assert next(again)[0] == "run"
+
+    def test_a_reader_who_is_gone_before_it_begins_keeps_no_place(self, token: str) -> None:
+        address = urlsplit(self.address)
+        for _ in range(5):
+            with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+                connection.sendall(
+                    "GET /api/runs/a/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n"
+                    f"Authorization: Token {token}\r\n\r\n".encode()
+                )
+        eventually(lambda: serving._reader.streams == 0)
+
+    def test_what_is_refused_or_over_keeps_no_place(self, token: str) -> None:
+        with client_of(self.address, token) as client:
+            headers = {"Accept": "text/event-stream"}
+            assert client.get("/runs/nobody/events", headers=headers).status_code == 404
+            assert client.get("/runs/a/events", headers={**headers, "Last-Event-ID": "x"}).status_code == 400
+            get_run("a").cancel()
+            with stream(client, "a") as events:
+                last = [event_id for _, _, event_id in events][-1]
+            assert client.get("/runs/a/events", headers={**headers, "Last-Event-ID": last}).status_code == 204
+        eventually(lambda: serving._reader.streams == 0)
+
+    @pytest.mark.parametrize("loss", ["the account is closed", "the permission is taken", "the account is gone"])
+    def test_a_reader_who_may_no_longer_see_runs_is_cut_off(self, monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
+        monkeypatch.setattr(serving, "RIGHTS", 0.0)
+        user = User.objects.create_user("reader")
+        user.user_permissions.add(Permission.objects.get(codename="view_run", content_type__app_label="durable"))
+        with client_of(self.address, str(Token.objects.create(user=user).key)) as client, stream(client, "a") as events:
+            assert next(events)[0] == "run"
+            if loss == "the account is closed":
+                User.objects.filter(pk=user.pk).update(is_active=False)
+            elif loss == "the permission is taken":
+                user.user_permissions.clear()
+            else:
+                user.delete()
+            assert list(events) == []  # it ends, and tells of no end of the run
+
+    def test_a_reader_who_may_no_longer_see_payloads_gets_no_more_of_them(
+        self, token: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(serving, "RIGHTS", 0.0)
+        workflows.fail.using(id="f").start()
+        user = User.objects.create_user("reader")
+        of_runs = Permission.objects.filter(content_type__app_label="durable")
+        user.user_permissions.set(of_runs.filter(codename__in=("view_run", "view_payload")))
+        with client_of(self.address, str(Token.objects.create(user=user).key)) as client, stream(client, "f") as events:
+            assert next(events)[0] == "run"
+            user.user_permissions.set(of_runs.filter(codename="view_run"))
+            pass_once(get_run("f"))
+            told = list(events)
+        [entry] = [data for name, data, _ in told if name == "entry" and data["status"] != "running"]
+        assert (entry["error"]["message"], entry["error"]["traceback"]) == ("broken", None)
+        assert told[-1][0] == "end"
+
+
 def test_a_quiet_stream_gives_signs_of_life_and_ends_in_time(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     monkeypatch.setattr(serving, "BEAT", 0.0)
@@ -262,4 +363,7 @@ def test_a_waiting_request_gives_its_connection_back_between_two_looks() -> None
         sessions()
         return held.count(False) > 1 or None
 
-    assert wait_for(look, 20) is True
+    request = Request(RequestFactory().get("/"))
+    request.user = User(username="ada")
+    with override_settings(DURABLE={"API_MAX_WAITING": 1}):
+        assert wait_for(request, look, 20) is True

@@ -55,6 +55,18 @@ class TestStarting:
         document = problem(api.post("/runs", {"workflow": "tests.api.ad"}), 422, "unknown-workflow")
         assert "tests.api.add" in document["nearest"]
 
+    @override_settings(DURABLE={"API_WORKFLOWS": ["tests.api.add", "shop."]})
+    def test_the_settings_say_what_may_be_started(self, api: Api) -> None:
+        assert api.post("/runs", {"workflow": "tests.api.add", "args": [1]}).status_code == 201
+        refused = problem(api.post("/runs", {"workflow": "tests.api.loop", "args": [1]}), 422, "unknown-workflow")
+        nowhere = problem(api.post("/runs", {"workflow": "tests.api.looq", "args": [1]}), 422, "unknown-workflow")
+        assert refused["detail"].replace("loop", "looq") == nowhere["detail"]
+        problem(api.get("/workflows/tests.api.loop"), 404, "not-found")
+        listed = {each["name"] for each in api.get("/workflows").json()["results"]}
+        assert "tests.api.add" in listed
+        assert all(each == "tests.api.add" or each.startswith("shop.") for each in listed)
+        assert len(listed) > 1
+
     def test_what_durable_starts_itself_is_not_for_outsiders(self, api: Api) -> None:
         @workflow(name="durable.inner")
         def inner(ctx: Context) -> None: ...
@@ -127,6 +139,30 @@ class TestLooking:
             "default": "1",
         }
         assert "tests.api.add" in [each["name"] for each in api.get("/workflows").json()["results"]]
+
+    def test_defaults_are_shown_to_those_who_may_see_payloads(self, make_api: MakeApi) -> None:
+        @workflow(name="tests.api.keyed")
+        def keyed(ctx: Context, one: int, *, key: str = "SECRET") -> None: ...
+
+        viewer = make_api("view_run")
+        shown = viewer.get("/workflows/tests.api.keyed").json()
+        assert shown["signature"] == "(one: int, *, key: str = …)"
+        assert [each["default"] for each in shown["parameters"]] == [None, "…"]
+        assert [each["is_required"] for each in shown["parameters"]] == [True, False]
+        assert "SECRET" not in viewer.get("/workflows").content.decode()
+        assert "SECRET" in make_api("view_run", "view_payload").get("/workflows").content.decode()
+
+    def test_where_redis_is_is_not_told(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        from durable import redis_client
+
+        def away(_names: Any) -> Any:
+            raise ConnectionError("Error 111 connecting to redis.internal:6379")
+
+        monkeypatch.setattr(redis_client, "unique", away)
+        for path in ("/workers", "/queues"):
+            problem = api.get(path).json()["problem"]
+            assert problem.startswith("Redis does not answer (ConnectionError)")
+            assert "internal" not in problem
 
     def test_counts_and_surroundings(self, api: Api) -> None:
         add.start_many([(1,), (2,)])
@@ -232,6 +268,11 @@ def hidden(_workflow: str, _field: str, _value: Any) -> str:
     return "hidden"
 
 
+def must_not_sleep(seconds: float) -> None:
+    """Stands for time.sleep where nothing may wait."""
+    raise AssertionError(f"slept {seconds} s")
+
+
 class TestResults:
     def test_of_a_run_that_has_ended(self, api: Api) -> None:
         pass_once(add.using(id="a").start(1, 2))
@@ -249,14 +290,11 @@ class TestResults:
         assert (result["state"], result["has_ended"], result["output"]) == ("pending", False, None)
 
     def test_more_waiting_requests_than_seats_do_not_wait(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        from threading import BoundedSemaphore
-
-        from durable.api import waiting
-
-        taken = BoundedSemaphore(1)
-        taken.acquire()
-        monkeypatch.setattr(waiting, "_seats", taken)
+        monkeypatch.setattr("durable.api.waiting.time.sleep", must_not_sleep)
         add.using(id="a").start(1)
+        with override_settings(DURABLE={"API_MAX_WAITING": 0}):
+            assert api.get("/runs/a/result?wait=30").json()["has_ended"] is False
+        api.serve_with(threads=False)
         assert api.get("/runs/a/result?wait=30").json()["has_ended"] is False
 
 

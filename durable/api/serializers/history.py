@@ -65,7 +65,7 @@ class AttemptSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="EntryDetail")
 class EntryDetailSerializer(EntrySerializer):
-    """An entry with its failed attempts, at most 1,000."""
+    """An entry with its failed attempts, at most 1,000 and 8 MiB."""
 
     failed_attempts = AttemptSerializer(many=True)
 

@@ -32,7 +32,9 @@ class ParameterSerializer(serializers.Serializer[Any]):
     )
     is_required = serializers.BooleanField()
     annotation = serializers.CharField(help_text="As it is written in the code; empty for none.")
-    default = serializers.CharField(allow_null=True, help_text="As Python shows it; null for none.")
+    default = serializers.CharField(
+        allow_null=True, help_text="As Python shows it, … without the permission to see payloads; null for none."
+    )
 
 
 @extend_schema_serializer(component_name="Workflow")

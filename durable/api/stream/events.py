@@ -8,7 +8,7 @@ from typing import Any
 
 from rest_framework.request import Request
 
-from durable.api.access import existing, may
+from durable.api.access import existing, is_still_permitted, may
 from durable.api.histories import entry_shown
 from durable.api.idempotent import as_json
 from durable.api.serializers.history import EntrySerializer
@@ -16,14 +16,18 @@ from durable.api.serializers.runs import RunSerializer
 from durable.api.stream.following import News
 from durable.models import Run
 
-__all__ = ["HEARTBEAT", "Event", "Teller", "written"]
+__all__ = ["HEARTBEAT", "Event", "NoLongerPermittedError", "Teller", "written"]
 
 HEARTBEAT = b": nothing new\n\n"
 
 
+class NoLongerPermittedError(Exception):
+    """The user's account or permission has gone since the stream was opened."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. `id` is what a reader gives back to go on behind it; "" where he cannot."""
+    """One event. `id` is what a reader gives back to go on behind it; "" where that is not possible."""
 
     event: str
     data: Any
@@ -36,6 +40,12 @@ class Teller:
     def __init__(self, request: Request) -> None:
         self.request = request
         self._may_see_payloads = may(request, "view_payload")
+
+    def check_rights(self) -> None:
+        """Ask again what the user may see. Raises NoLongerPermittedError for one who may see runs no more."""
+        if not is_still_permitted(self.request):
+            raise NoLongerPermittedError
+        self._may_see_payloads = may(self.request, "view_payload")
 
     def events(self, news: News) -> Iterator[Event]:
         """In the order in which they have to be taken. The last one has the id."""

@@ -12,10 +12,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, field
+from hashlib import blake2b
 from typing import Any, Final
 
 from django.db.models import Case, Count, F, Q, Subquery, TextField, Value, When
 
+from durable.api.sizes import fitting, sized
+from durable.api.stream.told import UNKNOWN, Marks, Told
 from durable.conf import conf
 from durable.core.entries import ENDED, RunState, Status
 from durable.inspection.keys import InvalidCursorError
@@ -51,7 +54,7 @@ _Row = tuple[Any, ...]  # of _COLUMNS
 @dataclass(frozen=True, slots=True)
 class Token:
     """What a reader has: entries up to the key `newest`, so many of them, completions up to the number `finished`, the
-    others as `unsettled` stands for them, the run's row as `row` does, and whether he was told of its end."""
+    others as `unsettled` stands for them, the run's row as `row` does, and whether it was told of its end."""
 
     newest: int = 0
     count: int = 0
@@ -80,13 +83,14 @@ class News:
     """What one look found. `run` is its row; `has_changed` says whether that is news.
 
     With `is_reset`, what the reader has is void, and all is told anew. `token` stands for all that was told up to here;
-    None while a reader who begins again there could miss something. `has_more`: look again at once. `has_ended`: this
-    is the last there is.
+    None while a reader who begins again there could miss something. `size`: the bytes of the entries as they are stored.
+    `has_more`: look again at once. `has_ended`: this is the last there is.
     """
 
     run: Run
     has_changed: bool = False
     entries: Sequence[Entry] = ()
+    size: int = 0
     removed: Sequence[str] = ()
     is_reset: bool = False
     token: Token | None = None
@@ -96,21 +100,20 @@ class News:
 
 @dataclass(slots=True)
 class Follower:
-    """Follows one run for one reader. `read_run` gives its row, or raises RunNotFoundError; `since` is what he has."""
+    """Follows one run for one reader. `read_run` gives its row, or raises RunNotFoundError; `since` is what the reader has."""
 
     read_run: Callable[[], Run]
     since: Token | None = None
-    #: by key: the entries that the reader has, as he knows them; None where that is not known
-    _told: dict[int, _Row | None] = field(default_factory=dict)
-    #: what is to be told: entries that he knows otherwise, then new ones in the order of their keys
-    _pending: list[_Row] = field(default_factory=list)
+    _told: Told = field(default_factory=Told)
+    #: what is to be told: entries that the reader knows otherwise, then new ones in the order of their keys
+    _pending: Marks = field(default_factory=Marks)
     _finished: int = 0
     _row: int | None = None
     _run: Run | None = None
     _token: Token | None = None
 
     def look(self) -> News:
-        """What is new, up to `CHUNK` entries at once. Raises RunNotFoundError."""
+        """What is new, up to `CHUNK` entries and `MAX_BYTES` at once. Raises RunNotFoundError."""
         if self._pending:
             return self._news()
         run = self._run = self.read_run()  # before its entries: what changes after it is seen by the next look
@@ -125,14 +128,16 @@ class Follower:
         return self._news(has_changed=has_changed, removed=removed, is_reset=is_reset)
 
     def _begin(self, entries: EntryQuerySet) -> tuple[bool, list[str]]:
-        """Take up where the reader stopped. True if he has to begin anew, since what he has is no longer so."""
-        rows, since, is_reset = _rows(entries), self.since, False
+        """Take up where the reader stopped. True if the reader has to begin anew, since what it has is no longer so."""
+        rows, since, is_reset = sorted(_rows(entries), key=_key), self.since, False
         if since is not None:
             had = [row for row in rows if row[0] <= since.newest]
             is_reset = len(had) != since.count
             if not is_reset:
-                knows_all = _digest(_unsettled(had, since.finished)) == since.unsettled
-                self._told = {row[0]: row if knows_all or _is_settled(row, since.finished) else None for row in had}
+                marks = [(row[0], _mark(row, since.finished)) for row in had]
+                knows_all = _unsettled_digest(marks) == since.unsettled
+                for row, (key, mark) in zip(had, marks, strict=True):
+                    self._told.put(key, mark if knows_all or _is_settled(mark) else UNKNOWN, row[1])
         self._note(rows)
         return is_reset, []
 
@@ -142,7 +147,7 @@ class Follower:
         How many entries there are comes with those that may have changed, of one moment with them. The newest one that was
         told is always asked for: where it is gone, there may be no other row to bring the number.
         """
-        newest = max(self._told, default=0)
+        newest = self._told.newest
         may_have_changed = (
             Q(metadata__entry__gte=newest)
             | ~Q(metadata__status=Status.COMPLETED.value)
@@ -160,32 +165,37 @@ class Follower:
 
     def _compare(self, rows: list[_Row]) -> list[str]:
         """Some entries are gone: look at all that are there."""
-        keys, places = {row[0] for row in rows}, {row[1] for row in rows}
-        gone = {key: row for key, row in self._told.items() if key not in keys}
-        self._told = {key: row for key, row in self._told.items() if key in keys}
+        places = {row[1] for row in rows}
+        gone = self._told.keep({row[0] for row in rows})
         self._finished = 0
         self._note(rows)
-        return [row[1] for row in gone.values() if row is not None and row[1] not in places]
+        return [each.location for each in gone if each.location not in places]
 
     def _note(self, rows: Iterable[_Row]) -> None:
-        rows = sorted(rows, key=lambda row: row[0])
-        changed = [row for row in rows if self._told.get(row[0]) != row]
-        self._pending = [row for row in changed if row[0] in self._told]
-        self._pending += [row for row in changed if row[0] not in self._told]
+        rows = sorted(rows, key=_key)
         self._finished = max([self._finished, *(row[4] or 0 for row in rows)])
+        marks = ((row[0], _mark(row, self._finished)) for row in rows)
+        changed = [(key, mark) for key, mark in marks if self._told.mark(key) != mark]
+        known = [pair for pair in changed if self._told.mark(pair[0]) is not None]
+        self._pending = Marks([*known, *(pair for pair in changed if self._told.mark(pair[0]) is None)])
 
     def _news(self, *, has_changed: bool = False, removed: Sequence[str] = (), is_reset: bool = False) -> News:
         assert self._run is not None
-        chunk, self._pending = self._pending[:CHUNK], self._pending[CHUNK:]
-        is_whole = not self._pending or self._pending[0][0] not in self._told
-        self._told |= {row[0]: row for row in chunk}
+        chunk = self._pending.first(CHUNK)
+        entries, number, size = _read([key for key, _ in chunk])
+        told = dict(chunk[:number])
+        for entry in entries:
+            self._told.put(entry.pk, told[entry.pk], entry.location)
+        self._pending.drop(number)
+        is_whole = not self._pending or self._told.mark(self._pending.keys[0]) is None
         has_ended = self._run.state in ENDED and not self._pending
-        if chunk or removed or is_reset or has_changed or self._token is None:  # else what was told is what it was
+        if told or removed or is_reset or has_changed or self._token is None:  # else what was told is what it was
             self._token = self._stand(has_ended=has_ended) if is_whole else None
         return News(
             run=self._run,
             has_changed=has_changed,
-            entries=_read(chunk),
+            entries=entries,
+            size=size,
             removed=removed,
             is_reset=is_reset,
             token=self._token,
@@ -196,15 +206,19 @@ class Follower:
     def _stand(self, *, has_ended: bool) -> Token:
         """What the reader has now."""
         assert self._row is not None
-        told = [row for row in self._told.values() if row is not None]
         return Token(
-            newest=max(self._told, default=0),
+            newest=self._told.newest,
             count=len(self._told),
             finished=self._finished,
-            unsettled=_digest(_unsettled(told, self._finished)),
+            unsettled=_unsettled_digest(self._told.marks),
             row=self._row,
             ended=int(has_ended),
         )
+
+
+def _key(row: _Row) -> int:
+    key: int = row[0]
+    return key
 
 
 def _rows(entries: EntryQuerySet, *also: str) -> list[_Row]:
@@ -216,11 +230,16 @@ def _number_of_entries(run: Run) -> Subquery:
     return Subquery(entries.annotate(number=Count("*")).values("number"))
 
 
-def _read(rows: Sequence[_Row]) -> list[Entry]:
-    if not rows:
-        return []
-    entries = Entry.objects.using(conf.DATABASE).filter(pk__in=[row[0] for row in rows])
-    return list(entries.select_related("metadata").defer("output", "arguments").order_by("id"))
+def _read(keys: Sequence[int]) -> tuple[list[Entry], int, int]:
+    """The first of these entries that one chunk can hold, in the order of their keys; how many they are, and their bytes."""
+    if not keys:
+        return [], 0, 0
+    entries = Entry.objects.using(conf.DATABASE)
+    columns = ("data", "metadata__error", "metadata__rollback_error")
+    sizes = dict(sized(entries.filter(pk__in=keys), *columns))
+    chosen, size = fitting((key, sizes.get(key, 0)) for key in keys)  # one that is gone has none
+    found = entries.filter(pk__in=chosen).select_related("metadata").defer("output", "arguments").order_by("id")
+    return list(found), len(chosen), size
 
 
 def _row_digest(run: Run) -> int:
@@ -233,12 +252,20 @@ def _digest(told: object) -> int:
     return zlib.crc32(repr(told).encode(errors="surrogatepass")) or 1
 
 
-def _unsettled(rows: Iterable[_Row], finished: int) -> list[_Row]:
-    return sorted((row for row in rows if not _is_settled(row, finished)), key=lambda row: row[0])
-
-
-def _is_settled(row: _Row, finished: int) -> bool:
-    """Whether whoever has seen completions up to this number knows the entry as it is."""
-    _, _, status, _, number, compensated_at, rollback_error, _, _ = row
+def _mark(row: _Row, finished: int) -> int:
+    """A number from 0 on that stands for the row; odd for one that a reader who has seen completions up to `finished` knows."""
+    text = repr(row).encode(errors="surrogatepass")
+    number = int.from_bytes(blake2b(text, digest_size=8).digest()) >> 2
+    _, _, status, _, completion, compensated_at, rollback_error, _, _ = row
     is_untouched = compensated_at is None and rollback_error is None
-    return status == Status.COMPLETED.value and number is not None and number <= finished and is_untouched
+    is_known = status == Status.COMPLETED.value and completion is not None and completion <= finished and is_untouched
+    return number << 1 | is_known
+
+
+def _is_settled(mark: int) -> bool:
+    """Whether the entry changes no more, as far as its reader knows."""
+    return bool(mark & 1)
+
+
+def _unsettled_digest(marks: Iterable[tuple[int, int]]) -> int:
+    return _digest([pair for pair in marks if not _is_settled(pair[1])])

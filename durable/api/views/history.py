@@ -17,6 +17,7 @@ from durable.api.serializers.history import (
     TreeQuery,
     TreeSerializer,
 )
+from durable.api.sizes import fitting, sized
 from durable.api.views.base import View
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
@@ -26,6 +27,8 @@ from durable.models import Attempt, Entry
 __all__ = ["EntriesView", "EntryView", "TreeView"]
 
 _MOST_ATTEMPTS = 1_000
+_LARGE = ("data", "metadata__error", "metadata__rollback_error")  # columns whose length nothing else limits
+_PAYLOADS = ("output", "arguments")
 
 
 class EntriesView(View):
@@ -37,6 +40,7 @@ class EntriesView(View):
     def get(self, request: Request, run_id: str) -> Response:
         """The entries in the order in which they began; with `payloads=true` what they were given and gave.
 
+        A page ends before `limit` where it would take more than 8 MiB.
         Payloads need `durable.view_payload`.
         """
         query = EntryQuery.read(request.query_params)
@@ -49,8 +53,12 @@ class EntriesView(View):
         if after is not None:
             keys = keys.filter(ordinal__gt=after[0])
         page = list(keys[: query["limit"] + 1])
-        chosen, more = page[: query["limit"]], len(page) > query["limit"]
-        shown = Entry.objects.using(conf.DATABASE).filter(pk__in=[key for _, key in chosen])
+        found = Entry.objects.using(conf.DATABASE).filter(pk__in=[key for _, key in page[: query["limit"]]])
+        columns = _LARGE + _PAYLOADS if query["payloads"] else _LARGE
+        chosen, _ = fitting(sized(found.order_by("ordinal"), *columns))
+        ordinals = {key: ordinal for ordinal, key in page}
+        more = len(page) > len(chosen)
+        shown = Entry.objects.using(conf.DATABASE).filter(pk__in=chosen)
         shown = shown.select_related("metadata").order_by("ordinal")
         if not query["payloads"]:
             shown = shown.defer("output", "arguments")
@@ -61,7 +69,7 @@ class EntriesView(View):
         return Response(
             {
                 "results": EntrySerializer(results, many=True).data,
-                "next_cursor": cursor_of(chosen[-1][0]) if more else None,
+                "next_cursor": cursor_of(ordinals[chosen[-1]]) if more and chosen else None,
             }
         )
 
@@ -95,9 +103,11 @@ class EntryView(View):
         if entry is None:
             raise EntryNotFoundError(run_id, location)
         may_see = may(request, "view_payload")
-        attempts = Attempt.objects.using(conf.DATABASE).filter(run=run, location=location).order_by("id")
+        attempts = Attempt.objects.using(conf.DATABASE).order_by("id")
+        failed = attempts.filter(run=run, location=location)[:_MOST_ATTEMPTS]
+        chosen, _ = fitting(sized(failed, "error"))
         shown = entry_shown(run, entry, may_see_payloads=may_see, with_payloads=True)
         shown["failed_attempts"] = [
-            attempt_shown(run, each, may_see_payloads=may_see) for each in attempts[:_MOST_ATTEMPTS]
+            attempt_shown(run, each, may_see_payloads=may_see) for each in attempts.filter(pk__in=chosen)
         ]
         return Response(EntryDetailSerializer(shown).data)

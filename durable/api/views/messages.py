@@ -24,6 +24,7 @@ from durable.api.serializers.history import (
     MessageSerializer,
 )
 from durable.api.serializers.runs import ResultQuery
+from durable.api.sizes import fitting, sized
 from durable.api.views.base import View, link
 from durable.api.waiting import wait_for
 from durable.audit import acting_as
@@ -42,7 +43,7 @@ class MessagesView(View):
 
     @described(operation_id="list_messages", parameters=[PageQuery], responses=MessagePageSerializer)
     def get(self, request: Request, run_id: str) -> Response:
-        """The messages in their order, whatever their state."""
+        """The messages in their order, whatever their state. A page ends before `limit` where it would take more than 8 MiB."""
         query = PageQuery.read(request.query_params)
         after = key_of(query.get("cursor"), int)
         run = visible_run(request, run_id)
@@ -50,15 +51,16 @@ class MessagesView(View):
         if after is not None:
             found = found.filter(order__gt=after[0])
         may_see = may(request, "view_payload")
-        if not may_see:
-            found = found.defer("body", "response")
-        page = list(found[: query["limit"] + 1])
-        shown, more = page[: query["limit"]], len(page) > query["limit"]
+        page = list(sized(found[: query["limit"] + 1], *(("body", "response") if may_see else ())))
+        chosen, _ = fitting(page[: query["limit"]])
+        more = len(page) > len(chosen)
+        rows = QueueMessage.objects.using(conf.DATABASE).filter(pk__in=chosen).order_by("order")
+        shown = list(rows if may_see else rows.defer("body", "response"))
         results = [message_shown(run, each, may_see_payloads=may_see) for each in shown]
         return Response(
             {
                 "results": MessageSerializer(results, many=True).data,
-                "next_cursor": cursor_of(shown[-1].order) if more else None,
+                "next_cursor": cursor_of(shown[-1].order) if more and shown else None,
             }
         )
 
@@ -148,7 +150,7 @@ def _awaited(request: Request, run_id: str, sent: HttpResponse, wait: float) -> 
             return message
         return run if run.state in ENDED else None
 
-    found = wait_for(look, wait)
+    found = wait_for(request, look, wait)
     if isinstance(found, Run):
         raise ProblemError(
             "run-ended", 409, f'Run "{run_id}" has {found.state} without answering the message.', state=found.state

@@ -28,7 +28,7 @@ class ResultView(View):
     def get(self, request: Request, run_id: str) -> Response:
         """The run's output or error, as soon as it has ended, after `wait` seconds at most.
 
-        A server that has many waiting requests already answers at once.
+        A server that has many waiting requests already, or has one thread, answers at once.
         """
         wait = ResultQuery.read(request.query_params)["wait"]
 
@@ -36,7 +36,7 @@ class ResultView(View):
             run = visible_run(request, run_id)
             return run if run.state in ENDED else None
 
-        run = wait_for(ended, wait) or visible_run(request, run_id)
+        run = wait_for(request, ended, wait) or visible_run(request, run_id)
         return Response(
             ResultSerializer(
                 {

@@ -34,7 +34,7 @@ from durable.models import Run
 from durable.operations import Started
 from durable.registry import UnknownWorkflowError
 
-__all__ = ["INTERNAL", "CountsView", "RunView", "RunsView", "reference", "startable"]
+__all__ = ["CountsView", "RunView", "RunsView", "is_offered", "reference", "startable"]
 
 #: What the names of workflows begin with that durable starts itself: their input is not for outsiders to write.
 INTERNAL = "durable."
@@ -115,13 +115,24 @@ def reference(request: Request, run_id: str, *, status: int = 200) -> Done:
 
 def startable(name: str) -> Workflow[Any, Any]:
     """The workflow of this name. Raises a problem if there is none, or none that may be started from outside."""
+    if not is_offered(name):
+        raise ProblemError("unknown-workflow", 422, f'No workflow "{name}" can be started over REST in this project.')
     try:
         found = registry.get(name)
     except UnknownWorkflowError as error:
-        raise ProblemError("unknown-workflow", 422, f"{error}.", nearest=error.nearest) from None
-    if name.startswith(INTERNAL) or not isinstance(found, Workflow):
+        nearest = [each for each in error.nearest if is_offered(each)]
+        raise ProblemError("unknown-workflow", 422, f"{error}.", nearest=nearest) from None
+    if not isinstance(found, Workflow):
         raise ProblemError("unknown-workflow", 422, f'"{name}" is started by durable itself, and not from here.')
     return found
+
+
+def is_offered(name: str) -> bool:
+    """Whether workflows of this name may be started from outside, as the settings say; durable's own may not."""
+    if name.startswith(INTERNAL):
+        return False
+    names = conf.API_WORKFLOWS
+    return names is None or any(name == each or (each.endswith(".") and name.startswith(each)) for each in names)
 
 
 def _check_queue(queue: str | None) -> None:

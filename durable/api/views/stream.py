@@ -10,11 +10,12 @@ from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable.api.access import visible_run
+from durable.api.access import owner_of, visible_run
 from durable.api.problems import CONTENT_TYPE, ProblemError
 from durable.api.schema import described
 from durable.api.serializers.problem import ProblemSerializer
 from durable.api.serializers.stream import LAST_EVENT_ID, NewsSerializer, StreamQuery
+from durable.api.sizes import MAX_BYTES
 from durable.api.stream import serving
 from durable.api.stream.events import Event, Teller, written
 from durable.api.stream.following import Follower, News, Token
@@ -69,13 +70,13 @@ class StreamView(View):
             return visible_run(request, run_id)
 
         follower, teller = Follower(read, since), Teller(request)
-        first = follower.look()
-        if since is not None and since.ended and first.has_ended and not first.has_changed:
-            return HttpResponse(status=204)
         is_stream = request.accepted_renderer.media_type == EVENT_STREAM
         if is_stream and isinstance(request._request, ASGIRequest):
-            return _stream(follower, teller, first)
-        told, last = _polled(follower, teller, first, query)
+            return _stream(request, follower, teller)
+        first = follower.look()
+        if _is_over(follower, first):
+            return HttpResponse(status=204)
+        told, last = _polled(request, follower, teller, first, query)
         if is_stream:
             body = b"".join(written(event) for event in told)
             return HttpResponse(body, content_type=EVENT_STREAM, headers=_HEADERS)
@@ -83,15 +84,36 @@ class StreamView(View):
         return Response(NewsSerializer(shown).data, headers=_HEADERS)
 
 
-def _stream(follower: Follower, teller: Teller, first: News) -> HttpResponseBase:
-    if not serving.has_room():
-        detail = f"This process serves {serving.MOST} streams already; try again in a minute, or poll."
+def _is_over(follower: Follower, first: News) -> bool:
+    """Whether the reader has been told of the end, and nothing is new since."""
+    since = follower.since
+    return bool(since is not None and since.ended and first.has_ended and not first.has_changed)
+
+
+def _stream(request: Request, follower: Follower, teller: Teller) -> HttpResponseBase:
+    place = serving.place_for(owner_of(request))  # before anything is read for it
+    if place is None:
+        detail = (
+            f"This process serves {serving.MOST} streams already, or {serving.MOST_OF_ONE} of yours; try again in a minute, "
+            "or poll."
+        )
         raise ProblemError("too-many-streams", 503, detail, headers={"Retry-After": "60"})
-    connections.close_all()  # this thread has nothing to do until the stream ends
-    return StreamingHttpResponse(serving.events(follower, teller, first), content_type=EVENT_STREAM, headers=_HEADERS)
+    try:
+        first = follower.look()
+        if _is_over(follower, first):
+            place.give_back()
+            return HttpResponse(status=204)
+        connections.close_all()  # this thread has nothing to do until the stream ends
+        told = serving.events(place, follower, teller, first)
+        return place.given_back_with(StreamingHttpResponse(told, content_type=EVENT_STREAM, headers=_HEADERS))
+    except BaseException:
+        place.give_back()
+        raise
 
 
-def _polled(follower: Follower, teller: Teller, first: News, query: dict[str, Any]) -> tuple[list[Event], str]:
+def _polled(
+    request: Request, follower: Follower, teller: Teller, first: News, query: dict[str, Any]
+) -> tuple[list[Event], str]:
     """The events that there are, as soon as there are some, and the id to go on with."""
     news = first
 
@@ -100,9 +122,12 @@ def _polled(follower: Follower, teller: Teller, first: News, query: dict[str, An
         news = follower.look()
         return list(teller.events(news)) or None
 
-    told = list(teller.events(first)) or wait_for(look, query["wait"]) or []
+    told = list(teller.events(first)) or wait_for(request, look, query["wait"]) or []
     ids = [event.id for event in told if event.id]
-    while news.has_more and (len(told) < _MOST_EVENTS or not ids):  # without an id he would come again for the same
+    size = news.size
+    while news.has_more and (not ids or (len(told) < _MOST_EVENTS and size < MAX_BYTES)):
+        # without an id the reader would come again for the same
         told += look() or []
+        size += news.size
         ids = [event.id for event in told if event.id]
     return told, ids[-1] if ids else str(news.token)

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import registry
-from durable.api.access import is_limited, visible_runs
+from durable.api.access import is_limited, may, visible_runs
 from durable.api.problems import ProblemError
 from durable.api.schema import described
 from durable.api.serializers.surroundings import (
@@ -19,13 +19,14 @@ from durable.api.serializers.surroundings import (
     WorkflowSerializer,
 )
 from durable.api.views.base import View
-from durable.api.views.runs import INTERNAL, startable
+from durable.api.views.runs import is_offered, startable
 from durable.definitions import Workflow
 from durable.inspection import Workers, look_at_workers
 
 __all__ = ["AnywhereView", "QueuesView", "WorkersView", "WorkflowView", "WorkflowsView"]
 
 _LONGEST_DEFAULT = 200  # characters
+_HIDDEN = "…"
 
 
 class WorkflowsView(View):
@@ -35,9 +36,14 @@ class WorkflowsView(View):
 
     @described(operation_id="list_workflows", responses=WorkflowListSerializer)
     def get(self, request: Request) -> Response:
-        """All workflows that this process knows and that can be started from here, by name."""
-        found = [each for each in registry.all() if isinstance(each, Workflow) and not each.name.startswith(INTERNAL)]
-        return Response({"results": WorkflowSerializer([_shown(each) for each in found], many=True).data})
+        """All workflows that this process knows and that can be started from here, by name.
+
+        Defaults of their parameters need `durable.view_payload`.
+        """
+        found = [each for each in registry.all() if isinstance(each, Workflow) and is_offered(each.name)]
+        may_see = may(request, "view_payload")
+        shown = [_shown(each, may_see_payloads=may_see) for each in found]
+        return Response({"results": WorkflowSerializer(shown, many=True).data})
 
 
 class WorkflowView(View):
@@ -47,12 +53,12 @@ class WorkflowView(View):
 
     @described(operation_id="get_workflow", responses=WorkflowSerializer)
     def get(self, request: Request, name: str) -> Response:
-        """The workflow, with what a start of it takes."""
+        """The workflow, with what a start of it takes. Defaults of its parameters need `durable.view_payload`."""
         try:
             workflow = startable(name)
         except ProblemError as error:
             raise ProblemError("not-found", 404, error.problem.detail) from None
-        return Response(WorkflowSerializer(_shown(workflow)).data)
+        return Response(WorkflowSerializer(_shown(workflow, may_see_payloads=may(request, "view_payload"))).data)
 
 
 class QueuesView(View):
@@ -102,7 +108,7 @@ def _look(request: Request) -> Workers:
 
 
 class _Written:
-    """An annotation as it is written in the code."""
+    """An annotation, or what stands for a default, as it is written in a signature."""
 
     def __init__(self, annotation: Any) -> None:
         self.text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
@@ -111,8 +117,10 @@ class _Written:
         return self.text
 
 
-def _shown(workflow: Workflow[Any, Any]) -> dict[str, Any]:
+def _shown(workflow: Workflow[Any, Any], *, may_see_payloads: bool) -> dict[str, Any]:
     _context, *parameters = (_written(each) for each in workflow.signature.parameters.values())
+    if not may_see_payloads:
+        parameters = [_without_default(each) for each in parameters]
     signature = inspect.Signature(parameters)
     return {
         "name": workflow.name,
@@ -127,6 +135,12 @@ def _written(parameter: inspect.Parameter) -> inspect.Parameter:
     if parameter.annotation is inspect.Parameter.empty:
         return parameter
     return parameter.replace(annotation=_Written(parameter.annotation))
+
+
+def _without_default(parameter: inspect.Parameter) -> inspect.Parameter:
+    """The parameter, whose default is told of and not shown: it may be a secret."""
+    has_default = parameter.default is not inspect.Parameter.empty
+    return parameter.replace(default=_Written(_HIDDEN)) if has_default else parameter
 
 
 def _parameter(parameter: inspect.Parameter) -> dict[str, Any]:

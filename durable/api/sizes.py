@@ -1,0 +1,47 @@
+"""How large rows are, asked of the database before they are read: a page ends where it would take too much memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+from django.db.models import F, Func, IntegerField, QuerySet, Value
+from django.db.models.functions import Coalesce
+
+__all__ = ["MAX_BYTES", "fitting", "sized"]
+
+MAX_BYTES: Final = 8 * 1024 * 1024  # of one page; a row that is larger by itself is a page
+
+T = TypeVar("T")
+
+
+class _Octets(Func):
+    """The bytes of a text as it is stored; PostgreSQL tells them without unpacking the text."""
+
+    function = "octet_length"
+    arity = 1
+    output_field = IntegerField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Older versions have no such function."""
+        return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))", **context)
+
+
+def sized(rows: QuerySet[Any], *columns: str) -> Iterator[tuple[Any, int]]:
+    """The keys of the rows in their order, each with the bytes of these columns together."""
+    total: Any = Value(0)
+    for each in columns:
+        total = total + Coalesce(_Octets(F(each)), 0)
+    return iter(rows.annotate(size=total).values_list("pk", "size"))
+
+
+def fitting(sizes: Iterable[tuple[T, int]], most: int = MAX_BYTES) -> tuple[list[T], int]:
+    """The first of the things that take `most` bytes together, and the first one whatever it takes; and what they take."""
+    found: list[T] = []
+    taken = 0
+    for each, size in sizes:
+        if found and taken + size > most:
+            break
+        found.append(each)
+        taken += size
+    return found, taken

@@ -1,0 +1,123 @@
+"""What a reader of a history has: which entries, and how far each was, in a few bytes for each.
+
+An entry is known by its key and a mark, a number that stands for what was told of it. Where it stands in the history is
+kept packed: it is needed only when the entry has gone.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Set
+from typing import Final, NamedTuple
+
+__all__ = ["UNKNOWN", "Known", "Marks", "Told"]
+
+UNKNOWN: Final = -1  # the mark of an entry that the reader has in a state that is not known
+_PACK: Final = 256  # locations that are packed together
+
+
+class Known(NamedTuple):
+    """An entry that the reader has."""
+
+    key: int
+    mark: int
+    location: str
+
+
+class Marks:
+    """Keys with their marks, in the order in which they were added: 16 bytes for each."""
+
+    __slots__ = ("keys", "marks")
+
+    def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
+        self.keys, self.marks = array("q"), array("q")
+        for key, mark in pairs:
+            self.keys.append(key)
+            self.marks.append(mark)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def first(self, number: int) -> list[tuple[int, int]]:
+        """Up to `number` pairs."""
+        return list(zip(self.keys[:number], self.marks[:number], strict=True))
+
+    def drop(self, number: int) -> None:
+        """Forget the first ones."""
+        del self.keys[:number], self.marks[:number]
+
+
+class Told:
+    """The entries that a reader has, by key."""
+
+    __slots__ = ("_known", "_loose", "_packed")
+
+    def __init__(self) -> None:
+        self._known = Marks()  # ascending
+        self._packed: list[bytes] = []  # the locations, `_PACK` in each
+        self._loose: list[str] = []  # and those that fill no pack
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def newest(self) -> int:
+        """The largest key; 0 for none."""
+        return self._known.keys[-1] if len(self._known) else 0
+
+    @property
+    def marks(self) -> Iterator[tuple[int, int]]:
+        """All keys with their marks, ascending."""
+        return zip(self._known.keys, self._known.marks, strict=True)
+
+    def mark(self, key: int) -> int | None:
+        """What the reader knows of the entry; None if the reader does not have it."""
+        at = self._find(key)
+        return None if at is None else self._known.marks[at]
+
+    def put(self, key: int, mark: int, location: str) -> None:
+        """The reader has this now."""
+        at = self._find(key)
+        if at is not None:
+            self._known.marks[at] = mark
+        elif key > self.newest:
+            self._append(key, mark, location)
+        else:
+            self._fill(sorted([*self._all(), Known(key, mark, location)]))
+
+    def keep(self, keys: Set[int]) -> list[Known]:
+        """Forget all entries but these; those that were forgotten."""
+        gone = [each for each in self._all() if each.key not in keys]
+        if gone:
+            self._fill([each for each in self._all() if each.key in keys])
+        return gone
+
+    def _find(self, key: int) -> int | None:
+        at = bisect_left(self._known.keys, key)
+        return at if at < len(self._known) and self._known.keys[at] == key else None
+
+    def _append(self, key: int, mark: int, location: str) -> None:
+        self._known.keys.append(key)
+        self._known.marks.append(mark)
+        self._loose.append(location)
+        if len(self._loose) == _PACK:
+            self._packed.append(zlib.compress(json.dumps(self._loose).encode("ascii")))
+            self._loose = []
+
+    def _fill(self, known: Iterable[Known]) -> None:
+        self._known, self._packed, self._loose = Marks(), [], []
+        for each in known:
+            self._append(*each)
+
+    def _all(self) -> Iterator[Known]:
+        locations = self._locations()
+        for (key, mark), location in zip(self.marks, locations, strict=True):
+            yield Known(key, mark, location)
+
+    def _locations(self) -> Iterator[str]:
+        for pack in self._packed:
+            yield from json.loads(zlib.decompress(pack))
+        yield from self._loose
