@@ -24,9 +24,11 @@ from durable.core.entries import ENDED, ActionRecord, Batch, Committed, Kind, Ru
 from durable.core.errors import ErrorInfo
 from durable.definitions import Workflow
 from durable.handles import Handle
+from durable.muting import muted
 from durable.passes import Eviction, execute_pass
 from durable.store.rehearsal import RehearsalStore
 from durable.store.transactions import committed_or_raised
+from durable.testing_twins import AsyncTwins, require_no_loop
 
 __all__ = ["Harness", "Pass", "SimulatedCrash"]
 
@@ -54,11 +56,15 @@ class Pass:
     waiting_for: list[str] | None
 
 
-class Harness:
+class Harness(AsyncTwins):
     """Runs in memory, passed by hand under a virtual clock.
 
     `now` is where the clock starts (aware; the real moment by default); `short_sleep`, in seconds, below which sleeps do not park (0: every sleep
-    yields; the setting by default); `divergence_grace` in seconds, none by default.
+    yields; the setting by default); `divergence_grace` in seconds, none by default. With `quiet=False` what durable logs
+    during passes is printed.
+
+    Methods that pass runs cannot be called while the thread's event loop runs; async tests await their twins, such as
+    `asettle()`.
     """
 
     def __init__(
@@ -68,7 +74,9 @@ class Harness:
         short_sleep: Duration | None = None,
         divergence_grace: Duration = 0,
         codec: Any = None,
+        quiet: bool = True,
     ) -> None:
+        self._quiet = quiet
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
         self._store = _CrashingStore()
         self._local: dict[str, Workflow[Any, Any]] = {}
@@ -134,6 +142,7 @@ class Harness:
 
     def run(self, run_id: str | Handle) -> Pass:
         """One pass of the run, due or not; where it is left. One that is paused or has ended is left as it is."""
+        require_no_loop("run")
         self._require_force()
         name = _id(run_id)
         operations.record(name)
@@ -156,6 +165,10 @@ class Harness:
 
     def run_due(self) -> int:
         """One pass of every run that is due now; how many there were."""
+        require_no_loop("run_due")
+        return self._run_due()
+
+    def _run_due(self) -> int:
         self._require_force()
         due = self._store.claim(
             queues=self._store.due_queues(self._now),
@@ -170,8 +183,12 @@ class Harness:
 
     def settle(self) -> None:
         """Passes until nothing is due at this moment."""
+        require_no_loop("settle")
+        self._settle()
+
+    def _settle(self) -> None:
         passes = 0
-        while due := self.run_due():
+        while due := self._run_due():
             passes += due
             if passes > _MAX_PASSES:
                 raise RuntimeError(f"after {passes} passes runs are still due at {self._now}: do they wake each other?")
@@ -181,9 +198,10 @@ class Harness:
 
         Raises RuntimeError if it waits for what no deadline brings: a message, or to be resumed.
         """
+        require_no_loop("finish")
         name = _id(run_id)
         for _ in range(_MAX_PASSES):
-            self.settle()
+            self._settle()
             run = operations.record(name)
             if run.state in ENDED:
                 return self.peek(name)
@@ -198,7 +216,8 @@ class Harness:
 
     def _pass(self, claimed: RunRecord) -> None:
         try:
-            execute_pass(claimed, store=self._store, eviction=Eviction(), at=self._backend)
+            with muted() if self._quiet else nullcontext():
+                execute_pass(claimed, store=self._store, eviction=Eviction(), at=self._backend)
         except SimulatedCrash:
             self._store.expire_lease(claimed.id, self._now)
             raise
@@ -206,7 +225,7 @@ class Harness:
     def _pause(self, _seconds: float) -> None:
         """Somebody waits for a result or a response: what is due happens meanwhile."""
         before = self._store.commits
-        self.settle()
+        self._settle()
         if self._store.commits == before:
             raise TimeoutError(
                 "nothing is due, so nothing more will come: advance the clock or send what is waited for"
@@ -247,8 +266,10 @@ class Harness:
         function was called again after its result was recorded, and, if `check` is given, that it returns what it
         returned after the undisturbed run (it may also assert by itself). `drive(harness, handle)` plays the world outside: it sends
         what the workflow waits for, and is called again after a death; by default the run is finished by its deadlines.
-        Each run happens in a harness of its own and, inside a test's transaction, its rows are rolled back after it.
+        Each run happens in a harness of its own and, inside a test's transaction, its rows are rolled back after it. What
+        the runs that die log is neither printed nor captured, unless the harness has `quiet=False`.
         """
+        require_no_loop("crash_everywhere")
         drive = drive or _finish
         undisturbed, commits = self._trial(workflow, args, kwargs, drive, check, None)
         trials = [(number, when) for number in range(1, commits + 1) for when in ("before", "after")]
@@ -271,9 +292,14 @@ class Harness:
     ) -> tuple[tuple[Any, ...], int]:
         at = self._backend
         trial = Harness(
-            self._now, short_sleep=at.short_sleep, divergence_grace=at.divergence_grace or 0, codec=at.codec
+            self._now,
+            short_sleep=at.short_sleep,
+            divergence_grace=at.divergence_grace or 0,
+            codec=at.codec,
+            quiet=self._quiet,
         )
-        with _rolled_back(), trial:
+        is_repetition = crash is not None
+        with _rolled_back(), trial, muted(wholly=True) if self._quiet and is_repetition else nullcontext():
             handle = trial.start(workflow, *args, id="crash-everywhere", **kwargs)
             if crash is None:
                 drive(trial, handle)

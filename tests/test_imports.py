@@ -89,6 +89,8 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "checks",
             "database_checks",
             "testing",
+            "testing_twins",
+            "muting",
             "pytest_plugin",
             "apps",
             "templatetags",

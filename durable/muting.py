@@ -1,0 +1,58 @@
+"""Keep what durable logs of a test's own doing off the terminal.
+
+The expected failures of a test are warnings and errors of the engine. Handlers that print them or write them to a file are
+muted; those that collect records for assertions (pytest's `caplog`, unittest's `assertLogs`) get them all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+__all__ = ["muted"]
+
+_ROOT: Final = "durable"
+_OF_WORKFLOWS: Final = "durable.workflow"  # what the test's own code logs
+_COLLECTING: Final = frozenset({"_pytest", "unittest"})
+
+
+@contextmanager
+def muted(*, wholly: bool = False) -> Iterator[None]:
+    """Within the block no handler prints what durable's loggers say. With `wholly` none collects it either, and what
+    workflows log with `ctx.logger` counts as well."""
+    mute = _Mute(wholly)
+    handlers = [each for each in _handlers() if wholly or not _collects(each)]
+    for each in handlers:
+        each.addFilter(mute)
+    try:
+        yield
+    finally:
+        for each in handlers:
+            each.removeFilter(mute)
+
+
+class _Mute(logging.Filter):
+    def __init__(self, wholly: bool) -> None:
+        super().__init__()
+        self._is_spared = frozenset() if wholly else frozenset({_OF_WORKFLOWS})
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is let through."""
+        name = record.name
+        return name in self._is_spared or not (name == _ROOT or name.startswith(f"{_ROOT}."))
+
+
+def _handlers() -> list[logging.Handler]:
+    """Every handler that a record of durable's may come to."""
+    loggers: list[logging.Logger] = [logging.root]
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and (name == _ROOT or name.startswith(f"{_ROOT}.")):
+            loggers.append(logger)
+    found = [handler for logger in loggers for handler in logger.handlers]
+    return found if logging.lastResort is None else [*found, logging.lastResort]
+
+
+def _collects(handler: logging.Handler) -> bool:
+    return type(handler).__module__.partition(".")[0] in _COLLECTING
