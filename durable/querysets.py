@@ -4,7 +4,8 @@ Each update names its conditions and says how many rows it moved; none reads bef
 
 A run's entries lie scattered among those of all the others, and so does their metadata. Where a long history is joined with it,
 PostgreSQL takes one pass over the whole table for cheaper than ten thousand look-ups, and the pass gets longer as the table
-grows. Keys that come as an array are looked up: that is how the metadata of histories is asked for here.
+grows. So the metadata of histories is looked up here, entry by entry, whatever PostgreSQL believes of their number: what it
+knows of a table may be older than most of its rows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from django.db import models
 from django.db.models import BooleanField, Case, F, Func, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
+from django.db.models.sql.datastructures import Join
 
 from durable import moments
 from durable.core.entries import ENDED, RunState
@@ -150,7 +152,12 @@ class EntryQuerySet(models.QuerySet["Entry"]):
 
     def with_metadata_of(self, *run_ids: str) -> Self:
         """Those of the runs, for a question that is about their metadata too."""
-        return self.filter(_LookedUp("metadata__entry", self.db, run_ids), run__in=run_ids)
+        found = self.filter(run__in=run_ids, metadata__isnull=False)
+        joins = found.query.alias_map
+        for alias, join in joins.items():
+            if isinstance(join, Join) and join.table_name == "durable_entrymetadata":
+                joins[alias] = _LookUp.of(join)
+        return found
 
 
 class EntryMetadataQuerySet(models.QuerySet["EntryMetadata"]):
@@ -158,21 +165,53 @@ class EntryMetadataQuerySet(models.QuerySet["EntryMetadata"]):
 
     def of_runs(self, *run_ids: str) -> Self:
         """That of the runs' entries; of one run at least."""
-        return self.filter(_LookedUp("entry", self.db, run_ids))
+        return self.filter(_LookedUp(self.db, run_ids))
+
+
+class _LookUp(Join):
+    """The join of entries with their metadata, as a look-up for each entry where the database is PostgreSQL.
+
+    `OFFSET 0` keeps the planner from turning it into another join.
+    """
+
+    @classmethod
+    def of(cls, join: Join) -> Self:
+        """In the place of this one."""
+        fields = (join.table_name, join.parent_alias, join.table_alias, join.join_type, join.join_field, join.nullable)
+        return cls(*fields, filtered_relation=join.filtered_relation)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """The replaced one's: whoever asks for that join finds this one."""
+        return (Join, *super().identity[1:])
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """The join's clause; Django's own for other databases."""
+        if connection.vendor != "postgresql":
+            return super().as_sql(compiler, connection)
+        quote, quote_alias = connection.ops.quote_name, compiler.quote_name_unless_alias
+        field: Any = self.join_field
+        [(key, reference)] = field.get_joining_fields()
+        sql = (
+            f"CROSS JOIN LATERAL (SELECT * FROM {quote(self.table_name)} "  # noqa: S608 - names alone
+            f"WHERE {quote(reference.column)} = {quote_alias(self.parent_alias)}.{quote(key.column)} OFFSET 0) "
+            f"AS {quote_alias(self.table_alias)}"
+        )
+        return sql, []
 
 
 class _LookedUp(Func):
-    """Whether metadata belongs to an entry of the runs; `entry` is the path to the entry's key, through the metadata."""
+    """Whether metadata belongs to an entry of the runs: keys that come as an array are looked up."""
 
     output_field = BooleanField()
     template = "%(expressions)s"
     arg_joiner = " IN "
 
-    def __init__(self, entry: str, alias: str, run_ids: Sequence[str], **extra: Any) -> None:
+    def __init__(self, alias: str, run_ids: Sequence[str], **extra: Any) -> None:
         from durable.models import Entry  # not above: the models are made with what stands here
 
         keys = Entry.objects.using(alias).filter(run__in=run_ids).order_by().values("id")
-        super().__init__(F(entry), Subquery(keys), **extra)
+        super().__init__(F("entry"), Subquery(keys), **extra)
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
         """`entry_id = ANY(ARRAY(SELECT ...))`."""
