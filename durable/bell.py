@@ -14,6 +14,8 @@ and nothing more is needed. The job clears the key *before* it looks into the da
 - The job is lost (a worker was killed between taking and clearing, an operator emptied the RQ queue): rings are swallowed
   until the key expires. The sweep does not wait for that: it *insists*, that is, it looks whether the job lies in the RQ
   queue, and puts another one there if not.
+- A worker that looks at the newer end of what is due (`durable.claim_bounds`) is told by a second key to look at all: a ring of
+  the sweep sets it whether or not it enqueues a job, and the job takes it with the clear.
 - Redis is flushed, or evicts the key: the next ring enqueues. If it loses the job alone, see above.
 - Redis refuses (its user lacks a permission, it is full, it is a replica): the ring is dropped, and the log says what to do.
 - There is no Redis (`DURABLE["REDIS"] = False`): what listens in this process is notified (`durable.wakeups`), and workers poll.
@@ -117,10 +119,12 @@ def alarm_on_commit(queue: str, moment: datetime, using: str | None = None) -> N
     on_commit(lambda: alarm(queue, moment), using=using or conf.DATABASE)
 
 
-def clear(queue: str) -> None:
-    """Let the next ring be heard; called by the job before it looks."""
+def clear(queue: str) -> bool:
+    """Let the next ring be heard; called by the job before it looks. True if a sweep asks it to look at all due runs."""
+    answers: list[bool] = []
     if conf.REDIS:
-        _swallowing(queue, "clear the bell", lambda: redis_client.client(queue).delete(rings.KEY.format(queue)))
+        _swallowing(queue, "clear the bell", lambda: answers.append(rings.clear(queue)))
+    return any(answers)
 
 
 def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:

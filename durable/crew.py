@@ -84,7 +84,8 @@ class Crew:
 
     def work(self, queue: str) -> None:
         """One job: begin the due runs of `queue` until none is due, the time is up or a stop is requested."""
-        bell.clear(queue)  # before the first look; see durable.bell
+        if bell.clear(queue):  # before the first look; see durable.bell
+            self._holder.bounds.forget(queue)
         if not self._begin_due(queue, time.monotonic() + SHIFT):
             bell.ring(queue)
 

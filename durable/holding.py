@@ -19,6 +19,7 @@ from typing import Final, Protocol, TypeVar
 from django.db import Error
 
 from durable import bell, moments, redis_client
+from durable.claim_bounds import ClaimBounds, bounds
 from durable.conf import conf
 from durable.core.entries import Entry, RunChange, RunRecord, RunState
 from durable.core.errors import LeaseLost, PassAborted, RunNotFoundError
@@ -62,8 +63,11 @@ class Execute(Protocol):
 class Holder:
     """Claims runs into the care of `supervisor`, and passes them with `execute`, until `stop` is requested."""
 
-    def __init__(self, *, store: Store, execute: Execute, supervisor: Supervisor, stop: Stop) -> None:
+    def __init__(
+        self, *, store: Store, execute: Execute, supervisor: Supervisor, stop: Stop, bounds: ClaimBounds = bounds
+    ) -> None:
         self.store = store
+        self.bounds = bounds
         self.execute = execute
         self.supervisor = supervisor
         self.stop = stop
@@ -77,13 +81,16 @@ class Holder:
 
     def _claim_once(self, queue: str, limit: int) -> list[RunRecord]:
         now, claimed_at = moments.now(), time.monotonic()
+        since = self.bounds.since(queue, now)
         batch = self.store.claim(
             queues=[queue],
             now=now,
             lease_until=now + timedelta(seconds=conf.LEASE),
             worker=worker_name(),
             limit=limit,
+            since=since,
         )
+        self.bounds.note(queue, since, now, batch, limit)
         self.supervisor.hold(batch, claimed_at)
         self._load_together(batch)
         return batch
@@ -183,6 +190,7 @@ class Holder:
             self._abandoned[record.id] = now
         held = [(record.id, record.fence)]
         self._persistently("hand back a run", lambda: self.store.release(held, moments.now()), now + SHIFT)
+        self.bounds.include(record)
         bell.ring(record.queue)
 
     def hand_back(self, records: Sequence[RunRecord]) -> None:
@@ -191,6 +199,8 @@ class Holder:
         if records:
             with _unless_away(records):
                 self.store.release([(each.id, each.fence) for each in records], moments.now())
+            for each in records:
+                self.bounds.include(each)
 
     def put_off(self, records: Sequence[RunRecord], seconds: float) -> None:
         """The same, due again only after so many seconds."""

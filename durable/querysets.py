@@ -93,6 +93,10 @@ class RunQuerySet(models.QuerySet["Run"]):
         now = now or moments.now()
         return self.unheld(now).exclude(state=RunState.PAUSED.value).filter(wake_at__isnull=False, wake_at__lte=now)
 
+    def due_since(self, moment: datetime, run_id: str) -> Self:
+        """Those at this point of the order of due runs, or behind it."""
+        return self.filter(Q(wake_at__gt=moment) | Q(wake_at=moment, id__gte=run_id))
+
     def held_with(self, run_id: str, fence: int) -> Self:
         """The run, if this fence may still write it."""
         return self.filter(id=run_id, fence=fence)

@@ -22,15 +22,17 @@ from rq.utils import now, utcformat
 from durable import redis_client
 from durable.redis_sender import Sender
 
-__all__ = ["JOB", "KEY", "ring"]
+__all__ = ["JOB", "KEY", "LOOK", "clear", "ring"]
 
 JOB: Final = "durable.jobs.work"  # by name: enqueueing imports no worker code
 KEY: Final = "durable:bell:{}"
+LOOK: Final = "durable:look:{}"  # set: whoever clears the bell looks at all due runs
 KEY_EXPIRY: Final = 60  # seconds; matters only where no sweep runs
 FAILURE_TTL: Final = 3600  # seconds that a failed job of ours stays visible in RQ
 
 # What can fail comes first: a script that fails is not undone.
 _SCRIPT: Final = """
+if ARGV[3] ~= "" then redis.call("set", KEYS[5], "1", "ex", {expiry}) end
 local rung = redis.call("get", KEYS[1])
 if rung and (ARGV[3] == "" or redis.call("lpos", KEYS[2], rung)) then return 0 end
 redis.call("rpush", KEYS[2], ARGV[1])
@@ -63,11 +65,20 @@ def ring(name: str, *, insist: bool = False) -> None:
     """
     bell = _bell(name)
     job_id = uuid.uuid4().hex
-    keys = (bell.key, bell.queue.key, Job.key_for(job_id), Queue.redis_queues_keys)
+    keys = (bell.key, bell.queue.key, Job.key_for(job_id), Queue.redis_queues_keys, LOOK.format(name))
     arguments = (job_id, utcformat(now()), "insist" if insist else "")
     if insist or not bell.sender.send("EVAL", bell.script, len(keys), *keys, *arguments):
         bell.queue.connection.eval(bell.script, len(keys), *keys, *arguments)
         bell.sender.open()
+
+
+def clear(name: str) -> bool:
+    """Forget that the bell was rung; whether an insisting ring was among them. One round trip. Raises RedisError."""
+    together = redis_client.client(name).pipeline(transaction=False)
+    together.delete(KEY.format(name))
+    together.delete(LOOK.format(name))
+    _, looks = together.execute()
+    return bool(looks)
 
 
 def _bell(name: str) -> _Bell:

@@ -34,6 +34,7 @@ __all__ = ["Alarms", "Periodic", "Sweep", "Timer"]
 logger = logging.getLogger("durable.timer")
 
 PAUSE = 0.01  # seconds between two looks at least, however dense the deadlines are
+OVERLAP = timedelta(seconds=1)  # of two looks of the timer, for commits that come after their moment
 RETRY = 1.0  # seconds until the next try during an outage
 PRUNE_FOR = 2.0  # seconds of one sweep in which rows are deleted, at most
 PRUNE_EVERY = 60.0  # seconds from the end of a round of pruning to the next
@@ -137,13 +138,21 @@ class Timer(Periodic):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-timer")
+        self._looked_at: datetime | None = None
 
     def look(self, now: datetime) -> datetime:
-        """Ring for the queues with due runs; the next deadline, or when to ask for it again."""
-        for queue in self.store.due_queues(now):
+        """Ring for the queues with runs that have become due since the last look; the next deadline, or when to ask for it
+        again. What became due before, and what nobody has claimed yet, is the sweep's."""
+        queues = redis_client.names()
+        if self._looked_at is None or not conf.REDIS:
+            due = self.store.due_queues(now)
+        else:
+            due = self.store.due_queues(now, queues=queues, since=min(self._looked_at, now) - OVERLAP)
+        for queue in due:
             bell.ring(queue)
+        self._looked_at = now
         ask_again = now + timedelta(seconds=conf.SWEEP_INTERVAL if conf.REDIS else conf.POLL_INTERVAL)
-        deadline = self.store.next_deadline(redis_client.names(), now)
+        deadline = self.store.next_deadline(queues, now, until=ask_again)
         return min(deadline, ask_again) if deadline is not None else ask_again
 
 

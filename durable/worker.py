@@ -67,7 +67,8 @@ class Shift:
 
     def run(self) -> None:
         """Work until nothing is due, the time is up or a stop is requested."""
-        bell.clear(self.queue)  # before the first look; see durable.bell
+        if bell.clear(self.queue):  # before the first look; see durable.bell
+            self._holder.bounds.forget(self.queue)
         with self._supervisor, threads.keep():
             try:
                 exhausted = self._work()

@@ -50,6 +50,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "worker",
             "crew",
             "holding",
+            "claim_bounds",
             "line",
             "slots",
             "passes",

@@ -6,7 +6,7 @@ if and when that transaction commits. A store decides nothing about workflows; i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol
@@ -24,7 +24,20 @@ from durable.core.entries import (
 )
 from durable.core.location import ANY_QUEUE, is_awaited, waiting_text
 
-__all__ = ["ANY_QUEUE", "Store", "is_awaited", "waiting_text"]
+__all__ = ["ANY_QUEUE", "Claimed", "DuePoint", "Store", "is_awaited", "waiting_text"]
+
+#: A point in the order of due runs: `wake_at` and id.
+DuePoint = tuple[datetime, str]
+
+
+class Claimed(list[RunRecord]):
+    """Claimed runs, the longest due first. `passed_over` is how much else the database had to look at to find them:
+    entries of the index of due runs whose runs were not to be had; 0 where a store does not know.
+    """
+
+    def __init__(self, runs: Iterable[RunRecord] = (), *, passed_over: int = 0) -> None:
+        super().__init__(runs)
+        self.passed_over = passed_over
 
 
 class Store(Protocol):
@@ -109,8 +122,11 @@ class Store(Protocol):
         lease_until: datetime,
         worker: str,
         limit: int,
-    ) -> list[RunRecord]:
+        since: DuePoint | None = None,
+    ) -> Claimed:
         """Take up to `limit` due runs of the queues, the longest due first, skipping rows that others are taking.
+
+        With `since`, only runs at this point of their order or behind it.
 
         Due: `wake_at <= now`, not paused or ended, no live lease (`lease_expires_at` None or <= now). A claimed run has `fence` + 1, the
         lease, the worker, `started_at` if it had none, state `running` (`rolling_back` stays), and `crashes` + 1 if a lease ran out.
@@ -153,11 +169,18 @@ class Store(Protocol):
 
     # -- timer and sweep
 
-    def next_deadline(self, queues: Sequence[str], after: datetime) -> datetime | None:
-        """The earliest `wake_at` later than `after` of the queues' runs."""
+    def next_deadline(
+        self, queues: Sequence[str], after: datetime, *, until: datetime | None = None
+    ) -> datetime | None:
+        """The earliest `wake_at` later than `after`, and not later than `until`, of the queues' runs."""
 
-    def due_queues(self, now: datetime) -> list[str]:
-        """The queues that have a due run, an expired lease included."""
+    def due_queues(
+        self, now: datetime, *, queues: Sequence[str] | None = None, since: datetime | None = None
+    ) -> list[str]:
+        """The queues that have a due run, an expired lease included.
+
+        With `queues`, of these alone; with `since`, a run whose `wake_at` is not before it.
+        """
 
     def transaction(self) -> AbstractContextManager[None]:
         """A transaction on the store's database, for an atomic step: the ORM writes inside and the commit are one.

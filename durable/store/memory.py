@@ -30,6 +30,7 @@ from durable.core.entries import (
 from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.core.location import escape
 from durable.store import rules
+from durable.store.base import Claimed, DuePoint
 from durable.store.outline import bare_entry, bare_message
 
 __all__ = ["MemoryStore", "Tables"]
@@ -202,15 +203,23 @@ class MemoryStore:
     # -- passes
 
     def claim(
-        self, *, queues: Sequence[str], now: datetime, lease_until: datetime, worker: str, limit: int
-    ) -> list[RunRecord]:
+        self,
+        *,
+        queues: Sequence[str],
+        now: datetime,
+        lease_until: datetime,
+        worker: str,
+        limit: int,
+        since: DuePoint | None = None,
+    ) -> Claimed:
         with self._lock:
             due = sorted(
                 (run.wake_at, run.id)
                 for run in self._runs.values()
                 if run.queue in queues and run.wake_at is not None and run.wake_at <= now and rules.claimable(run, now)
             )
-            return [self._taken(run_id, now, lease_until, worker) for _, run_id in due[:limit]]
+            chosen = due if since is None else [point for point in due if point >= since]
+            return Claimed(self._taken(run_id, now, lease_until, worker) for _, run_id in chosen[:limit])
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         with self._lock:
@@ -318,23 +327,32 @@ class MemoryStore:
 
     # -- timer and sweep
 
-    def next_deadline(self, queues: Sequence[str], after: datetime) -> datetime | None:
+    def next_deadline(
+        self, queues: Sequence[str], after: datetime, *, until: datetime | None = None
+    ) -> datetime | None:
         with self._lock:
             deadlines = (
                 run.wake_at
                 for run in self._runs.values()
                 if run.queue in queues and run.state != RunState.PAUSED and run.state not in ENDED
             )
-            return min((each for each in deadlines if each is not None and each > after), default=None)
+            later = [each for each in deadlines if each is not None and each > after]
+            return min((each for each in later if until is None or each <= until), default=None)
 
-    def due_queues(self, now: datetime) -> list[str]:
+    def due_queues(
+        self, now: datetime, *, queues: Sequence[str] | None = None, since: datetime | None = None
+    ) -> list[str]:
         with self._lock:
             runs = self._runs.values()
             return sorted(
                 {
                     run.queue
                     for run in runs
-                    if run.wake_at is not None and run.wake_at <= now and rules.claimable(run, now)
+                    if run.wake_at is not None
+                    and run.wake_at <= now
+                    and (since is None or run.wake_at >= since)
+                    and (queues is None or run.queue in queues)
+                    and rules.claimable(run, now)
                 }
             )
 

@@ -34,6 +34,7 @@ from durable.models import Attempt, EntryMetadata, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.querysets import RunQuerySet
 from durable.store import outline_rows, planting, rules
+from durable.store.base import Claimed, DuePoint
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
 from durable.store.transactions import committed_or_raised
 
@@ -210,13 +211,22 @@ class OrmStore:
     # -- passes
 
     def claim(
-        self, *, queues: Sequence[str], now: datetime, lease_until: datetime, worker: str, limit: int
-    ) -> list[RunRecord]:
+        self,
+        *,
+        queues: Sequence[str],
+        now: datetime,
+        lease_until: datetime,
+        worker: str,
+        limit: int,
+        since: DuePoint | None = None,
+    ) -> Claimed:
         with transaction.atomic(using=self.alias):
             due = self._runs.due(now).filter(queue__in=queues).order_by("wake_at", "id")
+            if since is not None:
+                due = due.due_since(*since)
             runs = _records(self._with_locks(due, skip=True)[:limit])
             self._runs.with_ids([run.id for run in runs]).take(now=now, lease_until=lease_until, worker=worker)
-            return [rules.claimed(run, now=now, lease_until=lease_until, worker=worker) for run in runs]
+            return Claimed(rules.claimed(run, now=now, lease_until=lease_until, worker=worker) for run in runs)
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         with transaction.atomic(using=self.alias):
@@ -348,12 +358,24 @@ class OrmStore:
 
     # -- timer and sweep
 
-    def next_deadline(self, queues: Sequence[str], after: datetime) -> datetime | None:
-        deadline: datetime | None = self._runs.waking_after(after, queues).aggregate(first=Min("wake_at"))["first"]
+    def next_deadline(
+        self, queues: Sequence[str], after: datetime, *, until: datetime | None = None
+    ) -> datetime | None:
+        found = self._runs.waking_after(after, queues)
+        if until is not None:
+            found = found.filter(wake_at__lte=until)
+        deadline: datetime | None = found.aggregate(first=Min("wake_at"))["first"]
         return deadline
 
-    def due_queues(self, now: datetime) -> list[str]:
-        return sorted(self._runs.due(now).order_by().values_list("queue", flat=True).distinct())
+    def due_queues(
+        self, now: datetime, *, queues: Sequence[str] | None = None, since: datetime | None = None
+    ) -> list[str]:
+        due = self._runs.due(now)
+        if queues is not None:
+            due = due.filter(queue__in=queues)
+        if since is not None:
+            due = due.filter(wake_at__gte=since)
+        return sorted(due.order_by().values_list("queue", flat=True).distinct())
 
 
 def _records(runs: RunQuerySet) -> list[RunRecord]:

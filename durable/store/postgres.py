@@ -34,6 +34,7 @@ from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.core.location import escape
 from durable.models.fields import pack, unpack
 from durable.store import calls, functions, outline_rows, planting, rules, sessions, statements
+from durable.store.base import Claimed, DuePoint
 from durable.store.calls import text
 from durable.store.rows import (
     ATTEMPT,
@@ -176,14 +177,27 @@ class PostgresStore:
     # -- passes
 
     def claim(
-        self, *, queues: Sequence[str], now: datetime, lease_until: datetime, worker: str, limit: int
-    ) -> list[RunRecord]:
+        self,
+        *,
+        queues: Sequence[str],
+        now: datetime,
+        lease_until: datetime,
+        worker: str,
+        limit: int,
+        since: DuePoint | None = None,
+    ) -> Claimed:
+        moment, run_id = since or (None, "")
         parameters: dict[str, Any] = {"now": now, "lease_until": lease_until, "worker": pack(worker), "limit": limit}
+        parameters |= {"since": moment, "since_id": pack(run_id)}
+        passed_over = 0
         if len(queues) == 1:
-            found = self._rows(statements.CLAIM_OF_ONE, {**parameters, "queue": pack(queues[0])})
+            *rows, (visited, *_) = self._rows(statements.CLAIM_OF_ONE, {**parameters, "queue": pack(queues[0])})
+            found = [row[1:] for row in rows]
+            passed_over = max(0, visited - len(found))
         else:
             found = self._rows(statements.CLAIM, {**parameters, "queues": [pack(queue) for queue in queues]})
-        return sorted(map(to_run, found), key=lambda run: (run.wake_at or now, run.id))
+        runs = sorted(map(to_run, found), key=lambda run: (run.wake_at or now, run.id))
+        return Claimed(runs, passed_over=passed_over)
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         parameters = {"run": pack(run_id), "now": now, "lease_until": lease_until, "worker": pack(worker)}
@@ -317,13 +331,22 @@ class PostgresStore:
 
     # -- timer and sweep
 
-    def next_deadline(self, queues: Sequence[str], after: datetime) -> datetime | None:
-        parameters = {"queues": [pack(queue) for queue in queues], "after": after}
+    def next_deadline(
+        self, queues: Sequence[str], after: datetime, *, until: datetime | None = None
+    ) -> datetime | None:
+        parameters = {"queues": [pack(queue) for queue in queues], "after": after, "until": until}
         deadline: datetime | None = self._rows(statements.NEXT_DEADLINE, parameters)[0][0]
         return deadline
 
-    def due_queues(self, now: datetime) -> list[str]:
-        return sorted(unpack(queue) for (queue,) in self._rows(statements.DUE_QUEUES, {"now": now}))
+    def due_queues(
+        self, now: datetime, *, queues: Sequence[str] | None = None, since: datetime | None = None
+    ) -> list[str]:
+        parameters: dict[str, Any] = {"now": now, "since": since}
+        if queues is None:
+            rows = self._rows(statements.DUE_QUEUES, parameters)
+        else:
+            rows = self._rows(statements.DUE_QUEUES_OF, {**parameters, "queues": [pack(each) for each in queues]})
+        return sorted(unpack(queue) for (queue,) in rows)
 
 
 _NOTHING_ASKED: Final = Committed()

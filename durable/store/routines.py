@@ -23,7 +23,7 @@ __all__ = ["Difference", "differences", "restore"]
 logger = logging.getLogger("durable.store")
 
 #: The migrations that create functions or triggers.
-MIGRATIONS: Final = ("0002_flush", "0007_functions", "0008_guards", "0009_compensate")
+MIGRATIONS: Final = ("0002_flush", "0007_functions", "0008_guards", "0009_compensate", "0010_claims")
 
 _FUNCTION: Final = re.compile(
     r"CREATE FUNCTION (?P<name>\w+)\((?P<parameters>[^)]*)\).*?LANGUAGE plpgsql(?P<settings>.*?)AS \$\$(?P<body>.*)\$\$",

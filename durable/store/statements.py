@@ -18,6 +18,7 @@ __all__ = [
     "CLAIM_RUN",
     "CREATE",
     "DUE_QUEUES",
+    "DUE_QUEUES_OF",
     "GET_MESSAGE",
     "GET_RUNS",
     "LIST_ATTEMPTS",
@@ -47,18 +48,21 @@ _TAKEN = f"""fence = r.fence + 1,
 
 _FREE = "(lease_expires_at IS NULL OR lease_expires_at <= %(now)s)"
 
-#: Parameters: queues, now, lease_until, worker, limit. Rows of RUN.
+#: Parameters: queues, now, lease_until, worker, limit, since, since_id. Rows of RUN.
 CLAIM: Final = f"""WITH due AS MATERIALIZED (
   SELECT id FROM {RUN.table}
   WHERE queue = ANY(%(queues)s::text[]) AND wake_at IS NOT NULL AND wake_at <= %(now)s AND {_FREE}
+  AND (wake_at, id) >= (COALESCE(%(since)s::timestamptz, '-infinity'), COALESCE(%(since_id)s::text, ''))
   AND state <> '{RunState.PAUSED.value}'
   ORDER BY wake_at, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING {RUN.sql("r.")}"""
 
 #: The same for one queue, by a function that keeps its plan: only then does the index of due runs give them in order, and
-#: the first few are found without sorting all that are due. Parameters: queue, now, lease_until, worker, limit.
-CLAIM_OF_ONE: Final = f"""SELECT {RUN.sql()} FROM durable_claim_1(
-  %(queue)s::text, %(now)s::timestamptz, %(lease_until)s::timestamptz, %(worker)s::text, %(limit)s::integer)"""
+#: the first few are found without sorting all that are due. Parameters: queue, now, lease_until, worker, limit, since,
+#: since_id. Rows of `visited` and RUN: one for each run, and one that has `visited` alone.
+CLAIM_OF_ONE: Final = f"""SELECT visited, {RUN.sql("(run).")} FROM durable_claim_2(
+  %(queue)s::text, %(now)s::timestamptz, %(lease_until)s::timestamptz, %(worker)s::text, %(limit)s::integer,
+  %(since)s::timestamptz, %(since_id)s::text)"""
 
 #: Parameters: run, now, lease_until, worker. Rows of RUN.
 CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}
@@ -142,11 +146,26 @@ WHERE run_id = %(run)s AND state = '{MessageState.PENDING.value}'{queue}{sent_at
 
 # -- timer and sweep
 
-#: Parameters: queues, after. One row: the deadline or NULL. One look into the index of due runs for each queue.
+#: Parameters: queues, after, until. One row: the deadline or NULL. One look into the index of due runs for each queue.
 NEXT_DEADLINE: Final = f"""SELECT min(next.wake_at) FROM unnest(%(queues)s::text[]) AS q(name), LATERAL (
   SELECT wake_at FROM {RUN.table} WHERE queue = q.name AND wake_at IS NOT NULL AND wake_at > %(after)s
+  AND wake_at <= COALESCE(%(until)s::timestamptz, 'infinity')
   AND state <> '{RunState.PAUSED.value}' ORDER BY wake_at LIMIT 1) AS next"""
 
-#: Parameters: now. Rows of queue.
-DUE_QUEUES: Final = f"""SELECT DISTINCT queue FROM {RUN.table}
-WHERE wake_at IS NOT NULL AND wake_at <= %(now)s AND {_FREE} AND state <> '{RunState.PAUSED.value}'"""
+_DUE_IN_QUEUE = f"""LATERAL (
+  SELECT 1 FROM {RUN.table} WHERE queue = q.name AND wake_at IS NOT NULL AND wake_at <= %(now)s
+  AND wake_at >= COALESCE(%(since)s::timestamptz, '-infinity') AND {_FREE} AND state <> '{RunState.PAUSED.value}'
+  ORDER BY wake_at LIMIT 1) AS due"""
+
+#: Parameters: queues, now, since. Rows of queue. One look into the index of due runs for each queue.
+DUE_QUEUES_OF: Final = f"SELECT q.name FROM unnest(%(queues)s::text[]) AS q(name), {_DUE_IN_QUEUE}"
+
+_IN_THE_INDEX = f"wake_at IS NOT NULL AND state <> '{RunState.PAUSED.value}'"
+
+#: Parameters: now, since. Rows of queue. The queues are found one after the other along the index, then looked into.
+DUE_QUEUES: Final = f"""WITH RECURSIVE q(name) AS (
+  (SELECT queue FROM {RUN.table} WHERE {_IN_THE_INDEX} ORDER BY queue LIMIT 1)
+  UNION ALL
+  SELECT (SELECT queue FROM {RUN.table} WHERE queue > q.name AND {_IN_THE_INDEX} ORDER BY queue LIMIT 1) FROM q
+  WHERE q.name IS NOT NULL)
+SELECT q.name FROM q, {_DUE_IN_QUEUE} WHERE q.name IS NOT NULL"""

@@ -106,6 +106,18 @@ class TestRing:
         bell.ring(QUEUE)
         assert len(jobs()) == 2
 
+    @pytest.mark.parametrize("is_rung_before", [False, True])
+    def test_a_sweep_has_whoever_clears_the_bell_look_at_all(self, is_rung_before: bool) -> None:
+        bell.ring(QUEUE)
+        assert bell.clear(QUEUE) is False
+        if is_rung_before:
+            bell.ring(QUEUE)
+        bell.ring(QUEUE, insist=True)
+        bell.ring(QUEUE)
+        assert bell.clear("high") is False
+        assert bell.clear(QUEUE) is True
+        assert bell.clear(QUEUE) is False
+
     def test_a_thousand_rings_are_one_job(self) -> None:
         for _ in range(1000):
             bell.ring(QUEUE)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -245,6 +246,35 @@ class TestSweep:
         assert rings.rung == []
 
 
+class TestLooks:
+    @override_settings(DURABLE={"SWEEP_INTERVAL": 5})
+    def test_after_its_first_look_the_timer_looks_at_what_has_become_due_since(
+        self, store: Store, rings: Rings
+    ) -> None:
+        now = timezone.now()
+        new_runs(store, queue="default", wake_at=now - timedelta(hours=1))
+        found = Timer(store)
+        found.look(now)
+        assert [queue for queue, _, _ in rings.rung] == ["default"]
+        new_runs(store, queue="high", wake_at=now + timedelta(seconds=2))
+        assert found.look(now + timedelta(seconds=1)) == now + timedelta(seconds=2)
+        assert len(rings.rung) == 1, "the sweep rings for what nobody has claimed"
+        found.look(now + timedelta(seconds=2))
+        assert [queue for queue, _, _ in rings.rung] == ["default", "high"]
+        found.look(now - timedelta(minutes=59))  # the clock was set back
+        new_runs(store, queue="default", wake_at=now - timedelta(minutes=58))
+        found.look(now - timedelta(minutes=58))
+        assert [queue for queue, _, _ in rings.rung] == ["default", "high", "default"]
+
+    def test_a_sweep_rings_for_all_that_is_due(self, store: Store, rings: Rings) -> None:
+        now = timezone.now()
+        new_runs(store, queue="default", wake_at=now - timedelta(hours=1))
+        sweep = Sweep(store)
+        for _ in range(2):
+            sweep.look(now)
+        assert [(queue, insist) for queue, insist, _ in rings.rung] == [("default", True)] * 2
+
+
 class TestOutage:
     @pytest.mark.parametrize("thread", [Timer, Sweep])
     @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
@@ -262,10 +292,10 @@ class TestOutage:
         failures: list[Exception] = [OperationalError("gone"), OperationalError("gone"), RuntimeError("a fault")]
 
         class Flaky:
-            def due_queues(self, now: datetime) -> list[str]:
+            def due_queues(self, now: datetime, **options: Any) -> list[str]:
                 if failures:
                     raise failures.pop(0)
-                return store.due_queues(now)
+                return store.due_queues(now, **options)
 
             def __getattr__(self, name: str) -> object:
                 return getattr(store, name)

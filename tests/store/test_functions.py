@@ -24,6 +24,7 @@ from tests.store.making import NOW, a_message, a_run, an_entry, at, commit, park
 
 NAMES = (
     "durable_claim_1",
+    "durable_claim_2",
     "durable_start_1",
     "durable_record_1",
     "durable_flush_1",

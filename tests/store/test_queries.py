@@ -132,9 +132,15 @@ def test_claims_and_deadlines_use_the_index_of_due_runs(postgres_store: Postgres
     postgres_store.create([a_run(f"{n}", wake_at=NOW + timedelta(seconds=n)) for n in range(5000)])
     parked(postgres_store, waiting_for="*")
     asked: dict[str, Any] = {"queues": ["q"], "now": NOW, "after": NOW, "lease_until": NOW, "worker": "", "limit": 10}
+    asked |= {"since": None, "since_id": "", "until": None}
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute("ANALYZE durable_run")
-        for statement in (statements.CLAIM, statements.NEXT_DEADLINE, statements.DUE_QUEUES):
+        for statement in (
+            statements.CLAIM,
+            statements.NEXT_DEADLINE,
+            statements.DUE_QUEUES,
+            statements.DUE_QUEUES_OF,
+        ):
             cursor.execute(f"EXPLAIN {statement}", asked)
             plan = "\n".join(line for (line,) in cursor.fetchall())
             assert "durable_run_due" in plan, plan
