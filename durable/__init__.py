@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         StaleRunError,
         StepExhaustedError,
         StepTimeoutError,
+        UndiscoveredWorkflowError,
     )
     from durable.core.results import (
         BlockFailure,
@@ -94,6 +95,7 @@ _MODULES = {
         "StaleRunError",
         "StepExhaustedError",
         "StepTimeoutError",
+        "UndiscoveredWorkflowError",
     ),
     "durable.core.results": (
         "BlockFailure",
@@ -163,6 +165,7 @@ __all__ = [
     "StepFailure",
     "StepResult",
     "StepTimeoutError",
+    "UndiscoveredWorkflowError",
     "Workflow",
     "acting_as",
     "aget_run",

@@ -22,7 +22,7 @@ from durable.core.effects import Call
 from durable.registry import WorkflowDefinition
 from durable.store import Store, store_for
 
-__all__ = ["Backend", "current", "install", "production", "uninstall"]
+__all__ = ["Backend", "current", "install", "is_replaced", "production", "uninstall"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,11 @@ _lock = threading.Lock()
 def current() -> Backend:
     """The backend in force: the newest harness's, or production's."""
     return _installed[-1] if _installed else production()
+
+
+def is_replaced() -> bool:
+    """Whether a harness is in force."""
+    return bool(_installed)
 
 
 def install(backend: Backend) -> None:

@@ -6,16 +6,19 @@ A `Workflow` is the function, its name and queue, and the verbs that start runs 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from django.apps import apps
 
-from durable import operations, registry
+from durable import backend, operations, registry
 from durable.async_calls import run_sync
 from durable.conf import conf
+from durable.core.current import running_run
 from durable.core.duration import Duration, parse_remaining
+from durable.core.errors import UndiscoveredWorkflowError
 from durable.core.location import escape
 from durable.core.options import options_of
 from durable.handles import Handle
@@ -164,7 +167,10 @@ class Start(Generic[P, R]):
         )
 
     def start(self, *args: Any, **kwargs: Any) -> Handle:
-        """Start the run. With an id that exists, the handle of that run; RunConflictError if it is another's."""
+        """Start the run. With an id that exists, the handle of that run; RunConflictError if it is another's.
+
+        Raises UndiscoveredWorkflowError if no installed app brings the workflow into workers.
+        """
         return self._started([(self.run_id, args, kwargs)])[0]
 
     async def astart(self, *args: Any, **kwargs: Any) -> Handle:
@@ -186,6 +192,7 @@ class Start(Generic[P, R]):
         return await run_sync(self.start_many, inputs, ids=ids)
 
     def _started(self, calls: Sequence[tuple[str | None, tuple[Any, ...], dict[str, Any]]]) -> list[Handle]:
+        _check_is_discovered(self.workflow)
         request = operations.StartRequest(
             workflow=self.workflow.name,
             signature=self.workflow.signature,
@@ -219,7 +226,7 @@ def workflow(
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
         definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen)
-        registry.register(definition)
+        registry.register(definition, discovered=not apps.ready)
         return definition
 
     return decorate if function is None else decorate(function)
@@ -244,6 +251,24 @@ def step(function: Any = None, /, *, name: str | None = None, **options: Any) ->
         return function
 
     return decorate if function is None else decorate(function)
+
+
+def _check_is_discovered(workflow: Workflow[Any, Any]) -> None:
+    """Raises UndiscoveredWorkflowError where it is certain that no worker finds the workflow.
+
+    A worker is set up like this process, so it has what was registered while Django was set up here. What was imported later
+    it lacks, unless this process is a worker itself, or a test that passes its runs itself. Of code that is run by name
+    (`__main__`) nothing is certain.
+    """
+    if registry.is_discovered(workflow.name) or backend.is_replaced() or running_run() is not None:
+        return
+    is_test = hasattr(sys.modules.get("django.core.mail"), "outbox")  # set up by Django's and pytest's runners
+    if is_test or "durable.worker" in sys.modules or workflow.__module__ in ("__main__", "__mp_main__"):
+        return
+    config = apps.get_containing_app_config(workflow.__module__)
+    if config is not None and workflow.__module__ == f"{config.name}.workflows":
+        return
+    raise UndiscoveredWorkflowError(workflow.name, registry.where(workflow), workflow.__module__)
 
 
 def _takes_a_context(signature: inspect.Signature) -> bool:

@@ -21,6 +21,7 @@ __all__ = [
     "all",
     "clashes",
     "get",
+    "is_discovered",
     "register",
     "registry",
     "where",
@@ -81,17 +82,32 @@ class Registry:
     def __init__(self) -> None:
         self._definitions: list[WorkflowDefinition] = []
         self._by_name: dict[str, list[WorkflowDefinition]] | None = None
+        self._discovered: list[WorkflowDefinition] = []
+        self._discovered_names: frozenset[str] | None = None
 
-    def register(self, definition: WorkflowDefinition) -> None:
-        """Add a definition. Never raises: a clash of names is found later, by the check."""
+    def register(self, definition: WorkflowDefinition, *, discovered: bool = False) -> None:
+        """Add a definition. Never raises: a clash of names is found later, by the check.
+
+        `discovered`: it came while the apps were set up, as it does in every process that is set up like this one.
+        """
         if not any(each is definition for each in self._definitions):
             self._definitions.append(definition)
             self._by_name = None
+            if discovered:
+                self._discovered.append(definition)
+                self._discovered_names = None
 
     def unregister(self, definition: WorkflowDefinition) -> None:
         """Forget a definition; for tests that define workflows of their own."""
         self._definitions = [each for each in self._definitions if each is not definition]
-        self._by_name = None
+        self._discovered = [each for each in self._discovered if each is not definition]
+        self._by_name = self._discovered_names = None
+
+    def is_discovered(self, name: str) -> bool:
+        """Whether a definition of this name was discovered."""
+        if self._discovered_names is None:
+            self._discovered_names = frozenset(each.name for each in self._discovered)
+        return name in self._discovered_names
 
     def get(self, name: str) -> WorkflowDefinition:
         """The definition of this name, the newest if several have it. Raises UnknownWorkflowError."""
@@ -141,6 +157,7 @@ def where(definition: WorkflowDefinition) -> str:
 registry = Registry()
 register = registry.register
 get = registry.get
+is_discovered = registry.is_discovered
 clashes = registry.clashes
 
 

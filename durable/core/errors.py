@@ -51,6 +51,7 @@ __all__ = [
     "StaleRunError",
     "StepExhaustedError",
     "StepTimeoutError",
+    "UndiscoveredWorkflowError",
 ]
 
 
@@ -272,6 +273,18 @@ class RunNotFoundError(DurableError):
         super().__init__(
             f'there is no run "{run_id[:200]}"; check the id, that the transaction of its start has committed, and that it was '
             "not pruned"
+        )
+
+
+class UndiscoveredWorkflowError(DurableError):
+    """A start was refused: workers would not find the workflow, because no installed app brings it in."""
+
+    def __init__(self, workflow: str, place: str, module: str) -> None:
+        self.workflow = workflow
+        super().__init__(
+            f'no worker would find the workflow "{workflow}", {place}, so it is not started: workers import the modules named '
+            f"workflows.py of the installed apps, and what those import. Move the function into one of them, or import {module} "
+            "there or in AppConfig.ready()"
         )
 
 
