@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -29,6 +30,7 @@ from durable.ids import check_reason
 from durable.models import OperatorAction
 
 __all__ = [
+    "DENIALS_TOGETHER",
     "PERMISSIONS",
     "SOURCES",
     "Acting",
@@ -46,6 +48,10 @@ __all__ = [
 logger = logging.getLogger("durable.audit")
 
 SOURCES: Final = ("admin", "api", "cli", "code")
+
+#: Denials of one verb to one actor within this time of the first are counted in its row: whoever may do nothing must not
+#: be able to bury what others did.
+DENIALS_TOGETHER: Final = timedelta(minutes=10)
 
 _TRUSTED: Final = frozenset({"cli", "code"})  # whoever calls these without a user could write the rows as well
 
@@ -215,7 +221,10 @@ def _write_refused(rows: Sequence[ActionRecord]) -> None:
     store = backend.current().store
     try:
         with store.transaction():  # a failure must not break a transaction around it
-            store.log(rows)
+            for row in rows:
+                is_denied = row.outcome == Outcome.DENIED
+                if not (is_denied and store.log_repeat(row, row.created_at - DENIALS_TOGETHER)):
+                    store.log([row])
     except Exception:  # what the caller has to hear of is the refusal
         actions = ", ".join(f"{row.action} of run {row.run_id} by {row.actor_label}: {row.outcome}" for row in rows)
         logger.exception("could not be written to the audit log: %s", actions)

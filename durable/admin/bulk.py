@@ -94,14 +94,13 @@ def _do(
 
 
 def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
-    """Without the permissions, each run's denial is logged, as if each had been asked for by itself."""
+    """Raises PermissionDenied without the permissions; the denial is one row of the log, however many runs it is about."""
     for permission in (VERBS[name].permission, "view_run"):
-        if access.may(request, permission):
-            continue
-        for run_id in ids or [""]:
+        if not access.may(request, permission):
+            run_id = ids[0] if len(ids) == 1 else ""
             with suppress(PermissionDenied):
                 acting.log_denied(request, name, permission, run_id)
-        access.demand(request, permission)
+            access.demand(request, permission)
 
 
 def _wanted(posted: QueryDict) -> RunFilter | None:

@@ -112,6 +112,12 @@ class Store(Protocol):
     def log(self, actions: Sequence[ActionRecord]) -> None:
         """Append to the audit log."""
 
+    def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
+        """Count the action in the newest row since then of the same actor, source, action and outcome.
+
+        The row's `detail` says how many more there were (`rules.repeated`). False if there is no such row: log it.
+        """
+
     # -- passes
 
     def claim(

@@ -194,6 +194,15 @@ class MemoryStore:
         with self._lock:
             self._actions += actions
 
+    def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
+        with self._lock:
+            for place, each in reversed(list(enumerate(self._actions))):
+                if each.created_at >= since and rules.is_repeat(each, action):
+                    detail = rules.repeated(each.detail, action.created_at)
+                    self._actions[place] = replace(each, detail=detail)
+                    return True
+        return False
+
     @property
     def actions(self) -> list[ActionRecord]:
         """The audit log, oldest first."""

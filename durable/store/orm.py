@@ -208,6 +208,9 @@ class OrmStore:
     def log(self, actions: Sequence[ActionRecord]) -> None:
         planting.log(self.alias, actions)
 
+    def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
+        return planting.log_repeat(self.alias, action, since)
+
     # -- passes
 
     def claim(

@@ -6,6 +6,7 @@ Rare and never in a hurry, hence ordinary ORM statements for every database. The
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
@@ -13,9 +14,10 @@ from django.db import transaction
 from durable.core.entries import ActionRecord, AttemptRecord, Entry, Message
 from durable.models import Attempt, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.models import Entry as EntryModel
+from durable.store import rules
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
 
-__all__ = ["log", "plant", "retract", "states"]
+__all__ = ["log", "log_repeat", "plant", "retract", "states"]
 
 _AT_ONCE = 1_000  # rows of one statement
 
@@ -25,6 +27,18 @@ def log(alias: str, actions: Sequence[ActionRecord]) -> None:
     names = ActionRecord.__slots__
     rows = [OperatorAction(**{name: getattr(each, name) for name in names}) for each in actions]
     OperatorAction.objects.using(alias).bulk_create(rows, batch_size=_AT_ONCE)
+
+
+def log_repeat(alias: str, action: ActionRecord, since: datetime) -> bool:
+    """Count the action in the newest row like it; False if there is none since then."""
+    with transaction.atomic(using=alias):
+        rows = OperatorAction.objects.using(alias)
+        alike = rows.filter(created_at__gte=since, **{name: getattr(action, name) for name in rules.ALIKE})
+        row = alike.select_for_update().order_by("-created_at", "-id").first()
+        if row is None:
+            return False
+        rows.filter(pk=row.pk).update(detail=rules.repeated(row.detail, action.created_at))
+        return True
 
 
 def plant(

@@ -6,6 +6,7 @@ Knows no database and keeps nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from durable.core.entries import (
     ENDED,
+    ActionRecord,
     Batch,
     Entry,
     Message,
@@ -26,6 +28,7 @@ from durable.core.entries import (
 from durable.core.location import escape, is_awaited
 
 __all__ = [
+    "ALIKE",
     "after_change",
     "after_commit",
     "after_messages",
@@ -37,9 +40,15 @@ __all__ = [
     "copied",
     "entries_to_write",
     "handed_back",
+    "is_repeat",
+    "repeated",
     "rings",
     "stored",
 ]
+
+#: The columns of the audit log by which one action is the repeat of another.
+ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label")
+_REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")
 
 _NAMES: Final = tuple(each.name for each in fields(RunRecord))
 _STATES = frozenset(RunState)
@@ -187,6 +196,18 @@ def entries_to_write(entries: Sequence[Entry]) -> Sequence[Entry]:
     if len(entries) < 2:
         return entries
     return list({entry.location: entry for entry in entries}.values())
+
+
+def is_repeat(row: ActionRecord, action: ActionRecord) -> bool:
+    """Whether the action is one more of the row's kind: the same actor, source, verb and outcome."""
+    return all(getattr(row, name) == getattr(action, name) for name in ALIKE)
+
+
+def repeated(detail: str, moment: datetime) -> str:
+    """The detail of a row of the audit log that stands for one action more."""
+    found = _REPEATED.search(detail)
+    number = 1 if found is None else int(found[1]) + 1
+    return f"{_REPEATED.sub('', detail)} ({number:d} more like it until {moment:%Y-%m-%d %H:%M:%S} UTC)"
 
 
 def _earliest(first: datetime | None, *others: datetime) -> datetime:

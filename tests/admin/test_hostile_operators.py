@@ -64,14 +64,34 @@ def test_a_bulk_of_what_no_bulk_does_wakes_nothing(stage: Stage, log_in: LogIn, 
     assert not OperatorAction.objects.filter(outcome="done").exists()
 
 
-def test_each_run_of_a_denied_bulk_is_logged(stage: Stage, log_in: LogIn) -> None:
+def test_a_denied_bulk_is_one_row_of_the_log(stage: Stage, log_in: LogIn) -> None:
     for number in range(3):
         stage.start(flows.approve, id=f"run-{number}")
     client = log_in("view_run")
     text_of(client.post(url("bulk"), {"verb": "cancel", "id": ["run-0", "run-1", "run-2"]}), 403)
-    assert sorted(OperatorAction.objects.values_list("run_id", "outcome")) == [
-        (f"run-{number}", "denied") for number in range(3)
-    ]
+    row = OperatorAction.objects.get()
+    assert (row.run_id, row.action, row.outcome, row.actor_label) == ("", "cancel", "denied", "ada")
+
+
+def test_a_denied_bulk_of_one_run_names_it(stage: Stage, log_in: LogIn) -> None:
+    stage.start(flows.approve, id="run")
+    text_of(log_in("view_run").post(url("bulk"), {"verb": "pause", "id": ["run"]}), 403)
+    row = OperatorAction.objects.get()
+    assert (row.run_id, row.action, row.outcome) == ("run", "pause", "denied")
+
+
+def test_who_may_do_nothing_cannot_bury_the_log(stage: Stage, log_in: LogIn) -> None:
+    stage.start(flows.approve, id="run")
+    client = log_in()
+    for _ in range(20):
+        client.post(
+            url("bulk"), {"verb": "cancel", "id": [f"x{number}" for number in range(500)], "reason": "x" * 1_000}
+        )
+        client.post(url("act", "run", "pause"), {"reason": "because"})
+    cancel, pause = OperatorAction.objects.order_by("action")
+    assert (cancel.action, pause.action, pause.run_id) == ("cancel", "pause", "run")
+    assert " (19 more like it until " in cancel.detail
+    assert " (19 more like it until " in pause.detail
 
 
 @pytest.mark.parametrize("filter", ["?since=fortnight", "?begin=soon", "?state=broken", f"?q={'x' * 501}"])

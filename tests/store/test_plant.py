@@ -18,6 +18,7 @@ from tests.store.making import (
     a_run,
     an_attempt,
     an_entry,
+    at,
     commit,
     sent,
     started,
@@ -144,3 +145,25 @@ def test_the_states_of_runs(store: Store) -> None:
     store.create([a_run("p"), a_run("q")])
     assert store.states(["q", "run", "none"]) == {"q": "pending", "run": "running"}
     assert store.states([]) == {}
+
+
+def test_repeats_of_one_action_are_counted_in_one_row(store: Store) -> None:
+    denied = an_action(outcome="denied", actor_label="ada", detail="may not (a) pause")
+    assert not store.log_repeat(denied, NOW)
+    store.log([denied])
+    for second in range(1, 12):
+        later = replace(denied, run_id=f"run-{second}", created_at=at(second))
+        assert store.log_repeat(later, NOW)
+    [row] = logged(store)
+    assert row.run_id == "run"
+    assert row.detail == "may not (a) pause (11 more like it until 2026-01-02 03:04:16 UTC)"
+
+
+def test_what_is_no_repeat(store: Store) -> None:
+    denied = an_action(outcome="denied", actor_label="ada")
+    store.log([denied])
+    others: list[dict[str, str]] = [{"action": "wake"}, {"source": "api"}, {"outcome": "done"}, {"actor_label": "eve"}]
+    for other in others:
+        assert not store.log_repeat(replace(denied, **other), NOW)  # type: ignore[arg-type]  # columns of text
+    assert not store.log_repeat(denied, at(1))  # too long ago
+    assert [each.detail for each in logged(store)] == [""]
