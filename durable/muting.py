@@ -1,11 +1,13 @@
 """Keep what durable logs of a test's own doing off the terminal.
 
-The expected failures of a test are warnings and errors of the engine. Handlers that print them or write them to a file are
-muted; those that collect records for assertions (pytest's `caplog`, unittest's `assertLogs`) get them all the same.
+The expected failures of a test are warnings and errors of the engine. Handlers of Python's, Django's and rich that print
+them, write them to a file or send them are muted. Those that collect records for assertions get them all the same: pytest's
+`caplog`, unittest's `assertLogs`, a stream in memory, a class of the test's own.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +18,17 @@ __all__ = ["muted"]
 _ROOT: Final = "durable"
 _OF_WORKFLOWS: Final = "durable.workflow"  # what the test's own code logs
 _COLLECTING: Final = frozenset({"_pytest", "unittest"})
+_PRINTING: Final = frozenset({"logging", "django", "rich"})
 
 
 @contextmanager
 def muted(*, wholly: bool = False) -> Iterator[None]:
-    """Within the block no handler prints what durable's loggers say. With `wholly` none collects it either, and what
-    workflows log with `ctx.logger` counts as well."""
+    """Within the block no handler prints what durable's loggers say.
+
+    With `wholly` none collects it either, and what workflows log with `ctx.logger` counts as well.
+    """
     mute = _Mute(wholly)
-    handlers = [each for each in _handlers() if wholly or not _collects(each)]
+    handlers = [each for each in _handlers() if wholly or _prints(each)]
     for each in handlers:
         each.addFilter(mute)
     try:
@@ -54,5 +59,8 @@ def _handlers() -> list[logging.Handler]:
     return found if logging.lastResort is None else [*found, logging.lastResort]
 
 
-def _collects(handler: logging.Handler) -> bool:
-    return type(handler).__module__.partition(".")[0] in _COLLECTING
+def _prints(handler: logging.Handler) -> bool:
+    owner = type(handler).__module__.partition(".")[0]
+    if isinstance(handler, logging.StreamHandler):
+        return owner not in _COLLECTING and not isinstance(handler.stream, io.StringIO)
+    return owner in _PRINTING

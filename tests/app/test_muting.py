@@ -14,6 +14,16 @@ from durable import CriticalError
 from durable.testing import Harness, SimulatedCrash
 
 
+class Terminal(io.TextIOWrapper):
+    """What is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), write_through=True)
+
+    def getvalue(self) -> str:
+        return bytes(self.buffer.getvalue()).decode()  # type: ignore[attr-defined]  # of BytesIO
+
+
 def declined() -> None:
     raise CriticalError("card declined")
 
@@ -30,9 +40,9 @@ def failing_late(ctx: Any) -> None:
 
 
 @pytest.fixture(params=["root", "durable", "durable.pass"])
-def printed(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+def printed(request: pytest.FixtureRequest) -> Iterator[Terminal]:
     """What a handler at one of the places writes where a project's logging may have one."""
-    stream = io.StringIO()
+    stream = Terminal()
     handler = logging.StreamHandler(stream)
     logger = logging.getLogger(None if request.param == "root" else request.param)
     logger.addHandler(handler)
@@ -40,7 +50,7 @@ def printed(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     logger.removeHandler(handler)
 
 
-def test_what_a_pass_provokes_is_not_printed(printed: io.StringIO) -> None:
+def test_what_a_pass_provokes_is_not_printed(printed: Terminal) -> None:
     with Harness() as h:
         assert h.finish(h.start(failing)).state == "failed"
         logging.getLogger("durable.pass").warning("of another")
@@ -51,7 +61,7 @@ def test_what_a_pass_provokes_is_not_printed(printed: io.StringIO) -> None:
 @pytest.mark.parametrize("quiet", [True, False])
 def test_nor_is_it_where_the_project_configures_no_logging(quiet: bool) -> None:
     """Python prints warnings then, by itself."""
-    stream = io.StringIO()
+    stream = Terminal()
     handler = logging.StreamHandler(stream)
     handler.setLevel(logging.WARNING)
     with pytest.MonkeyPatch.context() as patch:
@@ -64,14 +74,14 @@ def test_nor_is_it_where_the_project_configures_no_logging(quiet: bool) -> None:
     assert ("card declined" in stream.getvalue()) != quiet
 
 
-def test_it_is_printed_where_the_test_asks_for_it(printed: io.StringIO) -> None:
+def test_it_is_printed_where_the_test_asks_for_it(printed: Terminal) -> None:
     with Harness(quiet=False) as h:
         h.finish(h.start(failing))
     assert "card declined" in printed.getvalue()
 
 
 def test_what_the_workflow_logs_is_printed() -> None:
-    stream = io.StringIO()
+    stream = Terminal()
     handler = logging.StreamHandler(stream)
     logging.root.addHandler(handler)
     try:
@@ -89,6 +99,30 @@ def test_caplog_has_it(caplog: pytest.LogCaptureFixture) -> None:
     assert "the workflow says so" in caplog.text
 
 
+class Collecting(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def test_handlers_of_the_tests_have_it() -> None:
+    collecting, stream = Collecting(), io.StringIO()
+    handlers = [collecting, logging.StreamHandler(stream)]
+    for each in handlers:
+        logging.getLogger("durable").addHandler(each)
+    try:
+        with Harness() as h:
+            h.finish(h.start(failing))
+    finally:
+        for each in handlers:
+            logging.getLogger("durable").removeHandler(each)
+    assert any("card declined" in each for each in collecting.texts)
+    assert "card declined" in stream.getvalue()
+
+
 def test_assert_logs_has_it() -> None:
     with unittest.TestCase().assertLogs("durable.pass") as logs, Harness() as h:
         h.finish(h.start(failing))
@@ -97,7 +131,7 @@ def test_assert_logs_has_it() -> None:
 
 @pytest.mark.parametrize("quiet", [True, False])
 def test_of_the_deaths_of_crash_everywhere_nothing_is_left(
-    printed: io.StringIO, caplog: pytest.LogCaptureFixture, quiet: bool
+    printed: Terminal, caplog: pytest.LogCaptureFixture, quiet: bool
 ) -> None:
     with Harness(quiet=quiet) as h:
         deaths = h.crash_everywhere(failing_late)
@@ -107,7 +141,7 @@ def test_of_the_deaths_of_crash_everywhere_nothing_is_left(
     assert told == 1 if quiet else told > 3, "that of the undisturbed run, or those of all"
 
 
-def test_the_handlers_are_as_before(printed: io.StringIO) -> None:
+def test_the_handlers_are_as_before(printed: Terminal) -> None:
     def filters() -> list[int]:
         return [len(each.filters) for each in [*logging.root.handlers, *logging.getLogger("durable").handlers]]
 
