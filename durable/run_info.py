@@ -10,6 +10,7 @@ from durable import backend
 from durable.core.entries import ENDED, RunRecord
 from durable.core.errors import ErrorInfo
 from durable.core.location import ANY_QUEUE, unescape
+from durable.core.mistakes import has_stopped
 
 if TYPE_CHECKING:
     from durable.models import Run
@@ -24,7 +25,8 @@ class RunInfo:
     - `state`: pending, running, sleeping, paused, rolling_back, completed, failed or cancelled. `has_ended`: one of the
       last three.
     - `summary`: what the run does or waits for, in a line; "" where there is nothing to say.
-    - `error`: why the run failed, or is being rolled back; None otherwise.
+    - `error`: why the run failed, or is being rolled back; None otherwise. `is_mistake`: a mistake in the workflow's code
+      has stopped it, so that nothing was undone, and recover() goes on after the mend.
     - `wake_at`: when the run goes on by itself; None if it does not.
     - `waiting_for`: the queues of which it waits for a message, [] for any; None if it waits for none.
     - `created_at`, `started_at`, `finished_at`: aware moments; the last two are None before.
@@ -44,6 +46,7 @@ class RunInfo:
     finished_at: datetime | None
     parent_id: str | None
     replay_of_id: str | None
+    is_mistake: bool = False
     _output: str | None = field(repr=False)
 
     @property
@@ -73,6 +76,7 @@ class RunInfo:
             finished_at=row.finished_at,
             parent_id=row.parent_id,
             replay_of_id=row.replay_of_id,
+            is_mistake=has_stopped(row.state, row.diverged_at, row.summary),
             _output=row.output,
         )
 

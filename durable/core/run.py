@@ -156,7 +156,9 @@ def _park(journal: Journal, park: Park, state: str = RunState.SLEEPING, summary:
 def _hand_over(journal: Journal) -> Operation:
     """The pass was evicted: the run is due again, for another worker."""
     now = journal.environment.now()
-    yield Save(_released(RunState.PENDING, wake_at=now, summary="handed over by a worker that stops"))
+    # the code fitted as far as it came: what another makes of it has a grace period of its own
+    patch = _released(RunState.PENDING, wake_at=now, summary="handed over by a worker that stops", diverged_at=None)
+    yield Save(patch)
     _tell(journal, RunState.PENDING)
     return PassOutcome(state=RunState.PENDING, wake_at=now, due_now=True)
 

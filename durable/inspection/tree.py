@@ -231,6 +231,8 @@ def _fill(page: Sequence[Node], known: Mapping[str, Node]) -> None:
         node.note = _NOT_UNDONE if node.note == _NOT_UNDONE else ""
         if entry.kind == Kind.LOOP:
             _tell_loop(node, entry.data)
+        elif entry.kind == Kind.COMPENSATE:
+            node.note = str(entry.data.get("reason", ""))
         elif entry.kind in (Kind.JOIN, Kind.RACE):
             _tell_branches(node, entry.data, known)
 

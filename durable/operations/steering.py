@@ -77,7 +77,8 @@ def resume(run_id: str) -> None:
             return RunChange(run={"request": Request.NONE})
         check_state(run, "resume", ALLOWED["resume"])
         state = RunState.ROLLING_BACK if run.outcome else RunState.PENDING
-        return RunChange(run={"state": state, "wake_at": at.now(), "summary": "resumed", "signal": run.signal + 1})
+        patch: RunPatch = {"state": state, "wake_at": at.now(), "summary": "resumed", "diverged_at": None}
+        return RunChange(run=patch | {"signal": run.signal + 1})
 
     at = backend.current()
     _changed(at, "resume", run_id, decide)

@@ -75,6 +75,7 @@ def test_a_stopped_run_is_said_to_be_one(stage: Stage) -> None:
     with pytest.raises(RunFailedError, match="was stopped: KeyError: 'missing': a mistake in the code") as caught:
         get_run("mistaken").result(timeout=1)
     assert caught.value.is_mistake
+    assert get_run("mistaken").info().is_mistake
 
 
 def test_a_failed_run_is_none(stage: Stage) -> None:
@@ -86,6 +87,7 @@ def test_a_failed_run_is_none(stage: Stage) -> None:
     with pytest.raises(RunFailedError) as caught:
         get_run("failed").result(timeout=1)
     assert not caught.value.is_mistake
+    assert not get_run("failed").info().is_mistake
 
 
 def test_after_the_mend_it_goes_on_and_nothing_is_left_to_say(stage: Stage) -> None:
@@ -138,6 +140,7 @@ def test_its_reason_is_shown(stage: Stage, operator: Client) -> None:
     assert list(detail.facts) == [("reason", "rejected by the shopkeeper"), ("handlers", "1")]
     page = operator.get(reverse("admin:durable_run_change", args=["undone"])).content.decode()
     assert "compensate 1" in page
+    assert "rejected by the shopkeeper" in page
     assert "compensate~0" in command("show", "undone")
 
 

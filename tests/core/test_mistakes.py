@@ -666,3 +666,15 @@ def test_a_failure_that_try_step_catches_is_no_warning(
         ("ERROR", "passes"),
         ("ERROR", ""),
     ]
+
+
+def test_a_new_grace_period_begins_once_code_was_right_for_a_while(flavour: Flavour) -> None:
+    """A run that was paused, and resumed after the period was over, is tried again like any other."""
+    with Harness(now=NOW, divergence_grace=600) as h:
+        run, _ = stopped(h, flavour, Shop(undefined))
+        run.pause()
+        h.advance(3600)
+        run.resume()
+        assert h.run(run).state == "sleeping"
+        assert h.finish(run).state == "failed"
+        assert ledger == ["charge"]
