@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ __all__ = [
     "running_run",
     "running_scope",
     "running_step",
+    "running_steps",
     "running_workflow",
 ]
 
@@ -27,6 +29,8 @@ _step: contextvars.ContextVar[StepInfo | None] = contextvars.ContextVar("durable
 _run: contextvars.ContextVar[str | None] = contextvars.ContextVar("durable_run", default=None)
 _place: contextvars.ContextVar[tuple[str, str]] = contextvars.ContextVar("durable_place", default=("", ""))
 _scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("durable_scope", default=None)
+
+_running: dict[running_step, None] = {}
 
 
 def current_step() -> StepInfo:
@@ -68,18 +72,32 @@ def running_workflow(run_id: str | None, workflow: str = "") -> Iterator[None]:
         _run.reset(token)
 
 
+def running_steps() -> list[tuple[StepInfo, float]]:
+    """The steps whose functions run in this process, and since when by the monotonic clock."""
+    return [(each.info, each.since) for each in list(_running)]
+
+
 class running_step:  # noqa: N801  # used like a function
-    """Makes `info` the current step, for a `with` block. A class, because it is entered for each step."""
+    """Makes `info` the current step, for a `with` block. A class, because it is entered for each step.
 
-    __slots__ = ("info", "token")
+    One that `is_a_call` is among `running_steps` meanwhile.
+    """
 
-    def __init__(self, info: StepInfo) -> None:
+    __slots__ = ("info", "is_a_call", "since", "token")
+
+    def __init__(self, info: StepInfo, *, is_a_call: bool = True) -> None:
         self.info = info
+        self.is_a_call = is_a_call
+        self.since = 0.0
 
     def __enter__(self) -> None:
         self.token = _step.set(self.info)
+        if self.is_a_call:
+            self.since = time.monotonic()
+            _running[self] = None
 
     def __exit__(self, *exc: object) -> None:
+        _running.pop(self, None)
         _step.reset(self.token)
 
 

@@ -52,6 +52,8 @@ __all__ = [
     "StepExhaustedError",
     "StepTimeoutError",
     "UndiscoveredWorkflowError",
+    "is_readable",
+    "kind_of",
 ]
 
 
@@ -81,13 +83,43 @@ class ErrorInfo:
         """Describe `error`; one whose text cannot be had is described by that fact."""
         try:
             message = str(error)
-        except Exception as broken:  # a user's __str__ may raise anything
-            message = f"<the error's text could not be had: {type(broken).__name__}>"
-        frames = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
-        return cls(type(error).__name__, _shortened(message, MAX_MESSAGE), _shortened(frames, MAX_TRACEBACK))
+        except UNREADABLE as broken:  # a user's __str__ may raise anything
+            message = f"<the error's text could not be had: {kind_of(broken)}>"
+        try:
+            frames = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
+        except UNREADABLE as broken:
+            frames = f"<the traceback could not be had: {kind_of(broken)}>"
+        return cls(kind_of(error), _shortened(message, MAX_MESSAGE), _shortened(frames, MAX_TRACEBACK))
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
+
+
+#: What looking at an exception of a user's class may raise.
+UNREADABLE = (Exception, SystemExit, GeneratorExit)
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of its class, whatever that class makes of being asked."""
+    name: str = type.__getattribute__(type(error), "__name__")
+    return name
+
+
+def is_readable(error: BaseException) -> bool:
+    """Whether what describes errors can look at this one, and at those that it came from."""
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    try:
+        while left:
+            found = left.pop()
+            if found is None or id(found) in seen:
+                continue
+            seen.add(id(found))
+            _ = (found.__class__, found.__traceback__, found.__suppress_context__, getattr(found, "__notes__", None))
+            left += [found.__cause__, found.__context__]
+    except UNREADABLE:
+        return False
+    return True
 
 
 def _user_frames(frames: TracebackType | None) -> TracebackType | None:

@@ -16,11 +16,12 @@ from asgiref.sync import async_to_sync
 
 from durable.core.current import running_scope, running_step
 from durable.core.effects import SAVE, Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
-from durable.core.errors import ControlFlow, Evicted
+from durable.core.errors import ControlFlow, Evicted, is_readable, kind_of
 from durable.core.scope import Scope
 from durable.drivers.home import Home, Outcome, call_there, unwrapped, whole
 from durable.drivers.host import Host, refuse_lazy_body
-from durable.drivers.sync import call_atomically, call_unawaited, exited, within_timeout
+from durable.drivers.raised import body_failure
+from durable.drivers.sync import call_atomically, call_unawaited, within_timeout
 
 __all__ = ["AsyncDriver"]
 
@@ -32,6 +33,7 @@ class AsyncDriver:
         self.host = host
         self._home: Home
         self._gathering: _Gathering | None = None
+        self._passing: list[BaseException] = []
 
     def with_loops(self, operation: Operation) -> Operation:
         """`operation`, for the synchronous driver: its bodies are performed here, each on an event loop of its own."""
@@ -72,6 +74,11 @@ class AsyncDriver:
             raise
         except asyncio.CancelledError:
             scope.cancelled(label)
+            raise
+        except Exception:
+            raise
+        except BaseException as error:  # from below the engine: it is not the body's that it passes through
+            self._passing.append(error)
             raise
         finally:
             scope.busy = None
@@ -125,7 +132,7 @@ class AsyncDriver:
         if not inspect.iscoroutinefunction(effect.function):
             return await self._call_sync(effect)
         with self.host.calling(effect), running_step(effect.info):
-            return await within_timeout(effect, effect.function(*effect.args))
+            return await within_timeout(effect, effect.function(*effect.args), self.host)
 
     async def _call_sync(self, effect: Call) -> Any:
         # A function may also be plain and return an awaitable, such as a lambda or a partial.
@@ -134,7 +141,7 @@ class AsyncDriver:
             if not inspect.isawaitable(value):
                 return value
             with running_step(effect.info):
-                return await within_timeout(effect, value)
+                return await within_timeout(effect, value, self.host)
 
     async def _call_atomically(self, effect: Call) -> Any:
         if inspect.iscoroutinefunction(effect.function):
@@ -151,12 +158,31 @@ class AsyncDriver:
                 value = effect.function(context, *effect.args)
                 if inspect.isawaitable(value):
                     return await value
-        except SystemExit as error:
-            if self.host.is_evicted():
-                raise
-            raise exited(effect, error) from error
+        except BaseException as error:
+            if is_readable(error):
+                failure = None if self._is_ours(error) else body_failure(effect, error, self.host)
+                if failure is None:
+                    raise
+                raise failure from error
+            kind = kind_of(error)
+        else:
+            kind = ""
+        if kind:  # outside of the handler, so that it is no error's context
+            raise RuntimeError(f"{kind} was raised, an exception whose attributes cannot be read")
         refuse_lazy_body(value, effect.function)
         return value
+
+    def _is_ours(self, error: BaseException) -> bool:
+        """Whether it is not the body's code that raised it: it passes through, or the body's task is cancelled or closed."""
+        if any(error is each for each in self._passing):
+            return True
+        if not isinstance(error, asyncio.CancelledError | GeneratorExit):
+            return False
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no loop runs: the coroutine is closed
+            return True
+        return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
     async def _receive(self, effect: Receive) -> Any:
         return await self._home.call(self.host.receive, effect)

@@ -16,13 +16,14 @@ from asgiref.sync import async_to_sync
 
 from durable.core.current import running_scope, running_step
 from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
-from durable.core.errors import ControlFlow, Evicted, StepTimeoutError
+from durable.core.errors import ControlFlow, Evicted, StepTimeoutError, is_readable, kind_of
 from durable.core.scope import Scope
 from durable.drivers import threads
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.interrupt import TimedOut, arose_from, call_with_timeout
+from durable.drivers.raised import body_failure, call_readably, step_failure
 
-__all__ = ["SyncDriver", "call_atomically", "call_step", "exited", "within_timeout"]
+__all__ = ["SyncDriver", "call_atomically", "call_step", "within_timeout"]
 
 
 class SyncDriver:
@@ -30,6 +31,7 @@ class SyncDriver:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self._passing: list[BaseException] = []
         self._spare_threads = threading.Semaphore(host.max_threads if host.max_threads > 1 else 0)
 
     # -- operations
@@ -41,6 +43,11 @@ class SyncDriver:
             return self.drive(operation)
         except ControlFlow as signal:
             scope.signal = signal
+            raise
+        except Exception:
+            raise
+        except BaseException as error:  # from below the engine: it is not the body's that it passes through
+            self._passing.append(error)
             raise
         finally:
             scope.busy = None
@@ -76,11 +83,12 @@ class SyncDriver:
         context = self.host.sync_context(effect.scope, self)
         try:
             with running_scope(effect.scope):
-                value = effect.function(context, *effect.args)
-        except SystemExit as error:
-            if self.host.is_evicted():  # it is the worker that ends, told so twice
+                value = call_readably(effect.function, context, *effect.args)
+        except BaseException as error:
+            failure = None if any(error is each for each in self._passing) else body_failure(effect, error, self.host)
+            if failure is None:
                 raise
-            raise exited(effect, error) from error
+            raise failure from error
         refuse_lazy_body(value, effect.function)
         return value
 
@@ -170,29 +178,12 @@ class SyncDriver:
                 return
 
 
-#: What a step's function may raise, but must not do to the worker: end it, a generator or a task.
-UNWELCOME = (SystemExit, GeneratorExit, asyncio.CancelledError)
-
-
-def refused(effect: Call, error: BaseException) -> RuntimeError:
-    """One of `UNWELCOME` as the failure of an attempt."""
-    if isinstance(error, SystemExit):
-        return RuntimeError(f'step "{effect.name}" called sys.exit({error.code!r})')
-    return RuntimeError(f'step "{effect.name}" raised {type(error).__name__}')
-
-
-def exited(effect: Body, error: SystemExit) -> RuntimeError:
-    """A body that ends the process, as an error of the workflow's: the worker has other runs to pass."""
-    name = getattr(effect.function, "__qualname__", repr(effect.function))
-    return RuntimeError(f"{name} called sys.exit({error.code!r}): raise an error to fail the run, or return")
-
-
 def call_step(effect: Call, host: Host) -> Any:
     """Call a step's function in this thread, an async one with an event loop of its own."""
     with host.calling(effect), host.calling_here(effect), running_step(effect.info):
         value = _called(effect, host)
         if inspect.isawaitable(value):
-            value = async_to_sync(within_timeout)(effect, value)
+            value = async_to_sync(within_timeout)(effect, value, host)
         return value
 
 
@@ -204,14 +195,15 @@ def call_unawaited(effect: Call, host: Host) -> Any:
 
 def _called(effect: Call, host: Host) -> Any:
     try:
-        return call_with_timeout(lambda: effect.function(*effect.args), effect.timeout)
+        return call_with_timeout(lambda: call_readably(effect.function, *effect.args), effect.timeout)
     except TimedOut:
         host.interrupted()
         raise StepTimeoutError(effect.name, effect.timeout) from None
-    except UNWELCOME as error:
-        if isinstance(error, SystemExit) and host.is_evicted():
+    except BaseException as error:
+        failure = step_failure(effect, error, host)
+        if failure is None:
             raise
-        raise refused(effect, error) from error
+        raise failure from error
 
 
 def call_atomically(effect: Call, host: Host) -> Any:
@@ -221,7 +213,9 @@ def call_atomically(effect: Call, host: Host) -> Any:
 
         def call() -> None:
             nonlocal value
-            until_committed.enter_context(running_step(effect.info))  # what it wants to happen on commit is the step's
+            until_committed.enter_context(
+                running_step(effect.info, is_a_call=False)
+            )  # what it wants to happen on commit is the step's
             value = call_step(effect, host)
 
         def record() -> None:
@@ -232,11 +226,11 @@ def call_atomically(effect: Call, host: Host) -> Any:
     return value
 
 
-async def within_timeout(effect: Call, awaitable: Awaitable[Any]) -> Any:
+async def within_timeout(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
     """Await what a step's function returned, and cancel it at the timeout. Raises StepTimeoutError."""
     try:
         async with asyncio.timeout(effect.timeout if effect.timeout > 0 else None) as limit:
-            return await _unless_unwelcome(effect, awaitable)
+            return await _readably(effect, awaitable, host)
     except TimeoutError:
         if not limit.expired():
             raise
@@ -247,14 +241,21 @@ async def within_timeout(effect: Call, awaitable: Awaitable[Any]) -> Any:
         raise
 
 
-async def _unless_unwelcome(effect: Call, awaitable: Awaitable[Any]) -> Any:
+async def _readably(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
     try:
         return await awaitable
-    except UNWELCOME as error:
+    except BaseException as error:
         task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        if type(error) is asyncio.CancelledError and task is not None and task.cancelling():
             raise  # it is this task that is cancelled
-        raise refused(effect, error) from error
+        if not is_readable(error):
+            kind, failure = kind_of(error), None
+        else:
+            failure = step_failure(effect, error, host)
+            if failure is None:
+                raise
+            raise failure from error
+    raise RuntimeError(f'step "{effect.name}" raised {kind}, whose attributes cannot be read')
 
 
 _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
