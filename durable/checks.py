@@ -188,6 +188,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "POLL_INTERVAL": _POSITIVE,
     "MAX_BRANCH_THREADS": _COUNT,
     "MAX_CRASHES": _COUNT,
+    "HARD_TIMEOUT": _DURATION,
     "DIVERGENCE_GRACE": _DURATION,
     "MISTAKES": (_are_error_classes, "a list of classes of exceptions, or of their dotted paths"),
     "STEP_TIMEOUT": (_is_timeout, 'seconds from 0 on, a timedelta, text such as "10 minutes", or None for no limit'),

@@ -37,6 +37,8 @@ class Values:
     - `POLL_INTERVAL`: without Redis, how often each `durable_worker` asks the database for due runs.
     - `MAX_BRANCH_THREADS`: threads of one pass for the branches of joins and races, nested ones included.
     - `MAX_CRASHES`: a run that crashes this many workers in a row without progress fails.
+    - `HARD_TIMEOUT`: how long after its timeout a step may go on that does not let itself be interrupted; then its worker
+      process ends, which counts as a crash of that attempt. 0: for ever.
     - `DIVERGENCE_GRACE`: how long a run whose history does not fit the code, or whose code has a mistake, is tried again
       before it stops.
     - `MISTAKES`: the classes of errors, or their dotted paths, that are mistakes in a workflow's code when they come out of
@@ -76,6 +78,7 @@ class Values:
     POLL_INTERVAL: float = 0.5
     MAX_BRANCH_THREADS: int = 8
     MAX_CRASHES: int = 5
+    HARD_TIMEOUT: float = 60.0
     DIVERGENCE_GRACE: float = 600.0
     MISTAKES: Sequence[type[Exception] | str] = MISTAKES
     STEP_TIMEOUT: float = 600.0
@@ -98,6 +101,7 @@ DURATIONS = frozenset(
     {
         "SHORT_SLEEP",
         "LEASE",
+        "HARD_TIMEOUT",
         "SWEEP_INTERVAL",
         "POLL_INTERVAL",
         "DIVERGENCE_GRACE",

@@ -60,8 +60,8 @@ class _Shared(Generic[D]):
         return self._scope.random
 
     def is_evicted(self) -> bool:
-        """Whether the pass has to end; the next operation will end it."""
-        return self._scope.environment.is_evicted()
+        """Whether the pass has to end, or an operator has asked to pause or cancel: the next operation will end it."""
+        return self._scope.journal.is_evicted()
 
     def now(self) -> datetime:
         """The moment of the newest record that this code has seen: the same in each pass. Aware, UTC."""

@@ -74,6 +74,8 @@ class Eviction:
         self.reason = ""
         self.lease_ends_at = math.inf
         self.is_changing_fence = False
+        #: What an operator has asked of the run meanwhile, as far as somebody has looked.
+        self.asked = ""
 
     @property
     def requested(self) -> bool:
@@ -199,6 +201,9 @@ class _Pass:
 
     def is_evicted(self) -> bool:
         return self.eviction.requested
+
+    def is_asked(self) -> bool:
+        return bool(self.eviction.asked)
 
     def new_id(self) -> str:
         return new_id()
@@ -391,7 +396,7 @@ class _Pass:
     def _after(self, committed: Committed | None) -> None:
         if committed is None:
             return
-        self.journal.request = committed.request
+        self.journal.request = self.eviction.asked = committed.request
         if committed.ring:
             self.ring(committed.ring)
 

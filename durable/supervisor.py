@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,7 +27,9 @@ from rq.worker import BaseWorker
 
 from durable import bell, moments, redis_client
 from durable.conf import conf
+from durable.core.current import running_steps
 from durable.core.entries import RunRecord
+from durable.overruns import Overruns, Steps
 from durable.passes import LEASE_LOST
 from durable.process import SESSION_TROUBLE, close_connections, close_stale_connections
 from durable.stopping import Stop
@@ -38,6 +40,7 @@ __all__ = ["Evictable", "Supervisor"]
 logger = logging.getLogger("durable.worker")
 
 PATIENCE = 1.0  # seconds that claimed runs wait behind a pass before other workers get them
+LONG = 1.0  # seconds from which on a step is told of an operator's request while it runs; also between two looks
 TICK = 0.5  # seconds between two looks, at whether RQ's worker was told to stop for example
 BEAT = 30.0  # seconds between two signs of life for RQ
 RETRY = 1.0  # seconds until the next try while the database is away
@@ -57,6 +60,7 @@ class Evictable(Protocol):
 
     lease_ends_at: float
     is_changing_fence: bool
+    asked: str
 
     def request(self, reason: str) -> None:
         """End the pass at its next operation."""
@@ -104,6 +108,8 @@ class Supervisor:
         self._returning: list[RunRecord] = []
         self._try_again_at = 0.0
         self._beaten_at = time.monotonic()
+        self._asked_at = -math.inf
+        self._overruns = Overruns(stop.request)
         self._calls: SimpleQueue[str] = SimpleQueue()
         self._ended: Future[None] | None = None
 
@@ -206,6 +212,7 @@ class Supervisor:
                 self._returning += self.waiting()
             self._hand_back()
             self._renew()
+            self._ask_for(running_steps())
             self._beat()
             if not self._held:
                 close_stale_connections(thoroughly=True)
@@ -220,6 +227,7 @@ class Supervisor:
             self._try_again_at = time.monotonic() + RETRY
             if _log_this("tick"):
                 logger.exception("the supervisor failed, trying again")
+        self._overruns.look(running_steps(), self._begun, self._expire)
 
     def _evict(self, reason: str) -> None:
         with self._lock:
@@ -263,7 +271,37 @@ class Supervisor:
                 elif each.is_lost_without(fence):
                     lost.append(each)
         _log_this.again("database")
+        self._note_requests(kept, kept)
         self._lose(lost)
+
+    def _begun(self) -> set[str]:
+        """The runs whose passes are under way."""
+        with self._lock:
+            return {run_id for run_id, each in self._held.items() if each.eviction is not None}
+
+    def _expire(self, run_ids: set[str]) -> None:
+        """Have the leases of runs run out now: whoever claims them counts a crash."""
+        with self._lock:
+            pairs = [(run_id, each.fence) for run_id, each in self._held.items() if run_id in run_ids]
+        self._store.renew(pairs, moments.now())
+
+    def _ask_for(self, steps: Steps) -> None:
+        """Tell steps that have run for long what operators have asked of their runs meanwhile; short ones cost nothing."""
+        now = time.monotonic()
+        if now < max(self._asked_at + LONG, self._try_again_at):
+            return
+        long = {step.run_id for step, since in steps if now - since >= LONG} & self._begun()
+        if not long:
+            return
+        self._asked_at = now
+        self._note_requests(self._store.requests(sorted(long)), long)
+
+    def _note_requests(self, requests: Mapping[str, str], run_ids: Iterable[str]) -> None:
+        with self._lock:
+            evictions = [(run_id, self._held[run_id].eviction) for run_id in run_ids if run_id in self._held]
+        for run_id, eviction in evictions:
+            if eviction is not None:
+                eviction.asked = requests.get(run_id, "")
 
     def _give_up_expired(self) -> None:
         """Without a renewal in time any worker may have taken the runs by now."""

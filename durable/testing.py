@@ -216,8 +216,9 @@ class Harness(AsyncTwins):
 
     def _pass(self, claimed: RunRecord) -> None:
         try:
+            eviction = _Eviction(self._store, claimed.id)
             with muted() if self._quiet else nullcontext():
-                execute_pass(claimed, store=self._store, eviction=Eviction(), at=self._backend)
+                execute_pass(claimed, store=self._store, eviction=eviction, at=self._backend)
         except SimulatedCrash:
             self._store.expire_lease(claimed.id, self._now)
             raise
@@ -368,6 +369,24 @@ def _savepoint(alias: str) -> Iterator[None]:
 
 def _id(run: str | Handle) -> str:
     return run.id if isinstance(run, Handle) else run
+
+
+class _Eviction(Eviction):
+    """What code in the harness is told: it looks by itself, where a worker's supervisor does."""
+
+    def __init__(self, store: RehearsalStore, run_id: str) -> None:
+        super().__init__()
+        self._store = store
+        self._run_id = run_id
+
+    @property
+    def asked(self) -> str:
+        """What has been asked of the run."""
+        return self._store.requests([self._run_id]).get(self._run_id, "")
+
+    @asked.setter
+    def asked(self, _request: str) -> None:
+        pass
 
 
 class _CrashingStore(RehearsalStore):

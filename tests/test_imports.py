@@ -55,6 +55,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "slots",
             "passes",
             "forks",
+            "overruns",
             "transactions",
             "recommit",
             "jobs",

@@ -29,6 +29,8 @@ class StepInfo:
     attempt: int
     is_evicted: Callable[[], bool] = field(repr=False)
     _purpose: str = field(default="step", repr=False)
+    #: In seconds; 0 for none.
+    timeout: float = field(default=0.0, repr=False)
 
     @property
     def run_id(self) -> str:

@@ -61,6 +61,9 @@ class Environment(Protocol):
     def is_evicted(self) -> bool:
         """Whether the pass has to end: the worker stops or the lease is lost."""
 
+    def is_asked(self) -> bool:
+        """Whether an operator has asked for a pause or a cancel meanwhile, as far as is known without a commit."""
+
     def is_in_transaction(self) -> bool:
         """Whether the calling code has a transaction open that could take back what is committed now."""
 
@@ -152,6 +155,10 @@ class Journal:
                 node.unvisited += 1
             node = child
         return node
+
+    def is_evicted(self) -> bool:
+        """What the run's code is told: whether the pass has to end, or an operator has asked for a pause or a cancel."""
+        return bool(self.request) or self.environment.is_evicted() or self.environment.is_asked()
 
     # -- entries
 

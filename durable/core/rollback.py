@@ -95,12 +95,12 @@ def _handler_call(journal: Journal, entry: Entry) -> Call:
     def handle() -> Any:
         handler = resolve_name(policy["handler"])
         args = environment.decode(entry.arguments) or ()
-        context = RollbackContext(journal.run.id, entry.location, tuple(args), environment.is_evicted)
+        context = RollbackContext(journal.run.id, entry.location, tuple(args), journal.is_evicted)
         return handler(context, environment.decode(entry.output))
 
     name = f"rollback of {entry.location}"
     attempt = policy.get("attempts", 0) + 1
-    info = StepInfo(journal.run, entry.location, attempt, environment.is_evicted, "rollback")
+    info = StepInfo(journal.run, entry.location, attempt, journal.is_evicted, "rollback", policy["timeout"])
     return Call(handle, (), name, policy["timeout"], info, is_rollback=True)
 
 

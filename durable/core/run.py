@@ -87,6 +87,8 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
         if journal.environment.is_in_transaction():
             raise OpenTransactionError("the end of the workflow")
     except Park as park:
+        if journal.request != Request.NONE:
+            return (yield from _honour(journal, journal.request))
         return (yield from _park(journal, park))
     except Evicted as eviction:
         if eviction.request != Request.NONE:
@@ -101,9 +103,15 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     except RollbackFailed as failed:
         return (yield from _stop_at_handler(journal, failed))
     except Exception as error:
+        if journal.request != Request.NONE:  # before the code came to its end, however it did
+            return (yield from _honour(journal, journal.request))
         if is_mistake(error, journal.environment.mistakes):
             return (yield from _mistaken(journal, error, policy))
         return (yield from _fail(journal, error, may_compensate=True))
+    if journal.request != Request.NONE:
+        return (yield from _honour(journal, journal.request))
+    if journal.environment.is_asked():
+        return (yield from _hand_over(journal))
     try:
         return (yield from _complete(journal, output))
     except OpenTransactionError as error:
@@ -156,9 +164,10 @@ def _park(journal: Journal, park: Park, state: str = RunState.SLEEPING, summary:
 def _hand_over(journal: Journal) -> Operation:
     """The pass was evicted: the run is due again, for another worker."""
     now = journal.environment.now()
+    is_asked = journal.environment.is_asked()
+    summary = "to be stopped as an operator has asked" if is_asked else "handed over by a worker that stops"
     # the code fitted as far as it came: what another makes of it has a grace period of its own
-    patch = _released(RunState.PENDING, wake_at=now, summary="handed over by a worker that stops", diverged_at=None)
-    yield Save(patch)
+    yield Save(_released(RunState.PENDING, wake_at=now, summary=summary, diverged_at=None))
     _tell(journal, RunState.PENDING)
     return PassOutcome(state=RunState.PENDING, wake_at=now, due_now=True)
 

@@ -150,10 +150,10 @@ class Scope:
             raise self.journal.poison
         if self.branch is not None and self.branch.is_cancelled():
             raise BranchCancelled
-        if self.environment.is_evicted():
-            raise Evicted
         if self.journal.request != Request.NONE:
             raise Evicted(self.journal.request)
+        if self.environment.is_evicted() or self.environment.is_asked():  # the next pass knows what was asked for
+            raise Evicted
 
     def meet(self, kind: Kind, name: str) -> Node:
         """The place of the operation `name`: recorded with its entry, or new and without one.

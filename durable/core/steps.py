@@ -209,12 +209,19 @@ class _Attempt:
 
     def _call(self, function: Callable[..., Any]) -> Operation:
         record = self._record if self.options.atomic else None
-        info = StepInfo(self.journal.run, self.entry.location, self.entry.attempts, self.environment.is_evicted)
+        timeout = self.options.timeout_or(self.environment.step_timeout)
+        info = StepInfo(
+            self.journal.run,
+            self.entry.location,
+            self.entry.attempts,
+            self.journal.is_evicted,
+            timeout=timeout,
+        )
         value = yield Call(
             function,
             self.args,
             self.name,
-            self.options.timeout_or(self.environment.step_timeout),
+            timeout,
             info,
             record,
             is_concurrent=self.scope.is_concurrent,

@@ -167,6 +167,9 @@ class Store(Protocol):
         """Prolong the leases whose fences still hold: run id to pending request. Missing ids were lost, or handed back:
         a run without a lease gets none."""
 
+    def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """What operators have asked of those of the runs that are to be paused or cancelled: run id to request; one query."""
+
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         """Hand back runs that were claimed and not begun: no lease, due now, `pending` again if they were `running`.
 

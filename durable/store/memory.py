@@ -325,6 +325,12 @@ class MemoryStore:
                 self._runs[run.id] = replace(run, lease_expires_at=lease_until)
             return {run.id: run.request for run in kept}
 
+    def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
+        with self._lock:
+            return {
+                each: self._runs[each].request for each in run_ids if each in self._runs and self._runs[each].request
+            }
+
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         with self._lock:
             for run in self._held(held):

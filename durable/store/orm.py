@@ -349,6 +349,9 @@ class OrmStore:
             self._runs.with_ids([run.id for run in runs]).prolong(lease_until)
             return {run.id: run.request for run in runs}
 
+    def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
+        return dict(self._runs.with_ids(run_ids).exclude(request="").values_list("id", "request"))
+
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         with transaction.atomic(using=self.alias):
             self._runs.with_ids([run.id for run in self._held(held)]).hand_back(now)

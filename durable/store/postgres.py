@@ -328,6 +328,10 @@ class PostgresStore:
         rows = self._rows(statements.RENEW, {**_holding(held), "lease_until": lease_until})
         return {unpack(run_id): request for run_id, request in rows}
 
+    def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
+        rows = self._rows(statements.REQUESTS, {"runs": [pack(each) for each in run_ids]})
+        return {unpack(run_id): request for run_id, request in rows}
+
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         if held:
             self._rows(statements.RELEASE, {**_holding(held), "now": now})

@@ -31,6 +31,7 @@ __all__ = [
     "NEXT_DEADLINE",
     "RELEASE",
     "RENEW",
+    "REQUESTS",
     "SEND_MANY",
     "SENT_BEFORE",
     "inbox",
@@ -76,6 +77,9 @@ _LEASED = f"""leased AS MATERIALIZED (
 RENEW: Final = f"""WITH {_LEASED}
 UPDATE {RUN.table} AS r SET lease_expires_at = %(lease_until)s FROM leased WHERE r.id = leased.id
 RETURNING r.id, r.request"""
+
+#: Parameters: runs.
+REQUESTS: Final = f"SELECT id, request FROM {RUN.table} WHERE id = ANY(%(runs)s) AND request <> ''"
 
 #: Parameters: runs, fences, now.
 RELEASE: Final = f"""WITH {_LEASED}

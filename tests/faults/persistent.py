@@ -5,4 +5,4 @@ from tests.faults.settings import DATABASES as BASE_DATABASES
 from tests.faults.settings import DURABLE as BASE_DURABLE
 
 DATABASES = {"default": {**BASE_DATABASES["default"], "CONN_MAX_AGE": None}}
-DURABLE = {**BASE_DURABLE}
+DURABLE = {**BASE_DURABLE, "HARD_TIMEOUT": 1.0}

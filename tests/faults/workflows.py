@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from durable import AsyncContext, Break, Context, Continue, get_run, workflow
 from project.shop.models import Mail
 
 __all__ = [
+    "OVERRUNS",
     "POLLUTIONS",
     "allowed",
     "apolluted",
@@ -26,6 +29,8 @@ __all__ = [
     "forked_step",
     "haunted",
     "in_branches",
+    "overrunning",
+    "patient",
     "plain",
     "polluted",
     "pooled",
@@ -240,3 +245,46 @@ def forked_body(ctx: Context, way: str) -> list[Any]:
     who, status = _fork(way)
     ctx.step("after", post, f"{ctx.run_id} {os.getpid()}")
     return [who, status]
+
+
+# -- steps that outlast what stops them
+
+
+def _swallow() -> None:
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:  # as code does that wants to go on whatever happens
+            continue
+
+
+def _disarm() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    time.sleep(600)
+
+
+async def _aswallow() -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except BaseException:
+            continue
+
+
+OVERRUNS: dict[str, Callable[[], Any]] = {"swallow": _swallow, "disarm": _disarm, "aswallow": _aswallow}
+
+
+@workflow(name="faults.overrunning")
+def overrunning(ctx: Context, way: str) -> str:
+    """A step that goes on after its timeout, each time."""
+    result = ctx.try_step(f"overrun by {way}", OVERRUNS[way], timeout=0.5, max_retries=0, retry_on_timeout=True)
+    assert result.failure is not None
+    return f"{result.failure.kind}: {result.failure.error}"
+
+
+@workflow(name="faults.patient")
+def patient(ctx: Context) -> int:
+    """Long steps, to be beside others."""
+    for number in range(8):
+        ctx.step(f"wait {number}", time.sleep, 0.25)
+    return 8

@@ -1,0 +1,37 @@
+"""A step that does not let itself be interrupted costs its worker process, and nobody else's run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from durable.models import Run
+from tests.e2e.workers import Workers
+from tests.faults.test_sessions import wait_until_ended
+from tests.faults.workflows import overrunning, patient
+
+
+@pytest.mark.postgres
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("concurrency", ["1", "4"])
+def test_a_step_that_swallows_its_interruption_costs_its_process(
+    child_environment: dict[str, str], tmp_path: Path, concurrency: str
+) -> None:
+    ways = ["aswallow"] if concurrency == "4" else ["swallow", "disarm"]
+    bad = [overrunning.start(way) for way in ways]
+    good = [patient.start() for _ in range(3)]
+    log = tmp_path / "worker.log"
+    options = ["--concurrency", concurrency]
+    with Workers(1, child_environment, log, settings="tests.faults.persistent", options=options):
+        wait_until_ended(log)
+    said = log.read_text(errors="replace")
+    assert [each.output for each in good] == [8, 8, 8], said
+    assert set(Run.objects.filter(pk__in=[each.id for each in good]).values_list("crashes", flat=True)) == {0}
+    for way, handle in zip(ways, bad, strict=True):
+        assert handle.state == "completed", (handle.error, said)
+        assert handle.output.startswith("exhausted: WorkerDied"), said
+        assert f'step "overrun by {way}" of run {handle.id}' in said
+    assert "status 70; starting again" in said
