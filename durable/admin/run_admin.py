@@ -60,6 +60,7 @@ class RunAdmin(_ModelAdmin):
             ("", list_page.show, "changelist"),
             ("overview/", overview.show, "overview"),
             ("<str:key>/change/", run_page.show, "change"),
+            ("<str:key>/", run_page.lead, "lead"),  # Django's admin leads from there as well
             ("<str:key>/live/", run_page.live, "live"),
             ("<str:key>/step/", step_page.show, "step"),
             ("<str:key>/export/", run_page.export, "export"),

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
 from durable.admin import access, drawing, pages
 from durable.admin.commands import command
+from durable.admin.keys import as_id
 from durable.admin.streaming import streamed
 from durable.admin.verbs import VERBS
 from durable.audit import PERMISSIONS
@@ -43,7 +44,7 @@ from durable.operations.common import BULK
 if TYPE_CHECKING:
     from durable.admin.run_admin import RunAdmin
 
-__all__ = ["Button", "MessageRow", "export", "live", "show"]
+__all__ = ["Button", "MessageRow", "export", "lead", "live", "show"]
 
 _MOST_RELATED = 20
 _MOST_MESSAGES = 30
@@ -71,6 +72,11 @@ class MessageRow:
     receiver: str
     body: str
     response: str
+
+
+def lead(admin: RunAdmin, _request: HttpRequest, key: str) -> HttpResponse:
+    """To the run's page, from the address without a word behind the id."""
+    return HttpResponseRedirect(admin.url("change", as_id(key)))
 
 
 def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:

@@ -44,7 +44,7 @@ def _configure_show(parser: ArgumentParser) -> None:
     parser.add_argument("-p", "--payloads", action="store_true", help="with input, output and traceback")
     parser.add_argument("--failed", action="store_true", help="of the history only what failed, was retried or is open")
     parser.add_argument(
-        "--start", type=int, metavar="N", help="show the history from this position on (default: what the run is at)"
+        "--start", type=int, metavar="N", help="show the history from this position on (default: its end)"
     )
     parser.add_argument("-f", "--follow", action="store_true", help="then tell what happens, until the run has ended")
     parser.add_argument(
@@ -60,7 +60,7 @@ def _configure_show(parser: ArgumentParser) -> None:
 def _show(options: Namespace, output: Output) -> int:
     with reading():
         run, now = found_run(options.id), timezone.now()
-        page = history_tree(run.id, start=options.start, only_failed=options.failed)
+        page = history_tree(run.id, start=options.start, only_failed=options.failed, at_end=True)
         if output.format == "json":
             output.json(_shown_data(run, page, now, with_payloads=options.payloads))
         else:
@@ -131,7 +131,12 @@ def _print_history(output: Output, run: Run, page: TreePage) -> None:
     output.table(["LOCATION", "KIND", "STATUS", "ATTEMPTS", "NOTE"], rows)
     end = page.start + len(page.nodes)
     if end < page.total or page.start:
-        output.say(f"Positions {page.start} to {end - 1} of {page.total}: --start shows others.")
+        others = []
+        if page.previous_start is not None:
+            others.append(f"what is before: {command('show', run.id)} --start {page.previous_start}")
+        if page.next_start is not None:
+            others.append(f"what follows: {command('show', run.id)} --start {page.next_start}")
+        output.say(f"Positions {page.start} to {end - 1} of {page.total}; {'; '.join(others)}")
     if page.is_cut:
         output.say("The history is longer than what is shown: durable export has more.")
 

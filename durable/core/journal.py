@@ -89,6 +89,10 @@ class Node:
         """The recorded place `segment` within this one."""
         return self.children.get(segment) if self.children else None
 
+    def began(self) -> int:
+        """The ordinal of the first record at this place or below it."""
+        return min((each.entry.ordinal for each in (self, *self.walk()) if each.entry is not None), default=0)
+
     def walk(self) -> Iterator[Node]:
         """The places below this one."""
         for node in (self.children or {}).values():

@@ -239,9 +239,10 @@ class Scope:
         return []
 
     def left_over(self) -> list[str]:
-        """The locations of this scope's own recorded entries that its code has not come to."""
+        """The locations of this scope's own recorded entries that its code has not come to, in the order of the records."""
         children = self.node.children or {}
-        return [node.location for segment, node in children.items() if segment not in self._used]
+        left = [node for segment, node in children.items() if segment not in self._used]
+        return [node.location for node in sorted(left, key=Node.began)]
 
     def run(self, function: Callable[..., Any], *args: Any) -> Operation:
         """Run the scope's code to its end; its value. What stands at its end stands, whatever the code made of it."""

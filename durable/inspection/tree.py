@@ -105,10 +105,13 @@ class TreePage:
         return self.end if self.end < self.total else None
 
 
-def history_tree(run_id: str, *, start: int | None = None, size: int = PAGE, only_failed: bool = False) -> TreePage:
+def history_tree(
+    run_id: str, *, start: int | None = None, size: int = PAGE, only_failed: bool = False, at_end: bool = False
+) -> TreePage:
     """`size` nodes from the position `start` on; without it, the page of what the run is at, or the first.
 
-    With `only_failed`: only what has failed attempts or is not completed, with the scopes around it. Two statements.
+    With `at_end`, and without `start`: the last nodes, or those from what the run is at on if that is further back. With
+    `only_failed`: only what has failed attempts or is not completed, with the scopes around it. Two statements.
     """
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
     columns = ("id", "location", "kind", "metadata__status", "metadata__attempts")
@@ -121,7 +124,8 @@ def history_tree(run_id: str, *, start: int | None = None, size: int = PAGE, onl
     for position, node in enumerate(nodes):
         node.position = position
     if start is None:
-        start = _place_of_interest(nodes) // size * size
+        start, last = _place_of_interest(nodes), len(nodes) - size
+        start = (min(start, last) if start else last) if at_end else start // size * size
     start = min(max(0, start), max(0, len(nodes) - 1))
     page = nodes[start : start + size]
     shown = {id(node) for node in page}
@@ -240,7 +244,7 @@ def _fill(page: Sequence[Node], known: Mapping[str, Node]) -> None:
 def _tell_loop(node: Node, data: dict[str, Any]) -> None:
     iteration, pruned = data.get("iteration", 0), data.get("pruned", 0)
     if node.status == Status.COMPLETED:
-        node.note = f"{iteration + 1:,} iterations"
+        node.note = f"{iteration + 1:,} iteration{'s' if iteration else ''}"
     else:
         node.note = f"in iteration {iteration:,}"
     if pruned:

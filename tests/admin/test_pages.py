@@ -122,6 +122,17 @@ def test_hostile_text_is_shown_as_text(failed: Run, operator: Client) -> None:
         assert "&lt;script&gt;" in body or name in {"changelist", "send", "replay", "act"}
 
 
+@pytest.mark.parametrize("run_id", ["run", "ä b?c=d&e#f_g%h'\"<i>", "overview"])
+def test_an_address_without_a_page_leads_to_the_run(operator: Client, log_in: LogIn, run_id: str) -> None:
+    page = url("change", run_id)
+    found = operator.get(page.removesuffix("change/"))
+    if run_id == "overview":
+        assert found.status_code == 200  # the overview itself
+        return
+    assert (found.status_code, found.headers["Location"]) == (302, page)
+    assert log_in(name="eve").get(page.removesuffix("change/")).status_code == 403
+
+
 def test_an_id_of_odd_characters_has_pages(stage: Stage, operator: Client) -> None:
     odd = "ä b?c=d&e#f_g%h'\"<i>"
     stage.start(flows.quick, id=odd)

@@ -78,7 +78,7 @@ class TestPages:
         page, peak = peak_of(lambda: history_tree("large"))
         assert len(page.nodes) > NUMBER
         assert peak < 4 * BATCH_BYTES < 2 * NUMBER * LARGE
-        assert {node.note for node in page.nodes if node.kind == "loop"} == {"1 iterations"}
+        assert {node.note for node in page.nodes if node.kind == "loop"} == {"1 iteration"}
 
     def test_an_entry_that_is_larger_than_a_page(self, large: Run, operator: Client) -> None:
         branches = {f"b{number}": branch() for number in range(PAGE_BYTES // LARGE + 1)}

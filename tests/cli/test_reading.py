@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.conf import settings
@@ -13,6 +14,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable.cli import listing
+from durable.inspection import history_tree
 from durable.models import Run
 from tests.cli.conftest import Shell, Stage
 from tests.cli.workflows import HOSTILE, approving, echo, failing, napping, racing, steps
@@ -128,6 +130,17 @@ class TestShow:
         done = shell("show", "one", "--start", "1", "-o", "json")
         assert [entry["location"] for entry in done.json["history"]] == ["b", "c"]
         assert (done.json["history_start"], done.json["history_total"]) == (1, 3)
+
+    def test_of_a_long_history_the_end_is_shown_and_how_to_see_the_rest(
+        self, shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("durable.inspection.tree.PAGE", 2)
+        monkeypatch.setattr("durable.cli.showing.history_tree", partial(history_tree, size=2))
+        stage.start(steps, id="one")
+        done = shell("show", "one")
+        assert "Positions 1 to 2 of 3; what is before: python manage.py durable show one --start 0" in done.err
+        before = shell("show", "one", "--start", "0")
+        assert "Positions 0 to 1 of 3; what follows: python manage.py durable show one --start 2" in before.err
 
     def test_a_run_that_there_is_not(self, shell: Shell) -> None:
         for subcommand in ("show", "why", "export", "result"):

@@ -304,6 +304,30 @@ def test_9_an_entry_that_the_code_does_not_visit_is_noticed_at_the_root(h: Harne
     assert 'the code ended, but the history goes on with "b", "rest"' in error.message
 
 
+def test_what_the_code_does_not_visit_is_listed_in_the_order_of_the_records(h: Harness, flavour: Flavour) -> None:
+    is_old = [True]
+
+    async def ship(ctx: Any) -> Any:
+        if not is_old:
+            return await ctx.step("new", int)
+        await ctx.step("z", int)
+
+        async def block(c: Any) -> None:
+            await c.step("y", int)
+
+        await ctx.try_block("m", block)
+        await ctx.step("b", int)
+        await ctx.sleep("a", 60)
+        return None
+
+    run = h.start(flavour(ship))
+    h.run(run)
+    is_old.clear()
+    error = h.run(run).error
+    assert error is not None
+    assert 'but the history goes on with "z", "m", "b"' in error.message
+
+
 def test_10_a_bad_deploy_does_not_compensate(h: Harness, flavour: Flavour) -> None:
     """Fault 10: divergence counted as a failure of the run, so every run in flight was compensated."""
     names = ["rest"]

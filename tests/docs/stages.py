@@ -160,6 +160,7 @@ def _moment(moment: datetime | None) -> datetime:
 
 STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]]]] = {
     "README.md": _shop,
+    "docs/admin.md": _models,
     "docs/cli.md": _failed,
     "docs/guides/deploying.md": _in_one_harness,
     "docs/guides/security.md": _with_key,
