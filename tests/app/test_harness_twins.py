@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
+from django.db import connections
 from django.test import TestCase, TransactionTestCase
 
 from durable import AsyncContext, Context, MessageTimeoutError
@@ -86,9 +88,11 @@ async def crashes_an_order(order: Callable[..., Any]) -> None:
 class TestInPytest:
     async def test_each_method_that_passes_runs_has_a_twin(self, order: Callable[..., Any]) -> None:
         await passes_an_order(order)
+        await sync_to_async(connections.close_all)()  # that of the test's own queries
 
     async def test_crashes(self, order: Callable[..., Any]) -> None:
         await crashes_an_order(order)
+        await sync_to_async(connections.close_all)()
 
 
 class InDjangosTestCase(TestCase):
