@@ -18,8 +18,9 @@ class DurableConfig(AppConfig):
 
     def ready(self) -> None:
         """Import every app's `workflows` module, then the checks; count and trace where that is asked for."""
-        from durable import metrics, silence, tracing
+        from durable import logs, metrics, silence, tracing
 
+        logs.guard()
         silence.note_settings()
         self.autodiscover()
         # checks registers them; process notes which process this is, before a worker forks.

@@ -8,20 +8,17 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any, Final, Literal, Protocol
 
+from durable.core.printable import safe
+
 __all__ = ["FORMATS", "Cell", "Format", "Output", "Stream", "safe"]
 
 Format = Literal["table", "json", "ids"]
 FORMATS: Final[tuple[Format, ...]] = ("table", "json", "ids")
-
-#: Categories of characters that a terminal may obey, or that hide what is written: controls, formats (which turn the
-#: direction of text), surrogates, private and unassigned ones, and line and paragraph separators.
-_UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 SENTENCE: Final = 30  # columns that a sentence wants beside the rest of its row, or it is told below
 
@@ -52,18 +49,6 @@ class Stream(Protocol):
 
     def isatty(self) -> bool:
         """Whether a person reads it."""
-
-
-def safe(text: object, *, lines: bool = False) -> str:
-    """`text` with what a terminal would obey written as escapes; with `lines`, its line breaks and tabs stay."""
-    kept = "\n\t" if lines else ""
-    return "".join(
-        each if each in kept or unicodedata.category(each) not in _UNSAFE else _escaped(each) for each in str(text)
-    )
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
