@@ -16,6 +16,7 @@ E009    `RETENTION` says something that is no time, state or workflow
 E010    the redaction hook cannot be imported or called
 E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS or (`durable.database_checks`) as the
         server gives it
+E012    a workflow lists as a mistake what is no class of an exception
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
 E021    the tasks backend names a queue that RQ lacks (likewise)
 W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
@@ -388,6 +389,19 @@ def check_workflows(**_: object) -> list[CheckMessage]:
         )
         for clash in registry.clashes()
     ]
+
+
+@register(TAG)
+def check_mistakes(**_: object) -> list[CheckMessage]:
+    """The classes of errors that workflows list as mistakes can be imported."""
+    found: list[CheckMessage] = []
+    for definition in registry.all():
+        try:
+            error_classes(definition.mistakes or ())
+        except ImproperlyConfigured as error:
+            hint = "Give classes of exceptions, or their dotted paths: @workflow(mistakes=(KeyError,))."
+            found.append(Error(f"{registry.where(definition)}: {error}.", hint=hint, id="durable.E012"))
+    return found
 
 
 @register(TAG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -11,20 +12,31 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from durable.conf import conf
+from durable.core.mistakes import MISTAKES
 
 if TYPE_CHECKING:
     from durable.registry import WorkflowDefinition
 
 __all__ = ["Mistakes", "check_mistakes", "error_classes", "mistakes_of"]
 
+logger = logging.getLogger("durable")
+
 #: Exception classes, or the dotted paths of such.
 Mistakes = Iterable[type[Exception] | str]
 
 
 def mistakes_of(definition: WorkflowDefinition | None) -> tuple[type[Exception], ...]:
-    """The classes that count for runs of this workflow. Raises ImproperlyConfigured for a path that leads to none."""
+    """The classes that count for runs of this workflow.
+
+    Where a check would refuse what is given, the default counts: a worker has other runs to pass, and in doubt nothing is
+    undone.
+    """
     given = None if definition is None else definition.mistakes
-    return error_classes(tuple(conf.MISTAKES) if given is None else given)
+    try:
+        return error_classes(tuple(conf.MISTAKES) if given is None else given)
+    except (ImproperlyConfigured, TypeError) as error:
+        logger.error("the default list of mistakes is in force: %s", error)
+        return MISTAKES
 
 
 @lru_cache(maxsize=256)
@@ -52,9 +64,11 @@ def _error_class(each: Any) -> type[Exception]:
         try:
             found = import_string(each) if "." in each else getattr(builtins, each, None)
         except ImportError as error:
-            raise ImproperlyConfigured(f"MISTAKES names {each!r}, which cannot be imported: {error}") from error
+            raise ImproperlyConfigured(
+                f"the list of mistakes names {each!r}, which cannot be imported: {error}"
+            ) from error
     if not _is_error_class(found):
-        raise ImproperlyConfigured(f"MISTAKES lists {each!r}, which is no class of an exception")
+        raise ImproperlyConfigured(f"the list of mistakes has {each!r}, which is no class of an exception")
     return found  # type: ignore[no-any-return]  # found by name, and looked at
 
 

@@ -43,8 +43,10 @@ def is_mistake(error: Exception, mistakes: Collection[type[Exception]]) -> bool:
     """Whether an error that left workflow code is one of the classes `mistakes`, or durable's refusal of a call.
 
     CriticalError and RollbackError, whose subclasses may be of such a class too, are raised to fail the run. Without any
-    class there are no mistakes.
+    class there are no mistakes. A group of errors is a mistake if one of them is.
     """
+    if isinstance(error, ExceptionGroup):  # of an asyncio.TaskGroup, say
+        return any(is_mistake(each, mistakes) for each in error.exceptions)
     if (
         not mistakes
         or failure_of(error) is not None

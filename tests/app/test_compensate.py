@@ -83,6 +83,23 @@ def test_it_is_recorded_and_the_run_completes(at: Backend, flow: Any) -> None:
     assert Entry.objects.filter(run_id=run.id, metadata__rollback_completed_at__isnull=False).count() == 3
 
 
+@workflow(name="tests.compensate_hostile")
+def hostile(ctx: Context, reasons: list[int]) -> str:
+    ctx.rollback_checkpoint("from here")
+    ctx.compensate("".join(map(chr, reasons)))
+    ctx.sleep("z", "1 hour")
+    return "rejected"
+
+
+@pytest.mark.parametrize("reason", ["", "a\x00b\ud800", "é" * 5_000, 'q"/~%'])
+def test_any_text_is_a_reason(at: Backend, reason: str) -> None:
+    run = hostile.start([ord(each) for each in reason])
+    for _ in range(2):
+        passed(at, run.id)
+        assert run.state == "sleeping"
+    assert Entry.objects.get(run_id=run.id, kind="compensate").data["reason"] == reason[:1_000]
+
+
 @pytest.mark.parametrize("flow", [rejecting, rejecting_async])
 def test_an_eviction_in_the_middle_goes_on_with_the_next_handler(at: Backend, flow: Any) -> None:
     run: Handle = flow.start()

@@ -133,6 +133,31 @@ def test_a_replay_from_before_it_does_again_what_it_undid(h: Harness, flavour: F
     assert len(undoing.undone) == 2
 
 
+def test_recover_does_again_what_a_loop_undid_that_starts_again(h: Harness, flavour: Flavour) -> None:
+    calls: list[str] = []
+    left = [CriticalError("no")]
+
+    async def body(ctx: Any) -> Any:
+        await ctx.compensate(REASON)
+        await ctx.step("in", calls.append, "in", rollback=undoing.undo)
+        if left:
+            raise left.pop()
+        return Break()
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("from here")
+        await ctx.step("first", calls.append, "first", rollback=undoing.undo)
+        await ctx.loop("l", body)
+        return "done"
+
+    run = h.start(flavour(ship))
+    assert h.run(run).state == "failed"
+    run.recover()
+    assert h.run(run).output == "done"
+    assert calls == ["first", "in", "first", "in"]
+    assert len(undoing.undone) == 3
+
+
 def test_without_steps_to_undo_it_returns(h: Harness, flavour: Flavour) -> None:
     run = h.start(flavour(rejected()))
     assert h.run(run).output == "rejected"

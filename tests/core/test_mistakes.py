@@ -12,7 +12,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from durable import Break, CriticalError, RollbackError, get_run, workflow
+from durable import Break, CriticalError, RollbackError, checks, get_run, workflow
 from durable.core.mistakes import MISTAKES
 from durable.mistakes import error_classes
 from durable.registry import registry
@@ -582,8 +582,38 @@ def test_a_workflow_is_told_what_mistakes_are(wrong: Any) -> None:
 
 @pytest.mark.parametrize("wrong", ["no.such.Error", "int", "nothing", "durable.workflow"])
 def test_a_path_that_leads_nowhere_is_said(wrong: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="MISTAKES"):
+    with pytest.raises(ImproperlyConfigured, match="list of mistakes"):
         error_classes((wrong,))
+
+
+@pytest.mark.parametrize("wrong", [("no.such.Error",), ("int",)])
+def test_a_path_that_leads_nowhere_stops_no_worker_and_is_checked(
+    h: Harness, caplog: pytest.LogCaptureFixture, wrong: Any
+) -> None:
+    definition = workflow(name="mistakes.nowhere", mistakes=wrong)(Shop(undefined).make())
+    try:
+        end = h.run(h.start(definition))
+        check_whole(end, "NameError")
+        assert "the default list of mistakes is in force" in caplog.text
+        [found] = checks.check_mistakes()
+        assert (found.id, "list of mistakes" in str(found.msg)) == ("durable.E012", True)
+    finally:
+        registry.unregister(definition)
+    assert checks.check_mistakes() == []
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_one"), [([ValueError(), NameError()], True), ([ValueError(), OSError()], False)]
+)
+def test_a_group_of_errors_is_a_mistake_if_one_of_them_is(
+    h: Harness, flavour: Flavour, errors: list[Exception], is_one: bool
+) -> None:
+    def fail(_ctx: Any) -> None:
+        raise ExceptionGroup("several", [ValueError(), ExceptionGroup("inner", errors)])
+
+    run, _ = stopped(h, flavour, Shop(fail))
+    assert ("a mistake in the code" in run.summary) is is_one
+    assert ledger == (["charge"] if is_one else ["charge", "refund"])
 
 
 # -- the grace period
