@@ -33,6 +33,7 @@ from durable.inspection.schema import (
     wrong_routines,
 )
 from durable.inspection.selection import Filtered
+from durable.inspection.snapshots import OldSnapshot, old_snapshots
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.inspection.timeline import Lane, Shape, Timeline, timeline
@@ -55,6 +56,7 @@ __all__ = [
     "InvalidCursorError",
     "Lane",
     "Node",
+    "OldSnapshot",
     "Progress",
     "QueueState",
     "RunFilter",
@@ -88,6 +90,7 @@ __all__ = [
     "look_at_workers",
     "missing_migrations",
     "newest_messages",
+    "old_snapshots",
     "open_entries",
     "payload",
     "possible_verbs",

@@ -17,6 +17,7 @@ from durable.core.mistakes import TRYING_AGAIN
 from durable.inspection.bounded import Count
 from durable.inspection.explain import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
+from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import Workers, queues_with_runs
 from durable.models import Run
 from durable.querysets import RunQuerySet
@@ -25,6 +26,7 @@ __all__ = ["Finding", "findings"]
 
 SHOWN: Final = 5  # runs of each finding
 CAP: Final = 1_000  # that are counted
+LONG: Final = 3600.0  # seconds from which on an old snapshot needs a person; a dump is over by then
 _GONE = timedelta(seconds=15)  # past its lease, a worker is not just slow
 
 DIVERGED = "HistoryDivergedError"
@@ -36,7 +38,7 @@ class Finding:
     """`kind` is a stable word, `title` and `advice` are for people. `runs` are a few of the runs concerned, as (id, workflow).
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease, no_worker,
-    unknown_queue, redis. `is_urgent`: nothing goes on until somebody acts.
+    unknown_queue, redis, old_snapshot. `is_urgent`: nothing goes on until somebody acts.
     """
 
     kind: str
@@ -56,7 +58,14 @@ def findings(
     """
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     failed = failed_runs(within) if failed is None else failed
-    return [*_surroundings(workers), *_overdue(runs, now), *_leases(runs, now), *_diverging(runs), *_failed(failed)]
+    return [
+        *_surroundings(workers),
+        *_overdue(runs, now),
+        *_leases(runs, now),
+        *_diverging(runs),
+        *_failed(failed),
+        *_snapshots(),
+    ]
 
 
 def _surroundings(workers: Workers) -> list[Finding]:
@@ -80,6 +89,22 @@ def _surroundings(workers: Workers) -> list[Finding]:
             count = Count(number=1)
             found.append(Finding(kind="no_worker", title=title, advice=advice, count=count, is_urgent=queue.has_runs))
     return found
+
+
+def _snapshots() -> list[Finding]:
+    found = old_snapshots()
+    if not found:
+        return []
+    shown = found[:SHOWN]
+    advice = (
+        f"{'. '.join(each.advice for each in shown)}. Until then vacuum removes nothing that was alive when it began: tables "
+        "and indexes grow, and all questions get slower."
+    )
+    title = f"An old snapshot holds vacuum up: {'; '.join(each.holder for each in shown)}"
+    is_urgent = any(each.seconds is not None and each.seconds >= LONG for each in found)
+    return [
+        Finding(kind="old_snapshot", title=title, advice=advice, count=Count(number=len(found)), is_urgent=is_urgent)
+    ]
 
 
 def _overdue(runs: RunQuerySet, now: datetime) -> list[Finding]:

@@ -38,6 +38,7 @@ GOALS = (
     Goal("one-step runs, 1 worker", BARE, "at least", 0.15),
     Goal("one-step runs, 1 worker", "dbos one-step runs", "at least", 4),
     Goal("one-step runs, 1 worker", "rq jobs, SimpleWorker", "at least", 2),
+    Goal("one-step runs under a snapshot", "one-step runs before a snapshot", "at least", 0.7),
     Goal("start()", BARE, "at least", 0.35),
     Goal("start_many()", BARE, "at least", 1.5),
     Goal("message, median", "", "at most", 10, "ms"),

@@ -1,0 +1,114 @@
+"""What holds an old snapshot on PostgreSQL, so that vacuum cannot remove what ended runs leave behind.
+
+Of other roles' sessions PostgreSQL tells only a member of pg_read_all_stats (or pg_monitor) since when they are open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import connections
+
+from durable.conf import conf
+from durable.inspection.words import span
+
+__all__ = ["OldSnapshot", "old_snapshots"]
+
+OLD: Final = timedelta(minutes=1)
+#: Of a replica's feedback PostgreSQL tells no time, only how many transactions have begun since.
+MANY: Final = 100_000
+MOST: Final = 20  # that are told of
+
+# A session holds vacuum up by its snapshot, and by its own transaction's number once it has written. Vacuum's own does not.
+_SESSIONS = """
+SELECT pid, application_name, usename, state, extract(epoch FROM now() - xact_start)::float8
+FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'
+  AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND xact_start < now() - make_interval(secs => %s)
+  AND query NOT ILIKE 'vacuum%%'
+ORDER BY xact_start LIMIT %s
+"""
+
+_PREPARED = """
+SELECT gid, owner, extract(epoch FROM now() - prepared)::float8
+FROM pg_prepared_xacts
+WHERE database = current_database() AND prepared < now() - make_interval(secs => %s)
+ORDER BY prepared LIMIT %s
+"""
+
+_REPLICAS = """
+SELECT pid, application_name, age(backend_xmin)::bigint FROM pg_stat_replication WHERE age(backend_xmin) > %s
+ORDER BY age(backend_xmin) DESC LIMIT %s
+"""
+
+_SLOTS = """
+SELECT slot_name, active, age(xmin)::bigint FROM pg_replication_slots WHERE age(xmin) > %s
+ORDER BY age(xmin) DESC LIMIT %s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldSnapshot:
+    """`holder` says what holds it, `advice` what to do about it. `seconds` is its age, None where nobody knows."""
+
+    holder: str
+    advice: str
+    seconds: float | None = None
+
+
+def old_snapshots() -> list[OldSnapshot]:
+    """The snapshots on durable's database that are older than a minute, the oldest of each kind first; four queries.
+
+    [] where the database is not PostgreSQL. Raises what a database does.
+    """
+    if connections[conf.DATABASE].vendor != "postgresql":
+        return []
+    age = OLD.total_seconds()
+    return [
+        *(_session(*row) for row in _rows(_SESSIONS, age)),
+        *(_prepared(*row) for row in _rows(_PREPARED, age)),
+        *(_replica(*row) for row in _rows(_REPLICAS, MANY)),
+        *(_slot(*row) for row in _rows(_SLOTS, MANY)),
+    ]
+
+
+def _session(pid: int, application: str, user: str, state: str, seconds: float) -> OldSnapshot:
+    name = f' of "{application}"' if application else ""
+    does = "idle in a transaction" if state.startswith("idle") else "in a transaction"
+    return OldSnapshot(
+        holder=f"the session {pid}{name} (role {user}) has been {does} for {span(seconds)}",
+        advice=f"End it where it was begun, or with SELECT pg_terminate_backend({pid})",
+        seconds=seconds,
+    )
+
+
+def _prepared(name: str, owner: str, seconds: float) -> OldSnapshot:
+    return OldSnapshot(
+        holder=f'the prepared transaction "{name}" (role {owner}) has been open for {span(seconds)}',
+        advice=f"Have its transaction manager end it, or COMMIT PREPARED or ROLLBACK PREPARED '{name}'",
+        seconds=seconds,
+    )
+
+
+def _replica(pid: int, application: str, age: int) -> OldSnapshot:
+    name = f' "{application}"' if application else ""
+    return OldSnapshot(
+        holder=f"the replica{name} (walsender {pid}) asks for a snapshot that is {age} transactions old",
+        advice="Look on the replica for a long query, or turn hot_standby_feedback off there",
+    )
+
+
+def _slot(name: str, is_active: bool, age: int) -> OldSnapshot:
+    how = "active" if is_active else "not active"
+    return OldSnapshot(
+        holder=f'the replication slot "{name}", which is {how}, keeps a snapshot that is {age} transactions old',
+        advice=f"Look on its replica for a long query, or drop it if nobody needs it: pg_drop_replication_slot('{name}')",
+    )
+
+
+def _rows(statement: str, limit: float) -> list[tuple[Any, ...]]:
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute(statement, [limit, MOST])
+        return list(cursor.fetchall())
