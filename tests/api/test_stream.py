@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from django.test import override_settings
 
 from durable import Break, Context, Continue, CriticalError, get_run, workflow
-from durable.api.stream import following
+from durable.api.stream import following, serving
 from durable.models import Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import ask, loop
@@ -258,3 +259,42 @@ def test_what_a_hook_takes_away_ends_the_stream(make_api: MakeApi) -> None:
         assert reader.api.get("/runs/bob-1/events").status_code == 200
     with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
         problem(make_api(*ALL, name="ada").get("/runs/bob-1/events", Accept="text/event-stream"), 404, "run-not-found")
+
+
+def test_a_stream_that_nobody_begins_to_read_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server has dropped it before."""
+    monkeypatch.setattr(serving, "_reader", serving._Reader())
+    place = serving.place_for("ada")
+    assert place is not None
+
+    async def told() -> AsyncIterator[bytes]:
+        yield b""
+        raise AssertionError("nobody reads it")
+
+    kept = place.given_back_with(told())
+    assert serving._reader.streams == 1
+    del kept
+    gc.collect()
+    assert serving._reader.streams == 0
+    place.give_back()
+    assert serving._reader.streams == 0
+
+
+def test_a_place_that_was_lost_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reader was gone before it began, and what the server made of it is not collected yet."""
+    monkeypatch.setattr(serving, "_reader", serving._Reader())
+    monkeypatch.setattr(serving, "MOST_OF_ONE", 1)
+    lost = serving.place_for("ada")
+    assert lost is not None
+    assert serving.place_for("ada") is None
+    monkeypatch.setattr(serving, "BEGINS_WITHIN", 0.0)
+    found = serving.place_for("ada")
+    assert found is not None
+    assert serving._reader.begin(found)
+    assert not serving._reader.begin(lost)  # it was late, and the place is another's
+    lost.give_back()
+    assert serving._reader.streams == 1
+    found.give_back()
+    assert serving._reader.begin(lost)
+    lost.give_back()
+    assert serving._reader.streams == 0

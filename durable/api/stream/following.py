@@ -25,9 +25,10 @@ from durable.inspection.keys import InvalidCursorError
 from durable.models import Entry, Run
 from durable.querysets import EntryQuerySet
 
-__all__ = ["CHUNK", "Follower", "News", "Token"]
+__all__ = ["CHUNK", "CHUNK_BYTES", "Follower", "News", "Token"]
 
 CHUNK: Final = 200  # entries that are told at once
+CHUNK_BYTES: Final = 256 * 1024  # of them, as they are stored: a reader who does not read holds a chunk
 _LONGEST: Final = 120  # characters of a token
 _MOVING: Final = frozenset({RunState.RUNNING.value, RunState.ROLLING_BACK.value})
 _COLUMNS: Final = (
@@ -113,7 +114,7 @@ class Follower:
     _token: Token | None = None
 
     def look(self) -> News:
-        """What is new, up to `CHUNK` entries and `MAX_BYTES` at once. Raises RunNotFoundError."""
+        """What is new, up to `CHUNK` entries and `CHUNK_BYTES` at once. Raises RunNotFoundError."""
         if self._pending:
             return self._news()
         run = self._run = self.read_run()  # before its entries: what changes after it is seen by the next look
@@ -237,7 +238,7 @@ def _read(keys: Sequence[int]) -> tuple[list[Entry], int, int]:
     entries = Entry.objects.using(conf.DATABASE)
     columns = ("data", "metadata__error", "metadata__rollback_error")
     sizes = dict(sized(entries.filter(pk__in=keys), *columns))
-    chosen, size = fitting((key, sizes.get(key, 0)) for key in keys)  # one that is gone has none
+    chosen, size = fitting(((key, sizes.get(key, 0)) for key in keys), CHUNK_BYTES)  # one that is gone has none
     found = entries.filter(pk__in=chosen).select_related("metadata").defer("output", "arguments").order_by("id")
     return list(found), len(chosen), size
 

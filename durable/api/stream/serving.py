@@ -12,13 +12,11 @@ import logging
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from django.db import DatabaseError, connections
-from django.http import StreamingHttpResponse
 
 from durable.api.stream.events import HEARTBEAT, NoLongerPermittedError, Teller, written
 from durable.api.stream.following import Follower, News
@@ -32,6 +30,7 @@ MOST: Final = 200  # streams of one process
 MOST_OF_ONE: Final = 20  # of one user in one process
 LONGEST: Final = 300.0  # seconds
 BEAT: Final = 15.0  # seconds between signs of life
+BEGINS_WITHIN: Final = 30.0  # seconds from when a stream is admitted until it is read
 RIGHTS: Final = 15.0  # seconds after which a reader's rights are asked for again
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between two looks at a run that does not change
 _RETRY: Final = b"retry: 1000\n\n"  # milliseconds before a reader who was cut off comes again
@@ -39,79 +38,97 @@ _RETRY: Final = b"retry: 1000\n\n"  # milliseconds before a reader who was cut o
 T = TypeVar("T")
 
 
+class Place:
+    """The place of one stream in this process, from when it is admitted."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.taken_at = time.monotonic()
+        self.has_begun = False
+
+    def given_back_with(self, told: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The stream's bytes, with which the place goes also where nobody has begun to read them."""
+        weakref.finalize(told, self.give_back)
+        return told
+
+    def give_back(self) -> None:
+        """Let another stream have it; again, that does nothing."""
+        _reader.close(self)
+
+
 class _Reader:
-    """The thread that looks for all streams. Its connection is closed when nobody is left to look for."""
+    """The places, and the thread that looks for all streams. Its connection is closed when nobody is left to look for."""
 
     def __init__(self) -> None:
-        self.streams = 0
-        self.of: Counter[str] = Counter()
         self._lock = (
             threading.RLock()
         )  # a place may be given back by the garbage collector, in any thread and at any moment
+        self._places: set[Place] = set()
         self._executor: ThreadPoolExecutor | None = None
 
-    def open(self, owner: str) -> bool:
-        """One stream more of this user; False if there is no room for it."""
+    @property
+    def streams(self) -> int:
+        """How many places are taken."""
+        return len(self._places)
+
+    def open(self, place: Place) -> bool:
+        """Take the place; False if there is no room for it."""
         with self._lock:
-            if self.streams >= MOST or self.of[owner] >= MOST_OF_ONE:
+            self._forget_lost()
+            of_one = sum(each.owner == place.owner for each in self._places)
+            if len(self._places) >= MOST or of_one >= MOST_OF_ONE:
                 return False
-            self.streams += 1
-            self.of[owner] += 1
+            self._places.add(place)
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="durable-streams")
             return True
+
+    def begin(self, place: Place) -> bool:
+        """The stream is read from now on; False if its place was lost meanwhile and there is no other."""
+        with self._lock:
+            place.has_begun = True
+            return place in self._places or self.open(place)
 
     async def read(self, look: Callable[[], T]) -> T:
         """What `look` finds, in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, _kept, look)
 
-    def close(self, owner: str) -> None:
-        """One stream less."""
+    def close(self, place: Place) -> None:
+        """Give the place back, if it is taken."""
         with self._lock:
-            self.streams -= 1
-            self.of[owner] -= 1
-            if not self.of[owner]:
-                del self.of[owner]
-            if not self.streams and self._executor is not None:
+            if place not in self._places:
+                return
+            self._places.remove(place)
+            if not self._places and self._executor is not None:
                 self._executor.submit(connections.close_all)
                 self._executor.shutdown(wait=False)
                 self._executor = None
+
+    def _forget_lost(self) -> None:
+        """Free the places of streams whose readers were gone before they began: nobody else may tell of that."""
+        latest = time.monotonic() - BEGINS_WITHIN
+        for each in [each for each in self._places if not each.has_begun and each.taken_at <= latest]:
+            self.close(each)
 
 
 _reader = _Reader()
 
 
-class Place:
-    """The place of one stream, which is given back once, by whoever is the first to see that the stream has ended."""
-
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
-        self._lock = threading.RLock()
-        self._is_taken = True
-
-    def give_back(self) -> None:
-        """Let another stream have it."""
-        with self._lock:
-            was_taken, self._is_taken = self._is_taken, False
-        if was_taken:
-            _reader.close(self._owner)
-
-    def given_back_with(self, response: StreamingHttpResponse) -> StreamingHttpResponse:
-        """The response, with which the place goes also where nobody has begun to read it, or its server has dropped it."""
-        weakref.finalize(response, self.give_back)
-        return response
-
-
 def place_for(owner: str) -> Place | None:
     """A place for another stream of this user; None if there is none."""
-    return Place(owner) if _reader.open(owner) else None
+    place = Place(owner)
+    return place if _reader.open(place) else None
 
 
 async def events(place: Place, follower: Follower, teller: Teller, first: News) -> AsyncIterator[bytes]:
     """The stream's bytes; `first` is what the follower has found already."""
+    if not _reader.begin(place):
+        return
     try:
-        yield _RETRY + b"".join(written(event) for event in teller.events(first))
-        if first.has_ended:
+        begin, has_ended = _RETRY + b"".join(written(event) for event in teller.events(first)), first.has_ended
+        del first  # its entries are not to be kept for as long as the stream is open
+        yield begin
+        if has_ended:
             return
         async for each in _told(follower, teller):
             yield each

@@ -104,8 +104,8 @@ def _stream(request: Request, follower: Follower, teller: Teller) -> HttpRespons
             place.give_back()
             return HttpResponse(status=204)
         connections.close_all()  # this thread has nothing to do until the stream ends
-        told = serving.events(place, follower, teller, first)
-        return place.given_back_with(StreamingHttpResponse(told, content_type=EVENT_STREAM, headers=_HEADERS))
+        told = place.given_back_with(serving.events(place, follower, teller, first))
+        return StreamingHttpResponse(told, content_type=EVENT_STREAM, headers=_HEADERS)
     except BaseException:
         place.give_back()
         raise
