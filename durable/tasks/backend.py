@@ -28,6 +28,7 @@ from django.db import connections, transaction
 
 from durable import backend as engine
 from durable import operations, signals
+from durable.async_calls import run_sync
 from durable.conf import conf
 from durable.core import errors
 from durable.core.entries import ENDED, Entry, RunRecord, RunState
@@ -97,6 +98,14 @@ class DurableTaskBackend(_Base):
         if run.workflow != NAME:
             raise missing(result_id)
         return self._result(run)
+
+    async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """`enqueue`, from async code."""
+        return await run_sync(self.enqueue, task, args, kwargs)
+
+    async def aget_result(self, result_id: str) -> Any:
+        """`get_result`, from async code."""
+        return await run_sync(self.get_result, result_id)
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
         """What is amiss with QUEUES and OPTIONS."""

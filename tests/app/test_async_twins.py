@@ -12,8 +12,9 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, connections, transaction
 from django.test import override_settings
+from django_tasks import default_task_backend, task
 
-from durable import Context, Handle, aget_run, workflow
+from durable import AsyncContext, Context, Handle, aget_run, workflow
 from durable.models import Run
 from durable.stopping import Stop
 from durable.store import store_for
@@ -40,6 +41,23 @@ def answer(ctx: Context) -> str:
     message = ctx.queue.next("ask", names=["ask"], completable=True)
     message.complete(message.body * 2)
     return "answered"
+
+
+@workflow(name="tests.twins.nested")
+async def nested(ctx: AsyncContext, number: int) -> int:
+    """Waits for another run within an async step, and counts rows in a plain one."""
+
+    async def wait() -> int:
+        run = await double.using(id=f"{ctx.run_id}-child").astart(number)
+        return int(await run.aresult(timeout=60))
+
+    doubled: int = await ctx.step("wait", wait)
+    return doubled + int(await ctx.step("count", int))
+
+
+@task
+def shout(text: str) -> str:
+    return text.upper()
 
 
 def pass_all() -> None:
@@ -130,6 +148,17 @@ class TestPlainLoop:
         assert loop.run(ask()) == 42
         eventually(lambda: not other_sessions())
 
+    def test_a_task_that_is_enqueued_leaves_no_session(self, loop: asyncio.Runner) -> None:
+        only_with_a_server()
+
+        async def enqueue() -> str:
+            result = await shout.aenqueue("a")
+            return str((await default_task_backend.aget_result(result.id)).status)
+
+        with override_settings(TASKS={"default": {"BACKEND": "durable.tasks.backport.DurableBackend"}}):
+            assert loop.run(enqueue()) == "READY"
+        eventually(lambda: not other_sessions())
+
     @pytest.mark.parametrize("call", [call_each, None], ids=["calls", "waits"])
     def test_a_session_that_was_cut_is_replaced(
         self, loop: asyncio.Runner, call: Callable[[Handle, Handle], Awaitable[Any]] | None
@@ -212,5 +241,6 @@ async def test_under_a_harness_what_is_due_happens_meanwhile() -> None:
     with Harness():
         run = await double.astart(21)
         assert await run.aresult(timeout=1) == 42
+        assert await (await nested.astart(4)).aresult(timeout=1) == 8
         asked = await answer.astart()
         assert await asked.aask("ask", 2, timeout=1) == 4
