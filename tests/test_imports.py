@@ -65,6 +65,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "supervisor",
             "fleet",
             "polling",
+            "serving",
             "health",
             "reloading",
             "guard",

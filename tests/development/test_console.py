@@ -18,7 +18,9 @@ from django.test import override_settings
 
 from durable import Context, CriticalError, console, observers, workflow
 from durable.core.entries import RunRecord
-from durable.core.errors import LeaseLost, PassAborted
+from durable.core.errors import ErrorInfo, LeaseLost, PassAborted
+from durable.core.journal import Event
+from durable.core.run import PassOutcome
 from durable.testing import Harness
 from tests.app.test_worker import eventually
 from tests.development.conftest import Run, Start
@@ -150,6 +152,32 @@ class TestWording:
             h.start(changes, id="a")
             h.finish("a")
         assert "HistoryDivergedError" in lines[-1]
+
+    def test_a_mistake_in_the_code(self, lines: Lines) -> None:
+        @workflow(name="shop.typo")
+        def typo(ctx: Context) -> object:
+            ctx.step("charge", nothing)
+            return undefined_name  # type: ignore[name-defined]  # noqa: F821 - that is the mistake
+
+        with Harness() as h:
+            h.start(typo, id="a")
+            h.finish("a")
+        [line] = lines
+        assert line.startswith("shop.typo a: charge, T; stopped by a mistake in the code, nothing was undone: ")
+        assert "undefined_name" in line
+
+    def test_a_mistake_that_is_tried_again(self, lines: Lines) -> None:
+        told = console.StepLines(lines.append, no_style())
+        run = RunRecord(id="a", workflow="w", queue="default", input="", created_at=datetime.now(UTC))
+        retry_at = datetime(2026, 6, 1, 14, tzinfo=UTC)
+        for name in ("run_mistaken", "run_diverged"):
+            ends = told.pass_begins(run, retry_at)
+            told.event_happened(run, Event(name, {"error": ErrorInfo("NameError", "x"), "retry_at": retry_at}))
+            ends(PassOutcome(state="sleeping", wake_at=retry_at), None)
+        assert lines == [
+            "w a: a mistake in the code, tried again at 14:00: NameError: x",
+            "w a: the code does not fit its history, tried again at 14:00: NameError: x",
+        ]
 
     def test_passes_that_were_cut_short(self, lines: Lines) -> None:
         told = console.StepLines(lines.append, no_style())

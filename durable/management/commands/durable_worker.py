@@ -64,8 +64,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         from durable import console
-        from durable.fleet import Fleet, serve, worker_command
+        from durable.fleet import Fleet, worker_command
         from durable.health import Health
+        from durable.serving import serve
 
         queues = self._queues(options["queues"])
         if options["as_child"]:
