@@ -18,7 +18,9 @@ from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
 from durable.inspection import (
+    CLOCK_TOLERANCE,
     Workers,
+    clock_difference,
     findings,
     how_to_migrate,
     how_to_set_isolation,
@@ -129,6 +131,15 @@ def _server() -> Iterator[Diagnosis]:
     if level := wrong_isolation():
         found = f"sessions begin with {level.upper()} instead of READ COMMITTED"
         yield Diagnosis(kind="isolation", verdict=PROBLEM, found=found, advice=how_to_set_isolation())
+    ahead = clock_difference()
+    if ahead is not None and abs(ahead) > CLOCK_TOLERANCE:
+        where = "ahead of" if ahead > 0 else "behind"
+        found = f"the clock here is {abs(ahead):.1f} s {where} the database's"
+        advice = (
+            "Keep clocks in step with NTP, here and on the database's host: a worker whose clock is ahead takes runs from those "
+            "that still pass them, and one whose clock is behind is late. Run this command on each worker's host."
+        )
+        yield Diagnosis(kind="clock", verdict=PROBLEM, found=found, advice=advice)
 
 
 def _redis(workers: Workers) -> Diagnosis:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from durable.inspection.attention import Finding, findings
 from durable.inspection.bounded import Count, capped_counts
+from durable.inspection.clock import CLOCK_TOLERANCE, clock_difference
 from durable.inspection.counts import count_by_state
 from durable.inspection.details import EntryDetail, FailedAttempt, Field, entry_detail, inbox, newest_messages
 from durable.inspection.explain import Explanation, awaited_queues, explain, explain_fully, open_entries
@@ -42,6 +43,7 @@ from durable.inspection.verbs import possible_verbs
 from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, look_at_workers
 
 __all__ = [
+    "CLOCK_TOLERANCE",
     "Bar",
     "Count",
     "EntryDetail",
@@ -70,6 +72,7 @@ __all__ = [
     "Workers",
     "awaited_queues",
     "capped_counts",
+    "clock_difference",
     "count_by_state",
     "entry_detail",
     "explain",

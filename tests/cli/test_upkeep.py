@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from django.utils import timezone
 from rq import SimpleWorker
 
 from durable import pulse, redis_client
+from durable.inspection import clock
 from durable.models import OperatorAction, Run
 from durable.retention import pruning
 from durable.store import store_for
@@ -203,6 +205,18 @@ class TestDoctor:
         assert done.status == 1
         assert f"migrations are missing: {'.'.join(newest)}" in done.out
         assert "manage.py migrate durable --database default" in done.out
+
+    @pytest.mark.postgres
+    @pytest.mark.parametrize(("seconds", "told"), [(60.0, "ahead of"), (-60.0, "behind")])
+    def test_a_clock_that_is_wrong(
+        self, shell: Shell, monkeypatch: pytest.MonkeyPatch, seconds: float, told: str
+    ) -> None:
+        wrong = SimpleNamespace(now=lambda: timezone.now() + timedelta(seconds=seconds))
+        monkeypatch.setattr(clock, "moments", wrong)
+        done = shell("doctor")
+        assert done.status == 1
+        assert f" s {told} the database's" in done.out
+        assert self.verdicts(shell)["clock"] == "problem"
 
     def test_with_wrong_settings(self, shell: Shell) -> None:
         with override_settings(DURABLE={"LAESE": 3}):
