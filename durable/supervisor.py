@@ -27,7 +27,7 @@ from rq.worker import BaseWorker
 
 from durable import bell, moments, redis_client
 from durable.conf import conf
-from durable.core.current import running_steps
+from durable.core.current import timed_steps
 from durable.core.entries import RunRecord
 from durable.overruns import Overruns, Steps
 from durable.passes import LEASE_LOST
@@ -212,7 +212,7 @@ class Supervisor:
                 self._returning += self.waiting()
             self._hand_back()
             self._renew()
-            self._ask_for(running_steps())
+            self._ask_for(timed_steps())
             self._beat()
             if not self._held:
                 close_stale_connections(thoroughly=True)
@@ -227,7 +227,11 @@ class Supervisor:
             self._try_again_at = time.monotonic() + RETRY
             if _log_this("tick"):
                 logger.exception("the supervisor failed, trying again")
-        self._overruns.look(running_steps(), self._begun, self._expire)
+        try:
+            self._overruns.look(timed_steps(), self._begun, self._expire)
+        except Exception:
+            if _log_this("overruns"):
+                logger.exception("the supervisor cannot look for steps that go on after their timeout, trying again")
 
     def _evict(self, reason: str) -> None:
         with self._lock:

@@ -21,16 +21,15 @@ __all__ = [
     "running_run",
     "running_scope",
     "running_step",
-    "running_steps",
     "running_workflow",
+    "timed_step",
+    "timed_steps",
 ]
 
 _step: contextvars.ContextVar[StepInfo | None] = contextvars.ContextVar("durable_step", default=None)
 _run: contextvars.ContextVar[str | None] = contextvars.ContextVar("durable_run", default=None)
 _place: contextvars.ContextVar[tuple[str, str]] = contextvars.ContextVar("durable_place", default=("", ""))
 _scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("durable_scope", default=None)
-
-_running: dict[running_step, None] = {}
 
 
 def current_step() -> StepInfo:
@@ -72,33 +71,46 @@ def running_workflow(run_id: str | None, workflow: str = "") -> Iterator[None]:
         _run.reset(token)
 
 
-def running_steps() -> list[tuple[StepInfo, float]]:
-    """The steps whose functions run in this process, and since when by the monotonic clock."""
-    return [(each.info, each.since) for each in list(_running)]
-
-
 class running_step:  # noqa: N801  # used like a function
-    """Makes `info` the current step, for a `with` block. A class, because it is entered for each step.
+    """Makes `info` the current step, for a `with` block. A class, because it is entered for each step."""
 
-    One that `is_a_call` is among `running_steps` meanwhile.
-    """
+    __slots__ = ("info", "token")
 
-    __slots__ = ("info", "is_a_call", "since", "token")
-
-    def __init__(self, info: StepInfo, *, is_a_call: bool = True) -> None:
+    def __init__(self, info: StepInfo) -> None:
         self.info = info
-        self.is_a_call = is_a_call
-        self.since = 0.0
 
     def __enter__(self) -> None:
         self.token = _step.set(self.info)
-        if self.is_a_call:
-            self.since = time.monotonic()
-            _running[self] = None
 
     def __exit__(self, *exc: object) -> None:
-        _running.pop(self, None)
         _step.reset(self.token)
+
+
+class timed_step:  # noqa: N801  # used like a function
+    """Around what a step's timeout is about, the call of its function or the wait for what that returned.
+
+    It is among `timed_steps` meanwhile.
+    """
+
+    __slots__ = ("info", "since")
+
+    def __init__(self, info: StepInfo) -> None:
+        self.info = info
+        self.since = time.monotonic()
+
+    def __enter__(self) -> None:
+        _timed[self] = None
+
+    def __exit__(self, *exc: object) -> None:
+        _timed.pop(self, None)
+
+
+_timed: dict[timed_step, None] = {}
+
+
+def timed_steps() -> list[tuple[StepInfo, float]]:
+    """The steps whose functions run in this process, and since when by the monotonic clock."""
+    return [(each.info, each.since) for each in list(_timed)]
 
 
 def current_scope() -> Scope | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from durable.core.current import running_scope, running_step
+from durable.core.current import running_scope, running_step, timed_step
 from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
 from durable.core.errors import ControlFlow, Evicted, StepTimeoutError, is_readable, kind_of
 from durable.core.scope import Scope
@@ -195,7 +195,8 @@ def call_unawaited(effect: Call, host: Host) -> Any:
 
 def _called(effect: Call, host: Host) -> Any:
     try:
-        return call_with_timeout(lambda: call_readably(effect.function, *effect.args), effect.timeout)
+        with timed_step(effect.info):
+            return call_with_timeout(lambda: call_readably(effect.function, *effect.args), effect.timeout)
     except TimedOut:
         host.interrupted()
         raise StepTimeoutError(effect.name, effect.timeout) from None
@@ -213,9 +214,7 @@ def call_atomically(effect: Call, host: Host) -> Any:
 
         def call() -> None:
             nonlocal value
-            until_committed.enter_context(
-                running_step(effect.info, is_a_call=False)
-            )  # what it wants to happen on commit is the step's
+            until_committed.enter_context(running_step(effect.info))  # what it wants to happen on commit is the step's
             value = call_step(effect, host)
 
         def record() -> None:
@@ -230,7 +229,8 @@ async def within_timeout(effect: Call, awaitable: Awaitable[Any], host: Host) ->
     """Await what a step's function returned, and cancel it at the timeout. Raises StepTimeoutError."""
     try:
         async with asyncio.timeout(effect.timeout if effect.timeout > 0 else None) as limit:
-            return await _readably(effect, awaitable, host)
+            with timed_step(effect.info):
+                return await _readably(effect, awaitable, host)
     except TimeoutError:
         if not limit.expired():
             raise
