@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from durable import bell
 from durable.models import Run
-from tests.e2e.workers import Workers
+from tests.e2e.workers import ROOT, Workers
 from tests.faults.test_sessions import wait_until_ended
 from tests.faults.workflows import overrunning, patient
 
@@ -35,3 +39,28 @@ def test_a_step_that_swallows_its_interruption_costs_its_process(
         assert handle.output.startswith("exhausted: WorkerDied"), said
         assert f'step "overrun by {way}" of run {handle.id}' in said
     assert "status 70; starting again" in said
+
+
+@pytest.mark.postgres
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_it_costs_rqs_work_horse(child_environment: dict[str, str], tmp_path: Path) -> None:
+    handle = overrunning.start("swallow")
+    log = tmp_path / "worker.log"
+    environment = {**child_environment, "DJANGO_SETTINGS_MODULE": "tests.faults.persistent"}
+    command = [sys.executable, "manage.py", "rqworker", "default"]
+    deadline = time.monotonic() + 120
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=output, stderr=output)
+        try:
+            while handle.state not in {"completed", "failed"}:
+                assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
+                bell.ring("default", insist=True)  # rqworker alone has no sweep
+                time.sleep(0.2)
+            assert process.poll() is None
+        finally:
+            process.terminate()
+            process.wait(60)
+    assert handle.output.startswith("exhausted: WorkerDied"), log.read_text(errors="replace")
+    assert f'step "overrun by swallow" of run {handle.id}' in log.read_text(errors="replace")
