@@ -11,19 +11,31 @@ from typing import Any
 
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management.utils import get_random_secret_key
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR_DIR = BASE_DIR / "var"
 
-DEBUG = os.environ.get("DEBUG", "1") not in {"0", "false", "no", ""}
+# On for these three words alone. `manage.py` sets it for its development commands, the tests for themselves.
+DEBUG = os.environ.get("DEBUG", "").strip().lower() in {"1", "true", "yes"}
 
 SECRET_KEY = os.environ.get("SECRET_KEY", "")
 if not SECRET_KEY:
-    if not DEBUG:
+    if DEBUG:
+        SECRET_KEY = "development only: known to everyone who has read this file, refused without DEBUG"  # noqa: S105
+    elif "DEBUG" in os.environ:
         raise ImproperlyConfigured("Without DEBUG the environment variable SECRET_KEY must hold a long random text.")
-    SECRET_KEY = "development only: known to everyone who has read this file, refused without DEBUG"  # noqa: S105
+    else:  # a command in an environment that says nothing: a key that nobody knows, and that ends with the process
+        SECRET_KEY = get_random_secret_key()
 
-ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", *filter(None, os.environ.get("ALLOWED_HOSTS", "").split(","))]
+_LOOPBACK = ["localhost", "127.0.0.1", "[::1]"]
+_HOSTS = [host.strip() for host in os.environ.get("ALLOWED_HOSTS", "").split(",") if host.strip()]
+if DEBUG and (foreign := sorted(set(_HOSTS) - {*_LOOPBACK, "::1"})):
+    raise ImproperlyConfigured(
+        f"DEBUG shows settings and source to whoever reaches the site, and ALLOWED_HOSTS has {', '.join(foreign)}: "
+        "leave DEBUG out, or serve on a loopback address only."
+    )
+ALLOWED_HOSTS = [*_LOOPBACK, *_HOSTS]
 
 INSTALLED_APPS = [
     "django.contrib.admin",

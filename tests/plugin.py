@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Decide the environment. Runs before pytest-django's hook of the same name, which loads the settings."""
+    os.environ.setdefault("DEBUG", "1")  # cookies go over plain http to the tests' own servers
     if not os.environ.get("DATABASE_URL"):
         postgres = EmbeddedPostgres(fsync=False)
         early_config.stash[POSTGRES] = postgres

@@ -47,6 +47,48 @@ def test_without_debug_a_secret_is_required() -> None:
     assert settings_in({"DEBUG": "0", "SECRET_KEY": "s" * 60}, "settings.DEBUG").stdout.strip() == "False"
 
 
+@pytest.mark.parametrize("word", ["1", "true", "True", "YES", " yes "])
+def test_debug_is_on_for_three_words(word: str) -> None:
+    assert settings_in({"DEBUG": word}, "settings.DEBUG").stdout.strip() == "True"
+
+
+@pytest.mark.parametrize("word", ["0", "False", "FALSE", "off", "no", "", "on?", "2"])
+def test_debug_is_off_for_every_other(word: str) -> None:
+    done = settings_in({"DEBUG": word, "SECRET_KEY": "s" * 60}, "settings.DEBUG, settings.SESSION_COOKIE_SECURE")
+    assert done.stdout.strip() == "False True"
+    assert "SECRET_KEY must hold" in settings_in({"DEBUG": word}, "settings.DEBUG").stderr
+
+
+def test_without_a_word_debug_is_off_and_the_key_is_nobodys() -> None:
+    first, second = (settings_in({}, "settings.DEBUG, settings.SECRET_KEY").stdout for _ in range(2))
+    assert first.startswith("False ")
+    assert first != second
+    assert "development only" not in first
+
+
+@pytest.mark.parametrize("hosts", ["prod.example", "localhost,prod.example", "*", ".example"])
+def test_debug_is_refused_where_others_can_come(hosts: str) -> None:
+    done = settings_in({"DEBUG": "1", "ALLOWED_HOSTS": hosts}, "settings.DEBUG")
+    assert done.returncode != 0
+    assert "ALLOWED_HOSTS has" in done.stderr
+    key = {"SECRET_KEY": "s" * 60}
+    assert settings_in({"ALLOWED_HOSTS": hosts, **key}, "settings.ALLOWED_HOSTS[-1]").stdout.strip() in hosts
+    assert settings_in({"DEBUG": "1", "ALLOWED_HOSTS": "127.0.0.1, localhost"}, "settings.DEBUG").stdout == "True\n"
+
+
+def test_development_commands_have_debug() -> None:
+    clean = {key: value for key, value in os.environ.items() if key not in {"DEBUG", "SECRET_KEY"}}
+    code = "import sys, manage, os; sys.argv = ['manage.py', *sys.argv[1:]]; {}; print(os.environ.get('DEBUG'))"
+    for command, shown in (("demo", "1"), ("runserver", "1"), ("durable_dev", "1"), ("durable_worker", "None")):
+        patched = code.format(
+            "import django.core.management as m; m.execute_from_command_line = lambda _: None; manage.main()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", patched, command], cwd=ROOT, env=clean, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == shown
+
+
 @pytest.mark.parametrize("name", ["default", "high"])
 def test_queues_speak_json_and_put_no_limit_on_a_job(name: str) -> None:
     queue = settings.RQ_QUEUES[name]
