@@ -34,8 +34,15 @@ def actor(user_name: str | None) -> Actor:
 
 
 def _system_name() -> str:
-    """The system's name for who runs this; its number where it has no name, as in many containers."""
-    try:
+    """The system's name for who runs this; its number where it has no name, as in many containers.
+
+    Not what the environment says: LOGNAME may be set to anybody's name.
+    """
+    if not hasattr(os, "getuid"):  # Windows
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"

@@ -1,18 +1,21 @@
 """Classes by importable name, `module:qualname`, and what makes each kind recordable.
 
 Owns the only place where recorded text leads to a class. It must never import a module of a top-level package that
-this process has not imported already, call anything it finds, or follow a module's `__getattr__` or a descriptor.
+this process has not imported already, nor a module whose source has no such class, call anything it finds, or follow a
+module's `__getattr__` or a descriptor.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from enum import Enum
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 from durable.codec.notation import Refused
@@ -95,10 +98,56 @@ def _module(module_name: str, name: str) -> object:
     if "__main__" in module_name:
         # A package's __main__ is a program; to import it is to run it.
         raise Refused(f"{name} is a part of a program, not of a library")
+    if not _has_name(module_name, name.partition(":")[2].partition(".")[0]):
+        raise Refused(*_moved(name))  # to import it would run a file that text has chosen
     try:
         return importlib.import_module(module_name)
     except Exception as error:  # the module's own code runs here and may raise anything
         raise Refused(*_moved(name)) from error
+
+
+def _has_name(module_name: str, wanted: str) -> bool:
+    """Whether the module's source makes a class, or gives something a name, called `wanted`; imports nothing."""
+    spec = _spec(module_name)
+    source = None if spec is None or spec.loader is None else getattr(spec.loader, "get_source", None)
+    try:
+        text = None if source is None else source(module_name)
+        tree = None if text is None else ast.parse(text)
+    except (SyntaxError, ValueError, ImportError, OSError, RecursionError):
+        return False
+    return tree is not None and any(wanted in _names_of(node) for node in _top_level(tree))
+
+
+def _spec(module_name: str) -> ModuleSpec | None:
+    """How the module would be imported, found without importing the packages around it."""
+    around, _, _ = module_name.rpartition(".")
+    loaded_package = sys.modules.get(around)
+    if loaded_package is not None:
+        places = getattr(loaded_package, "__path__", None)
+    else:
+        package = _spec(around) if around else None
+        places = None if package is None else package.submodule_search_locations
+    return None if places is None else PathFinder.find_spec(module_name, list(places))
+
+
+def _top_level(tree: ast.AST) -> Iterator[ast.stmt]:
+    """The statements of a module, those under `if` and `try` included."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt):
+            yield node
+            if isinstance(node, ast.If | ast.Try):
+                yield from _top_level(node)
+        elif isinstance(node, ast.ExceptHandler):
+            yield from _top_level(node)
+
+
+def _names_of(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [each.asname or each.name for each in node.names]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [each.id for each in targets if isinstance(each, ast.Name)]
 
 
 def _moved(name: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from durable.codec.classes import (
     is_pydantic_type,
     pydantic_base,
 )
-from durable.codec.notation import DAMAGED, ELEMENT, KEY, MARK, MARK_IN_TEXT, Path, Refused, fault
+from durable.codec.notation import DAMAGED, ELEMENT, KEY, MARK, MARK_IN_TEXT, Path, Refused, check_hashes, fault
 from durable.codec.scalars import READERS
 from durable.core.errors import PayloadError
 
@@ -107,6 +107,7 @@ class _Walk:
 
     def read_set(self, body: list[Any], path: Path) -> set[Any]:
         elements = [self.read(item, (path, ELEMENT)) for item in _list(body)]
+        check_hashes(elements)
         made = set(elements)
         _check_distinct(made, len(elements))
         return made
@@ -116,6 +117,7 @@ class _Walk:
 
     def read_dict(self, body: list[Any], path: Path) -> dict[Any, Any]:
         keys = [(self.read(key, (path, KEY)), item) for key, item in map(_list, _list(body))]
+        check_hashes([key for key, _ in keys])
         made = {key: self.read(item, (path, key)) for key, item in keys}
         _check_distinct(made, len(keys))
         return made

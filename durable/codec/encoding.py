@@ -23,7 +23,18 @@ from durable.codec.classes import (
     pydantic_base,
     stray_attribute,
 )
-from durable.codec.notation import ELEMENT, KEY, MARK, MARK_IN_TEXT, MAX_DEPTH, Path, Refused, fault, to_json
+from durable.codec.notation import (
+    ELEMENT,
+    KEY,
+    MARK,
+    MARK_IN_TEXT,
+    MAX_DEPTH,
+    Path,
+    Refused,
+    check_hashes,
+    fault,
+    to_json,
+)
 from durable.codec.refusals import refusal
 from durable.codec.scalars import WRITERS, has_surrogate_pair, write_date, write_datetime, write_str
 
@@ -149,6 +160,7 @@ class _Walk:
         return {MARK + "tuple": self.write_list(value, path, depth)}
 
     def write_set(self, value: set[Any] | frozenset[Any], path: Path, depth: int) -> Any:
+        check_hashes(value)
         # In the order of their text, so that equal sets give equal text in every process.
         elements = [self.write(item, (path, ELEMENT), depth) for item in value]
         return {MARK + type(value).__name__: sorted(elements, key=to_json)}
@@ -156,6 +168,7 @@ class _Walk:
     def write_dict(self, value: dict[Any, Any], path: Path, depth: int) -> Any:
         if all(map(_is_plain_key, value)):
             return {key: self.write(item, (path, key), depth) for key, item in value.items()}
+        check_hashes(value)
         return {
             MARK + "dict": [
                 [self.write(key, (path, KEY), depth), self.write(item, (path, key), depth)]

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Collection
 from typing import Final, TypeAlias
 
 from durable.core.errors import PayloadError
@@ -22,9 +24,11 @@ __all__ = [
     "MARK",
     "MARK_IN_TEXT",
     "MAX_DEPTH",
+    "MOST_ALIKE",
     "SURROGATE_PAIR",
     "Path",
     "Refused",
+    "check_hashes",
     "fault",
     "render",
     "to_json",
@@ -39,6 +43,10 @@ level, so this fits Python's default recursion limit of 1,000 with room for the 
 
 SURROGATE_PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 """Two lone surrogates side by side, which JSON writes exactly as it writes the one character they would make."""
+
+MOST_ALIKE: Final = 1_000
+"""Elements of a set, or keys of a dict, with one hash: each is compared with all of them, which takes seconds for tens of
+thousands."""
 
 DAMAGED: Final = "restore the record from a backup: it is damaged, or this codec did not write it"
 
@@ -98,3 +106,12 @@ def _part(part: object) -> str:
 def fault(what: str, path: Path, problem: str, advice: str, action: str = "record") -> PayloadError:
     """The error for the value at `path`; the caller raises it."""
     return PayloadError(what, render(path), problem, advice, action)
+
+
+def check_hashes(elements: Collection[object]) -> None:
+    """Raises Refused for elements of which too many have one hash."""
+    if len(elements) > MOST_ALIKE and max(Counter(map(hash, elements)).values()) > MOST_ALIKE:
+        raise Refused(
+            f"more than {MOST_ALIKE:,} of its elements or keys have the same hash",
+            "give their class a __hash__ that tells them apart, or record a list",
+        )

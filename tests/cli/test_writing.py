@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 from dataclasses import replace
 from typing import Any
 
@@ -134,13 +135,22 @@ class TestActors:
         stage.start(napping, id="one")
         shell("pause", "one")
         action = OperatorAction.objects.get()
-        assert (action.source, action.actor_id, action.actor_label) == ("cli", None, getpass.getuser())
+        assert (action.source, action.actor_id, action.actor_label) == ("cli", None, pwd.getpwuid(os.getuid()).pw_name)
+
+    def test_the_environment_does_not_say_who_it_is(
+        self, shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+            monkeypatch.setenv(name, "ceo")
+        stage.start(napping, id="one")
+        shell("cancel", "one")
+        assert OperatorAction.objects.get().actor_label == pwd.getpwuid(os.getuid()).pw_name != "ceo"
 
     def test_a_system_without_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def nobody() -> str:
+        def nobody(_uid: int) -> str:
             raise KeyError("getpwuid(): uid not found: 4711")
 
-        monkeypatch.setattr(getpass, "getuser", nobody)
+        monkeypatch.setattr(pwd, "getpwuid", nobody)
         assert acting.actor(None).label.startswith("uid ")
 
     def test_a_user_has_the_users_permissions_and_no_more(self, shell: Shell, stage: Stage) -> None:
@@ -334,3 +344,23 @@ def test_ctrl_c(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("durable.cli.listing.list_runs", interrupted)
     assert shell("list").status == 130
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "a\x1b[2Jb"],
+        ["pause", "one", "--as", "a\x1b[2Jb"],
+        ["list", "--state", "a\x1b[2Jb"],
+        ["list", "--a\x1b[2Jb"],
+        ["list", "--cursor", "a\x1b[2Jb"],
+        ["replay", "one", "a\x1b[2Jb", "--dry-run"],
+        ["start", "a\x1b[2Jb"],
+    ],
+)
+def test_no_complaint_repeats_control_characters(shell: Shell, stage: Stage, arguments: list[str]) -> None:
+    stage.start(napping, id="one")
+    done = shell(*arguments)
+    assert done.status != 0
+    assert "\x1b" not in done.out + done.err
+    assert "[2J" in done.err

@@ -836,6 +836,12 @@ def test_a_module_of_a_package_in_use_is_imported(tmp_path: Path, monkeypatch: p
     (package / "shapes.py").write_text("from typing import NamedTuple\nclass Dot(NamedTuple):\n    x: int\n")
     (package / "broken.py").write_text("raise SystemError('at import')\n")
     (package / "__main__.py").write_text("raise AssertionError('ran')\n")
+    (package / "script.py").write_text("import codec_probe\ncodec_probe.ran = True\nDot2 = 1\n")
+    (package / "inner").mkdir()
+    (package / "inner" / "__init__.py").write_text("import codec_probe\ncodec_probe.ran = True\n")
+    (package / "inner" / "shapes.py").write_text(
+        "try:\n    from codec_probe.shapes import Dot\nexcept ImportError:\n    pass\nOther = Dot\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     dot = '{"$:named":["codec_probe.shapes:Dot",{"x":1}]}'
     with pytest.raises(PayloadError, match=r"import codec_probe in the workflows\.py"):
@@ -846,8 +852,27 @@ def test_a_module_of_a_package_in_use_is_imported(tmp_path: Path, monkeypatch: p
         codec.decode(dot.replace("shapes", "broken"))
     with pytest.raises(PayloadError, match="part of a program"):
         codec.decode(dot.replace("shapes", "__main__"))
+    for nowhere in ("script", "inner", "inner.shapes.deeper", "missing.shapes"):
+        with pytest.raises(PayloadError, match="moved, renamed or removed"):
+            codec.decode(dot.replace("shapes", nowhere))
+    assert not hasattr(sys.modules["codec_probe"], "ran")  # no file has run that has no such class
+    assert codec.decode(dot.replace("shapes", "inner.shapes")) == (1,)
+    assert codec.decode(dot.replace("shapes:Dot", "inner.shapes:Other")) == (1,)
     for name in [name for name in sys.modules if name.startswith("codec_probe.")]:
         del sys.modules[name]
+
+
+@pytest.mark.parametrize("form", ['{{"$:set":[{}]}}', '{{"$:dict":[{}]}}'])
+def test_elements_of_one_hash_are_refused(form: str) -> None:
+    modulus = sys.hash_info.modulus
+    alike = [str(number * modulus) for number in range(20_000)]
+    elements = ",".join(alike) if "set" in form else ",".join(f"[{each},1]" for each in alike)
+    with pytest.raises(PayloadError, match="have the same hash"):
+        codec.decode(form.format(elements))
+    few = {number * modulus for number in range(500)}
+    assert codec.decode(codec.encode(few)) == few
+    with pytest.raises(PayloadError, match="have the same hash"):
+        codec.encode({number * modulus for number in range(1_100)})
 
 
 def test_errors_about_damaged_text_do_not_quote_it() -> None:

@@ -7,13 +7,14 @@ import sys
 from argparse import RawDescriptionHelpFormatter
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
 from durable.cli.exits import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.cli.subcommands import SUBCOMMANDS
+from durable.core.printable import safe
 from durable.inspection import StatementTimeoutError, how_to_migrate, missing_migrations
 from durable.process import DATABASE_TROUBLE
 
@@ -31,11 +32,13 @@ class Command(BaseCommand):
     stealth_options = ("subcommand",)
 
     def add_arguments(self, parser: CommandParser) -> None:
+        _tell_safely(parser)
         parser.formatter_class = RawDescriptionHelpFormatter
         parser.epilog = EPILOG
         subparsers = parser.add_subparsers(dest="name", metavar="SUBCOMMAND", required=True)
         for each in SUBCOMMANDS:
             subparser = subparsers.add_parser(each.name, help=each.help, description=each.help)
+            _tell_safely(subparser)
             each.configure(subparser)
             subparser.set_defaults(subcommand=each)
 
@@ -70,6 +73,8 @@ class Command(BaseCommand):
         except StatementTimeoutError as error:
             output.complain(error)
             return Exit.UNREACHABLE
+        except CommandError as error:  # it repeats arguments of the caller's
+            raise CommandError(safe(error, lines=True), returncode=error.returncode) from error
         except KeyboardInterrupt:
             output.complain("interrupted")
             return Exit.INTERRUPTED
@@ -84,3 +89,9 @@ class Command(BaseCommand):
     def _leave_pipe(self) -> None:
         """Whoever read our output is gone: what is left of it goes nowhere, without a word, also at the end."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tell_safely(parser: CommandParser) -> None:
+    """Have the parser's complaints repeat no control characters of the command line."""
+    error = parser.error
+    parser.error = lambda message: error(safe(message))  # type: ignore[method-assign]  # for this parser alone
