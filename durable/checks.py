@@ -26,6 +26,7 @@ W084    a database router sends durable's models elsewhere
 W085    `ENCRYPTION_KEYS` without a codec that uses them
 W086    `RETENTION` names a workflow that there is not
 W087    functions or triggers of the database differ from the migrations' (`durable.database_checks`)
+W088    SQLite, where transactions begin without the lock to write
 ======  ==============================================================
 """
 
@@ -61,6 +62,7 @@ __all__ = [
     "check_rqworker",
     "check_serializers",
     "check_settings",
+    "check_sqlite",
     "check_workflows",
 ]
 
@@ -296,6 +298,22 @@ def check_isolation(**_: object) -> list[CheckMessage]:
     message = f'The database "{conf.DATABASE}" has another isolation level than READ COMMITTED.'
     hint = 'Leave "isolation_level" out of its OPTIONS, and ask for another level in the transactions that need it.'
     return [Error(message, hint=hint, id="durable.E011")]
+
+
+@register(TAG)
+def check_sqlite(**_: object) -> list[CheckMessage]:
+    """Transactions on SQLite wait for their turn to write, beside workers too."""
+    if conf.DATABASE not in list(connections) or (connection := connections[conf.DATABASE]).vendor != "sqlite":
+        return []
+    mode = connection.settings_dict["OPTIONS"].get("transaction_mode") or ""
+    if str(mode).upper() in ("IMMEDIATE", "EXCLUSIVE"):
+        return []
+    message = f'Transactions on SQLite ("{conf.DATABASE}") that read and then write fail beside a worker that writes.'
+    hint = (
+        'Set OPTIONS = {"transaction_mode": "IMMEDIATE", "timeout": 20} there: they wait for their turn then, instead of '
+        '"database is locked" at once.'
+    )
+    return [Warning(message, hint=hint, id="durable.W088")]
 
 
 @register(TAG)

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -264,6 +265,24 @@ class Astray:
 class Unmigrated:
     def allow_migrate(self, db: str, app_label: str, **hints: object) -> bool:
         return False
+
+
+class TestSqlite:
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [({}, ["durable.W088"]), ({"timeout": 20}, ["durable.W088"]), ({"transaction_mode": "immediate"}, [])],
+    )
+    def test_transactions_that_do_not_wait_are_found(
+        self, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], expected: list[str]
+    ) -> None:
+        connection = SimpleNamespace(vendor="sqlite", settings_dict={"OPTIONS": options})
+        monkeypatch.setattr(checks, "connections", {"default": connection})
+        assert ids(checks.check_sqlite()) == expected
+
+    def test_other_databases_have_row_locks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        connection = SimpleNamespace(vendor="postgresql", settings_dict={"OPTIONS": {}})
+        monkeypatch.setattr(checks, "connections", {"default": connection})
+        assert checks.check_sqlite() == []
 
 
 class TestDatabase:
