@@ -102,6 +102,7 @@ def waiting(
     as `standing()` words it, where the run is. Inside a transaction that is told as the likely reason instead, and at once
     where the caller would wait for ever.
     """
+    timeout = None if timeout is None else max(timeout, 0.0)  # `deadline - now` may be negative
     deadline = None if timeout is None else time.monotonic() + timeout
     pause, longest = _LOOK_EVERY
     is_told = False

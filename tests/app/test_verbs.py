@@ -91,6 +91,16 @@ def test_a_start_that_is_another_is_a_conflict(h: Harness, start: Callable[[], A
     assert get_run("order-1").state == "pending"
 
 
+def test_a_timeout_that_is_over_takes_what_is_there(h: Harness) -> None:
+    run = order.start(1)
+    with pytest.raises(TimeoutError, match="after 0 s"):
+        run.result(timeout=-5)
+    with pytest.raises(TimeoutError, match="after 0 s"):
+        run.ask("q", timeout=-5)
+    h.finish(run)
+    assert run.result(timeout=-5) == run.output
+
+
 def test_a_delay_that_is_over_is_none(h: Harness) -> None:
     assert order.using(delay=timedelta(days=-42)).start(1).wake_at == h.now
 
