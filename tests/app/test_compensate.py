@@ -51,7 +51,7 @@ async def rejecting_async(ctx: AsyncContext) -> str:
     return "rejected"
 
 
-@workflow(name="tests.mistaken")
+@workflow(name="tests.compensate_mistaken")
 def mistaken(ctx: Context) -> str:
     ctx.rollback_checkpoint("from here")
     ctx.step("a", charge, "a", rollback=refund)
