@@ -25,6 +25,7 @@ from redis.exceptions import RedisError
 
 from durable import bell, moments, pulse, redis_client
 from durable.conf import conf
+from durable.core.entries import ActionRecord
 from durable.process import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.store.base import Store
@@ -38,6 +39,7 @@ OVERLAP = timedelta(seconds=1)  # of two looks of the timer, for commits that co
 RETRY = 1.0  # seconds until the next try during an outage
 PRUNE_FOR = 2.0  # seconds of one sweep in which rows are deleted, at most
 PRUNE_EVERY = 60.0  # seconds from the end of a round of pruning to the next
+LOG_EVERY = 3_600.0  # seconds between two rows of the audit log about pruning
 
 _log_this = redis_client.Seldom()
 
@@ -163,6 +165,8 @@ class Sweep(Periodic):
         super().__init__(store, "durable-sweep")
         self._round: Iterator[Pruned] | None = None
         self._next_round = 0.0
+        self._unlogged = Pruned()
+        self._next_row = 0.0  # when the audit log may be written to again, monotonic
 
     def look(self, now: datetime) -> datetime:
         """Ring, prune a little, and come again after the interval."""
@@ -170,6 +174,7 @@ class Sweep(Periodic):
             bell.ring(queue, insist=True)
         pulse.beat(now, worker_name())
         self._prune(now)
+        self._log(now)
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
 
     def _prune(self, now: datetime) -> None:
@@ -189,6 +194,26 @@ class Sweep(Periodic):
                 break
         if total != Pruned():
             logger.info("past their retention: %d runs and %d rows of the audit log", total.runs, total.actions)
+            self._unlogged += total
+
+    def _log(self, now: datetime) -> None:
+        """Say in the audit log what this process has pruned: seldom, or the log would grow by what makes it shorter."""
+        if self._unlogged == Pruned() or time.monotonic() < self._next_row:
+            return
+        pruned, self._unlogged = self._unlogged, Pruned()
+        self._next_row = time.monotonic() + LOG_EVERY
+        row = ActionRecord(
+            action="prune",
+            run_id="",
+            source="code",
+            outcome="done",
+            created_at=now,
+            actor_label=f"the sweep of {worker_name()}",
+            reason='DURABLE["RETENTION"]',
+            detail=f"{pruned.runs} runs, {pruned.actions} rows of the audit log",
+        )
+        with self.store.transaction():
+            self.store.log([row])
 
 
 def _pruner() -> Pruner | None:

@@ -354,6 +354,23 @@ class TestSweep:
         assert left == [3, 1, 0, 0]
         assert runs() == {"next"}
 
+    def test_the_audit_log_says_what_went_and_seldom(self, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(timer, "PRUNE_FOR", 0)
+        for number in range(6):
+            a_run(f"run {number}", days=20 - number)
+        with override_settings(DURABLE={"RETENTION": {"completed": DAY}}):
+            for _ in range(4):
+                sweep.look(NOW)
+            row = OperatorAction.objects.get()
+            assert (row.action, row.source, row.outcome) == ("prune", "code", "done")
+            assert row.actor_label.startswith("the sweep of ")
+            assert row.detail == "2 runs, 0 rows of the audit log"
+            monkeypatch.setattr(sweep, "_next_row", 0.0)  # an hour later, when nothing is left to prune
+            sweep.look(NOW)
+            assert OperatorAction.objects.order_by("id").last().detail.startswith("4 runs, ")  # type: ignore[union-attr]  # there is one
+            sweep.look(NOW)
+        assert OperatorAction.objects.count() == 2
+
     def test_a_round_ends_within_a_sweep_if_there_is_time(self, sweep: Sweep) -> None:
         for number in range(5):
             a_run(f"run {number}")
