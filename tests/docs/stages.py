@@ -163,6 +163,8 @@ STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]
     "docs/admin.md": _models,
     "docs/cli.md": _failed,
     "docs/guides/deploying.md": _in_one_harness,
+    "docs/guides/from-celery.md": _models,
+    "docs/guides/from-dbos.md": _models,
     "docs/guides/security.md": _with_key,
     "docs/guides/state.md": _customer,
     "docs/guides/transactions.md": _models,

@@ -17,6 +17,9 @@ TUTORIAL = "docs/tutorial.md"  # has a project and servers of its own: see test_
 #: How many blocks say that they are not run. A new one is a decision, and shows here.
 NOT_RUN = {
     "docs/admin.md": 2,
+    "docs/guides/from-celery.md": 1,
+    "docs/guides/from-dbos.md": 1,
+    "docs/guides/from-temporal.md": 1,
     "docs/guides/security.md": 1,
     "docs/rest.md": 1,
     TUTORIAL: 2,
