@@ -378,7 +378,7 @@ def check_rqworker(**_: object) -> list[CheckMessage]:
     if not _our_queues() or _reads_json(given):
         return []
     hint = (
-        f'Set RQ = {{"WORKER_CLASS": "{WORKER}"}}, which also hands runs over at once on SIGTERM. Or start it with '
+        f'Set RQ = {{"WORKER_CLASS": "{WORKER}"}}, which also hands runs over at once on SIGTERM, and refuses jobs that are not ours. Or start it with '
         "--serializer rq.serializers.JSONSerializer, or run `manage.py durable_worker` only, and silence this check."
     )
     return [Warning("`manage.py rqworker` would not read durable's jobs.", hint=hint, id="durable.W082")]
