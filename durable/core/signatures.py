@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Final
 
 __all__ = ["check_call"]
@@ -21,7 +22,7 @@ def check_call(what: str, function: Callable[..., Any], args: tuple[Any, ...]) -
     The signature is the function's own: a decorator that passes on whatever it gets may also add arguments. What has no
     signature, such as many builtins, is let pass.
     """
-    if type(function) is FunctionType and _fits(function, len(args)):
+    if _surely_fits(function, len(args)):
         return
     try:
         signature = inspect.signature(function, follow_wrapped=False)
@@ -33,6 +34,17 @@ def check_call(what: str, function: Callable[..., Any], args: tuple[Any, ...]) -
         name = getattr(function, "__qualname__", None) or repr(function)
         given = f"{len(args)} argument{'' if len(args) == 1 else 's'}"
         raise TypeError(f"{what} cannot call {name}{signature} with {given}: {error}") from None
+
+
+def _surely_fits(function: Callable[..., Any], count: int) -> bool:
+    """Whether that many arguments fit, as far as it is found out without making a signature, which takes long."""
+    if isinstance(function, FunctionType):
+        return _fits(function, count)
+    if isinstance(function, MethodType):
+        return _surely_fits(function.__func__, count + 1)
+    if isinstance(function, partial) and not function.keywords:
+        return _surely_fits(function.func, count + len(function.args))
+    return False
 
 
 def _fits(function: FunctionType, count: int) -> bool:

@@ -481,6 +481,9 @@ decorated.__wrapped__ = two_arguments  # type: ignore[attr-defined]  # as functo
         (max, (1, 2)),
         (dict, ()),
         (partial(two_arguments, 1), (2,)),
+        (partial(two_arguments, two=2), (1,)),
+        (Callable2().method, (1,)),
+        (partial(Callable2().method, 1), ()),
         (str.upper, ("a",)),
     ],
 )
