@@ -21,8 +21,8 @@ def under_a_held_snapshot(bench: Bench) -> Iterator[Figure]:
     Both are medians of three batches of 2,000 that are started together; the runs between them are batches as well, and
     all stay in the tables. A dump, an idle transaction or a replica's feedback holds such a snapshot.
     """
-    batch = bench.size(2_000, 100)
-    batches = bench.size(100_000, 600) // batch
+    batch = bench.size(2_000, 50)
+    batches = bench.size(100_000, 200) // batch
     with workers(1):
         before = [_rate(batch) for _ in range(3)]
         with _held_snapshot(bench.database_url):
