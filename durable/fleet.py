@@ -111,8 +111,9 @@ class Fleet:
                 self._kill(child)
             self._wakeup = None
             signal.set_wakeup_fd(wakeup_before)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if self._stopping_since is None:  # else the command ends now, and one more signal must not interrupt that
+                for number, handler in before.items():
+                    signal.signal(number, handler)
             reader.close()
             writer.close()
         self.say("stopped")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 
@@ -97,6 +99,34 @@ class TestWorkers:
         assert (run.lease_expires_at, run.crashes) == (None, 0)
         manage("durable_worker").pids()
         eventually(lambda: is_completed(store, "a"))
+
+
+def test_a_further_signal_does_not_interrupt_the_end(site: Project, environment: dict[str, str]) -> None:
+    """Somebody presses Ctrl+C once more, when everything has ended but the command itself."""
+    code = """
+import os, signal, sys
+import django
+django.setup()
+from durable.fleet import Fleet
+
+def say(line):
+    if "started" in line:
+        os.kill(os.getpid(), signal.SIGINT)
+
+status = Fleet([sys.executable, "-c", "input()"], 1, say=say).run()
+os.kill(os.getpid(), signal.SIGINT)
+print("ended", status)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=site.directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ended 0\n"), done.stderr
 
 
 class TestStarts:
