@@ -71,9 +71,9 @@ class RunAdmin(_ModelAdmin):
             ("<str:key>/replay/", replaying.show, "replay"),
             ("<str:key>/act/<str:name>/", acting.show, "act"),
         ]
-        return [
-            *(path(route, self._reading(view), name=f"durable_run_{name}") for route, view, name in reading),
+        return [  # "bulk/" before "<str:key>/", which it would be taken for
             *(path(route, self._asking(view), name=f"durable_run_{name}") for route, view, name in changing),
+            *(path(route, self._reading(view), name=f"durable_run_{name}") for route, view, name in reading),
         ]
 
     def _reading(self, view: View) -> View:
