@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 from rq.worker import BaseWorker
 
 from durable import bell, moments, redis_client
+from durable.claim_bounds import bounds
 from durable.conf import conf
 from durable.core.current import timed_steps
 from durable.core.entries import RunRecord
@@ -251,6 +252,8 @@ class Supervisor:
         if not self._returning:
             return
         self._store.release([(each.id, each.fence) for each in self._returning], moments.now())
+        for each in self._returning:
+            bounds.include(each)
         queues = {each.queue for each in self._returning}
         self._returning = []
         for queue in queues:
