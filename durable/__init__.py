@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from durable.audit import Actor, OperationDeniedError, acting_as
     from durable.context import AsyncContext, Context
     from durable.core.current import current_step
     from durable.core.errors import (
@@ -57,14 +56,15 @@ if TYPE_CHECKING:
     from durable.core.waits import ANY
     from durable.definitions import Workflow, step, workflow
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
-    from durable.history import HistoryEntry
-    from durable.replay import ReplayPlan
-    from durable.run_info import RunInfo
+    from durable.operations.audit import Actor, OperationDeniedError, acting_as
+    from durable.operations.history import HistoryEntry
+    from durable.operations.replay_plan import ReplayPlan
+    from durable.operations.run_info import RunInfo
 
 __version__ = "0.1.0"
 
 _MODULES = {
-    "durable.audit": ("Actor", "OperationDeniedError", "acting_as"),
+    "durable.operations.audit": ("Actor", "OperationDeniedError", "acting_as"),
     "durable.context": ("AsyncContext", "Context"),
     "durable.core.errors": (
         "BulkOrderError",
@@ -111,9 +111,9 @@ _MODULES = {
     "durable.core.waits": ("ANY",),
     "durable.core.current": ("current_step",),
     "durable.handles": ("Handle", "aget_run", "aruns_info", "get_run", "runs_info"),
-    "durable.history": ("HistoryEntry",),
-    "durable.replay": ("ReplayPlan",),
-    "durable.run_info": ("RunInfo",),
+    "durable.operations.history": ("HistoryEntry",),
+    "durable.operations.replay_plan": ("ReplayPlan",),
+    "durable.operations.run_info": ("RunInfo",),
     "durable.definitions": ("Workflow", "step", "workflow"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

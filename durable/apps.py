@@ -18,13 +18,15 @@ class DurableConfig(AppConfig):
 
     def ready(self) -> None:
         """Import every app's `workflows` module, then the checks; count and trace where that is asked for."""
-        from durable import logs, metrics, silence, tracing
+        from durable import logs, metrics
+        from durable.instrumentation import tracing
+        from durable.notifier import silence
 
         logs.guard()
         silence.note_settings()
         self.autodiscover()
         # checks registers them; process notes which process this is, before a worker forks.
-        from durable import checks, database_checks, process  # noqa: F401
+        from durable.execution import connections  # noqa: F401
         from durable.store.routines import restore
         from durable.tasks import workflow  # noqa: F401  # the workflow that tasks are runs of
 

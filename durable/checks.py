@@ -14,7 +14,7 @@ E007    `RQ_QUEUES` lacks a queue that runs would go to
 E008    two functions have one workflow name
 E009    `RETENTION` says something that is no time, state or workflow
 E010    the redaction hook cannot be imported or called
-E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS or (`durable.database_checks`) as the
+E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS or (`durable.inspection.database_checks`) as the
         server gives it
 E012    a workflow lists as a mistake what is no class of an exception
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
@@ -25,7 +25,7 @@ W083    `ATOMIC_REQUESTS` on another database than durable's
 W084    a database router sends durable's models elsewhere
 W085    `ENCRYPTION_KEYS` without a codec that uses them
 W086    `RETENTION` names a workflow that there is not
-W087    functions or triggers of the database differ from the migrations' (`durable.database_checks`)
+W087    functions or triggers of the database differ from the migrations' (`durable.inspection.database_checks`)
 W088    SQLite, where transactions begin without the lock to write
 ======  ==============================================================
 """
@@ -45,8 +45,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 from django.utils.module_loading import import_string
 
-from durable import registry
 from durable.conf import DURATIONS, conf
+from durable.core import registry
 from durable.core.duration import seconds
 from durable.mistakes import error_classes
 
@@ -385,7 +385,7 @@ def check_rqworker(**_: object) -> list[CheckMessage]:
 
 
 def _reads_json(worker_class: Any) -> bool:
-    from durable.rq_workers import KnowsDurable
+    from durable.worker.rq import KnowsDurable
 
     if isinstance(worker_class, str):
         try:

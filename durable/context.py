@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from durable.core.advice import advised
-from durable.core.blocks import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
 from durable.core.branches import join_branches, race_branches
 from durable.core.compensation import compensate
 from durable.core.current import current_scope
@@ -23,6 +22,7 @@ from durable.core.receipts import record_of
 from durable.core.results import BlockResult, Break, Continue, QueueMessage, RaceResult, StepResult
 from durable.core.scope import Scope
 from durable.core.steps import STEP_CATCHES, STEP_CATCHES_DEFAULT, check_catch, step, try_step
+from durable.core.try_block import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
 from durable.core.versions import get_version, removed, rollback_checkpoint, send
 from durable.core.waits import Received, Wait, complete, mapped, receive, receive_one, sleep
 from durable.drivers.aio import AsyncDriver

@@ -13,9 +13,9 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from django.apps import apps
 
-from durable import backend, operations, registry
-from durable.async_calls import run_sync
+from durable import operations, runtime
 from durable.conf import conf
+from durable.core import registry
 from durable.core.current import running_run
 from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import UndiscoveredWorkflowError
@@ -23,6 +23,7 @@ from durable.core.location import escape
 from durable.core.options import options_of
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
+from durable.operations.async_calls import run_sync
 
 __all__ = ["Start", "Workflow", "step", "workflow"]
 
@@ -260,7 +261,7 @@ def _check_is_discovered(workflow: Workflow[Any, Any]) -> None:
     it lacks, unless this process is a worker itself, or a test that passes its runs itself. Of code that is run by name
     (`__main__`) nothing is certain.
     """
-    if registry.is_discovered(workflow.name) or backend.is_replaced() or running_run() is not None:
+    if registry.is_discovered(workflow.name) or runtime.is_replaced() or running_run() is not None:
         return
     is_test = hasattr(sys.modules.get("django.core.mail"), "outbox")  # set up by Django's and pytest's runners
     if is_test or "durable.worker" in sys.modules or workflow.__module__ in ("__main__", "__mp_main__"):

@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from durable import operations
-from durable.async_calls import run_sync
 from durable.core.errors import ErrorInfo, RunNotFoundError
-from durable.history import HistoryEntry
-from durable.replay import ReplayPlan
-from durable.run_info import RunInfo
+from durable.operations.async_calls import run_sync
+from durable.operations.history import HistoryEntry
+from durable.operations.replay_plan import ReplayPlan
+from durable.operations.run_info import RunInfo
 
 if TYPE_CHECKING:
     from durable.definitions import Workflow

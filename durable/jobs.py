@@ -17,6 +17,6 @@ def work(queue: str) -> None:
     if not apps.ready:
         django.setup()
 
-    from durable import worker
+    from durable.worker import job
 
-    worker.work(queue)
+    job.work(queue)

@@ -15,7 +15,7 @@ from durable.conf import conf
 from durable.core.mistakes import MISTAKES
 
 if TYPE_CHECKING:
-    from durable.registry import WorkflowDefinition
+    from durable.core.registry import WorkflowDefinition
 
 __all__ = ["Mistakes", "check_mistakes", "error_classes", "mistakes_of"]
 

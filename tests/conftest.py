@@ -78,26 +78,26 @@ def redis_connection() -> Iterator["redis.Redis"]:
 def patience_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for Redis in this process waits on: a web request gives up after a second, in which a busy machine may not
     have come to run the server, and nothing is sent for a while then."""
-    from durable import redis_client
+    from durable.notifier import redis_clients
 
-    monkeypatch.setattr(redis_client, "CONNECT_TIMEOUT", 60.0)
-    monkeypatch.setattr(redis_client, "SOCKET_TIMEOUT", 60.0)
+    monkeypatch.setattr(redis_clients, "CONNECT_TIMEOUT", 60.0)
+    monkeypatch.setattr(redis_clients, "SOCKET_TIMEOUT", 60.0)
 
 
 @pytest.fixture(autouse=True)
 def answered_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever rings in this process goes on when Redis has answered: what a test asks Redis on another connection could come
     before what was sent and not waited for."""
-    from durable import rings
+    from durable.notifier import enqueue
     from tests.ringing import wait_for_answers
 
-    ring = rings.ring
+    ring = enqueue.ring
 
     def ring_and_wait(name: str, *, insist: bool = False) -> None:
         ring(name, insist=insist)
-        wait_for_answers(rings._bells[name].sender)
+        wait_for_answers(enqueue._bells[name].sender)
 
-    monkeypatch.setattr(rings, "ring", ring_and_wait)
+    monkeypatch.setattr(enqueue, "ring", ring_and_wait)
 
 
 @pytest.fixture

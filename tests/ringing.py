@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis.exceptions import RedisError
 
-from durable.redis_sender import Sender
+from durable.notifier.pipelining import Sender
 
 __all__ = ["wait_for_answers"]
 

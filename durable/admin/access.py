@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 
-from durable.audit import Actor
+from durable.operations.audit import Actor
 
 __all__ = ["actor_of", "demand", "may"]
 

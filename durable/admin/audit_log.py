@@ -16,12 +16,12 @@ from django.utils.html import format_html
 
 from durable.admin import pages
 from durable.admin.access import may
-from durable.admin.keys import as_key
-from durable.audit import PERMISSIONS, Outcome
+from durable.admin.url_keys import as_key
 from durable.conf import conf
 from durable.inspection import StatementTimeoutError, reading
-from durable.inspection.words import sentence
+from durable.inspection.humanize import sentence
 from durable.models import OperatorAction
+from durable.operations.audit import PERMISSIONS, Outcome
 from durable.templatetags.durable_admin import moment
 
 __all__ = ["OperatorActionAdmin"]

@@ -10,11 +10,11 @@ from uuid import UUID
 from django import forms
 from django.utils import timezone
 
-from durable.core.entries import RunState
+from durable.core.clock import in_utc
+from durable.core.ids import MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
-from durable.ids import MAX_REASON, new_id
+from durable.core.records import RunState
 from durable.inspection import RunFilter
-from durable.moments import in_utc
 
 __all__ = ["SINCE", "ActForm", "BulkForm", "FilterForm", "ReplayForm", "SendForm"]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 
-from durable import registry
 from durable.admin import access, pages
 from durable.admin.forms import SINCE, FilterForm
 from durable.admin.verbs import BULK, VERBS
-from durable.core.entries import RunState
+from durable.core import registry
+from durable.core.records import RunState
 from durable.inspection import (
     Explanation,
     InvalidCursorError,
@@ -25,7 +25,7 @@ from durable.inspection import (
 )
 from durable.inspection.runs import WINDOW
 from durable.models import Run
-from durable.redis_client import names as queue_names
+from durable.notifier.redis_clients import names as queue_names
 
 if TYPE_CHECKING:
     from durable.admin.run_admin import RunAdmin

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 
-from durable.admin import drawing, pages
+from durable.admin import charts, pages
 from durable.inspection import (
     count_by_state,
     failed_runs,
@@ -46,6 +46,6 @@ def context(now: datetime) -> dict[str, Any]:
         "findings": findings(now, workers, failed=failed),
         "groups": failure_groups(failed),
         "failures_cap": NEWEST if len(failed) >= NEWEST else 0,
-        "charts": [drawing.chart("The last hour", last_hour(edge)), drawing.chart("The last day", last_day(edge))],
+        "charts": [charts.chart("The last hour", last_hour(edge)), charts.chart("The last day", last_day(edge))],
         "workers": workers,
     }

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.crypto import salted_hmac
 
-from durable import backend
-from durable.admin.keys import as_id
+from durable import runtime
+from durable.admin.url_keys import as_id
 from durable.conf import conf
 from durable.models import Run
 
@@ -21,7 +21,7 @@ __all__ = ["etag_of", "find", "is_known", "now", "tagged", "unchanged"]
 
 def now() -> datetime:
     """The clock of the backend in force."""
-    return backend.current().now()
+    return runtime.current().now()
 
 
 def find(key: str) -> Run:

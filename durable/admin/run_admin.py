@@ -12,10 +12,20 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, URLResolver, path, reverse
 
-from durable.admin import access, acting, bulk, list_page, overview, replaying, run_page, sending, step_page
-from durable.admin.keys import as_key
+from durable.admin import (
+    access,
+    action_page,
+    bulk_page,
+    list_page,
+    overview,
+    replay_page,
+    run_page,
+    send_page,
+    step_page,
+)
+from durable.admin.url_keys import as_key
+from durable.inspection.humanize import printable, sentence
 from durable.inspection.time_limit import StatementTimeoutError, reading
-from durable.inspection.words import printable, sentence
 from durable.models import Run
 
 __all__ = ["RunAdmin"]
@@ -66,10 +76,10 @@ class RunAdmin(_ModelAdmin):
             ("<str:key>/export/", run_page.export, "export"),
         ]
         changing: Sequence[tuple[str, View, str]] = [
-            ("bulk/", bulk.show, "bulk"),
-            ("<str:key>/send/", sending.show, "send"),
-            ("<str:key>/replay/", replaying.show, "replay"),
-            ("<str:key>/act/<str:name>/", acting.show, "act"),
+            ("bulk/", bulk_page.show, "bulk"),
+            ("<str:key>/send/", send_page.show, "send"),
+            ("<str:key>/replay/", replay_page.show, "replay"),
+            ("<str:key>/act/<str:name>/", action_page.show, "act"),
         ]
         return [  # "bulk/" before "<str:key>/", which it would be taken for
             *(path(route, self._asking(view), name=f"durable_run_{name}") for route, view, name in changing),

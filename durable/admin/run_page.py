@@ -11,15 +11,14 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from durable.admin import access, drawing, pages
+from durable.admin import access, charts, pages
 from durable.admin.commands import command
-from durable.admin.keys import as_id
 from durable.admin.streaming import streamed
+from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
-from durable.audit import PERMISSIONS
 from durable.conf import conf
-from durable.core.entries import ENDED
 from durable.core.location import spoken, unescape
+from durable.core.records import ENDED
 from durable.inspection import (
     Progress,
     awaited_queues,
@@ -39,6 +38,7 @@ from durable.inspection import (
 from durable.inspection.sized import TooLarge, read_within
 from durable.inspection.tree import PAGE
 from durable.models import Entry, OperatorAction, QueueMessage, Run
+from durable.operations.audit import PERMISSIONS
 from durable.operations.common import BULK
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ def _context(admin: RunAdmin, request: HttpRequest, run: Run, progress: Progress
         "waited": max(0.0, wall - progress.active),
         "buttons": _buttons(admin, request, run, explanation.remedies),
         "tree": tree,
-        "roots": drawing.shallow(tree.roots),
+        "roots": charts.shallow(tree.roots),
         "tree_size": PAGE,
         "only_failed": only_failed,
-        "timeline": drawing.drawn(timeline(run, tree.nodes, now)),
+        "timeline": charts.drawn(timeline(run, tree.nodes, now)),
         "error": shown_error(run.workflow, run.error),
         "traceback": shown_traceback(run.workflow, run.error) if with_payloads else "",
         **(_input_and_output(run) if with_payloads else {"input": "", "output": ""}),

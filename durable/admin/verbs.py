@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from durable import operations
-from durable.audit import PERMISSIONS
+from durable.operations.audit import PERMISSIONS
 
 __all__ = ["BULK", "VERBS", "Option", "Verb"]
 

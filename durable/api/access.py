@@ -16,13 +16,13 @@ from django.utils.module_loading import import_string
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from durable import backend
-from durable.audit import Actor, OperationDeniedError, acting_as
+from durable import runtime
 from durable.conf import conf
 from durable.core.errors import RunNotFoundError
 from durable.models import Run
-from durable.operations.attribution import attributed
-from durable.querysets import RunQuerySet
+from durable.models.querysets import RunQuerySet
+from durable.operations.audit import Actor, OperationDeniedError, acting_as
+from durable.operations.audited import attributed
 
 __all__ = [
     "Permitted",
@@ -132,7 +132,7 @@ def admit(request: Request, action: str, run_id: str, *, needs: str = "") -> Run
     the user; either is written to the audit log.
     """
     actor = actor_of(request)
-    with acting_as(actor), attributed(backend.current(), action, run_id):
+    with acting_as(actor), attributed(runtime.current(), action, run_id):
         if needs and not actor.may(needs):
             raise OperationDeniedError(action, needs, actor.name)
         return visible_run(request, run_id) if run_id else None

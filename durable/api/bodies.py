@@ -13,8 +13,8 @@ from django.http import HttpRequest, RawPostDataException, UnreadablePostError
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.request import Request
 
+from durable.api.parsing import longest_body
 from durable.api.problems import ProblemError
-from durable.api.wire import longest_body
 
 __all__ = ["BodyRequest"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.request import Request
 
-from durable.api.wire import JSON, media_type_of
+from durable.api.parsing import JSON, media_type_of
 
 __all__ = ["check_origin"]
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
-from durable.api.serializers.strict import Query, Text
-from durable.inspection.keys import InvalidCursorError
+from durable.api.serializers.fields import Query, Text
+from durable.inspection.pagination import InvalidCursorError
 
 __all__ = ["PAGE", "PageQuery", "cursor_of", "key_of"]
 

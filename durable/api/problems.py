@@ -16,7 +16,7 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions, status
 
-from durable.api.wire import BodyTooLargeError
+from durable.api.parsing import BodyTooLargeError
 from durable.conf import conf
 from durable.core.errors import (
     DurableError,
@@ -30,7 +30,7 @@ from durable.core.errors import (
     StalePlanError,
     StaleRunError,
 )
-from durable.inspection.keys import InvalidCursorError
+from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.time_limit import StatementTimeoutError, is_statement_timeout
 from durable.operations.idempotency import KeyReusedError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from durable.api.views.acting import (
+from durable.api.views.actions import (
     CancelView,
     PauseView,
     PlanView,
@@ -20,7 +20,7 @@ from durable.api.views.messages import AskView, MessagesView, MessageView
 from durable.api.views.results import ResultView
 from durable.api.views.runs import CountsView, RunsView, RunView
 from durable.api.views.stream import StreamView
-from durable.api.views.surroundings import AnywhereView, QueuesView, WorkersView, WorkflowsView, WorkflowView
+from durable.api.views.system import AnywhereView, QueuesView, WorkersView, WorkflowsView, WorkflowView
 
 app_name = "durable_api"
 

@@ -4,6 +4,6 @@ Each module of this package holds a few subcommands; `durable.cli.subcommands` l
 
 - Standard output is for data: a table, JSON lines (`-o json`) or ids (`-o ids`). All talk goes to standard error.
 - Text of others (ids, payloads, errors) is shown with control characters escaped, and never as the terminal's commands.
-- The exit status says what came of it; see `durable.cli.exits`.
+- The exit status says what came of it; see `durable.cli.exit_codes`.
 - They hold no logic: they parse, call `durable.operations` or `durable.inspection`, and print.
 """

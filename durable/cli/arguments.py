@@ -13,8 +13,8 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
 from durable.cli.output import FORMATS, Output
+from durable.core.clock import in_utc
 from durable.core.duration import parse_duration
-from durable.moments import in_utc
 
 __all__ = [
     "JSON_HELP",

@@ -11,12 +11,12 @@ from django.core.checks import ERROR, run_checks
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from durable import pulse
 from durable.cli.arguments import add_format
-from durable.cli.exits import Exit
+from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
+from durable.execution.connections import DATABASE_TROUBLE
 from durable.inspection import (
     CLOCK_TOLERANCE,
     Workers,
@@ -30,8 +30,8 @@ from durable.inspection import (
     wrong_isolation,
     wrong_routines,
 )
-from durable.inspection.words import plural, relative, span
-from durable.process import DATABASE_TROUBLE
+from durable.inspection.humanize import plural, relative, span
+from durable.notifier import sweep_heartbeat
 
 __all__ = ["DOCTOR"]
 
@@ -168,7 +168,7 @@ def _workers(workers: Workers) -> Diagnosis:
 def _sweep() -> Diagnosis:
     now = timezone.now()
     try:
-        last = pulse.last_sweep()
+        last = sweep_heartbeat.last_sweep()
     except (RedisError, OSError) as error:
         return Diagnosis(kind="sweep", verdict=PROBLEM, found=f"Redis did not tell: {error}")
     advice = "Keep at least one manage.py durable_worker: plain RQ workers bring neither the timer nor the sweep."

@@ -8,17 +8,18 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from durable import operations, registry
-from durable.audit import acting_as
-from durable.cli.acting import actor
+from durable import operations
+from durable.cli.actor import actor
 from durable.cli.arguments import JSON_HELP, add_acting, add_format, duration, json_value, keyword
-from durable.cli.exits import Exit
+from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
+from durable.core import registry
 from durable.core.errors import RunCancelledError, RunFailedError
 from durable.inspection import jsonable, payload, redacted, shown_error
 from durable.operations import StartRequest
-from durable.operations.attribution import REFUSALS
+from durable.operations.audit import acting_as
+from durable.operations.audited import REFUSALS
 
 __all__ = ["ASK", "RESULT", "SEND", "START"]
 

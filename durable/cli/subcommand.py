@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from django.core.management.base import CommandError
 
-from durable.cli.exits import Exit
+from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.conf import conf
 from durable.models import Run

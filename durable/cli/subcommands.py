@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from durable.cli.doctor import DOCTOR
-from durable.cli.listing import LIST
+from durable.cli.list_runs import LIST
+from durable.cli.maintenance import PRUNE, WORKERS
 from durable.cli.messages import ASK, RESULT, SEND, START
-from durable.cli.replaying import REPLAY
-from durable.cli.showing import EXPORT, SHOW, WHY
+from durable.cli.replay import REPLAY
+from durable.cli.show import EXPORT, SHOW, WHY
 from durable.cli.subcommand import Subcommand
-from durable.cli.upkeep import PRUNE, WORKERS
 from durable.cli.verbs import VERBS
 
 __all__ = ["SUBCOMMANDS"]

@@ -11,14 +11,14 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from durable import backend, operations
-from durable.audit import acting_as
-from durable.cli.acting import actor
+from durable import operations, runtime
+from durable.cli.actor import actor
 from durable.cli.arguments import add_acting, add_confirming, add_format, add_ids, confirmed, given_ids, is_at_terminal
-from durable.cli.exits import Exit
+from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
-from durable.operations.attribution import REFUSALS, outcome_of
+from durable.operations.audit import acting_as
+from durable.operations.audited import REFUSALS, outcome_of
 
 __all__ = ["VERBS"]
 
@@ -89,7 +89,7 @@ def _preview(verb: str, ids: Iterable[str], output: Output) -> int:
 def _states(ids: Iterable[str]) -> Iterator[tuple[str, str | None]]:
     iterator = iter(ids)
     while page := list(islice(iterator, PAGE)):
-        states = backend.current().store.states(page)
+        states = runtime.current().store.states(page)
         yield from ((run_id, states.get(run_id)) for run_id in page)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from durable.core.effects import SAVE, Fork, Operation
-from durable.core.entries import Entry, Kind, Status
 from durable.core.errors import (
     CONTRACT_ERRORS,
     BranchCancelled,
@@ -29,6 +28,7 @@ from durable.core.errors import (
 from durable.core.journal import Node
 from durable.core.location import escape, is_within, join, parent
 from durable.core.mistakes import is_mistake
+from durable.core.records import Entry, Kind, Status
 from durable.core.results import Failure, RaceResult, failure_of, with_failure
 from durable.core.scope import Branch, Scope
 

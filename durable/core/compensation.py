@@ -8,8 +8,8 @@ nothing does the step again.
 from __future__ import annotations
 
 from durable.core.effects import SAVE, Operation
-from durable.core.entries import Kind, Status
 from durable.core.errors import Park, RollbackCheckpointError
+from durable.core.records import Kind, Status
 from durable.core.rollback import RollbackFailed, compensable, roll_back
 from durable.core.scope import Scope
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from durable.core.entries import RunPatch, RunRecord
-from durable.core.keys import idempotency_key
+from durable.core.idempotency_keys import idempotency_key
+from durable.core.records import RunPatch, RunRecord
 
 if TYPE_CHECKING:
     from durable.core.scope import Scope

@@ -14,19 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from durable.core.entries import (
-    AttemptRecord,
-    Batch,
-    Entry,
-    Kind,
-    OutgoingMessage,
-    RunPatch,
-    RunRecord,
-    Status,
-)
+from durable.core.compatibility import is_readable
 from durable.core.errors import PassAborted
-from durable.core.formats import is_readable
-from durable.core.inbox import Claims
+from durable.core.message_claims import Claims
+from durable.core.records import AttemptRecord, Batch, Entry, Kind, OutgoingMessage, RunPatch, RunRecord, Status
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
 

@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from durable.core.effects import SAVE, Operation
-from durable.core.entries import Entry, Kind, Status
 from durable.core.journal import Node
 from durable.core.location import iteration_segment, join
+from durable.core.records import Entry, Kind, Status
 from durable.core.results import Break, Continue
 from durable.core.scope import Scope
 

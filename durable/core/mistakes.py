@@ -14,8 +14,8 @@ from datetime import datetime
 from types import FrameType
 from typing import Final
 
-from durable.core.entries import RunState
 from durable.core.errors import CONTRACT_ERRORS, STOPPED, CriticalError, ErrorInfo, RollbackError
+from durable.core.records import RunState
 from durable.core.results import failure_of
 
 __all__ = ["MISTAKES", "TRYING_AGAIN", "described", "has_stopped", "is_mistake", "shown", "stopped"]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from durable.core.entries import Entry
 from durable.core.location import is_within
+from durable.core.records import Entry
 
 __all__ = ["Receipts", "record_of"]
 

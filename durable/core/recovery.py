@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
-from durable.core.entries import Entry, Kind, Message, RunChange, RunPatch, RunRecord, RunState, Status
 from durable.core.location import escape
+from durable.core.records import Entry, Kind, Message, RunChange, RunPatch, RunRecord, RunState, Status
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.rollback import is_compensable
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from durable.core.entries import Entry, Kind, Message, MessageState, RunChange, RunPatch, RunRecord, Status
 from durable.core.location import escape, is_within, parent
+from durable.core.records import Entry, Kind, Message, MessageState, RunChange, RunPatch, RunRecord, Status
 
 __all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try"]
 

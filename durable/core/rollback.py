@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
-from durable.core.entries import Entry, Kind, Request, Status
 from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, Park
 from durable.core.journal import Event, Journal
 from durable.core.options import StepOptions, resolve_name, retry_delay
+from durable.core.records import Entry, Kind, Request, Status
 
 __all__ = ["RollbackContext", "RollbackFailed", "compensable", "has_compensation", "is_compensable", "roll_back"]
 

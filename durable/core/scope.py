@@ -13,8 +13,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NoReturn
 
+from durable.core.compatibility import unreadable
 from durable.core.effects import Body, Operation
-from durable.core.entries import Entry, Kind, Request, Status
 from durable.core.errors import (
     BranchCancelled,
     ControlFlow,
@@ -25,11 +25,11 @@ from durable.core.errors import (
     OpenTransactionError,
     PayloadError,
 )
-from durable.core.formats import unreadable
 from durable.core.journal import Environment, Journal, Node
 from durable.core.location import compensation_segment, escape, join, send_segment, spoken
 from durable.core.mistakes import is_mistake
 from durable.core.receipts import Receipts
+from durable.core.records import Entry, Kind, Request, Status
 
 __all__ = ["Branch", "Scope"]
 

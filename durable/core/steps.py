@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
-from durable.core.entries import AttemptRecord, Entry, Kind, Status
 from durable.core.errors import (
     CONTRACT_ERRORS,
     ControlFlow,
@@ -26,6 +25,7 @@ from durable.core.errors import (
 from durable.core.journal import Event
 from durable.core.location import spoken
 from durable.core.options import StepOptions, handler_name, resolve_name, retry_delay
+from durable.core.records import AttemptRecord, Entry, Kind, Status
 from durable.core.results import Failure, StepFailure, StepResult, failure_of, with_failure
 from durable.core.scope import Scope
 from durable.core.signatures import check_call

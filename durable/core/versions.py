@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from durable.core.effects import SAVE, Lookup, Operation
-from durable.core.entries import ENDED, Kind, OutgoingMessage, RunState
 from durable.core.errors import InvalidTransitionError, RunNotFoundError
 from durable.core.journal import Node
 from durable.core.location import escape
+from durable.core.records import ENDED, Kind, OutgoingMessage, RunState
 from durable.core.scope import Scope
 
 __all__ = ["get_version", "removed", "rollback_checkpoint", "send"]

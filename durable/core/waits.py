@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from durable.core.duration import later
 from durable.core.effects import SAVE, Operation, Pause, Receive
-from durable.core.entries import Entry, Kind, Message, Status
 from durable.core.errors import MessageTimeoutError, Park
 from durable.core.location import escape, spoken
 from durable.core.receipts import record_of
+from durable.core.records import Entry, Kind, Message, Status
 from durable.core.scope import Scope
 
 __all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_one", "sleep"]

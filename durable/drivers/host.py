@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from durable.core.effects import Call, Lookup, Receive, Save
-from durable.core.entries import Message
+from durable.core.records import Message
 from durable.core.scope import Scope
 from durable.drivers.errands import Errands
 

@@ -18,10 +18,10 @@ from durable.core.current import running_scope, running_step, timed_step
 from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
 from durable.core.errors import ControlFlow, Evicted, StepTimeoutError, is_readable, kind_of
 from durable.core.scope import Scope
-from durable.drivers import threads
+from durable.drivers import branch_threads
 from durable.drivers.host import Host, refuse_lazy_body
-from durable.drivers.interrupt import TimedOut, arose_from, call_with_timeout
 from durable.drivers.raised import body_failure, call_readably, step_failure
+from durable.drivers.timeouts import TimedOut, arose_from, call_with_timeout
 
 __all__ = ["SyncDriver", "call_atomically", "call_step", "within_timeout"]
 
@@ -153,7 +153,7 @@ class SyncDriver:
                 return
             context = contextvars.copy_context()
             work = partial(context.run, self._help, effect, waiting, errors, leave)
-            yield threads.run(work, self.host.branch_thread_ends)
+            yield branch_threads.run(work, self.host.branch_thread_ends)
 
     def _help(
         self, effect: Fork, waiting: deque[Operation], errors: list[BaseException], leave: Callable[[], None]

@@ -8,15 +8,22 @@ as `within`.
 
 from __future__ import annotations
 
-from durable.inspection.attention import Finding, findings
-from durable.inspection.bounded import Count, capped_counts
+from durable.inspection.capped_counts import Count, capped_counts
 from durable.inspection.clock import CLOCK_TOLERANCE, clock_difference
 from durable.inspection.counts import count_by_state
-from durable.inspection.details import EntryDetail, FailedAttempt, Field, entry_detail, inbox, newest_messages
+from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, entry_detail, inbox, newest_messages
 from durable.inspection.explain import Explanation, awaited_queues, explain, explain_fully, open_entries
 from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, FailureGroup, failed_runs, failure_groups
+from durable.inspection.findings import Finding, findings
 from durable.inspection.payloads import jsonable, payload, pretty, redacted, shown_error, shown_traceback
+from durable.inspection.pending_migrations import (
+    how_to_migrate,
+    how_to_set_isolation,
+    missing_migrations,
+    wrong_isolation,
+    wrong_routines,
+)
 from durable.inspection.progress import Progress, progress_of
 from durable.inspection.runs import (
     InvalidCursorError,
@@ -25,13 +32,6 @@ from durable.inspection.runs import (
     failed_attempts,
     list_runs,
     searched,
-)
-from durable.inspection.schema import (
-    how_to_migrate,
-    how_to_set_isolation,
-    missing_migrations,
-    wrong_isolation,
-    wrong_routines,
 )
 from durable.inspection.selection import Filtered
 from durable.inspection.snapshots import OldSnapshot, old_snapshots

@@ -6,8 +6,8 @@ from typing import Final
 
 from django.db import connections
 
-from durable import moments
 from durable.conf import conf
+from durable.core import clock
 
 __all__ = ["CLOCK_TOLERANCE", "clock_difference"]
 
@@ -22,11 +22,11 @@ def clock_difference() -> float | None:
     connection = connections[conf.DATABASE]
     if connection.vendor != "postgresql":
         return None
-    before = moments.now()
+    before = clock.now()
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
         [there] = cursor.fetchone()
-    after = moments.now()
+    after = clock.now()
     if before <= there <= after:
         return 0.0
     nearest = before if there < before else after

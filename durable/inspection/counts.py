@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from durable.conf import conf
-from durable.core.entries import RunState
-from durable.inspection.bounded import Count, capped_counts
+from durable.core.records import RunState
+from durable.inspection.capped_counts import Count, capped_counts
 from durable.models import Run
-from durable.querysets import RunQuerySet
+from durable.models.querysets import RunQuerySet
 
 __all__ = ["CAP", "count_by_state"]
 

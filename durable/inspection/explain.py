@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from durable import redis_client
 from durable.conf import conf
-from durable.core.entries import Kind, Request, RunState, Status
 from durable.core.location import ANY_QUEUE, spoken, unescape
 from durable.core.mistakes import TRYING_AGAIN, has_stopped, shown
-from durable.core.run import HANDLER_FAILED
+from durable.core.records import Kind, Request, RunState, Status
+from durable.core.run_pass import HANDLER_FAILED
+from durable.inspection.humanize import either, relative, shortened, span, until
 from durable.inspection.payloads import redacted, shown_error
-from durable.inspection.words import either, relative, shortened, span, until
 from durable.models import Entry, QueueMessage, Run
+from durable.notifier import redis_clients
 
 __all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", "open_entries"]
 
@@ -129,7 +129,7 @@ def _late(facts: _Facts) -> Explanation | None:
     run = facts.run
     if not facts.is_late or run.wake_at is None:
         return None
-    known = redis_client.names()
+    known = redis_clients.names()
     serve = f"See that a worker serves it: python manage.py durable_worker {run.queue}"
     unknown = f"RQ_QUEUES lacks this queue, and has {', '.join(known) or 'none'}: add it, or start the run on another"
     return Explanation(

@@ -17,7 +17,7 @@ from django.db.models import QuerySet
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
-from durable.inspection.details import arguments_field
+from durable.inspection.entry_detail import arguments_field
 from durable.inspection.payloads import payload, redacted, shown_traceback
 from durable.inspection.time_limit import reading
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run

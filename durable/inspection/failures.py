@@ -15,14 +15,14 @@ from typing import Final
 from django.db.models.functions import Substr
 
 from durable.conf import conf
-from durable.core.entries import RunState
 from durable.core.location import unescape
 from durable.core.mistakes import has_stopped
-from durable.core.run import HANDLER_FAILED
+from durable.core.records import RunState
+from durable.core.run_pass import HANDLER_FAILED
+from durable.inspection.humanize import printable
 from durable.inspection.payloads import redacted
-from durable.inspection.words import printable
 from durable.models import Run
-from durable.querysets import RunQuerySet
+from durable.models.querysets import RunQuerySet
 
 __all__ = ["NEWEST", "FailedRun", "FailureGroup", "failed_runs", "failure_groups"]
 

@@ -20,11 +20,11 @@ from uuid import UUID
 
 from django.utils.module_loading import import_string
 
-from durable import backend
+from durable import runtime
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
+from durable.inspection.humanize import printable
 from durable.inspection.plain import DEEPEST, plain, without_originals
-from durable.inspection.words import printable
 
 __all__ = ["HIDDEN", "jsonable", "payload", "pretty", "redacted", "shown_error", "shown_traceback"]
 
@@ -56,7 +56,7 @@ def payload(workflow: str, field: str, text: str | None) -> Any:
     if text is None:
         return None
     try:
-        value = backend.current().codec.decode(text)
+        value = runtime.current().codec.decode(text)
     except Exception as error:  # noqa: BLE001  # a class that is gone, a key that was lost, a codec of the project's
         # a codec of the project's may say in its error what it could not read
         return {"unreadable": str(redacted(workflow, "error", f"{type(error).__name__}: {error}"))}

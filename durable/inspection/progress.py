@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Q, Sum
 
 from durable.conf import conf
-from durable.core.entries import Status
+from durable.core.records import Status
 from durable.models import Attempt, EntryMetadata, Run
 
 __all__ = ["Progress", "progress_of"]

@@ -16,12 +16,12 @@ from django.db.models import Count as CountOf
 from django.db.models import Q
 
 from durable.conf import conf
-from durable.core.entries import RunState
 from durable.core.location import ANY_QUEUE, escape
+from durable.core.records import RunState
 from durable.inspection.error_text import contains, shown_with
-from durable.inspection.keys import Behind, Cursor, InvalidCursorError, UpTo
+from durable.inspection.pagination import Behind, Cursor, InvalidCursorError, UpTo
 from durable.models import Attempt, Run
-from durable.querysets import RunQuerySet
+from durable.models.querysets import RunQuerySet
 
 __all__ = [
     "PAGE",

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.db import connections
 
 from durable.conf import conf
-from durable.inspection.words import span
+from durable.inspection.humanize import span
 
 __all__ = ["OldSnapshot", "old_snapshots"]
 

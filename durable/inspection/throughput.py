@@ -15,10 +15,10 @@ from typing import Final
 from django.db.models import DurationField, ExpressionWrapper, F
 
 from durable.conf import conf
-from durable.core.entries import RunState
-from durable.inspection.bounded import Count, capped_counts, samples
+from durable.core.records import RunState
+from durable.inspection.capped_counts import Count, capped_counts, samples
 from durable.models import Run
-from durable.querysets import RunQuerySet
+from durable.models.querysets import RunQuerySet
 
 __all__ = ["Bar", "Throughput", "last_day", "last_hour"]
 

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Final
 
 from durable.conf import conf
-from durable.core.entries import Kind, Status
 from durable.core.location import spoken
+from durable.core.records import Kind, Status
 from durable.inspection.tree import Node
 from durable.models import Attempt, Run
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from durable.conf import conf
-from durable.core.entries import Kind, Status
 from durable.core.location import escape, unescape
+from durable.core.records import Kind, Status
 from durable.models import Entry
 from durable.models.batches import ByteLength
 from durable.models.fields import load_json

@@ -1,12 +1,12 @@
 """Which verbs a run's state allows.
 
 For offering and not for deciding: the verb itself decides again, under the run's lock. Which permission each verb needs
-is in `durable.audit.PERMISSIONS`.
+is in `durable.operations.audit.PERMISSIONS`.
 """
 
 from __future__ import annotations
 
-from durable.core.entries import ENDED, Request, RunState
+from durable.core.records import ENDED, Request, RunState
 from durable.models import Run
 
 __all__ = ["possible_verbs"]

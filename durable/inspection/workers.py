@@ -16,10 +16,11 @@ from redis import Redis
 from redis.exceptions import RedisError
 from rq import Worker
 
-from durable import redis_client, registry
 from durable.conf import conf
+from durable.core import registry
 from durable.models import Run
-from durable.querysets import RunQuerySet
+from durable.models.querysets import RunQuerySet
+from durable.notifier import redis_clients
 
 __all__ = ["HeldRun", "QueueState", "WorkerState", "Workers", "look_at_workers", "queues_with_runs"]
 
@@ -87,7 +88,7 @@ def look_at_workers(within: RunQuerySet | None = None) -> Workers:
     held = _held(within)
     problem, known = "", []
     try:
-        for redis in redis_client.unique(redis_client.names()).values():
+        for redis in redis_clients.unique(redis_clients.names()).values():
             known += _of(redis)
     except (RedisError, OSError) as error:
         logger.warning("Redis could not be asked for workers: %s", error)
@@ -181,7 +182,7 @@ def _process(worker: str) -> tuple[str, int]:
 
 
 def _queues(workers: Sequence[WorkerState], within: RunQuerySet | None) -> list[QueueState]:
-    known, with_runs = redis_client.names(), queues_with_runs(within)
+    known, with_runs = redis_clients.names(), queues_with_runs(within)
     with_workflows = {conf.QUEUE, *(each.queue for each in registry.all())}
     serving = [queue for worker in workers if worker.state != "unknown" for queue in worker.queues]
     return [

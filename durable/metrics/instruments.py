@@ -12,12 +12,13 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
-from durable import observers, signals
+from durable import signals
 from durable.core.effects import Call
-from durable.core.entries import ENDED, RunRecord
 from durable.core.errors import LeaseLost
-from durable.core.run import PassOutcome
-from durable.observers import CallEnds, PassEnds, lateness
+from durable.core.records import ENDED, RunRecord
+from durable.core.run_pass import PassOutcome
+from durable.instrumentation import observers
+from durable.instrumentation.observers import CallEnds, PassEnds, lateness
 
 __all__ = ["Instruments", "install"]
 

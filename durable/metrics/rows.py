@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 from durable.conf import conf
 from durable.inspection.counts import CAP, count_by_state
 from durable.models import Run
-from durable.querysets import RunQuerySet
-from durable.redis_client import names
+from durable.models.querysets import RunQuerySet
+from durable.notifier.redis_clients import names
 
 __all__ = ["NAMES", "RowsCollector"]
 

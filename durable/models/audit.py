@@ -15,7 +15,7 @@ class OperatorAction(models.Model):
     """One action of an operator, the denied ones included.
 
     It outlives the run, which it knows by its id as text, and the user, whose name stays in `actor_label`. The columns
-    are those of `durable.core.entries.ActionRecord`; the outcomes are `durable.audit.Outcome`'s.
+    are those of `durable.core.records.ActionRecord`; the outcomes are `durable.operations.audit.Outcome`'s.
     """
 
     class Source(models.TextChoices):

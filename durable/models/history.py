@@ -7,11 +7,11 @@ from typing import Any
 from django.db import models
 from django.db.models import Q
 
-from durable.core.entries import Kind, Status
 from durable.core.errors import ErrorInfo
+from durable.core.records import Kind, Status
 from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, choices
+from durable.models.querysets import EntryMetadataQuerySet, EntryQuerySet
 from durable.models.run import Run
-from durable.querysets import EntryMetadataQuerySet, EntryQuerySet
 
 __all__ = ["Attempt", "Entry", "EntryMetadata"]
 

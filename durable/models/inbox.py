@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from durable.core.entries import MessageState
+from durable.core.records import MessageState
 from durable.models.fields import NameField, QueueField, SafeTextField, choices
 from durable.models.run import Run
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
-from durable.core.entries import ENDED, Request, RunState
 from durable.core.errors import ErrorInfo
+from durable.core.records import ENDED, Request, RunState
 from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, choices
-from durable.querysets import RunQuerySet
+from durable.models.querysets import RunQuerySet
 
 __all__ = ["Run"]
 
@@ -22,7 +22,7 @@ class Run(models.Model):
     (`lease_expires_at`) holds it; `fence` is raised by each claim, and only the worker with the newest may write.
     `signal` is raised by everything that is done to the run from outside, so that a pass which is about to park
     learns of it; `messages` counts the messages ever sent to it. The columns are those of
-    `durable.core.entries.RunRecord`.
+    `durable.core.records.RunRecord`.
     """
 
     id = NameField[str, str]("id", primary_key=True, max_length=200)

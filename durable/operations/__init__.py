@@ -7,11 +7,11 @@ workflow code.
 
 from __future__ import annotations
 
+from durable.operations.lifecycle import ALLOWED, cancel, pause, recover, resume, wake
 from durable.operations.messages import Sent, aask, ask, send
-from durable.operations.reading import aresult, history, infos, output, record, result, waiting_for
-from durable.operations.replaying import plan_replay, replay
-from durable.operations.starting import Started, StartRequest, restart, start
-from durable.operations.steering import ALLOWED, cancel, pause, recover, resume, wake
+from durable.operations.queries import aresult, history, infos, output, record, result, waiting_for
+from durable.operations.replay import plan_replay, replay
+from durable.operations.start import Started, StartRequest, restart, start
 
 __all__ = [
     "ALLOWED",

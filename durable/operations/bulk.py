@@ -14,13 +14,15 @@ from typing import Any, Final, Protocol
 
 from django.contrib.auth import get_user_model
 
-from durable import audit, backend, registry
-from durable.audit import Actor, Outcome, acting_as
+from durable import runtime
+from durable.core import registry
 from durable.core.current import running_run
-from durable.operations.attribution import REFUSALS, attributed, outcome_of
+from durable.operations import audit
+from durable.operations.audit import Actor, Outcome, acting_as
+from durable.operations.audited import REFUSALS, attributed, outcome_of
 from durable.operations.common import BULK
-from durable.operations.starting import StartRequest, announce_started, put
-from durable.operations.steering import ALLOWED, cancel, pause, recover, resume, wake
+from durable.operations.lifecycle import ALLOWED, cancel, pause, recover, resume, wake
+from durable.operations.start import StartRequest, announce_started, put
 
 __all__ = [
     "AT_ONCE",
@@ -135,7 +137,7 @@ class BulkOrder:
 def eligible(verb: str, selection: Selection | Iterable[str]) -> Eligibility:
     """For how many of the runs `verb` is allowed now; looks at no more than MAX_COUNTED. Raises ValueError."""
     _check_verb(verb, {})
-    allowed, store = ALLOWED[verb], backend.current().store
+    allowed, store = ALLOWED[verb], runtime.current().store
     chosen = _as_selection(selection)
     count, looked_at, shown = 0, 0, list[str]()
     cursor: str | None = None
@@ -172,7 +174,7 @@ def apply(
         in_background = chosen.total is None or chosen.total > AT_ONCE
     if in_background:
         return BulkReport(run_id=_start(verb, chosen, options, as_id))
-    with attributed(backend.current(), verb, ""):
+    with attributed(runtime.current(), verb, ""):
         pass  # whoever may not do it at all is told so once, not for each run
     results: list[BulkResult] = []
     cursor: str | None = None
@@ -201,7 +203,7 @@ def _one(verb: str, run_id: str, options: Mapping[str, Any]) -> BulkResult:
 
 
 def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str | None) -> str:
-    at, bulk = backend.current(), registry.get(BULK)
+    at, bulk = runtime.current(), registry.get(BULK)
     acting = audit.acting()
     actor = audit.by_code() if acting is None else acting.actor
     order = BulkOrder(

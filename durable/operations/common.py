@@ -11,13 +11,14 @@ from typing import Any, TypeAlias, TypeVar
 
 from django.db import connections
 
-from durable import backend, observers, signals
-from durable.async_calls import run_sync
-from durable.backend import Backend
+from durable import runtime, signals
 from durable.conf import conf
 from durable.core.current import is_in_step, running_run
-from durable.core.entries import ENDED, RunRecord, RunState
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
+from durable.core.records import ENDED, RunRecord, RunState
+from durable.instrumentation import observers
+from durable.operations.async_calls import run_sync
+from durable.runtime import Backend
 
 __all__ = [
     "BULK",
@@ -121,7 +122,7 @@ def waiting(
 
 def wait_for(waiting: Waiting[T]) -> T:
     """Carry out a wait in this thread."""
-    at = backend.current()
+    at = runtime.current()
     while True:
         try:
             seconds = next(waiting)
@@ -133,7 +134,7 @@ def wait_for(waiting: Waiting[T]) -> T:
 
 async def await_for(waiting: Waiting[T]) -> T:
     """Carry out a wait from an event loop: each look is a short call, and no thread or connection is held between two."""
-    at = backend.current()
+    at = runtime.current()
 
     def look() -> tuple[float, list[T]]:
         try:

@@ -14,8 +14,8 @@ from typing import Final
 
 from django.db import connections, transaction
 
-from durable import moments
 from durable.conf import conf
+from durable.core import clock
 from durable.core.errors import DurableError
 from durable.models import IdempotencyKey
 
@@ -54,7 +54,7 @@ def once(*, owner: str, key: str, fingerprint: str, perform: Callable[[], Answer
     `fingerprint` stands for the request, in up to 64 characters. What `perform` raises is raised, nothing is kept and
     the key is free again. Raises KeyReusedError if the fingerprint is another than the key's.
     """
-    now = moments.now()
+    now = clock.now()
     with transaction.atomic(using=conf.DATABASE):
         row = _claimed(owner, key, fingerprint, now)
         if row is None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from durable import audit, backend
-from durable.audit import Acting
-from durable.backend import Backend
-from durable.core.entries import ENDED, Message, MessageState, OutgoingMessage, RunState
+from durable import runtime
 from durable.core.errors import MessageConflictError, RunNotFoundError
+from durable.core.ids import MAX_ID, new_id
 from durable.core.location import escape
-from durable.ids import MAX_ID, new_id
-from durable.operations.attribution import attributed
+from durable.core.records import ENDED, Message, MessageState, OutgoingMessage, RunState
+from durable.operations import audit
+from durable.operations.audit import Acting
+from durable.operations.audited import attributed
 from durable.operations.common import (
     UNENDED,
     Waiting,
@@ -22,8 +22,9 @@ from durable.operations.common import (
     wait_for,
     waiting,
 )
-from durable.operations.reading import check_not_lost, record
+from durable.operations.queries import check_not_lost, record
 from durable.operations.standing import standing
+from durable.runtime import Backend
 
 __all__ = ["Sent", "aask", "ask", "send"]
 
@@ -45,7 +46,7 @@ def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = Non
 
 
 def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> Sent:
-    at = backend.current()
+    at = runtime.current()
     if audit.acting() is None:  # the application's own traffic, which is not logged
         message = _message(at, run_id, queue, body, idempotency_id)
         return _same(at, message, _put(at, message), acting=None)
@@ -141,7 +142,7 @@ async def aask(
 
 def _asking(run_id: str, queue: str, body: Any, timeout: float | None, idempotency_id: str | None) -> Waiting[Message]:
     """Send the message at the first step of the wait, then look for its response."""
-    at = backend.current()
+    at = runtime.current()
     message_id = _sent("ask", run_id, queue, body, idempotency_id).id
     return (
         yield from waiting(
@@ -154,7 +155,7 @@ def _asking(run_id: str, queue: str, body: Any, timeout: float | None, idempoten
 
 
 def _response(message: Message) -> Any:
-    return decoded(backend.current(), message.response)
+    return decoded(runtime.current(), message.response)
 
 
 def _answered(at: Backend, run_id: str, message_id: str) -> Message | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from durable.core.entries import RunRecord, RunState
+from durable.core.records import RunRecord, RunState
 
 __all__ = ["UNKNOWN_WORKFLOW", "standing"]
 

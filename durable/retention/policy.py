@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from durable.core.entries import ENDED
+from durable.core.records import ENDED
 
 __all__ = ["STATES", "Policy", "RetentionError"]
 

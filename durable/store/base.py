@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
-from durable.core.entries import (
+from durable.core.location import ANY_QUEUE, is_awaited, waiting_text
+from durable.core.records import (
     ActionRecord,
     AttemptRecord,
     Batch,
@@ -22,7 +23,6 @@ from durable.core.entries import (
     RunChange,
     RunRecord,
 )
-from durable.core.location import ANY_QUEUE, is_awaited, waiting_text
 
 __all__ = ["ANY_QUEUE", "Claimed", "DuePoint", "Store", "is_awaited", "waiting_text"]
 

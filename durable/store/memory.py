@@ -13,7 +13,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime
 
-from durable.core.entries import (
+from durable.core.errors import LeaseLost, RunNotFoundError
+from durable.core.location import escape
+from durable.core.records import (
     ENDED,
     ActionRecord,
     AttemptRecord,
@@ -27,9 +29,7 @@ from durable.core.entries import (
     RunRecord,
     RunState,
 )
-from durable.core.errors import LeaseLost, RunNotFoundError
-from durable.core.location import escape
-from durable.store import rules
+from durable.store import row_rules
 from durable.store.base import Claimed, DuePoint
 from durable.store.outline import bare_entry, bare_message
 
@@ -73,25 +73,25 @@ class MemoryStore:
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
         with self._lock:
             for run in runs:
-                rules.check(run)
+                row_rules.check(run)
             return [self._created(run) for run in runs]
 
     def _created(self, run: RunRecord) -> tuple[RunRecord, bool]:
         new = run.id not in self._runs
         if new:
-            self._runs[run.id] = rules.copied(run)
+            self._runs[run.id] = row_rules.copied(run)
             self._entries[run.id] = {}
             self._attempts[run.id] = []
             self._inboxes[run.id] = []
-        return rules.copied(self._runs[run.id]), new
+        return row_rules.copied(self._runs[run.id]), new
 
     def get(self, run_id: str) -> RunRecord | None:
         with self._lock:
-            return rules.copied(run) if (run := self._runs.get(run_id)) else None
+            return row_rules.copied(run) if (run := self._runs.get(run_id)) else None
 
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
         with self._lock:
-            return {each: rules.copied(self._runs[each]) for each in run_ids if each in self._runs}
+            return {each: row_rules.copied(self._runs[each]) for each in run_ids if each in self._runs}
 
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
         with self._lock:
@@ -114,8 +114,8 @@ class MemoryStore:
             ring = set()
             for run_id in sorted({message.to for message in messages if message.to in self._runs}):
                 new = [each for each, fresh in filter(None, stored) if fresh and each.run_id == run_id]
-                self._runs[run_id] = run = rules.after_messages(self._runs[run_id], new)
-                if rules.rings(run, new):
+                self._runs[run_id] = run = row_rules.after_messages(self._runs[run_id], new)
+                if row_rules.rings(run, new):
                     ring.add(run.queue)
             return [found and found[0] for found in stored], frozenset(ring)
 
@@ -167,8 +167,8 @@ class MemoryStore:
             run = self._runs.get(run_id)
             if run is None:
                 raise RunNotFoundError(run_id)
-            change = decide(rules.copied(run), lambda: self.history(run_id))
-            self._runs[run_id] = rules.copied(rules.after_change(run, change))
+            change = decide(row_rules.copied(run), lambda: self.history(run_id))
+            self._runs[run_id] = row_rules.copied(row_rules.after_change(run, change))
             self._delete(run_id, change.deleted)
             self._write(run_id, change.entries)
             self._return(run_id, change.unreceive)
@@ -177,7 +177,7 @@ class MemoryStore:
                 self._inboxes[run_id].remove(message_id)
             if change.action is not None:
                 self.log([change.action])
-            return rules.copied(self._runs[run_id])
+            return row_rules.copied(self._runs[run_id])
 
     def plant(
         self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
@@ -197,8 +197,8 @@ class MemoryStore:
     def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
         with self._lock:
             for place, each in reversed(list(enumerate(self._actions))):
-                if each.created_at >= since and rules.is_repeat(each, action):
-                    detail = rules.repeated(each.detail, action.created_at)
+                if each.created_at >= since and row_rules.is_repeat(each, action):
+                    detail = row_rules.repeated(each.detail, action.created_at)
                     self._actions[place] = replace(each, detail=detail)
                     return True
         return False
@@ -225,7 +225,10 @@ class MemoryStore:
             due = sorted(
                 (run.wake_at, run.id)
                 for run in self._runs.values()
-                if run.queue in queues and run.wake_at is not None and run.wake_at <= now and rules.claimable(run, now)
+                if run.queue in queues
+                and run.wake_at is not None
+                and run.wake_at <= now
+                and row_rules.claimable(run, now)
             )
             chosen = due if since is None else [point for point in due if point >= since]
             return Claimed(self._taken(run_id, now, lease_until, worker) for _, run_id in chosen[:limit])
@@ -233,14 +236,14 @@ class MemoryStore:
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         with self._lock:
             run = self._runs.get(run_id)
-            if run is None or not rules.claimable(run, now):
+            if run is None or not row_rules.claimable(run, now):
                 return None
             return self._taken(run_id, now, lease_until, worker)
 
     def _taken(self, run_id: str, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
-        run = rules.claimed(self._runs[run_id], now=now, lease_until=lease_until, worker=worker)
+        run = row_rules.claimed(self._runs[run_id], now=now, lease_until=lease_until, worker=worker)
         self._runs[run_id] = run
-        return rules.copied(run)
+        return row_rules.copied(run)
 
     def load(self, run_id: str) -> list[Entry]:
         with self._lock:
@@ -265,7 +268,7 @@ class MemoryStore:
             run = self._runs.get(batch.run_id)
             if run is None or run.fence != batch.fence:
                 raise LeaseLost
-            consumed = rules.consumed(batch)
+            consumed = row_rules.consumed(batch)
             own = [each for each in batch.sends if each.to == run.id and self._seen(each) is None]
             waiting = [
                 each
@@ -273,8 +276,8 @@ class MemoryStore:
                 if (consumed.get(each.id, ("", None))[1] or each.received_by) in batch.returned
                 or (each.state == MessageState.PENDING and each.id not in consumed)
             ]
-            after, overruled = rules.after_commit(run, batch, own, waiting)
-            self._runs[run.id] = rules.copied(replace(after, messages=run.messages))
+            after, overruled = row_rules.after_commit(run, batch, own, waiting)
+            self._runs[run.id] = row_rules.copied(replace(after, messages=run.messages))
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
             self._attempts[run.id] += batch.attempts
@@ -288,7 +291,7 @@ class MemoryStore:
         own = [found for each in sends if each.to == run_id and (found := self._stored(each))]
         run = self._runs[run_id]
         self._runs[run_id] = replace(run, messages=run.messages + sum(new for _, new in own))
-        ring = {run.queue} if rules.rings(run, [each for each, new in own if new]) else set()
+        ring = {run.queue} if row_rules.rings(run, [each for each, new in own if new]) else set()
         return self.send([each for each in sends if each.to != run_id])[1] | ring
 
     def _consume(self, run_id: str, consumed: dict[str, tuple[str, str | None, str | None]]) -> None:
@@ -334,7 +337,7 @@ class MemoryStore:
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         with self._lock:
             for run in self._held(held):
-                self._runs[run.id] = rules.handed_back(run, now)
+                self._runs[run.id] = row_rules.handed_back(run, now)
 
     def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
         runs = ((self._runs.get(run_id), fence) for run_id, fence in held)
@@ -367,7 +370,7 @@ class MemoryStore:
                     and run.wake_at <= now
                     and (since is None or run.wake_at >= since)
                     and (queues is None or run.queue in queues)
-                    and rules.claimable(run, now)
+                    and row_rules.claimable(run, now)
                 }
             )
 

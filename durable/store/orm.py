@@ -2,7 +2,7 @@
 
 Every transaction that writes begins with the lock of the rows it is about: on SQLite, which has no row locks, with a
 write, because a transaction that first reads and then writes fails there beside another writer. Rows are locked in the
-order of run ids. What happens to a run's row is decided by `durable.store.rules`.
+order of run ids. What happens to a run's row is decided by `durable.store.row_rules`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from django.db import IntegrityError, connections, transaction
 from django.db.models import Count, Min, Sum
 from django.db.models.functions import Coalesce, Length
 
-from durable.core.entries import (
+from durable.core.errors import LeaseLost, RunNotFoundError
+from durable.core.records import (
     ActionRecord,
     AttemptRecord,
     Batch,
@@ -29,14 +30,13 @@ from durable.core.entries import (
     RunChange,
     RunRecord,
 )
-from durable.core.errors import LeaseLost, RunNotFoundError
 from durable.models import Attempt, EntryMetadata, QueueMessage, Run
 from durable.models import Entry as EntryModel
-from durable.querysets import RunQuerySet
-from durable.store import outline_rows, planting, rules
+from durable.models.querysets import RunQuerySet
+from durable.store import outline_rows, row_rules, shared_orm
+from durable.store.atomic import committed_or_raised
 from durable.store.base import Claimed, DuePoint
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
-from durable.store.transactions import committed_or_raised
 
 __all__ = ["OrmStore"]
 
@@ -75,7 +75,7 @@ class OrmStore:
         )
 
     def _update(self, before: RunRecord, after: RunRecord) -> None:
-        changed = rules.changed_columns(before, after)
+        changed = row_rules.changed_columns(before, after)
         if changed:
             self._runs.held_with(before.id, before.fence).update(**changed)
 
@@ -93,7 +93,7 @@ class OrmStore:
         new = first.keys() - taken.keys()
         created: list[tuple[RunRecord, bool]] = []
         for run in runs:
-            created.append((rules.copied(taken.get(run.id, first[run.id])), run.id in new))
+            created.append((row_rules.copied(taken.get(run.id, first[run.id])), run.id in new))
             new.discard(run.id)
         return created
 
@@ -114,7 +114,7 @@ class OrmStore:
         return {run.id: run for run in _records(self._runs.filter(id__in=run_ids).order_by())}
 
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return planting.states(self.alias, run_ids)
+        return shared_orm.states(self.alias, run_ids)
 
     def history(self, run_id: str) -> list[Entry]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
@@ -163,7 +163,7 @@ class OrmStore:
                 stored.append(seen.get(key))
                 continue
             newest[outgoing.to] += 1
-            message = rules.stored(outgoing, newest[outgoing.to])
+            message = row_rules.stored(outgoing, newest[outgoing.to])
             stored.append(message)
             new.append(message)
             if outgoing.idempotency_id is not None:
@@ -177,9 +177,9 @@ class OrmStore:
         ring = set()
         for run in runs:
             inbox = [each for each in new if each.run_id == run.id]
-            after = rules.after_messages(run, inbox)
+            after = row_rules.after_messages(run, inbox)
             self._update(run, after)
-            if rules.rings(after, inbox):
+            if row_rules.rings(after, inbox):
                 ring.add(run.queue)
         return frozenset(ring)
 
@@ -188,28 +188,28 @@ class OrmStore:
             run = self._locked([run_id]).get(run_id)
             if run is None:
                 raise RunNotFoundError(run_id)
-            change = decide(rules.copied(run), lambda: self.history(run_id))
-            after = rules.after_change(run, change)
+            change = decide(row_rules.copied(run), lambda: self.history(run_id))
+            after = row_rules.after_change(run, change)
             self._update(run, after)
             self._delete(run_id, change.deleted)
             self._write(run_id, change.entries)
             self._return(run_id, change.unreceive)
             if change.retracted:
-                planting.retract(self.alias, run_id, change.retracted)
+                shared_orm.retract(self.alias, run_id, change.retracted)
             if change.action is not None:
                 self.log([change.action])
-            return rules.copied(after)
+            return row_rules.copied(after)
 
     def plant(
         self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
     ) -> None:
-        planting.plant(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
+        shared_orm.plant(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
-        planting.log(self.alias, actions)
+        shared_orm.log(self.alias, actions)
 
     def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
-        return planting.log_repeat(self.alias, action, since)
+        return shared_orm.log_repeat(self.alias, action, since)
 
     # -- passes
 
@@ -229,15 +229,15 @@ class OrmStore:
                 due = due.due_since(*since)
             runs = _records(self._with_locks(due, skip=True)[:limit])
             self._runs.with_ids([run.id for run in runs]).take(now=now, lease_until=lease_until, worker=worker)
-            return Claimed(rules.claimed(run, now=now, lease_until=lease_until, worker=worker) for run in runs)
+            return Claimed(row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker) for run in runs)
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         with transaction.atomic(using=self.alias):
             run = self._locked([run_id]).get(run_id)
-            if run is None or not rules.claimable(run, now):
+            if run is None or not row_rules.claimable(run, now):
                 return None
             self._runs.with_ids([run_id]).take(now=now, lease_until=lease_until, worker=worker)
-            return rules.claimed(run, now=now, lease_until=lease_until, worker=worker)
+            return row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker)
 
     def load(self, run_id: str) -> list[Entry]:
         found = EntryModel.objects.using(self.alias).with_metadata_of(run_id)
@@ -275,15 +275,15 @@ class OrmStore:
                 for each in batch.attempts
             ]
             Attempt.objects.using(self.alias).bulk_create(rows)
-            consumed = rules.consumed(batch)
+            consumed = row_rules.consumed(batch)
             self._consume(run.id, consumed)
             self._return(run.id, batch.returned)
             new = self._put(batch.sends, {**runs, run.id: run})[1] if batch.sends else []
             own = [each for each in new if each.run_id == run.id]
-            after, overruled = rules.after_commit(run, batch, own, self._awaited(run, batch))
+            after, overruled = row_rules.after_commit(run, batch, own, self._awaited(run, batch))
             self._update(run, after)
             ring = self._wake(runs.values(), new)
-            if overruled or rules.rings(after, own):
+            if overruled or row_rules.rings(after, own):
                 ring |= {run.queue}
             return Committed(request=after.request, ring=ring)
 
@@ -315,7 +315,7 @@ class OrmStore:
             Attempt.objects.using(self.alias).filter(run_id=run_id, location__in=locations).delete()
 
     def _write(self, run_id: str, entries: Sequence[Entry]) -> None:
-        entries = rules.entries_to_write(entries)
+        entries = row_rules.entries_to_write(entries)
         if not entries:
             return
         rows = [EntryModel(run_id=run_id, **{name: getattr(each, name) for name in ENTRY.names}) for each in entries]

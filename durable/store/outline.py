@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from durable.core.entries import Entry, Kind, Message
+from durable.core.records import Entry, Kind, Message
 
 __all__ = ["BARE_KINDS", "bare_data", "bare_entry", "bare_message"]
 

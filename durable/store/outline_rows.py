@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.db.models import Case, F, TextField, When
 from django.db.models.lookups import LessThanOrEqual
 
-from durable.core.entries import Entry, Message
+from durable.core.records import Entry, Message
 from durable.models import Entry as EntryModel
 from durable.models import QueueMessage
 from durable.models.batches import ByteLength, in_batches

@@ -1,6 +1,6 @@
 """The store for PostgreSQL: one statement, one round trip and one commit for each thing that the engine does.
 
-What it does often it leaves to functions of the database's (`durable.store.functions`). Keeps no state in the session
+What it does often it leaves to functions of the database's (`durable.store.sql_functions`). Keeps no state in the session
 (no advisory locks, and prepared statements only where `DURABLE["PREPARED_STATEMENTS"]` allows them), so that a pooler in
 transaction mode may stand between. Relies on READ COMMITTED, Django's default: after a wait for a row's lock its newest
 version decides.
@@ -19,7 +19,9 @@ from typing import Any, Final
 
 from django.db import connections, transaction
 
-from durable.core.entries import (
+from durable.core.errors import LeaseLost, RunNotFoundError
+from durable.core.location import escape
+from durable.core.records import (
     ActionRecord,
     AttemptRecord,
     Batch,
@@ -30,12 +32,11 @@ from durable.core.entries import (
     RunChange,
     RunRecord,
 )
-from durable.core.errors import LeaseLost, RunNotFoundError
-from durable.core.location import escape
 from durable.models.fields import pack, unpack
-from durable.store import calls, functions, outline_rows, planting, rules, sessions, statements
+from durable.store import libpq, outline_rows, row_rules, sessions, shared_orm, sql, sql_functions
+from durable.store.atomic import committed_or_raised
 from durable.store.base import Claimed, DuePoint
-from durable.store.calls import text
+from durable.store.libpq import text
 from durable.store.rows import (
     ATTEMPT,
     ENTRY,
@@ -50,7 +51,6 @@ from durable.store.rows import (
     to_run,
     with_moments,
 )
-from durable.store.transactions import committed_or_raised
 
 __all__ = ["PostgresStore"]
 
@@ -62,7 +62,7 @@ class PostgresStore:
         self.alias = alias
 
     def _rows(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        found = calls.rows(self.alias, statement, parameters)
+        found = libpq.rows(self.alias, statement, parameters)
         if found is None:
             connection = connections[self.alias]
             with sessions.not_noted(connection), connection.cursor() as cursor:
@@ -81,7 +81,7 @@ class PostgresStore:
         rows = {run.id: run for run in self._found(first.keys() - new)}
         created: list[tuple[RunRecord, bool]] = []
         for run in runs:
-            created.append((rules.copied(rows.get(run.id, first[run.id])), run.id in new))
+            created.append((row_rules.copied(rows.get(run.id, first[run.id])), run.id in new))
             new.discard(run.id)
         return created
 
@@ -89,14 +89,14 @@ class PostgresStore:
         """The ids that were free."""
         new = list(runs)
         if len(new) == 1 and (values := _as_started(new[0])):
-            [is_new] = functions.START(self.alias, values)
+            [is_new] = sql_functions.START(self.alias, values)
             return {new[0].id} if is_new == "true" else set()
-        rows = self._rows(statements.CREATE, {"runs": json_rows(map(RUN.dumped, new))})
+        rows = self._rows(sql.CREATE, {"runs": json_rows(map(RUN.dumped, new))})
         return {unpack(run_id) for (run_id,) in rows}
 
     def _found(self, run_ids: Iterable[str]) -> list[RunRecord]:
         wanted = [pack(run_id) for run_id in run_ids]
-        return [to_run(row) for row in self._rows(statements.GET_RUNS, {"runs": wanted})] if wanted else []
+        return [to_run(row) for row in self._rows(sql.GET_RUNS, {"runs": wanted})] if wanted else []
 
     def get(self, run_id: str) -> RunRecord | None:
         return next(iter(self._found([run_id])), None)
@@ -105,34 +105,34 @@ class PostgresStore:
         return {run.id: run for run in self._found(run_ids)}
 
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return planting.states(self.alias, run_ids)
+        return shared_orm.states(self.alias, run_ids)
 
     def history(self, run_id: str) -> list[Entry]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
 
     def attempts(self, run_id: str) -> list[AttemptRecord]:
-        return [to_attempt(row) for row in self._rows(statements.LIST_ATTEMPTS, {"run": pack(run_id)})]
+        return [to_attempt(row) for row in self._rows(sql.LIST_ATTEMPTS, {"run": pack(run_id)})]
 
     def messages(self, run_id: str) -> list[Message]:
-        return [to_message(row) for row in self._rows(statements.LIST_MESSAGES, {"run": pack(run_id)})]
+        return [to_message(row) for row in self._rows(sql.LIST_MESSAGES, {"run": pack(run_id)})]
 
     def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
         return outline_rows.read(self.alias, run_id)
 
     def message(self, message_id: str) -> Message | None:
-        rows = self._rows(statements.GET_MESSAGE, {"message": pack(message_id)})
+        rows = self._rows(sql.GET_MESSAGE, {"message": pack(message_id)})
         return to_message(rows[0]) if rows else None
 
     def sent_before(self, run_id: str, idempotency_id: str) -> Message | None:
-        rows = self._rows(statements.SENT_BEFORE, {"run": pack(run_id), "id": pack(idempotency_id)})
+        rows = self._rows(sql.SENT_BEFORE, {"run": pack(run_id), "id": pack(idempotency_id)})
         return to_message(rows[0]) if rows else None
 
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
         if len(messages) == 1:
-            rows = [functions.SEND(self.alias, [*_as_texts(outgoing_row(messages[0]).values()), "1"])]
+            rows = [sql_functions.SEND(self.alias, [*_as_texts(outgoing_row(messages[0]).values()), "1"])]
         else:
             sends = json_rows(map(_numbered, enumerate(messages)))
-            rows = self._rows(statements.SEND_MANY, {"sends": sends}) if messages else []
+            rows = self._rows(sql.SEND_MANY, {"sends": sends}) if messages else []
         answers = [self._sent(message, *row) for message, row in zip(messages, rows, strict=True)]
         return answers, frozenset(unpack(ring) for _, ring, _ in rows if ring is not None)
 
@@ -142,40 +142,40 @@ class PostgresStore:
         """The message as it is stored, perhaps since an earlier send; None where there is no such run."""
         if before is not None:
             return self.message(unpack(before))
-        return None if place is None else rules.stored(message, int(place))
+        return None if place is None else row_rules.stored(message, int(place))
 
     def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
         with transaction.atomic(using=self.alias):
-            rows = self._rows(statements.LOCK_RUN, {"run": pack(run_id)})
+            rows = self._rows(sql.LOCK_RUN, {"run": pack(run_id)})
             if not rows:
                 raise RunNotFoundError(run_id)
             run = to_run(rows[0])
-            change = decide(rules.copied(run), lambda: self.history(run_id))
-            after = rules.after_change(run, change)
+            change = decide(row_rules.copied(run), lambda: self.history(run_id))
+            after = row_rules.after_change(run, change)
             self._write(
                 run_id=run_id,
                 fence=run.fence,
                 entries=change.entries,
                 deleted=change.deleted,
                 unreceive=change.unreceive,
-                patch=rules.changed_columns(run, after),
+                patch=row_rules.changed_columns(run, after),
             )
             if change.retracted:
-                planting.retract(self.alias, run_id, change.retracted)
+                shared_orm.retract(self.alias, run_id, change.retracted)
             if change.action is not None:
                 self.log([change.action])
-            return rules.copied(after)
+            return row_rules.copied(after)
 
     def plant(
         self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
     ) -> None:
-        planting.plant(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
+        shared_orm.plant(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
-        planting.log(self.alias, actions)
+        shared_orm.log(self.alias, actions)
 
     def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
-        return planting.log_repeat(self.alias, action, since)
+        return shared_orm.log_repeat(self.alias, action, since)
 
     # -- passes
 
@@ -194,31 +194,31 @@ class PostgresStore:
         parameters |= {"since": moment, "since_id": pack(run_id)}
         passed_over = 0
         if len(queues) == 1:
-            *rows, (visited, *_) = self._rows(statements.CLAIM_OF_ONE, {**parameters, "queue": pack(queues[0])})
+            *rows, (visited, *_) = self._rows(sql.CLAIM_OF_ONE, {**parameters, "queue": pack(queues[0])})
             found = [row[1:] for row in rows]
             passed_over = max(0, visited - len(found))
         else:
-            found = self._rows(statements.CLAIM, {**parameters, "queues": [pack(queue) for queue in queues]})
+            found = self._rows(sql.CLAIM, {**parameters, "queues": [pack(queue) for queue in queues]})
         runs = sorted(map(to_run, found), key=lambda run: (run.wake_at or now, run.id))
         return Claimed(runs, passed_over=passed_over)
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         parameters = {"run": pack(run_id), "now": now, "lease_until": lease_until, "worker": pack(worker)}
-        rows = self._rows(statements.CLAIM_RUN, parameters)
+        rows = self._rows(sql.CLAIM_RUN, parameters)
         return to_run(rows[0]) if rows else None
 
     def load(self, run_id: str) -> list[Entry]:
         parameters = {"run": pack(run_id)}
-        found = calls.rows(self.alias, statements.LOAD, parameters)
+        found = libpq.rows(self.alias, sql.LOAD, parameters)
         if found is None:
-            found = [with_moments(row) for row in self._rows(statements.LOAD_NUMBERS, parameters)]
+            found = [with_moments(row) for row in self._rows(sql.LOAD_NUMBERS, parameters)]
         return to_entries(found)
 
     def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[Entry]]:
         parameters = {"runs": [pack(each) for each in run_ids], "most": most, "size": size}
-        found = calls.rows(self.alias, statements.LOAD_SHORT, parameters)
+        found = libpq.rows(self.alias, sql.LOAD_SHORT, parameters)
         if found is None:
-            numbers = self._rows(statements.LOAD_SHORT_NUMBERS, parameters)
+            numbers = self._rows(sql.LOAD_SHORT_NUMBERS, parameters)
             found = [(run_id, *with_moments(row)) for run_id, *row in numbers]
         rows: dict[str, list[tuple[Any, ...]]] = {}
         for run_id, *row in found:
@@ -235,8 +235,7 @@ class PostgresStore:
             "limit": limit,
         }
         return [
-            to_message(row)
-            for row in self._rows(statements.inbox(named=bool(names), before=before is not None), parameters)
+            to_message(row) for row in self._rows(sql.inbox(named=bool(names), before=before is not None), parameters)
         ]
 
     def commit(self, batch: Batch) -> Committed:
@@ -251,7 +250,7 @@ class PostgresStore:
             entries=batch.entries,
             deleted=batch.deleted,
             attempts=batch.attempts,
-            consumed=rules.consumed(batch),
+            consumed=row_rules.consumed(batch),
             unreceive=batch.returned,
             sends=batch.sends,
             patch=batch.run,
@@ -262,13 +261,13 @@ class PostgresStore:
         return written
 
     def _flush(self, batch: Batch) -> Committed:
-        entries = rules.entries_to_write(batch.entries)
+        entries = row_rules.entries_to_write(batch.entries)
         run, fence = pack(batch.run_id), str(batch.fence)
         if len(entries) == 1:
-            values = [run, fence, *functions.recorded(entries[0])]
-            [request] = functions.RECORD(self.alias, values, uninterrupted=True)
+            values = [run, fence, *sql_functions.recorded(entries[0])]
+            [request] = sql_functions.RECORD(self.alias, values, uninterrupted=True)
         else:
-            [request] = functions.FLUSH(self.alias, [run, fence, _entry_rows(entries)], uninterrupted=True)
+            [request] = sql_functions.FLUSH(self.alias, [run, fence, _entry_rows(entries)], uninterrupted=True)
         if request is None:
             raise LeaseLost
         return _answered(request)
@@ -279,7 +278,7 @@ class PostgresStore:
         assert finished_at is not None
         assert output is not None
         values = [pack(batch.run_id), str(batch.fence), text(finished_at), pack(output)]
-        [request] = functions.COMPLETE(self.alias, values, uninterrupted=True)
+        [request] = sql_functions.COMPLETE(self.alias, values, uninterrupted=True)
         if request is None:
             raise LeaseLost
         return _answered(request)
@@ -300,15 +299,15 @@ class PostgresStore:
         signal: int | None = None,
     ) -> Committed | None:
         """Write all of it; None, and nothing is written, if the fence has moved on."""
-        assert functions.PATCHED.issuperset(patch or ()), f"a commit cannot write all of {sorted(patch or ())}"
-        request, rings = functions.COMMIT(
+        assert sql_functions.PATCHED.issuperset(patch or ()), f"a commit cannot write all of {sorted(patch or ())}"
+        request, rings = sql_functions.COMMIT(
             self.alias,
             [
                 pack(run_id),
                 str(fence),
                 None if now is None else text(now),
                 _texts(deleted),
-                _entry_rows(rules.entries_to_write(entries)) if entries else None,
+                _entry_rows(row_rules.entries_to_write(entries)) if entries else None,
                 json_rows(map(ATTEMPT.dumped, attempts)) if attempts else None,
                 json_rows(_consumption(consumed)) if consumed else None,
                 _texts(unreceive),
@@ -325,16 +324,16 @@ class PostgresStore:
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
         if not held:
             return {}
-        rows = self._rows(statements.RENEW, {**_holding(held), "lease_until": lease_until})
+        rows = self._rows(sql.RENEW, {**_holding(held), "lease_until": lease_until})
         return {unpack(run_id): request for run_id, request in rows}
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
-        rows = self._rows(statements.REQUESTS, {"runs": [pack(each) for each in run_ids]})
+        rows = self._rows(sql.REQUESTS, {"runs": [pack(each) for each in run_ids]})
         return {unpack(run_id): request for run_id, request in rows}
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         if held:
-            self._rows(statements.RELEASE, {**_holding(held), "now": now})
+            self._rows(sql.RELEASE, {**_holding(held), "now": now})
 
     # -- timer and sweep
 
@@ -342,7 +341,7 @@ class PostgresStore:
         self, queues: Sequence[str], after: datetime, *, until: datetime | None = None
     ) -> datetime | None:
         parameters = {"queues": [pack(queue) for queue in queues], "after": after, "until": until}
-        deadline: datetime | None = self._rows(statements.NEXT_DEADLINE, parameters)[0][0]
+        deadline: datetime | None = self._rows(sql.NEXT_DEADLINE, parameters)[0][0]
         return deadline
 
     def due_queues(
@@ -350,9 +349,9 @@ class PostgresStore:
     ) -> list[str]:
         parameters: dict[str, Any] = {"now": now, "since": since}
         if queues is None:
-            rows = self._rows(statements.DUE_QUEUES, parameters)
+            rows = self._rows(sql.DUE_QUEUES, parameters)
         else:
-            rows = self._rows(statements.DUE_QUEUES_OF, {**parameters, "queues": [pack(each) for each in queues]})
+            rows = self._rows(sql.DUE_QUEUES_OF, {**parameters, "queues": [pack(each) for each in queues]})
         return sorted(unpack(queue) for (queue,) in rows)
 
 
@@ -370,7 +369,7 @@ def _only_entries(batch: Batch) -> bool:
 def _only_completes(batch: Batch) -> bool:
     if batch.entries or batch.run is None or not _has_no_others(batch):
         return False
-    return functions.is_completion(batch.run)
+    return sql_functions.is_completion(batch.run)
 
 
 def _has_no_others(batch: Batch) -> bool:

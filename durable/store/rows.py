@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from django.db import models
 
-from durable.core.entries import AttemptRecord, Entry, Message, OutgoingMessage, RunRecord
 from durable.core.location import escape, unescape
+from durable.core.records import AttemptRecord, Entry, Message, OutgoingMessage, RunRecord
 from durable.models import Attempt, EntryMetadata, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.models.fields import (

@@ -26,13 +26,13 @@ from django.conf import settings
 from django.core import checks
 from django.db import connections, transaction
 
-from durable import backend as engine
 from durable import operations, signals
-from durable.async_calls import run_sync
+from durable import runtime as engine
 from durable.conf import conf
 from durable.core import errors
-from durable.core.entries import ENDED, Entry, RunRecord, RunState
 from durable.core.errors import ErrorInfo, RunNotFoundError
+from durable.core.records import ENDED, Entry, RunRecord, RunState
+from durable.operations.async_calls import run_sync
 from durable.tasks.workflow import NAME, STEP, TaskCall, call_task, task_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from durable.context import Context
 from durable.core.current import current_step
 from durable.core.errors import CriticalError
 from durable.definitions import workflow
-from durable.process import worker_name
+from durable.execution.connections import worker_name
 
 __all__ = ["NAME", "STEP", "TaskCall", "call_task", "task_of"]
 

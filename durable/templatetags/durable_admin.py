@@ -12,9 +12,9 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from durable.admin.keys import as_key
+from durable.admin.url_keys import as_key
 from durable.core.location import spoken as spoken_location
-from durable.inspection import words
+from durable.inspection import humanize
 
 __all__: list[str] = []
 
@@ -43,8 +43,8 @@ def moment(then: datetime | None, now: datetime) -> SafeString | str:
         '<time datetime="{}" title="{}">{} <span class="durable-quiet">({})</span></time>',
         then.isoformat(),
         f"{timezone.localtime(then):%Y-%m-%d %H:%M:%S.%f %Z}",
-        words.moment(then, now),
-        words.relative(then, now),
+        humanize.moment(then, now),
+        humanize.relative(then, now),
     )
 
 
@@ -55,7 +55,7 @@ def ago(then: datetime | None, now: datetime) -> SafeString | str:
         return "—"
     title = f"{timezone.localtime(then):%Y-%m-%d %H:%M:%S %Z}"
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', then.isoformat(), title, words.relative(then, now, 1)
+        '<time datetime="{}" title="{}">{}</time>', then.isoformat(), title, humanize.relative(then, now, 1)
     )
 
 
@@ -64,13 +64,13 @@ def span(value: float | timedelta | None) -> str:
     """Seconds in words."""
     if value is None:
         return "—"
-    return words.span(value.total_seconds() if isinstance(value, timedelta) else value)
+    return humanize.span(value.total_seconds() if isinstance(value, timedelta) else value)
 
 
 @register.simple_tag
 def between(begin: datetime | None, end: datetime | None) -> str:
     """The time between two moments in words."""
-    return "—" if begin is None or end is None else words.span((end - begin).total_seconds())
+    return "—" if begin is None or end is None else humanize.span((end - begin).total_seconds())
 
 
 @register.simple_tag
@@ -105,7 +105,7 @@ def location_query(location: str) -> str:
 @register.filter
 def parameter(text: str) -> str:
     """Any text as the value of an address' parameter."""
-    return url_quote(words.printable(text), safe="")
+    return url_quote(humanize.printable(text), safe="")
 
 
 @register.simple_tag(takes_context=True)

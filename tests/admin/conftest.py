@@ -11,10 +11,10 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
 
-from durable import Handle, backend
+from durable import Handle, runtime
 from durable.conf import conf
+from durable.execution.passes import Eviction, execute_pass
 from durable.models import Run
-from durable.passes import Eviction, execute_pass
 
 LEASE = timedelta(seconds=30)
 MOST_PASSES = 50
@@ -32,14 +32,14 @@ class Stage:
 
     def claim(self, run_id: str) -> Any:
         """Take a run, as a worker does."""
-        store = backend.current().store
+        store = runtime.current().store
         return store.claim_run(run_id, now=self.now, lease_until=self.now + LEASE, worker="host:4711:abc")
 
     def run(self, run_id: str) -> Run:
         """One pass; the run's row."""
         record = self.claim(run_id)
         assert record is not None, "it cannot be claimed"
-        execute_pass(record, store=backend.current().store, eviction=Eviction())
+        execute_pass(record, store=runtime.current().store, eviction=Eviction())
         return Run.objects.using(conf.DATABASE).get(pk=run_id)
 
     def settle(self, run_id: str) -> Run:
@@ -68,16 +68,16 @@ def staged() -> Iterator[Stage]:
     """The backend of production without Redis, on a clock of the test's own; branches run in turn."""
     stage = Stage(now=timezone.now())
     installed = replace(
-        backend.production(),
+        runtime.production(),
         now=lambda: stage.now,
         ring=lambda queues: None,
         alarm=lambda queue, moment: None,
         pause=lambda seconds: None,
         runs_in_turn=True,
     )
-    backend.install(installed)
+    runtime.install(installed)
     yield stage
-    backend.uninstall(installed)
+    runtime.uninstall(installed)
 
 
 MakeUser = Callable[..., User]

@@ -8,9 +8,10 @@ import pytest
 from pytest_django import DjangoAssertNumQueries, Settings
 from rq import Worker
 
-from durable import backend, get_run, operations, redis_client
-from durable.core.entries import Request
+from durable import get_run, operations, runtime
 from durable.core.errors import ErrorInfo
+from durable.core.records import Request
+from durable.execution.passes import Eviction, execute_pass
 from durable.inspection import (
     Filtered,
     InvalidCursorError,
@@ -31,12 +32,12 @@ from durable.inspection import (
     progress_of,
     timeline,
 )
-from durable.inspection import words as w
-from durable.inspection.attention import Finding
-from durable.inspection.bounded import Count
+from durable.inspection import humanize as w
+from durable.inspection.capped_counts import Count
+from durable.inspection.findings import Finding
 from durable.inspection.timeline import MOST
 from durable.models import Attempt, Run
-from durable.passes import Eviction, execute_pass
+from durable.notifier import redis_clients
 from tests.admin import flows
 from tests.admin.conftest import Stage
 
@@ -92,7 +93,7 @@ class TestWhatNeedsAPerson:
     @pytest.fixture(autouse=True)
     def _served(self, redis_connection: "redis.Redis") -> Iterator[None]:
         """A worker that serves both queues, as far as Redis knows."""
-        worker = Worker(["default", "high"], connection=redis_client.client("default"), name="somebody")
+        worker = Worker(["default", "high"], connection=redis_clients.client("default"), name="somebody")
         worker.register_birth()  # type: ignore[no-untyped-call]  # RQ's own
         yield
         worker.register_death()  # type: ignore[no-untyped-call]  # RQ's own
@@ -148,7 +149,7 @@ class TestWhatNeedsAPerson:
         assert record.diverged_at is not None
         operations.cancel("held")
         record.request = Request.CANCEL  # as the supervisor reads it from the row
-        execute_pass(record, store=backend.current().store, eviction=Eviction())
+        execute_pass(record, store=runtime.current().store, eviction=Eviction())
         ended = Run.objects.get(pk="held")
         assert (ended.state, ended.diverged_at) == ("cancelled", None)
         assert kinds(stage) == {}

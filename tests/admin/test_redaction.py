@@ -16,7 +16,7 @@ from django.test import Client
 from pydantic import BaseModel, Field
 from pytest_django import Settings
 
-from durable import backend
+from durable import runtime
 from durable.admin.pages import etag_of
 from durable.core.errors import ErrorInfo
 from durable.inspection import Filtered, RunFilter, failed_runs, list_runs, payload, searched
@@ -205,7 +205,7 @@ def _ibans(request: pytest.FixtureRequest, settings: Settings) -> None:
 
 
 def shown(value: Any) -> Any:
-    return payload("tests.quick", "input", backend.current().codec.encode(value))
+    return payload("tests.quick", "input", runtime.current().codec.encode(value))
 
 
 @pytest.mark.usefixtures("_ibans")
@@ -255,12 +255,12 @@ def test_what_the_hook_returns_in_its_place_is_shown(settings: Settings) -> None
 
 def test_a_value_that_cannot_be_read_tells_nothing_that_the_hook_hides(settings: Settings, stage: Stage) -> None:
     settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide_cards"}
-    installed = replace(backend.current(), codec=_Telling())
-    backend.install(installed)
+    installed = replace(runtime.current(), codec=_Telling())
+    runtime.install(installed)
     try:
         assert payload("tests.quick", "input", SECRET) == {"unreadable": "ValueError: cannot read (hidden)"}
     finally:
-        backend.uninstall(installed)
+        runtime.uninstall(installed)
 
 
 class _Telling:

@@ -160,7 +160,7 @@ class TestMessages:
                 pass_once(get_run("a"))
             passed.append(seconds)
 
-        monkeypatch.setattr("durable.api.waiting.time.sleep", pass_instead_of_waiting)
+        monkeypatch.setattr("durable.api.long_poll.time.sleep", pass_instead_of_waiting)
         answer = api.post("/runs/a/ask?wait=10", {"queue": "question", "body": 7})
         assert answer.status_code == 200, answer.content
         assert answer.json()["response"] == {"answer": 7}

@@ -21,8 +21,8 @@ from rest_framework.authtoken.models import Token
 from rest_framework.request import Request
 
 from durable import get_run
-from durable.api.stream import serving
-from durable.api.waiting import wait_for
+from durable.api.long_poll import wait_for
+from durable.api.stream import broadcaster
 from durable.models import QueueMessage, Run
 from tests.api import workflows
 from tests.api.serving import asgi_server
@@ -221,7 +221,7 @@ def test_a_stream_goes_on_where_it_was_cut_off_and_ends_with_its_run(
 
 def test_many_streams_hold_one_connection_and_one_thread(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
-    monkeypatch.setattr(serving, "BEAT", 0.0)
+    monkeypatch.setattr(broadcaster, "BEAT", 0.0)
     workflows.loop.using(id="a").start(1)
     before = sessions()
     with asgi_server() as address, client_of(address, token) as client:
@@ -230,10 +230,10 @@ def test_many_streams_hold_one_connection_and_one_thread(token: str, monkeypatch
         try:
             for events in streams:
                 assert next(events)[0] == "run"
-            assert serving._reader.streams == 12
+            assert broadcaster._reader.streams == 12
             assert sum(thread.name.startswith("durable-streams") for thread in threading.enumerate()) == 1
             eventually(lambda: len(sessions() - before) <= 1)  # those that were closed end in a moment
-            monkeypatch.setattr(serving, "MOST", 12)
+            monkeypatch.setattr(broadcaster, "MOST", 12)
             refused = client.get("/runs/a/events", headers={"Accept": "text/event-stream"})
             assert (refused.status_code, refused.json()["code"]) == (503, "too-many-streams")
             assert refused.headers["Retry-After"] == "60"
@@ -243,7 +243,7 @@ def test_many_streams_hold_one_connection_and_one_thread(token: str, monkeypatch
         finally:
             for each in opened:
                 each.__exit__(None, None, None)
-    assert serving._reader.streams == 0
+    assert broadcaster._reader.streams == 0
 
 
 class TestPlaces:
@@ -252,17 +252,17 @@ class TestPlaces:
     @pytest.fixture(autouse=True)
     def server(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
-        monkeypatch.setattr(serving, "BEAT", 0.0)
-        monkeypatch.setattr(serving, "_LONGEST_PAUSE", 0.1)
+        monkeypatch.setattr(broadcaster, "BEAT", 0.0)
+        monkeypatch.setattr(broadcaster, "_LONGEST_PAUSE", 0.1)
         workflows.loop.using(id="a").start(1)
         with asgi_server() as self.address:
             yield
         # a request that was cancelled in its thread may be kept by its own traceback until it is collected
-        eventually(lambda: gc.collect() >= 0 and serving._reader.streams == 0)
+        eventually(lambda: gc.collect() >= 0 and broadcaster._reader.streams == 0)
 
     def test_never_more_are_open_than_there_are(self, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """However many ask for one at once."""
-        monkeypatch.setattr(serving, "MOST", 3)
+        monkeypatch.setattr(broadcaster, "MOST", 3)
         ready, asked = threading.Barrier(12), threading.Barrier(12)
 
         def ask() -> int:
@@ -277,7 +277,7 @@ class TestPlaces:
         assert sorted(statuses) == [200] * 3 + [503] * 9
 
     def test_one_user_leaves_places_for_the_others(self, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(serving, "MOST_OF_ONE", 2)
+        monkeypatch.setattr(broadcaster, "MOST_OF_ONE", 2)
         other = str(Token.objects.create(user=User.objects.create_superuser("other", password=None)).key)
         with client_of(self.address, token) as client, client_of(self.address, other) as another:
             with stream(client, "a") as one, stream(client, "a") as two:
@@ -286,15 +286,15 @@ class TestPlaces:
                 assert (refused.status_code, refused.json()["code"]) == (503, "too-many-streams")
                 with stream(another, "a") as three:
                     assert next(three)[0] == "run"
-            eventually(lambda: serving._reader.streams == 0)
+            eventually(lambda: broadcaster._reader.streams == 0)
             with stream(client, "a") as again:
                 assert next(again)[0] == "run"
 
     def test_a_reader_who_is_gone_before_it_begins_keeps_no_place(
         self, token: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(serving, "MOST_OF_ONE", 1)
-        monkeypatch.setattr(serving, "BEGINS_WITHIN", 0.0)
+        monkeypatch.setattr(broadcaster, "MOST_OF_ONE", 1)
+        monkeypatch.setattr(broadcaster, "BEGINS_WITHIN", 0.0)
         address = urlsplit(self.address)
         for _ in range(5):
             with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
@@ -319,11 +319,11 @@ class TestPlaces:
             with stream(client, "a") as events:
                 last = [event_id for _, _, event_id in events][-1]
             assert client.get("/runs/a/events", headers={**headers, "Last-Event-ID": last}).status_code == 204
-        eventually(lambda: serving._reader.streams == 0)
+        eventually(lambda: broadcaster._reader.streams == 0)
 
     @pytest.mark.parametrize("loss", ["the account is closed", "the permission is taken", "the account is gone"])
     def test_a_reader_who_may_no_longer_see_runs_is_cut_off(self, monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
-        monkeypatch.setattr(serving, "RIGHTS", 0.0)
+        monkeypatch.setattr(broadcaster, "RIGHTS", 0.0)
         user = User.objects.create_user("reader")
         user.user_permissions.add(Permission.objects.get(codename="view_run", content_type__app_label="durable"))
         with client_of(self.address, str(Token.objects.create(user=user).key)) as client, stream(client, "a") as events:
@@ -339,7 +339,7 @@ class TestPlaces:
     def test_a_reader_who_may_no_longer_see_payloads_gets_no_more_of_them(
         self, token: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(serving, "RIGHTS", 0.0)
+        monkeypatch.setattr(broadcaster, "RIGHTS", 0.0)
         workflows.fail.using(id="f").start()
         user = User.objects.create_user("reader")
         of_runs = Permission.objects.filter(content_type__app_label="durable")
@@ -356,8 +356,8 @@ class TestPlaces:
 
 def test_a_quiet_stream_gives_signs_of_life_and_ends_in_time(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
-    monkeypatch.setattr(serving, "BEAT", 0.0)
-    monkeypatch.setattr(serving, "LONGEST", 0.3)
+    monkeypatch.setattr(broadcaster, "BEAT", 0.0)
+    monkeypatch.setattr(broadcaster, "LONGEST", 0.3)
     workflows.loop.using(id="a").start(1)
     with asgi_server() as address, client_of(address, token) as client:
         answer = client.get("/runs/a/events", headers={"Accept": "text/event-stream"})

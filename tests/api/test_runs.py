@@ -153,12 +153,12 @@ class TestLooking:
         assert "SECRET" in make_api("view_run", "view_payload").get("/workflows").content.decode()
 
     def test_where_redis_is_is_not_told(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        from durable import redis_client
+        from durable.notifier import redis_clients
 
         def away(_names: Any) -> Any:
             raise ConnectionError("Error 111 connecting to redis.internal:6379")
 
-        monkeypatch.setattr(redis_client, "unique", away)
+        monkeypatch.setattr(redis_clients, "unique", away)
         for path in ("/workers", "/queues"):
             problem = api.get(path).json()["problem"]
             assert problem.startswith("Redis does not answer (ConnectionError)")
@@ -290,7 +290,7 @@ class TestResults:
         assert (result["state"], result["has_ended"], result["output"]) == ("pending", False, None)
 
     def test_more_waiting_requests_than_seats_do_not_wait(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("durable.api.waiting.time.sleep", must_not_sleep)
+        monkeypatch.setattr("durable.api.long_poll.time.sleep", must_not_sleep)
         add.using(id="a").start(1)
         with override_settings(DURABLE={"API_MAX_WAITING": 0}):
             assert api.get("/runs/a/result?wait=30").json()["has_ended"] is False

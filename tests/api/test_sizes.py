@@ -34,7 +34,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page holds two steps with their arguments and outputs, or a message."""
     monkeypatch.setattr(sizes.fitting, "__defaults__", (5 * KILO,))
     monkeypatch.setattr("durable.api.views.stream.MAX_BYTES", 5 * KILO)
-    monkeypatch.setattr("durable.api.stream.following.CHUNK_BYTES", 5 * KILO)
+    monkeypatch.setattr("durable.api.stream.changes.CHUNK_BYTES", 5 * KILO)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from django.test import override_settings
 
 from durable import Break, Context, Continue, CriticalError, get_run, workflow
-from durable.api.stream import following, serving
+from durable.api.stream import broadcaster, changes
 from durable.models import Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import ask, loop
@@ -162,7 +162,7 @@ def test_what_a_replay_in_place_took_back_is_void(api: Api) -> None:
 
 def test_a_reader_who_stays_is_told_what_is_removed(api: Api) -> None:
     pass_once(loop.using(id="a").start(4))
-    follower = following.Follower(lambda: Run.objects.get(pk="a"))
+    follower = changes.Follower(lambda: Run.objects.get(pk="a"))
     assert len(follower.look().entries) == 5
     get_run("a").replay("step 2", in_place=True)
     news = follower.look()
@@ -173,7 +173,7 @@ def test_a_reader_who_stays_is_told_what_is_removed(api: Api) -> None:
 
 def test_a_run_that_nobody_passes_costs_one_query(api: Api, django_assert_num_queries: Callable[..., Any]) -> None:
     pass_once(loop.using(id="a").start(4))
-    follower = following.Follower(lambda: Run.objects.get(pk="a"))
+    follower = changes.Follower(lambda: Run.objects.get(pk="a"))
     follower.look()
     with django_assert_num_queries(1):
         assert not follower.look().entries
@@ -185,7 +185,7 @@ def test_a_run_that_nobody_passes_costs_one_query(api: Api, django_assert_num_qu
 def test_wherever_he_is_cut_off_a_reader_goes_on(api: Api, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """One reader asks now and then, is told in small chunks, and forgets what came after some random event."""
     chance = random.Random(seed)
-    monkeypatch.setattr(following, "CHUNK", 2)
+    monkeypatch.setattr(changes, "CHUNK", 2)
     monkeypatch.setattr("durable.api.views.stream._MOST_EVENTS", 3)
     rich.using(id="a").start(7)
     readers = [Reader(api, "a") for _ in range(2)]
@@ -239,7 +239,7 @@ class TestPolling:
                 get_run("a").send("question", 1)
             slept.append(seconds)
 
-        monkeypatch.setattr("durable.api.waiting.time.sleep", send_instead_of_waiting)
+        monkeypatch.setattr("durable.api.long_poll.time.sleep", send_instead_of_waiting)
         assert [each["event"] for each in api.get(f"/runs/a/events?wait=9&after={last}").json()["events"]] == ["run"]
         assert len(slept) == 1
 
@@ -263,8 +263,8 @@ def test_what_a_hook_takes_away_ends_the_stream(make_api: MakeApi) -> None:
 
 def test_a_stream_that_nobody_begins_to_read_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server has dropped it before."""
-    monkeypatch.setattr(serving, "_reader", serving._Reader())
-    place = serving.place_for("ada")
+    monkeypatch.setattr(broadcaster, "_reader", broadcaster._Reader())
+    place = broadcaster.place_for("ada")
     assert place is not None
 
     async def told() -> AsyncIterator[bytes]:
@@ -272,29 +272,29 @@ def test_a_stream_that_nobody_begins_to_read_keeps_no_place(monkeypatch: pytest.
         raise AssertionError("nobody reads it")
 
     kept = place.given_back_with(told())
-    assert serving._reader.streams == 1
+    assert broadcaster._reader.streams == 1
     del kept
     gc.collect()
-    assert serving._reader.streams == 0
+    assert broadcaster._reader.streams == 0
     place.give_back()
-    assert serving._reader.streams == 0
+    assert broadcaster._reader.streams == 0
 
 
 def test_a_place_that_was_lost_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reader was gone before it began, and what the server made of it is not collected yet."""
-    monkeypatch.setattr(serving, "_reader", serving._Reader())
-    monkeypatch.setattr(serving, "MOST_OF_ONE", 1)
-    lost = serving.place_for("ada")
+    monkeypatch.setattr(broadcaster, "_reader", broadcaster._Reader())
+    monkeypatch.setattr(broadcaster, "MOST_OF_ONE", 1)
+    lost = broadcaster.place_for("ada")
     assert lost is not None
-    assert serving.place_for("ada") is None
-    monkeypatch.setattr(serving, "BEGINS_WITHIN", 0.0)
-    found = serving.place_for("ada")
+    assert broadcaster.place_for("ada") is None
+    monkeypatch.setattr(broadcaster, "BEGINS_WITHIN", 0.0)
+    found = broadcaster.place_for("ada")
     assert found is not None
-    assert serving._reader.begin(found)
-    assert not serving._reader.begin(lost)  # it was late, and the place is another's
+    assert broadcaster._reader.begin(found)
+    assert not broadcaster._reader.begin(lost)  # it was late, and the place is another's
     lost.give_back()
-    assert serving._reader.streams == 1
+    assert broadcaster._reader.streams == 1
     found.give_back()
-    assert serving._reader.begin(lost)
+    assert broadcaster._reader.begin(lost)
     lost.give_back()
-    assert serving._reader.streams == 0
+    assert broadcaster._reader.streams == 0

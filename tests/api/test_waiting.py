@@ -13,15 +13,15 @@ from django.core.handlers.asgi import ASGIRequest
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
 from rest_framework.request import Request
 
-from durable.api import waiting
-from durable.api.waiting import MAX_WAITING, wait_for
+from durable.api import long_poll
+from durable.api.long_poll import MAX_WAITING, wait_for
 
 
 @pytest.fixture(autouse=True)
 def seats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a process that has served nothing yet."""
-    monkeypatch.setattr(waiting, "_seats", waiting._Seats())
-    monkeypatch.setattr(waiting, "_let_go", lambda: None)
+    monkeypatch.setattr(long_poll, "_seats", long_poll._Seats())
+    monkeypatch.setattr(long_poll, "_let_go", lambda: None)
 
 
 def request_of(name: str, *, threads: bool = True, under_asgi: bool = False) -> Request:

@@ -6,21 +6,22 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from durable import bell, holding, supervisor
-from durable.stopping import stop
+from durable.notifier import notify
+from durable.worker import executor, leases
+from durable.worker.shutdown import stop
 
 
 @pytest.fixture
 def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is logged seldom is logged in each test."""
-    for module in (bell, holding, supervisor):
+    for module in (notify, executor, leases):
         monkeypatch.setattr(module._log_this, "_said", {})
 
 
 @pytest.fixture
 def no_outages(unlogged: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bell remembers no outage of another test."""
-    monkeypatch.setattr(bell, "_quiet_until", {})
+    monkeypatch.setattr(notify, "_quiet_until", {})
 
 
 @pytest.fixture

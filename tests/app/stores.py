@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
-from durable import backend
-from durable.backend import Backend
+from durable import runtime
 from durable.conf import conf
-from durable.passes import Eviction, PassOutcome, execute_pass
+from durable.execution.passes import Eviction, PassOutcome, execute_pass
+from durable.runtime import Backend
 from durable.store.orm import OrmStore
 
 __all__ = ["STORES", "in_force", "passed"]
@@ -21,14 +21,14 @@ STORES = ("chosen", "portable")
 @contextmanager
 def in_force(name: str) -> Iterator[Backend]:
     """The production backend with this store. Branches run in turn, in the thread that has the test's transaction."""
-    at = replace(backend.production(), runs_in_turn=True)
+    at = replace(runtime.production(), runs_in_turn=True)
     if name == "portable":
         at = replace(at, store=OrmStore(conf.DATABASE))
-    backend.install(at)
+    runtime.install(at)
     try:
         yield at
     finally:
-        backend.uninstall(at)
+        runtime.uninstall(at)
 
 
 def passed(at: Backend, run_id: str) -> PassOutcome:

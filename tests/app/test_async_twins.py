@@ -16,10 +16,10 @@ from django_tasks import default_task_backend, task
 
 from durable import AsyncContext, Context, Handle, aget_run, workflow
 from durable.models import Run
-from durable.stopping import Stop
 from durable.store import store_for
 from durable.testing import Harness
-from durable.worker import Shift
+from durable.worker.job import Shift
+from durable.worker.shutdown import Stop
 from tests.api.serving import asgi_server
 from tests.app.test_worker import eventually, only_with_a_server
 

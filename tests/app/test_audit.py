@@ -26,14 +26,14 @@ from durable import (
     StalePlanError,
     StaleRunError,
     acting_as,
-    audit,
     get_run,
     operations,
     workflow,
 )
-from durable.backend import Backend
-from durable.core.entries import ActionRecord, RunChange
+from durable.core.records import ActionRecord, RunChange
 from durable.models import OperatorAction, Run
+from durable.operations import audit
+from durable.runtime import Backend
 from durable.testing import Harness
 from tests.app.stores import STORES, in_force, passed
 

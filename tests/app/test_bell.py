@@ -21,7 +21,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.timeouts import JobTimeoutException
 
-from durable import bell, redis_client, rings
+from durable.notifier import enqueue, notify, redis_clients
 from project.servers import EmbeddedRedis
 
 pytestmark = pytest.mark.redis
@@ -35,12 +35,12 @@ def quiet(redis_connection: redis.Redis, no_outages: None) -> None:
 
 
 def jobs(queue: str = QUEUE) -> list[Job]:
-    return Queue(queue, connection=redis_client.client(queue), serializer=JSONSerializer).jobs
+    return Queue(queue, connection=redis_clients.client(queue), serializer=JSONSerializer).jobs
 
 
 def take_job(queue: str = QUEUE) -> Job:
     """Take the oldest job out of the queue, as a worker does."""
-    rq_queue = redis_client.rq_queue(queue)
+    rq_queue = redis_clients.rq_queue(queue)
     found = Queue.dequeue_any([rq_queue], timeout=None, connection=rq_queue.connection, serializer=JSONSerializer)
     assert found is not None
     return found[0]
@@ -60,7 +60,7 @@ def rolled_back() -> Iterator[None]:
 
 class TestRing:
     def test_a_job_is_the_name_of_a_queue_in_json(self, redis_connection: redis.Redis) -> None:
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         (job,) = jobs()
         assert (job.func_name, list(job.args), dict(job.kwargs)) == ("durable.jobs.work", [QUEUE], {})
         assert job.data.startswith(b"[")
@@ -69,8 +69,8 @@ class TestRing:
 
     def test_it_is_the_job_that_rq_would_have_enqueued(self, redis_connection: redis.Redis) -> None:
         before = timezone.now()
-        bell.ring(QUEUE)
-        rq_queue = redis_client.rq_queue(QUEUE)
+        notify.ring(QUEUE)
+        rq_queue = redis_clients.rq_queue(QUEUE)
         rq_queue.enqueue_call(
             "durable.jobs.work",
             args=(QUEUE,),
@@ -91,74 +91,74 @@ class TestRing:
     def test_any_name_of_a_queue_is_kept_as_it_is(self, redis_connection: redis.Redis) -> None:
         name = 'späti "high" \\ {x} %s\n'
         with override_settings(RQ_QUEUES={name: settings.RQ_QUEUES[QUEUE]}):
-            bell.ring(name)
-            bell.ring(name)
+            notify.ring(name)
+            notify.ring(name)
             (job,) = jobs(name)
             assert (list(job.args), job.origin, job.description) == ([name], name, f"durable: {name}")
-            redis_connection.delete(redis_client.rq_queue(name).key)
-            bell.ring(name, insist=True)
+            redis_connection.delete(redis_clients.rq_queue(name).key)
+            notify.ring(name, insist=True)
             assert len(jobs(name)) == 1
 
     def test_a_redis_that_has_forgotten_the_script_is_told_it_again(self, redis_connection: redis.Redis) -> None:
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         redis_connection.script_flush()
-        bell.clear(QUEUE)
-        bell.ring(QUEUE)
+        notify.clear(QUEUE)
+        notify.ring(QUEUE)
         assert len(jobs()) == 2
 
     @pytest.mark.parametrize("is_rung_before", [False, True])
     def test_a_sweep_has_whoever_clears_the_bell_look_at_all(self, is_rung_before: bool) -> None:
-        bell.ring(QUEUE)
-        assert bell.clear(QUEUE) is False
+        notify.ring(QUEUE)
+        assert notify.clear(QUEUE) is False
         if is_rung_before:
-            bell.ring(QUEUE)
-        bell.ring(QUEUE, insist=True)
-        bell.ring(QUEUE)
-        assert bell.clear("high") is False
-        assert bell.clear(QUEUE) is True
-        assert bell.clear(QUEUE) is False
+            notify.ring(QUEUE)
+        notify.ring(QUEUE, insist=True)
+        notify.ring(QUEUE)
+        assert notify.clear("high") is False
+        assert notify.clear(QUEUE) is True
+        assert notify.clear(QUEUE) is False
 
     def test_a_thousand_rings_are_one_job(self) -> None:
         for _ in range(1000):
-            bell.ring(QUEUE)
+            notify.ring(QUEUE)
         assert len(jobs()) == 1
 
     def test_queues_ring_apart(self) -> None:
-        bell.ring("default")
-        bell.ring("high")
+        notify.ring("default")
+        notify.ring("high")
         assert (len(jobs("default")), len(jobs("high"))) == (1, 1)
 
     def test_a_ring_after_the_clear_is_heard(self) -> None:
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         take_job()
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         assert jobs() == []  # the job that was taken has not looked yet
-        bell.clear(QUEUE)
-        bell.ring(QUEUE)
+        notify.clear(QUEUE)
+        notify.ring(QUEUE)
         assert len(jobs()) == 1
 
     def test_an_enqueueing_that_fails_leaves_the_bell_free(self, redis_connection: redis.Redis) -> None:
-        redis_connection.set(redis_client.rq_queue(QUEUE).key, "no list")
-        bell.ring(QUEUE)
+        redis_connection.set(redis_clients.rq_queue(QUEUE).key, "no list")
+        notify.ring(QUEUE)
         assert not redis_connection.exists(KEY)
         assert redis_connection.keys("rq:job:*") == []
-        redis_connection.delete(redis_client.rq_queue(QUEUE).key)
-        bell.ring(QUEUE)
+        redis_connection.delete(redis_clients.rq_queue(QUEUE).key)
+        notify.ring(QUEUE)
         assert len(jobs()) == 1
 
     def test_a_flushed_redis_is_rung_again(self, redis_connection: redis.Redis) -> None:
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         redis_connection.flushdb()
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         assert len(jobs()) == 1
 
     def test_the_key_expires(self, redis_connection: redis.Redis) -> None:
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         assert 0 < redis_connection.ttl(KEY) <= 60
 
     def test_a_queue_that_rq_lacks_is_reported_and_breaks_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
-        bell.ring("nowhere")
-        bell.ring("nowhere")
+        notify.ring("nowhere")
+        notify.ring("nowhere")
         [told] = caplog.records
         assert 'cannot ring for queue "nowhere": RQ_QUEUES lacks it, and has default' in told.getMessage()
         assert told.exc_info is None  # a traceback would bury it
@@ -168,7 +168,7 @@ class TestRing:
 
         def ring() -> None:
             start.wait()
-            bell.ring(QUEUE)
+            notify.ring(QUEUE)
 
         threads = [threading.Thread(target=ring) for _ in range(8)]
         for each in threads:
@@ -182,41 +182,41 @@ class TestInsist:
     """The sweep's ring: it does not believe a key whose job is gone."""
 
     def test_a_lost_job_is_replaced(self) -> None:
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         take_job()  # by a worker that dies now
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         assert jobs() == []
-        bell.ring(QUEUE, insist=True)
+        notify.ring(QUEUE, insist=True)
         assert len(jobs()) == 1
 
     def test_a_waiting_job_is_believed(self) -> None:
         for _ in range(5):
-            bell.ring(QUEUE, insist=True)
+            notify.ring(QUEUE, insist=True)
         assert len(jobs()) == 1
 
     def test_the_replacement_is_believed_too(self) -> None:
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         take_job()
         for _ in range(5):
-            bell.ring(QUEUE, insist=True)
+            notify.ring(QUEUE, insist=True)
         assert len(jobs()) == 1
 
 
 @pytest.mark.django_db(transaction=True)
 class TestCommit:
     def test_outside_a_transaction_it_rings_now(self) -> None:
-        bell.ring_on_commit([QUEUE])
+        notify.ring_on_commit([QUEUE])
         assert len(jobs()) == 1
 
     def test_it_rings_when_the_transaction_commits(self) -> None:
         with transaction.atomic():
-            bell.ring_on_commit([QUEUE])
+            notify.ring_on_commit([QUEUE])
             assert jobs() == []
         assert len(jobs()) == 1
 
     def test_a_transaction_that_is_rolled_back_rings_not(self) -> None:
         with rolled_back():
-            bell.ring_on_commit([QUEUE])
+            notify.ring_on_commit([QUEUE])
         assert jobs() == []
 
     def test_the_next_transaction_rings_after_one_that_was_rolled_back(self) -> None:
@@ -226,24 +226,24 @@ class TestCommit:
     def test_a_savepoint_that_is_rolled_back_takes_no_other_ring_along(self) -> None:
         with transaction.atomic():
             with rolled_back():
-                bell.ring_on_commit([QUEUE])
-            bell.ring_on_commit([QUEUE])
+                notify.ring_on_commit([QUEUE])
+            notify.ring_on_commit([QUEUE])
         assert len(jobs()) == 1
 
     def test_one_transaction_rings_once_for_each_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rung: list[str] = []
-        monkeypatch.setattr(bell, "ring", rung.append)
+        monkeypatch.setattr(notify, "ring", rung.append)
         for _ in range(2):
             with transaction.atomic():
                 for _ in range(100):
-                    bell.ring_on_commit(["default", "high"])
+                    notify.ring_on_commit(["default", "high"])
         assert rung == ["default", "high"] * 2
 
     def test_without_autocommit_it_rings_at_once(self) -> None:
         connection.ensure_connection()
         transaction.set_autocommit(False)
         try:
-            bell.ring_on_commit([QUEUE])
+            notify.ring_on_commit([QUEUE])
         finally:
             transaction.rollback()
             transaction.set_autocommit(True)
@@ -254,12 +254,12 @@ class TestAlarm:
     @pytest.fixture
     def heard(self) -> Iterator[Callable[[], dict[str, Any] | None]]:
         """What is published, message by message; None once a marker that is published now arrives."""
-        with redis_client.client(QUEUE).pubsub() as pubsub:  # type: ignore[no-untyped-call]
-            pubsub.subscribe(bell.ALARMS)
+        with redis_clients.client(QUEUE).pubsub() as pubsub:  # type: ignore[no-untyped-call]
+            pubsub.subscribe(notify.ALARMS)
             assert pubsub.get_message(timeout=60)["type"] == "subscribe"
 
             def next_alarm() -> dict[str, Any] | None:
-                redis_client.client(QUEUE).publish(bell.ALARMS, "marker")
+                redis_clients.client(QUEUE).publish(notify.ALARMS, "marker")
                 message = pubsub.get_message(timeout=60)["data"]
                 return None if message == b"marker" else JSONSerializer.loads(message)  # type: ignore[no-untyped-call]
 
@@ -267,23 +267,23 @@ class TestAlarm:
 
     def test_a_near_deadline_is_told(self, heard: Callable[[], dict[str, Any] | None]) -> None:
         moment = timezone.now() + timedelta(seconds=5)
-        bell.alarm(QUEUE, moment)
+        notify.alarm(QUEUE, moment)
         assert heard() == {"queue": QUEUE, "at": moment.isoformat()}
 
     def test_a_far_one_is_left_to_the_timers(self, heard: Callable[[], dict[str, Any] | None]) -> None:
-        bell.alarm(QUEUE, timezone.now() + timedelta(minutes=1))
+        notify.alarm(QUEUE, timezone.now() + timedelta(minutes=1))
         assert heard() is None
         assert jobs() == []
 
     def test_a_passed_one_rings(self, heard: Callable[[], dict[str, Any] | None]) -> None:
-        bell.alarm(QUEUE, timezone.now())
+        notify.alarm(QUEUE, timezone.now())
         assert heard() is None
         assert len(jobs()) == 1
 
     @pytest.mark.django_db(transaction=True)
     def test_on_commit(self, heard: Callable[[], dict[str, Any] | None]) -> None:
         with transaction.atomic():
-            bell.alarm_on_commit(QUEUE, timezone.now() + timedelta(seconds=5))
+            notify.alarm_on_commit(QUEUE, timezone.now() + timedelta(seconds=5))
             assert heard() is None
         assert heard() is not None
 
@@ -304,10 +304,10 @@ class TestOutage:
         pauses: list[float] = []
         monkeypatch.setattr(time, "sleep", pauses.append)
         for _ in range(20):
-            bell.ring(QUEUE)
-            bell.clear(QUEUE)
-            bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
-        assert (pauses, bell._quiet_until) == ([], {})  # a refused connection is no reason to wait
+            notify.ring(QUEUE)
+            notify.clear(QUEUE)
+            notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        assert (pauses, notify._quiet_until) == ([], {})  # a refused connection is no reason to wait
         assert len(caplog.records) == 1
         assert "after Redis is back" in caplog.text
 
@@ -317,16 +317,16 @@ class TestOutage:
         def too_late(_name: str, *, insist: bool) -> None:
             raise JobTimeoutException
 
-        monkeypatch.setattr(rings, "ring", too_late)
+        monkeypatch.setattr(enqueue, "ring", too_late)
         with pytest.raises(JobTimeoutException):
-            bell.ring("default")
+            notify.ring("default")
 
     def test_a_restarted_redis_is_used_again_at_once(
         self, own_redis: EmbeddedRedis, caplog: pytest.LogCaptureFixture
     ) -> None:
-        bell.ring(QUEUE)  # leaves a connection in the pool
+        notify.ring(QUEUE)  # leaves a connection in the pool
         own_redis.restart("kill")
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         assert len(jobs()) == 1
         assert caplog.records == []
 
@@ -336,8 +336,8 @@ class TestOutage:
 
         queues = {QUEUE: {"URL": f"{settings.REDIS_URL}?client_name=forgotten", "SERIALIZER": "json"}}
         with override_settings(RQ_QUEUES=queues):
-            bell.ring(QUEUE)
-            bell.ring(QUEUE)
+            notify.ring(QUEUE)
+            notify.ring(QUEUE)
             assert "forgotten" in names()
         deadline = time.monotonic() + 60
         while "forgotten" in names():
@@ -346,13 +346,13 @@ class TestOutage:
     def test_a_redis_that_does_not_answer_delays_one_caller_only(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(redis_client, "SOCKET_TIMEOUT", 0.2)
-        monkeypatch.setattr(bell, "QUIET", 3600.0)
+        monkeypatch.setattr(redis_clients, "SOCKET_TIMEOUT", 0.2)
+        monkeypatch.setattr(notify, "QUIET", 3600.0)
         with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts, and says nothing
             url = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
             with override_settings(RQ_QUEUES={QUEUE: {"URL": url, "SERIALIZER": "json"}}):
                 for _ in range(50):
-                    bell.ring(QUEUE)
+                    notify.ring(QUEUE)
             mute.accept()[0].close()
             mute.setblocking(False)
             with pytest.raises(BlockingIOError):  # nobody else has tried
@@ -367,16 +367,16 @@ class TestOutage:
 
         def ask(*arguments: object, **_options: object) -> None:
             asked.append(arguments)
-            monkeypatch.setattr(redis_client, "CONNECT_TIMEOUT", 0.0)  # so it took longer than that
+            monkeypatch.setattr(redis_clients, "CONNECT_TIMEOUT", 0.0)  # so it took longer than that
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
         with override_settings(RQ_QUEUES={QUEUE: {"HOST": "redis.example", "PORT": 6379}}):
-            redis_client.client(QUEUE)
+            redis_clients.client(QUEUE)
             monkeypatch.setattr(socket, "getaddrinfo", ask)
-            bell.ring(QUEUE)
+            notify.ring(QUEUE)
             count = len(asked)
             assert count
-            bell.ring(QUEUE)
+            notify.ring(QUEUE)
             assert len(asked) == count
         assert "Temporary failure in name resolution" in caplog.text
 
@@ -397,14 +397,14 @@ class TestRefusal:
     ) -> None:
         acl(redis_connection, "SETUSER", user, "-eval")
         for _ in range(5):
-            bell.ring(QUEUE)
-            bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))  # is not refused, which says nothing of rings
-            bell.clear(QUEUE)
+            notify.ring(QUEUE)
+            notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))  # is not refused, which says nothing of rings
+            notify.clear(QUEUE)
         [told] = [each.getMessage() for each in caplog.records]
         assert told.startswith('cannot ring for queue "default", due runs wait until Redis allows its user what docs/')
         assert "'eval'" in told
         acl(redis_connection, "SETUSER", user, "+eval")
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         assert caplog.records[-1].getMessage() == 'can ring for queue "default" again'
         assert len(jobs()) == 1
 
@@ -415,8 +415,8 @@ class TestRefusal:
         [listed] = re.findall(r"ACL SETUSER shop-web on >\S+ (.+)", guide)
         acl(redis_connection, "SETUSER", user, "reset", "on", ">secret", *listed.split())
         for insist in (False, False, True):
-            bell.ring(QUEUE, insist=insist)
-            bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+            notify.ring(QUEUE, insist=insist)
+            notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
         assert redis_connection.llen("rq:queue:default") == 1
         assert caplog.records == []
 
@@ -425,12 +425,12 @@ class TestRefusal:
     ) -> None:
         redis_connection.config_set("maxmemory", "1")  # a byte
         try:
-            bell.ring(QUEUE)
+            notify.ring(QUEUE)
         finally:
             redis_connection.config_set("maxmemory", "0")
         queue = {**settings.RQ_QUEUES[QUEUE], "PASSWORD": "another"}
         with override_settings(RQ_QUEUES={QUEUE: queue}):
-            bell.ring(QUEUE)
+            notify.ring(QUEUE)
         full, unknown = [each.getMessage() for each in caplog.records]
         assert "OOM command not allowed" in full
         assert "after Redis is back" not in full

@@ -17,10 +17,10 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from durable.api.paging import cursor_of
-from durable.api.stream.following import Follower
+from durable.api.stream.changes import Follower
 from durable.inspection.runs import WINDOW
 from durable.models import Entry, EntryMetadata, OperatorAction, Run
-from durable.operations.pruning import preview_pruning, prune
+from durable.operations.prune import preview_pruning, prune
 from durable.retention import Policy, Pruned
 from durable.store.orm import OrmStore
 from tests.admin.bigdata import GROWING, LONG, filled

@@ -22,12 +22,12 @@ from durable import (
     workflow,
     workflows,
 )
-from durable.backend import Backend
-from durable.core.entries import ActionRecord, Entry, Kind, RunChange
+from durable.core.records import ActionRecord, Entry, Kind, RunChange
 from durable.inspection.runs import RunFilter
 from durable.inspection.selection import Filtered
 from durable.models import OperatorAction, Run
 from durable.operations import bulk
+from durable.runtime import Backend
 from durable.testing import Harness, SimulatedCrash
 from tests.app.stores import STORES, in_force, passed
 

@@ -13,10 +13,11 @@ from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from django.db.models import Model
 from django.test import override_settings
 
-from durable import checks, registry
+from durable import checks
 from durable.codec import JsonCodec
 from durable.conf import Values
-from durable.registry import Registry
+from durable.core import registry
+from durable.core.registry import Registry
 from tests.app.test_registry import Definition, one, other
 
 JSON_QUEUE = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}

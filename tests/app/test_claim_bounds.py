@@ -8,16 +8,17 @@ import pytest
 import redis
 from django.test import override_settings
 
-from durable import bell, moments
-from durable.claim_bounds import CHEAP, MARGIN, ClaimBounds
-from durable.claim_bounds import bounds as process_bounds
 from durable.conf import conf
-from durable.core.entries import RunRecord
-from durable.passes import Eviction, PassOutcome
+from durable.core import clock as moments
+from durable.core.records import RunRecord
+from durable.execution.passes import Eviction, PassOutcome
+from durable.notifier import notify
 from durable.store import Store, store_for
 from durable.store.base import Claimed
-from durable.timer import Sweep
-from durable.worker import Shift
+from durable.worker.claim_bounds import CHEAP, MARGIN, ClaimBounds
+from durable.worker.claim_bounds import bounds as process_bounds
+from durable.worker.job import Shift
+from durable.worker.timer import Sweep
 from tests.app.runs import finish, new_runs
 from tests.store.making import NOW, a_run, at
 
@@ -130,7 +131,7 @@ def test_a_job_finds_late_runs_once_a_sweep_has_rung(redis_connection: redis.Red
     try:
         process_bounds.note("default", None, moments.now(), Claimed(passed_over=10_000 * DEAR), 1)
         [late] = new_runs(store, wake_at=moments.now() - timedelta(minutes=3))
-        bell.ring("default")
+        notify.ring("default")
         Shift("default", store=store, execute=_finish).run()
         assert store.states([late]) == {late: "pending"}, "the claim begins where the last one ended"
         Sweep(store).look(moments.now())

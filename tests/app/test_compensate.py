@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Context, Handle, get_run, operations, workflow
-from durable.backend import Backend
 from durable.core.errors import LeaseLost
+from durable.execution.passes import Eviction, execute_pass
 from durable.models import Entry, Run
-from durable.passes import Eviction, execute_pass
+from durable.runtime import Backend
 from tests.app.stores import STORES, in_force, passed
 
 LEDGER: list[str] = []

@@ -11,7 +11,7 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from durable import get_run
-from durable.core.entries import RunState
+from durable.core.records import RunState
 from durable.inspection.workers import look_at_workers
 from durable.management.commands.durable_worker import _too_small_pools
 from durable.store import Store, store_for

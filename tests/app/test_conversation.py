@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Break, Context, Continue, Handle, QueueMessage, backend, models, workflow
-from durable.backend import Backend
+from durable import AsyncContext, Break, Context, Continue, Handle, QueueMessage, models, runtime, workflow
+from durable.runtime import Backend
 from tests.app.stores import STORES, in_force, passed
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -128,7 +128,7 @@ def test_branches_that_run_at_once_answer_the_messages_of_one_wait(definition: A
     run = definition.start()
     for number in range(MANY):
         run.send("question", number)
-    assert passed(backend.production(), run.id).output is True
+    assert passed(runtime.production(), run.id).output is True
     assert responses(run) == [("completed", str(number)) for number in range(MANY)]
     [wait] = [each for each in run.history() if each.kind == "message"]
     assert all(each["completed"] for each in wait.data["received"])

@@ -12,14 +12,14 @@ from django.db import connection, connections, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import crew, line, slots
-from durable.core.entries import RunRecord, RunState
 from durable.core.errors import LeaseLost
-from durable.crew import Crew
-from durable.passes import Eviction, PassOutcome
-from durable.stopping import Stop
+from durable.core.records import RunRecord, RunState
+from durable.execution.passes import Eviction, PassOutcome
 from durable.store import Store, store_for
-from durable.supervisor import Supervisor
+from durable.worker import concurrent, scheduler, threads
+from durable.worker.concurrent import Crew
+from durable.worker.leases import Supervisor
+from durable.worker.shutdown import Stop
 from tests.app.runs import Passes, finish, new_runs, park
 from tests.app.test_bell import jobs, take_job
 from tests.app.test_worker import eventually, only_with_a_server, state
@@ -42,8 +42,8 @@ def store() -> Store:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience ends at once, and is looked at often."""
-    monkeypatch.setattr(line, "PATIENCE", 0.02)
-    monkeypatch.setattr(crew, "TICK", 0.01)
+    monkeypatch.setattr(scheduler, "PATIENCE", 0.02)
+    monkeypatch.setattr(concurrent, "TICK", 0.01)
 
 
 class Held(Passes):
@@ -218,8 +218,8 @@ class TestAtOnce:
             eventually(lambda: {state(store, each).state for each in ids} == {RunState.COMPLETED})
 
     def test_there_are_signs_of_life_while_no_slot_is_free(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(crew, "BEAT", 0.0)
-        monkeypatch.setattr(crew, "TICK", 0.01)
+        monkeypatch.setattr(concurrent, "BEAT", 0.0)
+        monkeypatch.setattr(concurrent, "TICK", 0.01)
         new_runs(store)
         held = Held()
         beats: list[int] = []
@@ -316,8 +316,8 @@ class TestSuspects:
 
     @pytest.mark.usefixtures("hasty")
     def test_it_is_not_left_to_others_for_ever(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(line, "OVERDUE", 0.0)
-        monkeypatch.setattr(crew, "PUT_OFF", 0.0)
+        monkeypatch.setattr(scheduler, "OVERDUE", 0.0)
+        monkeypatch.setattr(concurrent, "PUT_OFF", 0.0)
         (long,) = new_runs(store)
         held = Held()
         with at_work(2, store, held) as made:
@@ -420,7 +420,7 @@ class TestStop:
             made.work(QUEUE)
         found = state(store, run_id)
         assert (found.lease_expires_at, found.crashes) == (None, 0)
-        assert crew.at_work() is None
+        assert concurrent.at_work() is None
 
     def test_the_second_signal_waits_for_nothing(self, store: Store) -> None:
         new_runs(store)
@@ -516,7 +516,7 @@ class TestConnections:
         """With CONN_MAX_AGE at 0, its default."""
         only_with_a_server()
         monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
-        monkeypatch.setattr(slots, "RESTING", (0.01, 60.0))
+        monkeypatch.setattr(threads, "RESTING", (0.01, 60.0))
         seen: set[int] = set()
         passes = Passes(finish_and_look(seen))
         with at_work(3, store, passes) as made:

@@ -13,7 +13,7 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connection, transaction
 
-from durable import backend, get_run, workflow
+from durable import get_run, runtime, workflow
 from durable.models import Run
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
@@ -43,10 +43,10 @@ def impatient() -> Iterator[None]:
         if next(looks, None) is None:
             raise Impatient
 
-    used = replace(backend.production(), pause=pause)
-    backend.install(used)
+    used = replace(runtime.production(), pause=pause)
+    runtime.install(used)
     yield
-    backend.uninstall(used)
+    runtime.uninstall(used)
 
 
 def test_how_to_start_is_not_an_argument() -> None:

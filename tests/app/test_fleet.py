@@ -16,12 +16,12 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import bell, redis_client
 from durable.codec import JsonCodec
-from durable.core.entries import RunRecord, RunState
-from durable.fleet import worker_command
-from durable.rq_jobs import ReadsJson
+from durable.core.records import RunRecord, RunState
+from durable.notifier import notify, redis_clients
 from durable.store import Store, store_for
+from durable.worker.rq_jobs import ReadsJson
+from durable.worker.supervisor import worker_command
 from project.servers import EmbeddedRedis
 from tests.app.test_bell import jobs
 from tests.app.test_worker import eventually
@@ -121,7 +121,7 @@ def start_run(store: Store, workflow: str, *arguments: object) -> str:
     text = JsonCodec().encode({"args": list(arguments), "kwargs": {}})
     run_id = f"{workflow}-{arguments[0]}"
     store.create([RunRecord(id=run_id, workflow=workflow, queue="default", input=text, created_at=now, wake_at=now)])
-    bell.ring("default")
+    notify.ring("default")
     return run_id
 
 
@@ -248,7 +248,7 @@ class TestDurableWorker:
         self, run: Run, redis_connection: redis.Redis, command: tuple[str, ...], tmp_path: Path
     ) -> None:
         run(*command)
-        queue = redis_client.rq_queue("default")
+        queue = redis_clients.rq_queue("default")
         refused = queue.enqueue_call("os.system", args=(f"touch {tmp_path / 'ran'}",))
         queue.enqueue_call("tests.app.flows.workflows.tell", args=("job",))
         eventually(lambda: len(told(redis_connection)) == 1)
@@ -305,7 +305,7 @@ class TestRqworker:
         assert found is not None
         assert (found.lease_expires_at, found.crashes) == (None, 0)
         assert len(jobs()) == 1  # for the next worker
-        assert redis_client.rq_queue("default").failed_job_registry.count == 0
+        assert redis_clients.rq_queue("default").failed_job_registry.count == 0
 
     def test_a_stock_work_horse_that_is_killed_takes_no_run_and_no_worker_along(
         self, store: Store, run: Run, redis_connection: redis.Redis
@@ -316,12 +316,12 @@ class TestRqworker:
         horse = int(told(redis_connection)[0].rpartition(" ")[2])
         assert horse != program.process.pid
         os.kill(horse, signal.SIGKILL)
-        queue = redis_client.rq_queue("default")
+        queue = redis_clients.rq_queue("default")
         eventually(lambda: queue.failed_job_registry.count == 1)
         redis_connection.set("go long", "1")
 
         def goes_on() -> bool:
-            bell.ring("default")  # as the sweep of a durable_worker does
+            notify.ring("default")  # as the sweep of a durable_worker does
             return is_completed(store, long)
 
         eventually(goes_on)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from durable.core.entries import RunRecord
-from durable.line import OVERDUE, PATIENCE, PUT_OFF, SOLITUDE, Line, Turn
+from durable.core.records import RunRecord
+from durable.worker.scheduler import OVERDUE, PATIENCE, PUT_OFF, SOLITUDE, Line, Turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 numbers = itertools.count()

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context, observers
+from durable import AsyncContext, Context
 from durable.core.effects import Call
-from durable.core.entries import RunRecord
-from durable.core.run import PassOutcome
-from durable.observers import CallEnds, PassEnds
+from durable.core.records import RunRecord
+from durable.core.run_pass import PassOutcome
+from durable.instrumentation import observers
+from durable.instrumentation.observers import CallEnds, PassEnds
 from durable.testing import Harness
 from tests.core.driving import evicted_pass, threaded_pass
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from durable import Actor, Context, DurableError, Handle, acting_as, audit, operations, workflow
+from durable import Actor, Context, DurableError, Handle, acting_as, operations, workflow
 from durable.models import OperatorAction, Run
-from durable.operations import bulk
+from durable.operations import audit, bulk
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 

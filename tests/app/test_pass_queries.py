@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from durable import Break, Context, Continue, Handle, workflow
 from durable.conf import conf
-from durable.passes import Eviction, PassOutcome, execute_pass
+from durable.execution.passes import Eviction, PassOutcome, execute_pass
 from durable.store import store_for
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from durable.process import leave_transactions
+from durable.execution.connections import leave_transactions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from redis.exceptions import ReadOnlyError, RedisError
 from redis.retry import Retry
 
-from durable import bell, redis_client
+from durable.notifier import notify, redis_clients
 from project.guard import GuardedProcess
 from project.servers import EmbeddedRedis, free_port
 
@@ -103,23 +103,23 @@ class TestSentinels:
             sentinel.sentinel_remove(name)
 
     def test_masters_are_told_apart(self, queues: dict[str, dict[str, Any]], masters: list[redis.Redis]) -> None:
-        places = redis_client.unique([QUEUE, "high", QUEUE])
+        places = redis_clients.unique([QUEUE, "high", QUEUE])
         assert list(places) == [QUEUE, "high"]
         places[QUEUE].set("mine", "1")
         assert [each.dbsize() for each in masters] == [1, 0]
 
     def test_names_of_one_master_are_one_place(self, queues: dict[str, dict[str, Any]]) -> None:
         with override_settings(RQ_QUEUES={QUEUE: queues[QUEUE], "high": queues[QUEUE]}):
-            assert list(redis_client.unique([QUEUE, "high"])) == [QUEUE]
+            assert list(redis_clients.unique([QUEUE, "high"])) == [QUEUE]
 
     def test_who_rings_leaves_a_connection_for_others(
         self, queues: dict[str, dict[str, Any]], masters: list[redis.Redis], caplog: pytest.LogCaptureFixture
     ) -> None:
         """A limit that the project has set is for clients of its own."""
-        bell.ring(QUEUE)
-        bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        notify.ring(QUEUE)
+        notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
         masters[0].delete(JOBS)
-        bell.ring(QUEUE, insist=True)
+        notify.ring(QUEUE, insist=True)
         assert masters[0].llen(JOBS) == 1
         assert caplog.records == []
 
@@ -131,14 +131,14 @@ class TestSentinels:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         old, new = masters
-        bell.ring(QUEUE)
-        bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        notify.ring(QUEUE)
+        notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
         old.delete(KEY)
         demote(old, new)
         sentinel.sentinel_remove("first")
         watch(sentinel, "first", new)
-        bell.ring(QUEUE)  # lost: nobody waits for its answer
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)  # lost: nobody waits for its answer
+        notify.ring(QUEUE)
         assert new.llen(JOBS) == 1
         assert caplog.records == []
 
@@ -149,27 +149,27 @@ class TestSentinels:
         monkeypatch.setattr("redis.retry.sleep", waits.append)
         queue = {"SENTINELS": [("127.0.0.1", free_port()), ("127.0.0.1", free_port())], "MASTER_NAME": "m", "DB": 0}
         with override_settings(RQ_QUEUES={QUEUE: queue}):
-            bell.ring(QUEUE)
+            notify.ring(QUEUE)
         assert waits == []
         assert "after Redis is back" in caplog.text
 
     def test_mute_sentinels_delay_one_caller_only(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(redis_client, "SOCKET_TIMEOUT", 0.05)
-        monkeypatch.setattr(redis_client, "CONNECT_TIMEOUT", 0.05)
+        monkeypatch.setattr(redis_clients, "SOCKET_TIMEOUT", 0.05)
+        monkeypatch.setattr(redis_clients, "CONNECT_TIMEOUT", 0.05)
         with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts, and says nothing
             # so that a client which waits without a limit fails here, and does not hang
             kwargs = {"SENTINEL_KWARGS": {"socket_timeout": 5}}
             queue = {"SENTINELS": [("127.0.0.1", mute.getsockname()[1])], "MASTER_NAME": "m", "DB": 0, **kwargs}
             with override_settings(RQ_QUEUES={QUEUE: queue}):
-                manager: Any = redis_client.client(QUEUE).connection_pool
+                manager: Any = redis_clients.client(QUEUE).connection_pool
                 [asked] = manager.sentinel_manager.sentinels
                 assert asked.connection_pool.connection_kwargs["socket_timeout"] == 0.05
-                bell.ring(QUEUE)
+                notify.ring(QUEUE)
                 mute.setblocking(False)
                 drain(mute)
-                bell.ring(QUEUE)
+                notify.ring(QUEUE)
                 assert drain(mute) == 0
         assert len(caplog.records) == 1
 
@@ -181,8 +181,8 @@ class TestSentinels:
         )
         theirs = manager.master_for("m")
         monkeypatch.setattr("django_rq.get_connection", lambda _name: theirs)
-        monkeypatch.setattr(redis_client, "_queues", {})
-        ours = redis_client.client(QUEUE)
+        monkeypatch.setattr(redis_clients, "_queues", {})
+        ours = redis_clients.client(QUEUE)
         their_pool = theirs.connection_pool
         assert ours.connection_pool is not their_pool
         assert their_pool.connection_kwargs["socket_timeout"] == 88
@@ -197,18 +197,18 @@ def test_where_a_name_leads_to_another_master_the_old_one_is_left(
     """Connections to what is a replica now stay open, and are of no use."""
     old, new = masters
     with override_settings(RQ_QUEUES={QUEUE: {"HOST": "127.0.0.1", "PORT": port(old), "PASSWORD": PASSWORD}}):
-        bell.ring(QUEUE)
-        bell.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        notify.ring(QUEUE)
+        notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
         old.delete(KEY)
         demote(old, new)
-        pool: Any = redis_client.client(QUEUE).connection_pool
+        pool: Any = redis_clients.client(QUEUE).connection_pool
         for connection in [*pool._available_connections, *pool._in_use_connections]:
             connection.port = port(new)
-        bell.ring(QUEUE)  # lost: nobody waits for its answer
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)  # lost: nobody waits for its answer
+        notify.ring(QUEUE)
         assert new.llen(JOBS) == 1
-        bell.clear(QUEUE)
-        bell.ring(QUEUE)
+        notify.clear(QUEUE)
+        notify.ring(QUEUE)
         assert new.llen(JOBS) == 2
     assert caplog.records == []
 
@@ -220,7 +220,7 @@ def test_a_replica_is_called_one(masters: list[redis.Redis], caplog: pytest.LogC
         old.set("a", "b")
     with override_settings(RQ_QUEUES={QUEUE: {"HOST": "127.0.0.1", "PORT": port(old), "PASSWORD": PASSWORD}}):
         for _ in range(3):
-            bell.clear(QUEUE)
+            notify.clear(QUEUE)
     assert len(caplog.records) == 1
     assert "until RQ_QUEUES leads to the master" in caplog.text
 

@@ -18,7 +18,7 @@ from redis.connection import Connection
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from durable.redis_sender import Sender
+from durable.notifier.pipelining import Sender
 from project.servers import EmbeddedRedis
 
 pytestmark = pytest.mark.redis
@@ -217,22 +217,22 @@ def test_many_threads_lose_no_command(sender: Sender, redis_connection: redis.Re
 
 
 def test_a_child_process_leaves_its_parents_connection_alone(redis_connection: redis.Redis) -> None:
-    from durable import bell, rings
+    from durable.notifier import enqueue, notify
 
-    bell.ring("default")
-    bell.ring("default")
+    notify.ring("default")
+    notify.ring("default")
     child = os.fork()
     if not child:
         try:
-            assert not rings._bells
-            bell.clear("default")
-            bell.ring("default")
-            bell.ring("default")
+            assert not enqueue._bells
+            notify.clear("default")
+            notify.ring("default")
+            notify.ring("default")
         except BaseException:
             os._exit(1)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert redis_connection.llen("rq:queue:default") == 2
     redis_connection.delete("durable:bell:default")
-    assert rings._bells["default"].sender.send("RPUSH", LIST, "of the parent's")
+    assert enqueue._bells["default"].sender.send("RPUSH", LIST, "of the parent's")
     assert sent(redis_connection, 1) == [b"of the parent's"]

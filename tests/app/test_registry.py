@@ -11,9 +11,9 @@ import pytest
 from django.apps import AppConfig
 from django.apps import apps as django_apps
 
-from durable import registry
 from durable.apps import DurableConfig
-from durable.registry import Registry, UnknownWorkflowError
+from durable.core import registry
+from durable.core.registry import Registry, UnknownWorkflowError
 
 
 def one(ctx: object) -> None: ...

@@ -20,14 +20,14 @@ from durable import (
     StalePlanError,
     StaleRunError,
     acting_as,
-    audit,
     current_step,
     operations,
     workflow,
 )
-from durable.audit import Actor
-from durable.backend import Backend
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run
+from durable.operations import audit
+from durable.operations.audit import Actor
+from durable.runtime import Backend
 from tests.app.stores import STORES, in_force, passed
 
 CALLS: list[str] = []

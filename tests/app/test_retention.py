@@ -15,13 +15,13 @@ from django.db.models.signals import pre_delete
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import timer
-from durable.core.entries import ENDED, Kind, MessageState, RunState, Status
 from durable.core.errors import ErrorInfo
+from durable.core.records import ENDED, Kind, MessageState, RunState, Status
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.retention import Policy, Pruned, Pruner, pruning
 from durable.store import store_for
-from durable.timer import Sweep
+from durable.worker import timer
+from durable.worker.timer import Sweep
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 DAY = 86_400.0

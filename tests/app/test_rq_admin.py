@@ -8,14 +8,14 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from durable import bell
+from durable.notifier import notify
 
 pytestmark = pytest.mark.django_db
 
 
 def test_the_bell_of_a_queue_is_a_job_that_the_pages_show(client: Client, redis_connection: redis.Redis) -> None:
     client.force_login(User.objects.create_superuser("operator"))
-    bell.ring("default")
+    notify.ring("default")
     overview = client.get(reverse("admin:django_rq_home"), follow=True)
     assert overview.status_code == 200
     assert "default" in overview.content.decode()

@@ -20,9 +20,9 @@ from rq.registry import clean_registries
 from rq.serializers import DefaultSerializer, JSONSerializer
 from rq.utils import as_text
 
-from durable import bell
-from durable.rings import JOB
-from durable.rq_workers import SimpleWorker, Worker
+from durable.notifier import notify
+from durable.notifier.enqueue import JOB
+from durable.worker.rq import SimpleWorker, Worker
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_outages")]
 
@@ -80,7 +80,7 @@ def marker(tmp_path: Path) -> Path:
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, marker: Path) -> None:
     """The bell's own job leaves a marker of its own, also from a forked work horse."""
-    monkeypatch.setattr("durable.worker.work", lambda _queue: marker.with_name("bell").touch())
+    monkeypatch.setattr("durable.worker.job.work", lambda _queue: marker.with_name("bell").touch())
 
 
 def put(rq_redis: redis.Redis, data: bytes | list[Any], **fields: str) -> str:
@@ -120,7 +120,7 @@ class TestAttacks:
         for attack in ATTACKS:
             data, fields = attack(str(marker))
             refused.append(put(rq_redis, data, **fields))
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         serve(kind, rq_redis)
         assert not marker.exists()
         assert marker.with_name("bell").exists()
@@ -155,7 +155,7 @@ class TestAttacks:
         work: None,
     ) -> None:
         put(rq_redis, ["os.system", None, [f"touch {marker}"], {}], **fields)
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         serve(kind, rq_redis)
         assert (marker.exists(), marker.with_name("bell").exists()) == (False, True)
 

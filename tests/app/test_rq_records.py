@@ -17,10 +17,11 @@ from rq.serializers import JSONSerializer
 from rq.suspension import resume, suspend
 from rq.utils import as_text
 
-from durable import bell, rq_workers
-from durable.rings import JOB
-from durable.rq_workers import SimpleWorker
-from durable.stopping import stop
+from durable.notifier import notify
+from durable.notifier.enqueue import JOB
+from durable.worker import rq as rq_workers
+from durable.worker.rq import SimpleWorker
+from durable.worker.shutdown import stop
 
 pytestmark = pytest.mark.redis
 QUEUE = "default"
@@ -44,7 +45,7 @@ def worker(queue: Queue, connection: redis.Redis) -> SimpleWorker:
 @pytest.fixture
 def working(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], object]], None]:
     """Say what the bell's jobs do."""
-    return lambda work: monkeypatch.setattr("durable.worker.work", work)
+    return lambda work: monkeypatch.setattr("durable.worker.job.work", work)
 
 
 def serve(worker: SimpleWorker) -> None:
@@ -80,7 +81,7 @@ def test_a_job_is_seen_while_it_runs_and_nothing_is_left_of_it(
         seen.update(executions=[each.id for each in job.get_executions()] == [execution_id])
 
     working(look)
-    bell.ring(QUEUE)
+    notify.ring(QUEUE)
     [waiting] = queue.job_ids
     serve(worker)
     assert (seen["name"], seen["job"], seen["current_job"]) == (QUEUE, waiting, waiting)
@@ -101,12 +102,12 @@ def test_a_job_that_fails_is_listed_as_failed_and_the_next_one_is_served(
     def fail_once(name: str) -> None:
         calls.append(name)
         if len(calls) == 1:
-            bell.clear(QUEUE)
-            bell.ring(QUEUE)
+            notify.clear(QUEUE)
+            notify.ring(QUEUE)
             raise ZeroDivisionError("of the engine's")
 
     working(fail_once)
-    bell.ring(QUEUE)
+    notify.ring(QUEUE)
     serve(worker)
     assert len(calls) == 2
     [failed] = queue.failed_job_registry.get_job_ids()
@@ -128,11 +129,11 @@ def test_workers_that_were_suspended_during_a_job_begin_no_other_one(
     def work(name: str) -> None:
         calls.append(name)
         suspend(connection)
-        bell.clear(QUEUE)
-        bell.ring(QUEUE)
+        notify.clear(QUEUE)
+        notify.ring(QUEUE)
 
     working(work)
-    bell.ring(QUEUE)
+    notify.ring(QUEUE)
     serve(worker)
     assert (len(calls), queue.count) == (1, 1)
     resume(connection)
@@ -148,8 +149,8 @@ def test_a_stop_while_the_end_of_a_job_is_noted_fails_no_job(
 
     def work(name: str) -> None:
         calls.append(name)
-        bell.clear(QUEUE)
-        bell.ring(QUEUE)  # the next job, which is for another worker
+        notify.clear(QUEUE)
+        notify.ring(QUEUE)  # the next job, which is for another worker
         monkeypatch.setattr(worker, "sign", stopped)
 
     def stopped(*args: Any) -> Any:
@@ -159,7 +160,7 @@ def test_a_stop_while_the_end_of_a_job_is_noted_fails_no_job(
         return answers
 
     working(work)
-    bell.ring(QUEUE)
+    notify.ring(QUEUE)
     serve(worker)
     assert (len(calls), queue.count) == (1, 1)
     assert queue.failed_job_registry.count == 0
@@ -178,7 +179,7 @@ def test_a_worker_whose_redis_was_flushed_during_a_job_is_known_again_and_idle(
         return found
 
     monkeypatch.setattr(worker, "dequeue_job_and_maintain_ttl", looking)
-    bell.ring(QUEUE)
+    notify.ring(QUEUE)
     serve(worker)
     assert (seen[-1]["state"], seen[-1]["queues"], int(seen[-1]["pid"])) == ("idle", QUEUE, worker.pid)
 
@@ -205,7 +206,7 @@ def test_a_stock_worker_leaves_nothing_of_a_job_either(
 
     working(look)
     stock = rq.SimpleWorker([queue], connection=connection, serializer=JSONSerializer)
-    bell.ring(QUEUE)
+    notify.ring(QUEUE)
     stock.work(burst=True, logging_level="CRITICAL")
     assert seen == [stock.name]
     assert records(connection) == set()
@@ -283,7 +284,7 @@ def test_signs_of_life_begin_when_the_execution_is_noted_and_end_before_its_end_
     monkeypatch.setattr(worker, "prepare_execution", prepare_seen)
     monkeypatch.setattr(worker, "cleanup_execution", end_seen)
     if of_the_bell:
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
     else:
         queue.enqueue(JOB, QUEUE, result_ttl=60)
     serve(worker)

@@ -14,9 +14,9 @@ from typing import Final
 import pytest
 from django.test import override_settings
 
-from durable import silence
 from durable.checks import check_settings
 from durable.conf import conf
+from durable.notifier import silence
 
 MODULES: Final = {
     "settings.py": """

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from durable import slots
-from durable.slots import Slots
+from durable.worker import threads
+from durable.worker.threads import Slots
 from tests.app.test_worker import eventually
 
 WAIT = 60.0  # seconds until a test gives up
@@ -14,7 +14,7 @@ WAIT = 60.0  # seconds until a test gives up
 def test_a_thread_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     freed: list[int] = []
     pool = Slots(1, on_free=lambda: freed.append(threading.get_ident()))
-    monkeypatch.setattr(slots.logger, "exception", lambda *args: 1 / 0)
+    monkeypatch.setattr(threads.logger, "exception", lambda *args: 1 / 0)
 
     def die() -> None:
         raise SystemExit

@@ -14,9 +14,11 @@ from django.db import OperationalError, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import bell, moments, redis_client, timer
+from durable.core import clock
+from durable.notifier import notify, redis_clients
 from durable.store import Store, store_for
-from durable.timer import Alarms, Sweep, Timer
+from durable.worker import timer
+from durable.worker.timer import Alarms, Sweep, Timer
 from project.servers import EmbeddedRedis
 from tests.app.runs import new_runs
 from tests.app.test_bell import jobs, take_job
@@ -35,8 +37,8 @@ def store() -> Store:
 @pytest.fixture(autouse=True)
 def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer._log_this, "_said", {})
-    monkeypatch.setattr(bell._log_this, "_said", {})
-    monkeypatch.setattr(bell, "_quiet_until", {})
+    monkeypatch.setattr(notify._log_this, "_said", {})
+    monkeypatch.setattr(notify, "_quiet_until", {})
 
 
 class Rings:
@@ -60,7 +62,7 @@ class Rings:
 @pytest.fixture
 def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
     found = Rings()
-    monkeypatch.setattr(bell, "ring", found)
+    monkeypatch.setattr(notify, "ring", found)
     return found
 
 
@@ -89,7 +91,7 @@ class TestTimer:
     ) -> None:
         """By a clock that stands until the timer waits."""
         now = timezone.now()
-        monkeypatch.setattr(moments, "now", lambda: now)
+        monkeypatch.setattr(clock, "now", lambda: now)
         with Timer(store) as found:
             for number in range(1, 8):
                 deadline = now + timedelta(seconds=0.05)
@@ -108,7 +110,7 @@ class TestTimer:
             deadline = timezone.now() + timedelta(seconds=0.3)
             with transaction.atomic():
                 new_runs(store, wake_at=deadline)
-                bell.alarm_on_commit(QUEUE, deadline)
+                notify.alarm_on_commit(QUEUE, deadline)
             queue, _, moment = rings.wait()  # in time, not at the next look without an alarm
         assert queue == QUEUE
         assert moment >= deadline
@@ -134,7 +136,7 @@ class TestTimer:
             ]
             shapes += [json.dumps({"at": each}) for each in ("2026-01-01T00:00:00", "0001-01-01T00:00:00+23:59")]
             for data in shapes:
-                redis_connection.publish(bell.ALARMS, data)
+                redis_connection.publish(notify.ALARMS, data)
             eventually(lambda: len([each for each in caplog.records if "another shape" in each.message]) == len(shapes))
             assert [each.name for each in threading.enumerate() if each.name.startswith("durable-alarms")]
             new_runs(store)
@@ -156,7 +158,7 @@ class TestTimer:
         monkeypatch.setattr(Alarms, "_listen", fail_once)
         with listening_timer(store):
             new_runs(store, wake_at=timezone.now())
-            bell.alarm(QUEUE, timezone.now() + timedelta(seconds=0.1))
+            notify.alarm(QUEUE, timezone.now() + timedelta(seconds=0.1))
             assert rings.wait()[0] == QUEUE
         assert "listening for alarms failed" in caplog.text
 
@@ -225,7 +227,7 @@ class TestSweep:
     @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
     def test_a_lost_job_is_replaced(self, store: Store) -> None:
         new_runs(store)
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         take_job()  # by a worker that is killed before it looks
         with Sweep(store):
             eventually(lambda: len(jobs()) == 1)
@@ -313,18 +315,18 @@ class TestOutage:
             with override_settings(RQ_QUEUES=queues), listening_timer(store) as found, Sweep(store):
                 own.stop("kill")
                 new_runs(store)
-                bell.ring(QUEUE)  # lost
+                notify.ring(QUEUE)  # lost
                 own.start()
                 eventually(lambda: len(jobs()) == 1)  # by the sweep
                 # the alarms are heard again, too
-                eventually(lambda: redis_client.client(QUEUE).pubsub_numsub(bell.ALARMS)[0][1] == 1)
+                eventually(lambda: redis_clients.client(QUEUE).pubsub_numsub(notify.ALARMS)[0][1] == 1)
                 heard: list[datetime] = []
                 monkeypatch.setattr(found, "bring_forward", heard.append)
                 told: list[datetime] = []
 
                 def is_heard() -> bool:
                     told.append(timezone.now() + timedelta(seconds=0.9))
-                    bell.alarm(QUEUE, told[-1])
+                    notify.alarm(QUEUE, told[-1])
                     return not set(told).isdisjoint(heard)
 
                 eventually(is_heard)

@@ -7,15 +7,16 @@ import pytest
 from django.db import OperationalError, connection
 from django.utils import timezone
 
-from durable import Handle, holding
-from durable.core.entries import Batch, Entry, Kind, RunChange, RunRecord, Status
+from durable import Handle
 from durable.core.errors import ErrorInfo
-from durable.holding import Holder
-from durable.passes import Eviction, PassOutcome
-from durable.stopping import Stop
+from durable.core.records import Batch, Entry, Kind, RunChange, RunRecord, Status
+from durable.execution.passes import Eviction, PassOutcome
 from durable.store import Store, store_for
-from durable.supervisor import Supervisor
-from durable.worker import Shift
+from durable.worker import executor
+from durable.worker.executor import Holder
+from durable.worker.job import Shift
+from durable.worker.leases import Supervisor
+from durable.worker.shutdown import Stop
 from tests.app.runs import Passes, finish, new_runs, park
 from tests.benchmarks.workflows import receiving
 
@@ -92,7 +93,7 @@ def test_one_question_for_all_instead_of_one_for_each(store: Any) -> None:
 
 
 def test_a_long_history_is_loaded_by_its_own_pass(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "SHORT", 2)
+    monkeypatch.setattr(executor, "SHORT", 2)
     new_runs(store, 2)
     passes_once(store, record_and_park(3))
     loads = Loads()

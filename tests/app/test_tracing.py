@@ -12,9 +12,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from durable import AsyncContext, Context, observers, tracing, workflow
+from durable import AsyncContext, Context, workflow
+from durable.instrumentation import observers, tracing
+from durable.instrumentation.tracing import Tracing, run_context
 from durable.testing import Harness
-from durable.tracing import Tracing, run_context
 from tests.core.driving import evicted_pass, threaded_pass
 
 

@@ -15,15 +15,17 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 from django.test import override_settings
 from django.utils import timezone, translation
 
-from durable import bell, process, rings, stopping, supervisor, worker
 from durable.conf import conf
-from durable.core.entries import RunRecord, RunState
 from durable.core.errors import LeaseLost, PassAborted
-from durable.holding import Execute
-from durable.passes import Eviction, PassOutcome
-from durable.stopping import Stop
+from durable.core.records import RunRecord, RunState
+from durable.execution import connections as process
+from durable.execution.passes import Eviction, PassOutcome
+from durable.notifier import enqueue, notify
 from durable.store import Store, store_for
-from durable.worker import Shift
+from durable.worker import job, leases, shutdown
+from durable.worker.executor import Execute
+from durable.worker.job import Shift
+from durable.worker.shutdown import Stop
 from tests.app.runs import Passes, finish, new_runs, park
 from tests.app.test_bell import jobs, take_job
 
@@ -95,14 +97,14 @@ class TestLoop:
         assert passes.passed == []
 
     def test_the_bell_is_cleared_before_the_look(self, store: Store, redis_connection: redis.Redis) -> None:
-        bell.ring(QUEUE)
+        notify.ring(QUEUE)
         take_job()
         seen: list[int] = []
 
         class Watched:
             def __getattr__(self, name: str) -> object:
                 if name == "claim":
-                    seen.append(int(str(redis_connection.exists(rings.KEY.format(QUEUE)))))
+                    seen.append(int(str(redis_connection.exists(enqueue.KEY.format(QUEUE)))))
                 return getattr(store, name)
 
         Shift(QUEUE, store=Watched(), execute=Passes(), stop=Stop()).run()  # type: ignore[arg-type]
@@ -170,7 +172,7 @@ class TestLoop:
         new_runs(store)
         wake_at = timezone.now() + timedelta(seconds=2)
         told: list[object] = []
-        monkeypatch.setattr(bell, "alarm", lambda queue, moment: told.append((queue, moment)))
+        monkeypatch.setattr(notify, "alarm", lambda queue, moment: told.append((queue, moment)))
         passes = Passes(lambda record, store, _: park(record, store, wake_at))
         Shift(QUEUE, store=store, execute=passes, stop=Stop()).run()
         assert told == [(QUEUE, wake_at)]
@@ -306,15 +308,15 @@ class TestLeases:
         assert state(store, run_id).worker == "another"
 
     def test_runs_that_wait_behind_a_long_pass_go_back(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(supervisor, "PATIENCE", 0.05)
-        monkeypatch.setattr(supervisor, "TICK", 0.02)
+        monkeypatch.setattr(leases, "PATIENCE", 0.05)
+        monkeypatch.setattr(leases, "TICK", 0.02)
         ids = new_runs(store, 4)
         slow, quick = Passes(), Passes()
         slow.what = slow.hold
         with in_thread(shift_of(store, slow)):
             assert slow.begun.wait(10)
             eventually(lambda: len(jobs()) == 1)
-            monkeypatch.setattr(supervisor, "PATIENCE", 60.0)  # a pass of the other worker may take its time
+            monkeypatch.setattr(leases, "PATIENCE", 60.0)  # a pass of the other worker may take its time
             Shift(QUEUE, store=store, execute=quick, stop=Stop()).run()
             assert sorted(quick.passed) == sorted(set(ids) - set(slow.passed))
             assert len(slow.passed) == 1
@@ -378,8 +380,8 @@ class TestStop:
         self, store: Store, redis_connection: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As in a work horse of a stock RQ worker, which no signal reaches."""
-        monkeypatch.setattr(supervisor, "TICK", 0.02)
-        monkeypatch.setattr(worker, "_rq_worker", lambda: "stock")
+        monkeypatch.setattr(leases, "TICK", 0.02)
+        monkeypatch.setattr(job, "_rq_worker", lambda: "stock")
         new_runs(store)
         passes = Passes()
         passes.what = passes.hold
@@ -391,7 +393,7 @@ class TestStop:
         assert len(jobs()) == 1
 
     def test_sigterm_evicts_where_it_would_kill(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stopping.stop, "requested", False)
+        monkeypatch.setattr(shutdown.stop, "requested", False)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         (run_id,) = new_runs(store)
 
@@ -401,8 +403,8 @@ class TestStop:
             assert eviction.reason == "shutdown"
             return park(record, store, None)
 
-        with worker._terminated_softly(stopping.stop):
-            Shift(QUEUE, store=store, execute=Passes(terminated), stop=stopping.stop).run()
+        with job._terminated_softly(shutdown.stop):
+            Shift(QUEUE, store=store, execute=Passes(terminated), stop=shutdown.stop).run()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert state(store, run_id).lease_expires_at is None
         assert len(jobs()) == 1

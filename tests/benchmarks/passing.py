@@ -9,10 +9,10 @@ from django.utils import timezone
 
 from durable import Handle
 from durable.conf import conf
-from durable.core.entries import RunRecord
-from durable.passes import Eviction, PassOutcome, execute_pass
+from durable.core.records import RunRecord
+from durable.execution.passes import Eviction, PassOutcome, execute_pass
 from durable.store import store_for
-from durable.worker import Shift
+from durable.worker.job import Shift
 
 __all__ = ["claimed", "count_rows", "empty_tables", "one_pass", "work_off"]
 

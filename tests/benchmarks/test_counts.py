@@ -19,11 +19,13 @@ from asgiref.current_thread_executor import CurrentThreadExecutor
 from django.db import connection
 from django.db.backends.signals import connection_created
 
-from durable import Handle, bell, holding, redis_client, supervisor
+from durable import Handle
 from durable.conf import conf
-from durable.rq_workers import SimpleWorker
+from durable.notifier import notify, redis_clients
 from durable.store import store_for
-from durable.worker import Shift
+from durable.worker import executor, leases
+from durable.worker.job import Shift
+from durable.worker.rq import SimpleWorker
 from tests.benchmarks import workflows
 from tests.benchmarks.measures.replay import recorded
 from tests.benchmarks.passing import claimed, count_rows, one_pass
@@ -45,8 +47,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(tra
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine runs wait behind others for so long that they are looked at again, or handed back."""
-    monkeypatch.setattr(holding, "ASIDE", math.inf)
-    monkeypatch.setattr(supervisor, "PATIENCE", math.inf)
+    monkeypatch.setattr(executor, "ASIDE", math.inf)
+    monkeypatch.setattr(leases, "PATIENCE", math.inf)
 
 
 def statements_of(work: Callable[[], object]) -> list[str]:
@@ -104,38 +106,38 @@ def test_what_runs_do_most_often_is_left_to_functions_whose_plans_are_kept() -> 
 
 
 def test_a_ring_is_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
-    bell.clear("default")
-    bell.ring("default")  # Redis knows the script
-    bell.clear("default")
+    notify.clear("default")
+    notify.ring("default")  # Redis knows the script
+    notify.clear("default")
     commands = counted_commands(monkeypatch)
-    bell.ring("default")
+    notify.ring("default")
     assert len(commands) <= 1, commands
-    bell.ring("default")
+    notify.ring("default")
     assert len(commands) <= 2, commands
-    bell.ring("default")
+    notify.ring("default")
     assert len(commands) <= 3, commands
-    bell.ring("default", insist=True)
+    notify.ring("default", insist=True)
     assert len(commands) <= 4, commands
 
 
 def test_from_one_job_of_the_bell_to_the_next_a_worker_asks_redis_five_times(
     redis_connection: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = redis_client.rq_queue("default")
+    queue = redis_clients.rq_queue("default")
     worker = SimpleWorker([queue], connection=queue.connection)
     commands = counted_commands(monkeypatch)
     counts: list[int] = []
 
     def work(name: str) -> None:
         counts.append(len(commands))
-        bell.clear(name)
+        notify.clear(name)
         if len(counts) < 6:
-            bell.ring(name)
+            notify.ring(name)
         del commands[:]
 
-    monkeypatch.setattr("durable.worker.work", work)
+    monkeypatch.setattr("durable.worker.job.work", work)
     monkeypatch.setattr(worker, "_install_signal_handlers", lambda: None)
-    bell.ring("default")
+    notify.ring("default")
     worker.work(burst=True, logging_level="CRITICAL")
     assert len(counts) == 6
     assert max(counts[1:]) <= 5  # it is done; the next one, its fields, that it is taken, that it is kept

@@ -17,9 +17,9 @@ from django.db.models import Max, Min
 from django.utils import timezone
 
 from durable.conf import conf
-from durable.core.entries import ENDED
+from durable.core.records import ENDED
 from durable.models import Run
-from durable.redis_client import client
+from durable.notifier.redis_clients import client
 from tests.benchmarks.workflows import noting
 
 __all__ = ["elapsed", "wait_for_all", "wait_until", "workers"]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from django.db import InterfaceError, OperationalError, connections, transaction
 
-from durable.core.entries import ENDED
+from durable.core.records import ENDED
 from durable.models import Entry, QueueMessage, Run
 from tests.chaos import workflows
 

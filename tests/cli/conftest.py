@@ -13,8 +13,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from durable.backend import Backend
 from durable.models import Run
+from durable.runtime import Backend
 from tests.app.stores import in_force, passed
 from tests.cli import workflows
 

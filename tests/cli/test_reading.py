@@ -13,7 +13,7 @@ from django.conf import settings
 from django.test import override_settings
 from django.utils import timezone
 
-from durable.cli import listing
+from durable.cli import list_runs
 from durable.inspection import history_tree
 from durable.models import Run
 from tests.cli.conftest import Shell, Stage
@@ -75,7 +75,7 @@ class TestList:
         assert [line.split()[0] for line in shell("list", "--cursor", cursor).lines[1:]] == ["first"]
 
     def test_what_goes_into_a_pipe_is_all_of_it(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(listing, "PAGE", 1)
+        monkeypatch.setattr(list_runs, "PAGE", 1)
         assert len(shell("list", "-o", "ids").lines) == 3
         assert len(shell("list", "-o", "ids", "--limit", "2").lines) == 2
 
@@ -135,7 +135,7 @@ class TestShow:
         self, shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("durable.inspection.tree.PAGE", 2)
-        monkeypatch.setattr("durable.cli.showing.history_tree", partial(history_tree, size=2))
+        monkeypatch.setattr("durable.cli.show.history_tree", partial(history_tree, size=2))
         stage.start(steps, id="one")
         done = shell("show", "one")
         assert "Positions 1 to 2 of 3; what is before: python manage.py durable show one --start 0" in done.err
@@ -155,7 +155,7 @@ class TestShow:
         happens: Iterator[Callable[[], object]] = iter(
             [lambda: shell("send", "one", "approved", '"yes"'), lambda: stage.settle("one")]
         )
-        monkeypatch.setattr("durable.cli.following.time.sleep", lambda _seconds: next(happens)())
+        monkeypatch.setattr("durable.cli.follow.time.sleep", lambda _seconds: next(happens)())
         done = shell("show", "one", "--follow")
         assert done.status == 0
         assert done.lines[-2].endswith("  approval: completed")
@@ -165,7 +165,7 @@ class TestShow:
         self, shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         failing.using(id="one").start()
-        monkeypatch.setattr("durable.cli.following.time.sleep", lambda _seconds: stage.settle("one"))
+        monkeypatch.setattr("durable.cli.follow.time.sleep", lambda _seconds: stage.settle("one"))
         done = shell("show", "one", "--follow", "-o", "json")
         assert done.status == 1
         assert [each.get("location") for each in done.all_json[1:]] == ["before", "charge", None]

@@ -16,12 +16,12 @@ from django.test import override_settings
 from django.utils import timezone
 from rq import SimpleWorker
 
-from durable import pulse, redis_client
 from durable.inspection import clock
 from durable.models import OperatorAction, Run
+from durable.notifier import redis_clients, sweep_heartbeat
 from durable.retention import pruning
 from durable.store import store_for
-from durable.timer import Sweep
+from durable.worker.timer import Sweep
 from tests.cli.conftest import Shell, Stage
 from tests.cli.workflows import echo, failing, napping
 
@@ -109,14 +109,14 @@ class TestPrune:
 
     def test_an_interruption_leaves_a_trace_of_what_went(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pruning, "BATCH", 1)
-        monkeypatch.setattr("durable.cli.upkeep.prune", _interrupted_after(1))
+        monkeypatch.setattr("durable.cli.maintenance.prune", _interrupted_after(1))
         assert shell("prune", "--older-than", "30 days", "--yes").status == 130
         assert len(runs()) == 3
         assert OperatorAction.objects.get(action="prune").detail.startswith("1 runs")
 
 
 def _interrupted_after(batches: int) -> Any:
-    from durable.operations.pruning import prune
+    from durable.operations.prune import prune
 
     def interrupted(policy: Any, *, tell: Any) -> Any:
         def tell_and_stop(so_far: Any) -> None:
@@ -132,7 +132,9 @@ def _interrupted_after(batches: int) -> Any:
 @pytest.fixture
 def worker(redis_connection: redis.Redis) -> Iterator[SimpleWorker]:
     """A worker that Redis knows; it does no work."""
-    found = SimpleWorker([redis_client.rq_queue("default"), redis_client.rq_queue("high")], connection=redis_connection)
+    found = SimpleWorker(
+        [redis_clients.rq_queue("default"), redis_clients.rq_queue("high")], connection=redis_connection
+    )
     found.register_birth()  # type: ignore[no-untyped-call]  # RQ's own
     yield found
     found.register_death()  # type: ignore[no-untyped-call]  # RQ's own
@@ -158,7 +160,7 @@ class TestDoctor:
         assert "manage.py durable_worker" in done.out
 
     def test_a_sweep_that_was_long_ago(self, shell: Shell, worker: SimpleWorker) -> None:
-        pulse.beat(timezone.now() - timedelta(hours=2), "host:1:abc")
+        sweep_heartbeat.beat(timezone.now() - timedelta(hours=2), "host:1:abc")
         done = shell("doctor")
         assert done.status == 1
         assert "last 2 h ago, by host:1:abc" in done.out
@@ -193,7 +195,7 @@ class TestDoctor:
         def away(_connection: object) -> None:
             raise OperationalError("connection refused")
 
-        monkeypatch.setattr("durable.inspection.schema.MigrationExecutor", away)
+        monkeypatch.setattr("durable.inspection.pending_migrations.MigrationExecutor", away)
         done = shell("doctor")
         assert done.status == 1
         assert "connection refused" in done.out
@@ -248,13 +250,13 @@ class TestWorkers:
 class TestPulse:
     def test_nonsense_in_redis_is_no_sign_of_life(self, redis_connection: redis.Redis) -> None:
         for text in ("", "nonsense", "[]", '{"at": "yesterday"}', '{"at": 5, "interval": 1, "by": ""}'):
-            redis_connection.set(pulse.KEY, text)
-            assert pulse.last_sweep() is None
+            redis_connection.set(sweep_heartbeat.KEY, text)
+            assert sweep_heartbeat.last_sweep() is None
 
     def test_a_sweep_gives_one_and_goes_on_without_redis(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = timezone.now()
-        pulse.beat(now, "host:1:abc")
-        found = pulse.last_sweep()
+        sweep_heartbeat.beat(now, "host:1:abc")
+        found = sweep_heartbeat.last_sweep()
         assert found is not None
         assert (found.at, found.by) == (now, "host:1:abc")
         assert not found.is_overdue(now + timedelta(seconds=20))
@@ -263,5 +265,5 @@ class TestPulse:
         def away(_names: object) -> None:
             raise redis.ConnectionError("refused")
 
-        monkeypatch.setattr(redis_client, "unique", away)
-        pulse.beat(now, "host:1:abc")
+        monkeypatch.setattr(redis_clients, "unique", away)
+        sweep_heartbeat.beat(now, "host:1:abc")

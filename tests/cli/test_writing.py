@@ -11,8 +11,8 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.db import OperationalError
 
-from durable import backend, get_run, operations
-from durable.cli import acting
+from durable import get_run, operations, runtime
+from durable.cli import actor
 from durable.models import OperatorAction, QueueMessage, Run
 from tests.cli import workflows
 from tests.cli.conftest import Shell, Stage, state
@@ -151,7 +151,7 @@ class TestActors:
             raise KeyError("getpwuid(): uid not found: 4711")
 
         monkeypatch.setattr(pwd, "getpwuid", nobody)
-        assert acting.actor(None).label.startswith("uid ")
+        assert actor.actor(None).label.startswith("uid ")
 
     def test_a_user_has_the_users_permissions_and_no_more(self, shell: Shell, stage: Stage) -> None:
         user = User.objects.create_user("ada")
@@ -265,11 +265,11 @@ class TestMessages:
             stage.settle("one")
 
         answering = replace(stage.at, pause=pause)
-        backend.install(answering)
+        runtime.install(answering)
         try:
             assert shell("ask", "one", "quote", '{"sku": 4}', "--timeout", "20 s").json == {"price": 8}
         finally:
-            backend.uninstall(answering)
+            runtime.uninstall(answering)
 
     def test_a_question_that_nobody_answers(self, shell: Shell, stage: Stage) -> None:
         stage.start(asked, id="one")
@@ -332,7 +332,7 @@ def test_a_database_that_is_away_has_a_status_of_its_own(shell: Shell, monkeypat
     def away(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr("durable.cli.listing.list_runs", away)
+    monkeypatch.setattr("durable.cli.list_runs.list_runs", away)
     done = shell("list")
     assert (done.status, done.out) == (4, "")
     assert "connection refused" in done.err
@@ -342,7 +342,7 @@ def test_ctrl_c(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("durable.cli.listing.list_runs", interrupted)
+    monkeypatch.setattr("durable.cli.list_runs.list_runs", interrupted)
     assert shell("list").status == 130
 
 

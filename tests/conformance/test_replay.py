@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from durable import InvalidTransitionError
-from durable.core.entries import ENDED
+from durable.core.records import ENDED
 from durable.testing import Harness
 from tests.conformance import grammar
 from tests.conformance.interpreter import START, WORKFLOWS

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from durable.core.entries import Batch, Committed
 from durable.core.errors import LeaseLost, PassAborted
 from durable.core.journal import Journal
+from durable.core.records import Batch, Committed
 from durable.store.memory import MemoryStore
 from durable.testing import Harness
 from tests.core.driving import threaded_pass

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from durable import Break, CriticalError, JoinError, RollbackError
-from durable.core.entries import Batch, Committed
+from durable.core.records import Batch, Committed
 from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.driving import threaded_pass

@@ -11,7 +11,7 @@ import pytest
 from durable import signals
 from durable.core.effects import Save
 from durable.drivers import home
-from durable.passes import _Pass
+from durable.execution.passes import _Pass
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
 

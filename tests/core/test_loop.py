@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from durable import Break, Continue
-from durable.core.entries import Batch, Committed
+from durable.core.records import Batch, Committed
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.flavours import Flavour

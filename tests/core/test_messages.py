@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from durable import InvalidTransitionError, MessageTimeoutError
-from durable.core.entries import MessageState
+from durable.core.records import MessageState
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
 

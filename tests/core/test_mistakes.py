@@ -14,8 +14,8 @@ from django.test import override_settings
 
 from durable import Break, CriticalError, RollbackError, checks, get_run, workflow
 from durable.core.mistakes import MISTAKES
+from durable.core.registry import registry
 from durable.mistakes import error_classes
-from durable.registry import registry
 from durable.testing import Harness, Pass
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from durable import Break, Handle
-from durable.core.entries import Entry, RunChange
+from durable.core.records import Entry, RunChange
 from durable.testing import Harness, Pass
 from tests.core import undoing
 from tests.core.conftest import NOW

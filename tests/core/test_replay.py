@@ -19,8 +19,8 @@ from durable import (
     StalePlanError,
     current_step,
 )
-from durable.core.entries import Batch, MessageState
 from durable.core.errors import LeaseLost
+from durable.core.records import Batch, MessageState
 from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.flavours import Flavour

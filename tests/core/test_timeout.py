@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from durable import CriticalError, StepExhaustedError
-from durable.drivers import interrupt
+from durable.drivers import timeouts
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
@@ -212,7 +212,7 @@ def block_in_finalizer() -> None:
 def test_an_interruption_that_a_finalizer_swallows_comes_again(
     h: Harness, monkeypatch: pytest.MonkeyPatch, in_thread: bool
 ) -> None:
-    monkeypatch.setattr(interrupt, "AGAIN", SHORT)
+    monkeypatch.setattr(timeouts, "AGAIN", SHORT)
     if in_thread:
         monkeypatch.setattr(time, "sleep", busily(time.sleep))
 
@@ -287,6 +287,6 @@ def test_nothing_breaks_out_later_in_a_thread(h: Harness) -> None:
 def test_errors_that_stand_in_each_others_context_are_searched_once() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__context__, second.__context__ = second, first
-    assert not interrupt.arose_from(first, KeyboardInterrupt)
+    assert not timeouts.arose_from(first, KeyboardInterrupt)
     second.__context__ = KeyboardInterrupt()
-    assert interrupt.arose_from(first, KeyboardInterrupt)
+    assert timeouts.arose_from(first, KeyboardInterrupt)

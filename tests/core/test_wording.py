@@ -9,7 +9,7 @@ import pytest
 
 from durable import AsyncContext, Context, InvalidTransitionError, PayloadError, Workflow
 from durable.codec import JsonCodec
-from durable.core.entries import RunState
+from durable.core.records import RunState
 from durable.testing import Harness
 
 

@@ -13,7 +13,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable.codec import JsonCodec
-from durable.core.entries import RunRecord
+from durable.core.records import RunRecord
 from durable.store import Store, store_for
 from tests.app.test_fleet import Program
 from tests.development.project import Project

@@ -16,11 +16,13 @@ import pytest
 from django.core.management.color import color_style, no_style
 from django.test import override_settings
 
-from durable import Context, CriticalError, console, observers, workflow
-from durable.core.entries import RunRecord
+from durable import Context, CriticalError, workflow
+from durable.cli import console
 from durable.core.errors import ErrorInfo, LeaseLost, PassAborted
 from durable.core.journal import Event
-from durable.core.run import PassOutcome
+from durable.core.records import RunRecord
+from durable.core.run_pass import PassOutcome
+from durable.instrumentation import observers
 from durable.testing import Harness
 from tests.app.test_worker import eventually
 from tests.development.conftest import Run, Start
@@ -72,9 +74,9 @@ class TestWording:
         ]
 
     def test_a_moment_of_today_is_a_time(self) -> None:
-        from durable import moments
+        from durable.core import clock
 
-        today = moments.now().astimezone(UTC)
+        today = clock.now().astimezone(UTC)
         with override_settings(TIME_ZONE="UTC"):
             assert console._at(today.replace(hour=14, minute=0, second=0)) == "14:00"
             assert console._at(today.replace(hour=14, minute=0, second=5)) == "14:00:05"

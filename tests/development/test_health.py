@@ -19,8 +19,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from durable import health
-from durable.health import Health, served
+from durable.worker import health
+from durable.worker.health import Health, served
 from project.servers import EmbeddedRedis
 from tests.app.test_worker import eventually
 from tests.development.conftest import Manage, Run, run_command

@@ -17,12 +17,13 @@ from django.db import transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import bell, get_run, wakeups
+from durable import get_run
 from durable.inspection import findings, look_at_workers
-from durable.polling import DueQueues
-from durable.stopping import Stop
+from durable.notifier import notify, wakeups
 from durable.store import Store
 from durable.testing import Harness
+from durable.worker.polling import DueQueues
+from durable.worker.shutdown import Stop
 from tests.app.test_fleet import is_completed
 from tests.app.test_worker import eventually
 from tests.development.conftest import Run, Start, run_command
@@ -137,10 +138,10 @@ class TestStarts:
             server.settimeout(0)
             with override_settings(RQ_QUEUES=queues):
                 with transaction.atomic():
-                    bell.ring_on_commit(["default"])
-                bell.ring("default", insist=True)
-                bell.alarm("default", timezone.now() + timedelta(seconds=1))
-                bell.clear("default")
+                    notify.ring_on_commit(["default"])
+                notify.ring("default", insist=True)
+                notify.alarm("default", timezone.now() + timedelta(seconds=1))
+                notify.clear("default")
                 look_at_workers()
             with pytest.raises(BlockingIOError):
                 server.accept()
@@ -159,13 +160,13 @@ class TestStarts:
         wakeups.listen(listener)
         try:
             with transaction.atomic():
-                bell.ring_on_commit(["default", "default"])
-                bell.alarm_on_commit("high", timezone.now() + timedelta(hours=1))
+                notify.ring_on_commit(["default", "default"])
+                notify.alarm_on_commit("high", timezone.now() + timedelta(hours=1))
                 assert heard == []
             assert heard == ["default", "high later"]
         finally:
             wakeups.unlisten(listener)
-        bell.ring("default")
+        notify.ring("default")
         assert len(heard) == 2
 
 

@@ -25,7 +25,7 @@ from django.urls import get_resolver
 from sybil import Document, Example
 from sybil.evaluators.python import pad
 
-from durable import registry
+from durable.core import registry
 from durable.testing import Harness
 from tests.docs import shell
 from tests.docs.pages import is_run, language, page

@@ -16,8 +16,8 @@ from django.contrib.auth.models import User
 from django.test import Client, override_settings
 from django.utils import timezone
 
-from durable import Context, backend, get_run, workflow
-from durable.core.entries import ENDED
+from durable import Context, get_run, runtime, workflow
+from durable.core.records import ENDED
 from durable.testing import Harness
 from tests.app.stores import in_force, passed
 from tests.docs.playing import Play
@@ -139,8 +139,8 @@ def _failed(_: Play, __: Namespace) -> Iterator[None]:
         return "alive"
 
     clock = [timezone.now() - timedelta(hours=2, minutes=5)]
-    at = replace(backend.production(), runs_in_turn=True, now=lambda: clock[0])
-    backend.install(at)
+    at = replace(runtime.production(), runs_in_turn=True, now=lambda: clock[0])
+    runtime.install(at)
     try:
         bills = bill.start_many([(number,) for number in range(17)], ids=[f"bill-{number}" for number in range(17)])
         beat = heartbeat.using(id="heartbeat-9").start()
@@ -149,7 +149,7 @@ def _failed(_: Play, __: Namespace) -> Iterator[None]:
                 clock[0] = max(clock[0], _moment(run.wake_at))
                 passed(at, run_id)
     finally:
-        backend.uninstall(at)
+        runtime.uninstall(at)
     yield
 
 

@@ -20,10 +20,10 @@ from typing import Any, Final, Literal, TypeVar
 
 from django.db import OperationalError
 
-from durable.core.entries import RunRecord
 from durable.core.errors import LeaseLost, PassAborted
+from durable.core.records import RunRecord
+from durable.execution.passes import Eviction, execute_pass
 from durable.handles import Handle
-from durable.passes import Eviction, execute_pass
 from durable.testing import Harness, Pass
 
 __all__ = ["HOWS", "Fault", "FaultyHarness", "How", "persistently"]

@@ -15,8 +15,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from durable import backend, operations
-from durable.core.entries import (
+from durable import operations, runtime
+from durable.core.errors import InvalidTransitionError, LeaseLost
+from durable.core.location import escape, is_awaited, waiting_text
+from durable.core.records import (
     ENDED,
     Batch,
     Entry,
@@ -28,8 +30,6 @@ from durable.core.entries import (
     RunRecord,
     RunState,
 )
-from durable.core.errors import InvalidTransitionError, LeaseLost
-from durable.core.location import escape, is_awaited, waiting_text
 from durable.store import Store
 
 __all__ = ["MOVES", "LeaseMachine"]
@@ -86,8 +86,8 @@ class LeaseMachine(RuleBasedStateMachine):
         self.received: dict[str, list[str]] = {run: [] for run in RUNS}
         self.states = dict.fromkeys(RUNS, "pending")
         self.fences = dict.fromkeys(RUNS, 0)
-        self.before = backend.current()
-        self.installed = backend.Backend(
+        self.before = runtime.current()
+        self.installed = runtime.Backend(
             store=self.store,
             codec=self.before.codec,
             now=lambda: self.outside,
@@ -96,14 +96,14 @@ class LeaseMachine(RuleBasedStateMachine):
             pause=lambda _seconds: None,
             after_commit=lambda callback: callback(),
         )
-        backend.install(self.installed)
+        runtime.install(self.installed)
         self.store.create(
             [RunRecord(id=run, workflow="w", queue="q", input="[]", created_at=start, wake_at=start) for run in RUNS]
         )
 
     def teardown(self) -> None:
         """Put the backend back."""
-        backend.uninstall(self.installed)
+        runtime.uninstall(self.installed)
 
     # -- the workers
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from durable import moments
 from durable.conf import conf
-from durable.core.entries import RunRecord
+from durable.core import clock
+from durable.core.records import RunRecord
+from durable.execution.passes import Eviction, PassOutcome, execute_pass
 from durable.handles import Handle
-from durable.passes import Eviction, PassOutcome, execute_pass
 from durable.store import Store, store_for
 
 __all__ = ["claimed", "pass_once", "production_store"]
@@ -21,7 +21,7 @@ def production_store() -> Store:
 
 def claimed(handle: Handle, *, at: datetime | None = None, store: Store | None = None) -> RunRecord:
     """The run in the hands of a worker whose clock says `at`."""
-    now = at or moments.now()
+    now = at or clock.now()
     found = (store or production_store()).claim_run(
         handle.id, now=now, lease_until=now + timedelta(seconds=conf.LEASE), worker="attacked"
     )

@@ -11,8 +11,8 @@ import redis
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from durable import bell, redis_client, rings
-from durable.redis_sender import Sender
+from durable.notifier import enqueue, notify, redis_clients
+from durable.notifier.pipelining import Sender
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
 
@@ -53,15 +53,15 @@ def failing(number: int, how: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 def ring_and_take() -> None:
     """What happens to a bell in its life: a ring, a second one, a job that clears it, another ring, the sweep's."""
-    bell.ring(QUEUE)
-    bell.ring(QUEUE)
-    bell.clear(QUEUE)
-    bell.ring(QUEUE)
-    bell.ring(QUEUE, insist=True)
+    notify.ring(QUEUE)
+    notify.ring(QUEUE)
+    notify.clear(QUEUE)
+    notify.ring(QUEUE)
+    notify.ring(QUEUE, insist=True)
 
 
 def waiting(connection: redis.Redis) -> int:
-    jobs = redis_client.rq_queue(QUEUE).get_job_ids()
+    jobs = redis_clients.rq_queue(QUEUE).get_job_ids()
     return sum(bool(connection.exists(f"rq:job:{job}")) for job in jobs)
 
 
@@ -82,10 +82,10 @@ def test_a_fault_at_any_command_is_made_up_for_by_the_next_sweep(
     assert len(seen) >= 5, seen
     for number in range(1, len(seen) + 1):
         redis_connection.flushdb()
-        monkeypatch.setattr(bell, "_quiet_until", {})
+        monkeypatch.setattr(notify, "_quiet_until", {})
         with failing(number, how, monkeypatch):
             ring_and_take()
-        bell.ring(QUEUE, insist=True)
+        notify.ring(QUEUE, insist=True)
         assert waiting(redis_connection) >= 1, f"{how} {number} of {seen}: nobody will look"
         assert waiting(redis_connection) <= 3
 
@@ -96,8 +96,8 @@ def test_a_fault_of_the_sweep_itself_is_made_up_for_by_the_one_after_it(
 ) -> None:
     for number in range(1, 8):
         redis_connection.flushdb()
-        redis_connection.set(rings.KEY.format(QUEUE), "a job that was lost")
+        redis_connection.set(enqueue.KEY.format(QUEUE), "a job that was lost")
         with failing(number, how, monkeypatch):
-            bell.ring(QUEUE, insist=True)
-        bell.ring(QUEUE, insist=True)
+            notify.ring(QUEUE, insist=True)
+        notify.ring(QUEUE, insist=True)
         assert waiting(redis_connection) >= 1, f"{how} {number}"

@@ -21,11 +21,11 @@ from django.utils import timezone
 
 from durable import Context, Handle, current_step, get_run, workflow
 from durable.core.errors import PassAborted
+from durable.execution.passes import Eviction, execute_pass
 from durable.models import Entry, Run
-from durable.passes import Eviction, execute_pass
-from durable.stopping import Stop
 from durable.store import store_for
-from durable.worker import Shift
+from durable.worker.job import Shift
+from durable.worker.shutdown import Stop
 from project.shop.models import Mail
 from tests.faults.workflows import post
 from tests.locks import other_session

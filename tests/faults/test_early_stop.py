@@ -11,8 +11,8 @@ import pytest
 import redis
 from rq import Queue
 
-from durable.rq_workers import SimpleWorker
-from durable.stopping import stop
+from durable.worker.rq import SimpleWorker
+from durable.worker.shutdown import stop
 
 pytestmark = pytest.mark.redis
 

@@ -13,12 +13,13 @@ from django.test import override_settings
 from django.utils import timezone
 from pytest_django.plugin import DjangoDbBlocker
 
-from durable import Context, moments, workflow
+from durable import Context, workflow
 from durable.conf import conf
+from durable.core import clock
 from durable.models import Run
-from durable.stopping import Stop
 from durable.store import store_for
-from durable.worker import Shift
+from durable.worker.job import Shift
+from durable.worker.shutdown import Stop
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.databases import migrated
@@ -96,7 +97,7 @@ def test_a_run_lives_wholly_in_the_database_that_the_settings_name(
     wake_at = handle.wake_at
     assert wake_at is not None
     assert timedelta(minutes=59) < wake_at - before < timedelta(minutes=61)
-    monkeypatch.setattr(moments, "now", lambda: wake_at)
+    monkeypatch.setattr(clock, "now", lambda: wake_at)
     work()
     assert handle.output == ["kept", "on", "2026-03-29T01:30:00+00:00"]
     with connections[elsewhere].cursor() as cursor:

@@ -7,7 +7,7 @@ import redis
 from rq.queue import Queue
 
 from durable.inspection import look_at_workers
-from durable.rq_workers import SimpleWorker
+from durable.worker.rq import SimpleWorker
 
 pytestmark = pytest.mark.django_db
 

@@ -21,18 +21,19 @@ from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import Context, Handle, holding, line, workflow
-from durable.audit import Actor, acting_as
+from durable import Context, Handle, workflow
 from durable.conf import conf
-from durable.core.entries import Entry, RunRecord
 from durable.core.errors import EntryNotFoundError, InvalidTransitionError, ReplayRefusedError
-from durable.crew import Crew
-from durable.holding import Execute, Holder
+from durable.core.records import Entry, RunRecord
+from durable.execution.passes import Eviction, PassOutcome, execute_pass
 from durable.models import OperatorAction, Run
-from durable.passes import Eviction, PassOutcome, execute_pass
-from durable.stopping import Stop
+from durable.operations.audit import Actor, acting_as
 from durable.store import Store
-from durable.supervisor import Supervisor
+from durable.worker import executor, scheduler
+from durable.worker.concurrent import Crew
+from durable.worker.executor import Execute, Holder
+from durable.worker.leases import Supervisor
+from durable.worker.shutdown import Stop
 from tests.faults.passing import production_store
 
 pytestmark = [
@@ -241,7 +242,7 @@ def check(name: str, handle: Handle, does: list[str], *, is_held: bool = True, c
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits is looked at again, however short it waits."""
-    monkeypatch.setattr(holding, "ASIDE", 0.0)
+    monkeypatch.setattr(executor, "ASIDE", 0.0)
 
 
 @pytest.mark.usefixtures("attentive")
@@ -347,7 +348,7 @@ def test_a_verb_when_another_worker_has_claimed_the_run(name: str) -> None:
 def test_a_pause_that_the_claim_has_told_of_is_taken_back_before_the_pass(
     aside: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "ASIDE", aside)
+    monkeypatch.setattr(executor, "ASIDE", aside)
     [handle] = due_again(1)
     worker = Worker()
     batch = worker.claim()
@@ -397,7 +398,7 @@ def test_a_verb_before_a_compensation_goes_on(
 @pytest.mark.usefixtures("attentive")
 def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes were quick, so a crew has claimed runs ahead of its slots, which are busy now."""
-    monkeypatch.setattr(line, "SOON", 1e6)
+    monkeypatch.setattr(scheduler, "SOON", 1e6)
     go, busy = threading.Event(), threading.Semaphore(0)
 
     def execute(record: RunRecord, *, store: Store, eviction: Eviction) -> PassOutcome:

@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from durable import Context, workflow
-from durable.drivers import interrupt
+from durable.drivers import timeouts
 from tests.faults.passing import pass_once
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -33,7 +33,7 @@ def interrupted_at(number: int) -> Iterator[None]:
         if event == "line":
             lines += 1
             if lines == number:
-                raise interrupt._Interruption
+                raise timeouts._Interruption
         return trace
 
     before = sys.gettrace()

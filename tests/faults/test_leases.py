@@ -14,8 +14,8 @@ from django.db import connections
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from durable.core.entries import Batch, Entry, Kind, RunRecord
 from durable.core.errors import LeaseLost
+from durable.core.records import Batch, Entry, Kind, RunRecord
 from durable.models import Entry as EntryRow
 from durable.models import Run
 from durable.store import Store, store_for

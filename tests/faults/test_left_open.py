@@ -14,7 +14,8 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
-from durable import AsyncContext, Context, RollbackContext, moments, workflow
+from durable import AsyncContext, Context, RollbackContext, workflow
+from durable.core import clock
 from durable.core.errors import PassAborted
 from durable.handles import Handle
 from durable.testing import Harness
@@ -127,7 +128,7 @@ def test_a_step_that_leaves_a_transaction_open_fails_and_is_recorded_outside_it(
     assert connection.get_autocommit()
     assert not connection.in_atomic_block
     monkeypatch.setitem(_what, "leave", lambda: Group.objects.create(name="kept"))
-    monkeypatch.setattr(moments, "now", lambda: datetime.now(UTC) + timedelta(hours=1))
+    monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + timedelta(hours=1))
     assert pass_once(handle).output == "went on"
     assert [group.name for group in Group.objects.all()] == ["kept"]
 
@@ -177,7 +178,7 @@ def test_an_atomic_step_is_no_part_of_a_transaction_that_was_open_before(
     assert connection.get_autocommit()
     assert not Group.objects.exists()
     monkeypatch.setitem(_what, "leave", lambda: None)
-    monkeypatch.setattr(moments, "now", lambda: datetime.now(UTC) + timedelta(hours=1))
+    monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + timedelta(hours=1))
     if handle.state == "failed":
         handle.recover()
     assert pass_once(handle).output == "went on"
@@ -240,7 +241,7 @@ def test_a_rollback_handler_that_leaves_a_transaction_open_has_failed(
     assert step.rollback_completed_at is None
     assert step.rollback_error.type == ("ValueError" if leave is leave_and_raise else "OpenTransactionError")
     monkeypatch.setitem(_what, "leave", lambda: Group.objects.create(name="kept"))
-    monkeypatch.setattr(moments, "now", lambda: datetime.now(UTC) + timedelta(hours=1))
+    monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + timedelta(hours=1))
     assert pass_once(handle).state == "failed"
     assert [group.name for group in Group.objects.all()] == ["kept"]
 

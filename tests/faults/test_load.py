@@ -18,11 +18,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from durable import AsyncContext, Break, Context, Continue, workflow
-from durable.core.entries import Batch, Entry, Kind, OutgoingMessage, RunRecord, RunState, Status
 from durable.core.journal import Journal
+from durable.core.records import Batch, Entry, Kind, OutgoingMessage, RunRecord, RunState, Status
+from durable.execution.passes import Eviction, execute_pass
 from durable.models import Entry as EntryRow
 from durable.models import QueueMessage, Run
-from durable.passes import Eviction, execute_pass
 from durable.store import store_for
 from tests.faults.passing import claimed, pass_once
 from tests.locks import sessions

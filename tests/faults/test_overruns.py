@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from durable import bell
 from durable.models import Run
+from durable.notifier import notify
 from tests.e2e.workers import ROOT, Workers
 from tests.faults.test_sessions import wait_until_ended
 from tests.faults.workflows import overrunning, patient
@@ -56,7 +56,7 @@ def test_it_costs_rqs_work_horse(child_environment: dict[str, str], tmp_path: Pa
         try:
             while handle.state not in {"completed", "failed"}:
                 assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
-                bell.ring("default", insist=True)  # rqworker alone has no sweep
+                notify.ring("default", insist=True)  # rqworker alone has no sweep
                 time.sleep(0.2)
             assert process.poll() is None
         finally:

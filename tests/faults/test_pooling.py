@@ -20,10 +20,10 @@ from pytest_django.plugin import DjangoDbBlocker
 from durable import Break, Context, Continue, current_step, workflow
 from durable.conf import conf
 from durable.models import Run
-from durable.stopping import Stop
 from durable.store import Store, store_for
 from durable.store.orm import OrmStore
-from durable.worker import Shift
+from durable.worker.job import Shift
+from durable.worker.shutdown import Stop
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.databases import migrated

@@ -13,14 +13,14 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 
 from durable import AsyncContext, Break, Context, Continue, Handle, workflow
-from durable.core.entries import Batch, Committed, RunChange, RunRecord
 from durable.core.errors import LeaseLost, PassAborted
-from durable.passes import Eviction, PassOutcome, execute_pass
-from durable.stopping import Stop
+from durable.core.records import Batch, Committed, RunChange, RunRecord
+from durable.execution.passes import Eviction, PassOutcome, execute_pass
 from durable.store import Store, store_for
 from durable.store.orm import OrmStore
 from durable.testing import Harness
-from durable.worker import Shift
+from durable.worker.job import Shift
+from durable.worker.shutdown import Stop
 from tests.core.conftest import NOW
 from tests.faults.passing import pass_once
 

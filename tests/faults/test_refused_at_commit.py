@@ -11,11 +11,11 @@ from asgiref.sync import async_to_sync
 from django.db import OperationalError, connection
 
 from durable import AsyncContext, Context, workflow
+from durable.core.clock import now
 from durable.core.errors import PassAborted
+from durable.execution.passes import Eviction, execute_pass
 from durable.handles import Handle
 from durable.models import OperatorAction, QueueMessage, Run
-from durable.moments import now
-from durable.passes import Eviction, execute_pass
 from durable.store import Store
 from durable.store.orm import OrmStore
 from tests.faults.passing import claimed, production_store

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from durable import AsyncContext, Context, CriticalError, Handle, current_step, get_run, supervisor, workflow
+from durable import AsyncContext, Context, CriticalError, Handle, current_step, get_run, workflow
 from durable.conf import conf
-from durable.holding import Holder
-from durable.passes import execute_pass
-from durable.stopping import Stop
+from durable.execution.passes import execute_pass
 from durable.store import store_for
-from durable.supervisor import Supervisor
 from durable.testing import Harness
+from durable.worker import leases
+from durable.worker.executor import Holder
+from durable.worker.leases import Supervisor
+from durable.worker.shutdown import Stop
 
 LIMIT = 120.0  # seconds
 began = threading.Event()
@@ -167,7 +168,7 @@ def test_code_after_the_last_operation_does_not_complete_a_run_that_it_was_told_
 def test_a_lease_renewal_tells_of_requests_too(
     passing: Callable[[], threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "LONG", 10 * LIMIT)
+    monkeypatch.setattr(leases, "LONG", 10 * LIMIT)
     monkeypatch.setattr(conf, "LEASE", 3.0)
     handle = last_step.start()
     steer(handle, "cancel", passing)

@@ -13,9 +13,9 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from durable import AsyncContext, Context, workflow
 from durable.conf import conf
-from durable.stopping import Stop
 from durable.store import store_for
-from durable.worker import Shift
+from durable.worker.job import Shift
+from durable.worker.shutdown import Stop
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.databases import migrated

@@ -13,13 +13,13 @@ from django.db import connection, connections
 from django.db.backends.signals import connection_created
 
 from durable.conf import conf
-from durable.core.entries import RunRecord
-from durable.holding import Holder
+from durable.core.records import RunRecord
+from durable.execution.passes import execute_pass
 from durable.models import Run
-from durable.passes import execute_pass
-from durable.stopping import Stop
 from durable.store import sessions, store_for
-from durable.supervisor import Supervisor
+from durable.worker.executor import Holder
+from durable.worker.leases import Supervisor
+from durable.worker.shutdown import Stop
 from tests.e2e.workers import Workers
 from tests.faults.workflows import POLLUTIONS, apolluted, in_branches, plain, polluted, where_am_i
 

@@ -11,9 +11,9 @@ from types import FrameType
 import pytest
 
 from durable import AsyncContext, Context, workflow
-from durable.core.entries import Status
+from durable.core.records import Status
+from durable.execution.passes import Eviction, execute_pass
 from durable.handles import Handle
-from durable.passes import Eviction, execute_pass
 from tests.faults.passing import claimed, pass_once, production_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
-from durable.core.entries import ENDED, Batch, Committed, Kind, RunState, Status
+from durable.core.records import ENDED, Batch, Committed, Kind, RunState, Status
 from durable.models import Entry, Run
 from durable.store import store_for
 from durable.testing import _CrashingStore

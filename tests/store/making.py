@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from durable.core.entries import (
+from durable.core.errors import ErrorInfo
+from durable.core.records import (
     AttemptRecord,
     Batch,
     Committed,
@@ -19,7 +20,6 @@ from durable.core.entries import (
     RunState,
     Status,
 )
-from durable.core.errors import ErrorInfo
 from durable.store import Store
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

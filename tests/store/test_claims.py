@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from durable.core.entries import Request, RunRecord, RunState
+from durable.core.records import Request, RunRecord, RunState
 from durable.store import Store
 from tests.store.making import LEASE, NOW, a_run, at, finished, park, started, the
 

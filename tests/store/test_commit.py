@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from django.db import IntegrityError
 
-from durable.core.entries import AttemptRecord, Batch, Entry, MessageState, Request, RunChange, RunState, Status
 from durable.core.errors import ErrorInfo, LeaseLost
+from durable.core.records import AttemptRecord, Batch, Entry, MessageState, Request, RunChange, RunState, Status
 from durable.store import Store
 from tests.store.making import (
     NOW,

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pytest
 from django.db import connections
 
-from durable.core.entries import Batch, RunChange, RunRecord
 from durable.core.errors import LeaseLost
+from durable.core.records import Batch, RunChange, RunRecord
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore

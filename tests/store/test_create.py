@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from durable.core.entries import RunState
 from durable.core.errors import ErrorInfo
+from durable.core.records import RunState
 from durable.store import Store
 from tests.store.making import HOSTILE, NOW, a_run, at, started, the
 

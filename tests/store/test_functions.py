@@ -14,9 +14,9 @@ from django.db import IntegrityError, connections, transaction
 from django.db.models.signals import post_migrate
 from django.test.utils import CaptureQueriesContext
 
-from durable.core.entries import RunState
 from durable.core.errors import ErrorInfo, LeaseLost
-from durable.store import Store, functions
+from durable.core.records import RunState
+from durable.store import Store, sql_functions
 from durable.store.postgres import PostgresStore
 from durable.store.rows import ENTRY, METADATA
 from tests.store.conftest import POSTGRES, SQLITE
@@ -87,7 +87,7 @@ def test_a_patch_writes_its_column_and_no_other(store: Store, name: str) -> None
 
 
 def test_every_column_of_a_patch_is_known() -> None:
-    assert CHANGED.keys() | {"finished_at"} == functions.PATCHED  # that one cannot change alone
+    assert CHANGED.keys() | {"finished_at"} == sql_functions.PATCHED  # that one cannot change alone
 
 
 def test_a_column_that_no_patch_may_have_is_refused_before_anything_is_written(postgres_store: PostgresStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 from django.core.management import call_command
 from django.db import IntegrityError, connections, models, transaction
 
-from durable.core.entries import RunState
+from durable.core.records import RunState
 from durable.models import Entry, EntryMetadata, Run
 from durable.store import Store
 from tests.store.conftest import POSTGRES, SQLITE

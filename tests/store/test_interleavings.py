@@ -16,8 +16,8 @@ from typing import Any, Final
 import pytest
 from django.db import connections, transaction
 
-from durable.core.entries import RunRecord
 from durable.core.errors import LeaseLost
+from durable.core.records import RunRecord
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore

@@ -13,13 +13,13 @@ import psycopg
 import pytest
 from django.db import connections
 
-from durable.claim_bounds import ClaimBounds
 from durable.conf import conf
-from durable.core.entries import RunChange, RunRecord, RunState
+from durable.core.records import RunChange, RunRecord, RunState
 from durable.store import Store
 from durable.store.base import Claimed
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.worker.claim_bounds import ClaimBounds
 from tests.locks import other_session
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, a_message, a_run, at, commit, finished, park, started, the

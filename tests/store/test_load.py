@@ -8,8 +8,8 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from durable.core.entries import Entry
-from durable.store import Store, statements
+from durable.core.records import Entry
+from durable.store import Store, sql
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import HOSTILE, a_full_entry, an_entry, commit, started
@@ -73,8 +73,8 @@ def test_metadata_of_other_runs_is_not_read(postgres_store: PostgresStore) -> No
     for run_id in ("one", "two"):
         with_entries(postgres_store, run_id, [an_entry(f"step-{number}") for number in range(2000)])
     asked: list[tuple[str, dict[str, Any]]] = [
-        (statements.LOAD, {"run": "one"}),
-        (statements.LOAD_SHORT, {"runs": ["one"], "most": 9999, "size": 99999}),
+        (sql.LOAD, {"run": "one"}),
+        (sql.LOAD_SHORT, {"runs": ["one"], "most": 9999, "size": 99999}),
     ]
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute("ANALYZE durable_entry, durable_entrymetadata")

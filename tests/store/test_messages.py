@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from durable.core.entries import Message, MessageState, RunState
 from durable.core.location import escape, waiting_text
+from durable.core.records import Message, MessageState, RunState
 from durable.store import Store
 from tests.store.making import (
     HOSTILE,

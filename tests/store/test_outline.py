@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from durable.core.entries import Entry, Kind, Status
 from durable.core.errors import ErrorInfo
-from durable.core.replaying import Replay
+from durable.core.records import Entry, Kind, Status
+from durable.core.replay import Replay
 from durable.models.batches import BATCH_BYTES
-from durable.replay import plan_of
+from durable.operations.replay_plan import plan_of
 from durable.store import Store
 from tests.store.making import NOW, a_message, an_entry, at, commit, sent, started, the
 

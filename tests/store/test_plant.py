@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from durable.core.entries import ActionRecord, Message, MessageState, RunChange
+from durable.core.records import ActionRecord, Message, MessageState, RunChange
 from durable.store import Store
 from durable.store.memory import MemoryStore
 from tests.store.making import (

@@ -96,7 +96,7 @@ def test_creating_is_one_statement_and_one_more_for_taken_ids(postgres_store: Po
 
 
 def test_a_change_is_a_transaction_of_two_statements(postgres_store: PostgresStore) -> None:
-    from durable.core.entries import RunChange
+    from durable.core.records import RunChange
 
     started(postgres_store)
     with queries(4):  # BEGIN and COMMIT are counted
@@ -127,7 +127,7 @@ def test_a_flush_without_a_patch_leaves_the_runs_row_unwritten(postgres_store: P
 
 
 def test_claims_and_deadlines_use_the_index_of_due_runs(postgres_store: PostgresStore) -> None:
-    from durable.store import statements
+    from durable.store import sql
 
     postgres_store.create([a_run(f"{n}", wake_at=NOW + timedelta(seconds=n)) for n in range(5000)])
     parked(postgres_store, waiting_for="*")
@@ -136,10 +136,10 @@ def test_claims_and_deadlines_use_the_index_of_due_runs(postgres_store: Postgres
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute("ANALYZE durable_run")
         for statement in (
-            statements.CLAIM,
-            statements.NEXT_DEADLINE,
-            statements.DUE_QUEUES,
-            statements.DUE_QUEUES_OF,
+            sql.CLAIM,
+            sql.NEXT_DEADLINE,
+            sql.DUE_QUEUES,
+            sql.DUE_QUEUES_OF,
         ):
             cursor.execute(f"EXPLAIN {statement}", asked)
             plan = "\n".join(line for (line,) in cursor.fetchall())

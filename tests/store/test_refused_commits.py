@@ -15,7 +15,7 @@ from django.db import IntegrityError, OperationalError, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from psycopg.errors import SerializationFailure
 
-from durable.core.entries import ActionRecord, Batch, Message, RunChange, RunState
+from durable.core.records import ActionRecord, Batch, Message, RunChange, RunState
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.making import NOW, a_message, a_run, an_attempt, an_entry, at, commit, park, parked, started

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from durable.core.entries import Status
+from durable.core.records import Status
 from durable.models import Entry
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore

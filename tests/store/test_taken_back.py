@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from durable.core.entries import Request, RunChange, RunPatch, RunRecord, RunState
+from durable.core.records import Request, RunChange, RunPatch, RunRecord, RunState
 from durable.store import Store
 from tests.store.making import at, commit, started, the
 

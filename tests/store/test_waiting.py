@@ -15,8 +15,8 @@ import pytest
 from django.db import connections
 from psycopg.pq import TransactionStatus
 
-from durable.store import calls
-from durable.store.calls import Function
+from durable.store import libpq
+from durable.store.libpq import Function
 from durable.store.postgres import PostgresStore
 from tests.locks import other_session, until_sessions_wait_for_locks
 from tests.store.conftest import POSTGRES
@@ -151,7 +151,7 @@ def test_a_signal_that_comes_while_something_is_sent_leaves_no_answer_behind(pos
         signal.raise_signal(signal.SIGALRM)
 
     with interrupted(), pytest.raises(Interrupted):
-        raw.wait(calls._Sent(raw, send))
+        raw.wait(libpq._Sent(raw, send))
     assert raw.pgconn.transaction_status == TransactionStatus.IDLE
     assert raw.execute("SELECT 2").fetchone() == (2,)
 

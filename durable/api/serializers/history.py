@@ -8,9 +8,9 @@ from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
 from durable.api.paging import PageQuery
+from durable.api.serializers.fields import Moment, Query, QueryFlag
 from durable.api.serializers.runs import ErrorSerializer
-from durable.api.serializers.strict import Moment, Query, QueryFlag
-from durable.core.entries import Kind, MessageState, Status
+from durable.core.records import Kind, MessageState, Status
 
 __all__ = [
     "AnswerSerializer",

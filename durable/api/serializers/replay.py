@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-from durable.api.serializers.strict import Query, Text
+from durable.api.serializers.fields import Query, Text
 
 __all__ = ["PlanQuery", "PlanSerializer"]
 

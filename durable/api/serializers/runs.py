@@ -10,15 +10,15 @@ from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
+from durable.api.long_poll import MAX_WAIT
 from durable.api.paging import PageQuery
-from durable.api.serializers.strict import Moment, Query, Text, Words
-from durable.api.waiting import MAX_WAIT
-from durable.audit import revision
-from durable.core.entries import RunState
+from durable.api.serializers.fields import Moment, Query, Text, Words
 from durable.core.errors import ErrorInfo
 from durable.core.mistakes import has_stopped
+from durable.core.records import RunState
 from durable.inspection import awaited_queues, explain, explain_fully, payload, possible_verbs, redacted
 from durable.models import Run
+from durable.operations.audit import revision
 
 __all__ = [
     "STATES",

@@ -7,8 +7,8 @@ from typing import Any
 from drf_spectacular.utils import OpenApiParameter, extend_schema_serializer
 from rest_framework import serializers
 
-from durable.api.serializers.strict import Query, Text
-from durable.api.waiting import MAX_WAIT
+from durable.api.long_poll import MAX_WAIT
+from durable.api.serializers.fields import Query, Text
 
 __all__ = ["LAST_EVENT_ID", "NewsSerializer", "StreamQuery"]
 

@@ -9,11 +9,11 @@ from typing import Any
 from rest_framework.request import Request
 
 from durable.api.access import existing, is_still_permitted, may
-from durable.api.histories import entry_shown
 from durable.api.idempotent import as_json
+from durable.api.render import entry_shown
 from durable.api.serializers.history import EntrySerializer
 from durable.api.serializers.runs import RunSerializer
-from durable.api.stream.following import News
+from durable.api.stream.changes import News
 from durable.models import Run
 
 __all__ = ["HEARTBEAT", "Event", "NoLongerPermittedError", "Teller", "written"]

@@ -11,12 +11,12 @@ from rest_framework.response import Response
 from durable.api.access import is_limited, visible_runs
 from durable.api.paging import cursor_of, key_of
 from durable.api.schema import described
-from durable.api.serializers.surroundings import ActionListQuery, ActionPageSerializer, ActionSerializer
+from durable.api.serializers.system import ActionListQuery, ActionPageSerializer, ActionSerializer
 from durable.api.views.base import View
 from durable.conf import conf
-from durable.inspection.keys import InvalidCursorError
+from durable.core.clock import in_utc
+from durable.inspection.pagination import InvalidCursorError
 from durable.models import OperatorAction
-from durable.moments import in_utc
 
 __all__ = ["ActionsView"]
 

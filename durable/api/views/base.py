@@ -17,11 +17,11 @@ from rest_framework.views import APIView
 from durable.api.access import Permitted, existing, is_signed_in, may
 from durable.api.bodies import BodyRequest
 from durable.api.origin import check_origin
+from durable.api.parsing import JSONParser, JSONRenderer, Negotiation
 from durable.api.problems import CONTENT_TYPE, ProblemError, problem_of
 from durable.api.schema import Description
-from durable.api.serializers.strict import Form
+from durable.api.serializers.fields import Form
 from durable.api.throttling import READ, Throttle
-from durable.api.wire import JSONParser, JSONRenderer, Negotiation
 from durable.conf import conf
 from durable.inspection.time_limit import is_statement_timeout, reading
 from durable.models import Run

@@ -6,8 +6,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api.access import may, visible_run
-from durable.api.histories import attempt_shown, entry_shown
 from durable.api.paging import cursor_of, key_of
+from durable.api.render import attempt_shown, entry_shown
 from durable.api.schema import described
 from durable.api.serializers.history import (
     EntryDetailSerializer,

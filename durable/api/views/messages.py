@@ -11,12 +11,13 @@ from rest_framework.response import Response
 
 from durable import operations
 from durable.api.access import actor_of, admit, may, visible_run
-from durable.api.histories import message_shown
 from durable.api.idempotent import Done, answered, as_json
+from durable.api.long_poll import wait_for
 from durable.api.paging import PageQuery, cursor_of, key_of
 from durable.api.problems import ProblemError
+from durable.api.render import message_shown
 from durable.api.schema import described
-from durable.api.serializers.acting import AskForm, SendForm
+from durable.api.serializers.actions import AskForm, SendForm
 from durable.api.serializers.history import (
     AnswerSerializer,
     MessagePageSerializer,
@@ -26,12 +27,11 @@ from durable.api.serializers.history import (
 from durable.api.serializers.runs import ResultQuery
 from durable.api.sizes import fitting, sized
 from durable.api.views.base import View, link
-from durable.api.waiting import wait_for
-from durable.audit import acting_as
 from durable.conf import conf
-from durable.core.entries import ENDED, MessageState
+from durable.core.records import ENDED, MessageState
 from durable.inspection import payload
 from durable.models import QueueMessage, Run
+from durable.operations.audit import acting_as
 
 __all__ = ["AskView", "MessageView", "MessagesView"]
 

@@ -6,11 +6,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api.access import visible_run
+from durable.api.long_poll import wait_for
 from durable.api.schema import described
 from durable.api.serializers.runs import ResultQuery, ResultSerializer, error_of
 from durable.api.views.base import View
-from durable.api.waiting import wait_for
-from durable.core.entries import ENDED
+from durable.core.records import ENDED
 from durable.inspection import payload
 from durable.models import Run
 

@@ -8,13 +8,12 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable import redis_client, registry
 from durable.api.access import actor_of, admit, is_limited, seen_by, visible_run, visible_runs
+from durable.api.create import made
 from durable.api.idempotent import Done, answered
-from durable.api.making import made
 from durable.api.problems import ProblemError
 from durable.api.schema import described
-from durable.api.serializers.acting import StartForm
+from durable.api.serializers.actions import StartForm
 from durable.api.serializers.runs import (
     CountsSerializer,
     RunDetailSerializer,
@@ -25,14 +24,16 @@ from durable.api.serializers.runs import (
     RunSerializer,
 )
 from durable.api.views.base import View, link
-from durable.audit import acting_as
 from durable.conf import conf
+from durable.core import registry
 from durable.core.errors import RunNotFoundError
+from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
 from durable.inspection import RunFilter, count_by_state, list_runs
 from durable.models import Run
+from durable.notifier import redis_clients
 from durable.operations import Started
-from durable.registry import UnknownWorkflowError
+from durable.operations.audit import acting_as
 
 __all__ = ["CountsView", "RunView", "RunsView", "is_offered", "reference", "startable"]
 
@@ -136,7 +137,7 @@ def is_offered(name: str) -> bool:
 
 
 def _check_queue(queue: str | None) -> None:
-    names = sorted(redis_client.names())
+    names = sorted(redis_clients.names())
     if queue is not None and queue not in names and conf.REDIS:
         detail = f"No worker can serve this queue: the project's queues are {', '.join(names)}."
         errors = [{"at": "queue", "detail": detail, "code": "unknown"}]

@@ -11,18 +11,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api.access import owner_of, visible_run
+from durable.api.long_poll import wait_for
+from durable.api.parsing import EVENT_STREAM, EventStreamRenderer, JSONRenderer
 from durable.api.problems import CONTENT_TYPE, ProblemError
 from durable.api.schema import described
 from durable.api.serializers.problem import ProblemSerializer
 from durable.api.serializers.stream import LAST_EVENT_ID, NewsSerializer, StreamQuery
 from durable.api.sizes import MAX_BYTES
-from durable.api.stream import serving
+from durable.api.stream import broadcaster
+from durable.api.stream.changes import Follower, News, Token
 from durable.api.stream.events import Event, Teller, written
-from durable.api.stream.following import Follower, News, Token
 from durable.api.throttling import STREAM
 from durable.api.views.base import View
-from durable.api.waiting import wait_for
-from durable.api.wire import EVENT_STREAM, EventStreamRenderer, JSONRenderer
 from durable.models import Run
 
 __all__ = ["StreamView"]
@@ -91,10 +91,10 @@ def _is_over(follower: Follower, first: News) -> bool:
 
 
 def _stream(request: Request, follower: Follower, teller: Teller) -> HttpResponseBase:
-    place = serving.place_for(owner_of(request))  # before anything is read for it
+    place = broadcaster.place_for(owner_of(request))  # before anything is read for it
     if place is None:
         detail = (
-            f"This process serves {serving.MOST} streams already, or {serving.MOST_OF_ONE} of yours; try again in a minute, "
+            f"This process serves {broadcaster.MOST} streams already, or {broadcaster.MOST_OF_ONE} of yours; try again in a minute, "
             "or poll."
         )
         raise ProblemError("too-many-streams", 503, detail, headers={"Retry-After": "60"})
@@ -104,7 +104,7 @@ def _stream(request: Request, follower: Follower, teller: Teller) -> HttpRespons
             place.give_back()
             return HttpResponse(status=204)
         connections.close_all()  # this thread has nothing to do until the stream ends
-        told = place.given_back_with(serving.events(place, follower, teller, first))
+        told = place.given_back_with(broadcaster.events(place, follower, teller, first))
         return StreamingHttpResponse(told, content_type=EVENT_STREAM, headers=_HEADERS)
     except BaseException:
         place.give_back()

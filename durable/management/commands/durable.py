@@ -10,13 +10,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
-from durable.cli.exits import Exit
+from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.cli.subcommands import SUBCOMMANDS
 from durable.core.printable import safe
+from durable.execution.connections import DATABASE_TROUBLE
 from durable.inspection import StatementTimeoutError, how_to_migrate, missing_migrations
-from durable.process import DATABASE_TROUBLE
 
 EPILOG = """\
 exit status: 0 done; 1 refused, not found, failed, or a person is needed; 2 wrong usage; 3 timed out;

@@ -9,11 +9,11 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from redis.exceptions import RedisError
 
-from durable import redis_client
+from durable.cli.reloading import CodeWatch
+from durable.cli.webserver import WebServer
 from durable.conf import conf
 from durable.management.commands import durable_worker
-from durable.reloading import CodeWatch
-from durable.webserver import WebServer
+from durable.notifier import redis_clients
 
 WITHOUT_REDIS = 'DURABLE["REDIS"] is False'
 
@@ -35,7 +35,7 @@ class Command(durable_worker.Command):
         parser.add_argument("--noreload", action="store_true", help="keep the code that both were started with")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from durable.fleet import Fleet, command_line, worker_command
+        from durable.worker.supervisor import Fleet, command_line, worker_command
 
         if options["concurrency"] < 1:
             raise CommandError(f"--concurrency must be at least 1, not {options['concurrency']}")
@@ -68,7 +68,7 @@ class Command(durable_worker.Command):
         if not conf.REDIS:
             return f"without Redis ({WITHOUT_REDIS}): the worker polls the database every {conf.POLL_INTERVAL:g} s"
         try:
-            for redis in redis_client.unique(redis_client.names()).values():
+            for redis in redis_clients.unique(redis_clients.names()).values():
                 redis.ping()
         except (RedisError, OSError) as error:
             return (

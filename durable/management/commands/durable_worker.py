@@ -1,4 +1,4 @@
-"""`manage.py durable_worker`: workers, the timer and the sweep in one command. The work is `durable.fleet`'s."""
+"""`manage.py durable_worker`: workers, the timer and the sweep in one command. The work is `durable.worker.supervisor`'s."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
 
-from durable import redis_client
+from durable.cli.reloading import CodeWatch
 from durable.conf import conf
+from durable.execution.connections import close_connections
 from durable.metrics import is_installed
-from durable.process import close_connections
-from durable.reloading import CodeWatch
+from durable.notifier import redis_clients
 
 if TYPE_CHECKING:
-    from durable.health import Health
+    from durable.worker.health import Health
 
 LOOK_EVERY = 1.0  # seconds between two looks for missing migrations
 POOL = 4  # connections in a pool of psycopg's for which nothing else is said
@@ -63,10 +63,10 @@ class Command(BaseCommand):
         parser.add_argument("--as-child", action="store_true", help="for internal use: be one of the processes")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from durable import console
-        from durable.fleet import Fleet, worker_command
-        from durable.health import Health
-        from durable.serving import serve
+        from durable.cli import console
+        from durable.worker.health import Health
+        from durable.worker.process import serve
+        from durable.worker.supervisor import Fleet, worker_command
 
         queues = self._queues(options["queues"])
         if options["as_child"]:
@@ -108,7 +108,7 @@ class Command(BaseCommand):
         if port is None:
             yield
             return
-        from durable.health import served
+        from durable.worker.health import served
 
         with ExitStack() as stack:
             try:
@@ -138,7 +138,7 @@ class Command(BaseCommand):
             yield
 
     def _queues(self, wanted: list[str]) -> list[str]:
-        known = redis_client.names()
+        known = redis_clients.names()
         if not conf.REDIS:  # any name may be a queue's
             return list(dict.fromkeys(wanted or known))
         if not known:
@@ -149,7 +149,7 @@ class Command(BaseCommand):
                 advice = f"did you mean {nearest[0]!r}? " if nearest else ""
                 raise CommandError(f"there is no queue {name!r}; {advice}RQ_QUEUES has {', '.join(known)}")
         queues = list(dict.fromkeys(wanted or known))
-        places = redis_client.unique(queues)
+        places = redis_clients.unique(queues)
         if len(places) > 1:
             raise CommandError(
                 f"one worker serves queues of one Redis, and {', '.join(places)} have different ones; "
@@ -159,8 +159,8 @@ class Command(BaseCommand):
 
     def _await_migrations(self, is_over: Callable[[], bool] = lambda: False, health: Health | None = None) -> None:
         """Workers may come before the migrations of a deploy: without them each job would fail."""
-        from durable.health import Health
         from durable.inspection import how_to_migrate
+        from durable.worker.health import Health
 
         health = health or Health()
         health.missing_migrations = self._missing_migrations()

@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 
 from durable import Handle
-from durable.core.entries import Batch, Entry, RunRecord
+from durable.core.records import Batch, Entry, RunRecord
 from durable.store import store_for
 from tests.benchmarks.measuring import Bench, Figure, measure, seconds
 from tests.benchmarks.passing import claimed, one_pass

@@ -1,0 +1,147 @@
+"""Doing one verb to one run: a page that says what will happen and asks for a reason, and does it when it is posted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+
+from durable import runtime
+from durable.admin import access, pages
+from durable.admin.commands import command
+from durable.admin.forms import ActForm
+from durable.admin.verbs import VERBS
+from durable.core.errors import (
+    DurableError,
+    InvalidTransitionError,
+    PayloadError,
+    RunConflictError,
+    RunNotFoundError,
+    StalePlanError,
+    StaleRunError,
+)
+from durable.inspection import explain_fully, possible_verbs
+from durable.models import Run
+from durable.operations.audit import PERMISSIONS, OperationDeniedError, acting_as, revision
+from durable.operations.audited import attributed
+
+if TYPE_CHECKING:
+    from durable.admin.run_admin import RunAdmin
+
+__all__ = ["Refusal", "admit", "log_denied", "refusals", "show", "status_of"]
+
+
+class Refusal(Exception):  # not an error: what the page says instead of "done"
+    """The verb was not done: why, in words, and with which status the page is answered."""
+
+    def __init__(self, why: str, status: int) -> None:
+        self.why = why
+        self.status = status
+        super().__init__(why)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What the operations refuse, as a Refusal; a denied one as Django's PermissionDenied."""
+    try:
+        yield
+    except OperationDeniedError as error:
+        raise PermissionDenied(str(error)) from error
+    except RunNotFoundError as error:
+        raise Http404(str(error)) from error
+    except (DurableError, ValueError) as error:
+        raise Refusal(_words(error), status_of(error)) from error
+
+
+def status_of(error: Exception) -> int:
+    """409 where somebody was faster, 422 where what was given cannot be."""
+    faster = (InvalidTransitionError, StalePlanError, RunConflictError)
+    return 409 if isinstance(error, faster) else 422
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, StaleRunError | StalePlanError):
+        return f"The run has moved on since this page was made, so nothing was done. Below is how it is now. ({error})"
+    if isinstance(error, PayloadError):
+        return f"This cannot be recorded: {error}"
+    return f"Nothing was done: {error}"
+
+
+def admit(request: HttpRequest, action: str, run_id: str) -> None:
+    """Raises PermissionDenied unless the user may see runs and do this; a change that is denied is in the audit log.
+
+    To be called before the run is looked for: who may not see runs is not told which there are.
+    """
+    for permission in (PERMISSIONS[action], "view_run"):
+        if access.may(request, permission):
+            continue
+        if request.method == "POST":
+            log_denied(request, action, permission, run_id)
+        access.demand(request, permission)
+
+
+def log_denied(request: HttpRequest, action: str, permission: str, run_id: str) -> NoReturn:
+    """Have the audit log tell that the user may not do this. Raises PermissionDenied."""
+    actor, reason = access.actor_of(request), request.POST.get("reason", "")[:1_000]
+    with acting_as(actor, reason=reason), attributed(runtime.current(), action, run_id):
+        raise OperationDeniedError(action, permission, actor.name)
+
+
+def show(admin: RunAdmin, request: HttpRequest, key: str, name: str) -> HttpResponse:
+    """Ask, or do."""
+    verb = VERBS.get(name)
+    if verb is None:
+        raise Http404(f"There is no verb {name!r}; there are {', '.join(VERBS)}.")
+    admit(request, name, unquote(key))
+    run = pages.find(key)
+    form = ActForm(request.POST if request.method == "POST" else None)
+    problem, status = "", 200
+    is_ticked = verb.option is not None and bool(request.POST.get(verb.option.name))
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            try:
+                shown = _do(request, run, name, form.cleaned_data, is_ticked=is_ticked)
+            except Refusal as refusal:
+                problem, status = refusal.why, refusal.status
+                run = pages.find(key)
+                form = ActForm({**request.POST.dict(), "expected": revision(run)})
+            else:
+                messages.success(request, verb.done)
+                return HttpResponseRedirect(admin.url("change", shown))
+    context = {
+        **asking_context(admin, run),
+        "title": f"{verb.title}: run {run.id}",
+        "verb": verb,
+        "form": form,
+        "problem": problem,
+        "is_ticked": is_ticked,
+        "is_possible": name in possible_verbs(run),
+        "command": command(name, run.id),
+    }
+    return admin.page(request, "act", context, status=status)
+
+
+def asking_context(admin: RunAdmin, run: Run) -> dict[str, Any]:
+    """What each page that asks shows of the run."""
+    now = pages.now()
+    return {
+        "now": now,
+        "run": run,
+        "run_url": admin.url("change", run.id),
+        "expected": revision(run),
+        "explanation": explain_fully(run, now),
+    }
+
+
+def _do(request: HttpRequest, run: Run, name: str, given: dict[str, Any], *, is_ticked: bool) -> str:
+    verb = VERBS[name]
+    options = {verb.option.name: True} if verb.option is not None and is_ticked else {}
+    expected = given["expected"] or None
+    with refusals(), acting_as(access.actor_of(request), reason=given["reason"], expected=expected):
+        return verb.perform(run.id, given["token"], **options)

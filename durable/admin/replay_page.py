@@ -1,0 +1,97 @@
+"""Replaying a run from a step: a preview of exactly what goes, what stays and what comes back, and then that and no other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+
+from durable import operations
+from durable.admin import access, action_page, pages
+from durable.admin.commands import command
+from durable.admin.forms import ReplayForm
+from durable.core.errors import EntryNotFoundError
+from durable.core.ids import new_id
+from durable.core.location import spoken
+from durable.inspection import reading
+from durable.models import Run
+from durable.operations.audit import acting_as
+from durable.operations.replay_plan import ReplayPlan
+
+if TYPE_CHECKING:
+    from durable.admin.run_admin import RunAdmin
+
+__all__ = ["show"]
+
+_SHOWN = 50  # locations of each list
+
+
+def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+    """Preview, or replay."""
+    action_page.admit(request, "replay", unquote(key))
+    run = pages.find(key)
+    location = request.GET.get("at", "")
+    plan = _plan(run, location)
+    is_posted = request.method == "POST"
+    form = ReplayForm(request.POST if is_posted else None, initial={"plan_hash": plan.hash, "token": new_id()})
+    problem, status = "", 200
+    if is_posted:
+        status = 422
+        if form.is_valid():
+            try:
+                shown = _replay(request, run, location, form.cleaned_data)
+            except action_page.Refusal as refusal:
+                problem, status = refusal.why, refusal.status
+                run, plan = pages.find(key), _plan(run, location)
+                form = ReplayForm({**request.POST.dict(), "plan_hash": plan.hash})
+            else:
+                messages.success(request, "It runs again from there; this is the run that does.")
+                return HttpResponseRedirect(admin.url("change", shown))
+    context = {
+        **action_page.asking_context(admin, run),
+        "title": f"Replay run {run.id} from {spoken(location)}",
+        "form": form,
+        "problem": problem,
+        "plan": plan,
+        "parts": list(_parts(plan)),
+        "location": location,
+        "command": command("replay", run.id, location),
+    }
+    return admin.page(request, "replay", context, status=status)
+
+
+def _plan(run: Run, location: str) -> ReplayPlan:
+    try:
+        with reading():
+            return operations.plan_replay(run.id, location)
+    except EntryNotFoundError as error:
+        raise Http404(str(error)) from error
+
+
+def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]) -> str:
+    in_place = given["in_place"]
+    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
+        return operations.replay(
+            run.id,
+            location,
+            in_place=in_place,
+            plan_hash=given["plan_hash"],
+            as_id=None if in_place else given["token"],
+        ).id
+
+
+def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
+    """What the preview lists: a word for its look, a title, locations, and how many more there are."""
+    returned = [f"{each.queue} (received by {spoken(each.wait)})" for each in plan.messages]
+    parts = [
+        ("again", "Steps that run again", [spoken(each) for each in plan.reruns]),
+        ("again", "Messages that are sent again", [spoken(each) for each in plan.resends]),
+        ("back", "Messages that return to the queue", returned),
+        ("grave", "Done, with a rollback handler that is not run", [spoken(each) for each in plan.not_compensated]),
+        ("gone", "All records that go", [spoken(each) for each in plan.removed]),
+        ("stays", "Branches beside it that stay", [spoken(each) for each in plan.siblings]),
+        ("stays", "Records that stay", [spoken(each) for each in plan.kept]),
+    ]
+    return [(look, title, names[:_SHOWN], max(0, len(names) - _SHOWN)) for look, title, names in parts if names]

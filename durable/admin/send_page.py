@@ -1,0 +1,77 @@
+"""Sending a message to a run: the queues that it waits for first, the body as JSON, once however often it is posted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+
+from durable import operations
+from durable.admin import access, action_page, pages
+from durable.admin.commands import command
+from durable.admin.forms import SendForm
+from durable.conf import conf
+from durable.core.ids import new_id
+from durable.core.location import unescape
+from durable.core.records import Kind
+from durable.inspection import awaited_queues
+from durable.models import Entry, QueueMessage, Run
+from durable.operations.audit import acting_as
+
+if TYPE_CHECKING:
+    from durable.admin.run_admin import RunAdmin
+
+__all__ = ["show"]
+
+_MOST = 50  # waits and messages that are looked through for queues' names
+
+
+def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+    """Ask for queue and body, or send."""
+    action_page.admit(request, "send", unquote(key))
+    run = pages.find(key)
+    awaited = awaited_queues(run)
+    known = _known_queues(run, awaited or [])
+    initial = {"queue": request.GET.get("queue") or (known[0] if awaited else ""), "token": new_id()}
+    form = SendForm(
+        request.POST if request.method == "POST" else None, initial=initial, known=known, is_any=awaited == []
+    )
+    problem, status = "", 200
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            try:
+                _send(request, run, form.cleaned_data)
+            except action_page.Refusal as refusal:
+                problem, status = refusal.why, refusal.status
+                run = pages.find(key)
+            else:
+                messages.success(request, f'A message was sent to "{form.cleaned_data["queue"]}".')
+                return HttpResponseRedirect(admin.url("change", run.id))
+    context = {
+        **action_page.asking_context(admin, run),
+        "title": f"Send a message to run {run.id}",
+        "form": form,
+        "problem": problem,
+        "known": known,
+        "awaited": awaited,
+        "command": command("send", run.id, initial["queue"] or "QUEUE", "-"),
+    }
+    return admin.page(request, "send", context, status=status)
+
+
+def _send(request: HttpRequest, run: Run, given: dict[str, Any]) -> None:
+    # No revision is expected: a message fits whatever the run does. That it is sent once is the token's work.
+    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
+        operations.send(run.id, given["queue"], given["body"], idempotency_id=f"admin-{given['token']}")
+
+
+def _known_queues(run: Run, awaited: list[str]) -> list[str]:
+    """The queues that the run waits for now, then those that it has waited for or was sent to."""
+    found = Entry.objects.using(conf.DATABASE).filter(run=run, kind=Kind.MESSAGE.value).order_by("-ordinal")
+    waits = found.values_list("data", flat=True)
+    waited = [str(name) for data in waits[:_MOST] for name in data.get("names", ())]
+    sent = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order").values_list("queue", flat=True)
+    return list(dict.fromkeys([*awaited, *waited, *(unescape(each) for each in sent[:_MOST])]))

@@ -1,0 +1,140 @@
+"""Entries and messages as answers have them: what the engine noted, and apart from it what the workflow's values were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from durable.api.serializers.runs import error_of
+from durable.core.records import Kind
+from durable.inspection import payload
+from durable.models import Attempt, Entry, QueueMessage, Run
+
+__all__ = ["attempt_shown", "entry_shown", "message_shown"]
+
+#: The members of an entry's data that hold values of the workflow's.
+_VALUES: Final = {
+    Kind.LOOP: ("state", "open"),
+    Kind.MESSAGE: ("received",),
+    Kind.JOIN: ("branches",),
+    Kind.RACE: ("branches",),
+}
+
+
+def entry_shown(run: Run, entry: Entry, *, may_see_payloads: bool, with_payloads: bool = False) -> dict[str, Any]:
+    """An entry with its metadata. `with_payloads` counts for those who may see them."""
+    about = entry.metadata
+    return {
+        "location": entry.location,
+        "kind": entry.kind,
+        "status": about.status,
+        "ordinal": entry.ordinal,
+        "attempts": about.attempts,
+        "created_at": about.created_at,
+        "last_attempt_at": about.last_attempt_at,
+        "next_attempt_at": about.next_attempt_at,
+        "completed_at": about.completed_at,
+        "rollback_completed_at": about.rollback_completed_at,
+        "error": error_of(run, about.error, may_see_payloads=may_see_payloads),
+        "rollback_error": error_of(run, about.rollback_error, may_see_payloads=may_see_payloads),
+        "data": _facts(entry),
+        "payloads": _values(run, entry) if with_payloads and may_see_payloads else None,
+    }
+
+
+def attempt_shown(run: Run, attempt: Attempt, *, may_see_payloads: bool) -> dict[str, Any]:
+    """A failed attempt."""
+    return {
+        "number": attempt.number,
+        "worker": attempt.worker,
+        "started_at": attempt.started_at,
+        "finished_at": attempt.finished_at,
+        "error": error_of(run, attempt.error, may_see_payloads=may_see_payloads),
+    }
+
+
+def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) -> dict[str, Any]:
+    """A message."""
+
+    def value(field: str, column: str) -> Any:
+        """The column, read only if it may be seen."""
+        if not may_see_payloads:
+            return None
+        return payload(run.workflow, f"{field}:{message.queue}", getattr(message, column))
+
+    return {
+        "id": message.id,
+        "queue": message.queue,
+        "sent_at": message.sent_at,
+        "order": message.order,
+        "state": message.state,
+        "received_by": message.received_by,
+        "body": value("message", "body"),
+        "response": value("response", "response"),
+    }
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    facts = _without(_data(entry), *_VALUES.get(Kind(entry.kind), ()))
+    if entry.kind == Kind.MESSAGE:
+        facts["received"] = [_without(each, "body", "completed") for each in _data(entry).get("received", ())]
+    if entry.kind in (Kind.JOIN, Kind.RACE):
+        branches = _data(entry).get("branches", {})
+        facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}
+    return facts
+
+
+def _data(entry: Entry) -> dict[str, Any]:
+    data: dict[str, Any] = dict(entry.data)
+    return data
+
+
+def _without(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in names}
+
+
+def _values(run: Run, entry: Entry) -> dict[str, Any]:
+    def value(field: str, text: str | None) -> Any:
+        return payload(run.workflow, f"{field}:{entry.location}", text)
+
+    return _BY_KIND.get(Kind(entry.kind), _none)(run, entry, value)
+
+
+_Read = Callable[[str, str | None], Any]
+
+
+def _none(_run: Run, _entry: Entry, _value: _Read) -> dict[str, Any]:
+    return {}
+
+
+def _of_step(_run: Run, entry: Entry, value: _Read) -> dict[str, Any]:
+    return {"arguments": value("arguments", entry.arguments), "output": value("output", entry.output)}
+
+
+def _of_loop(_run: Run, entry: Entry, value: _Read) -> dict[str, Any]:
+    return {"state": value("state", _data(entry).get("state")), "output": value("output", entry.output)}
+
+
+def _of_wait(run: Run, entry: Entry, _value: _Read) -> dict[str, Any]:
+    received = _data(entry).get("received", ())
+    bodies = [payload(run.workflow, f"message:{each.get('name', '')}", each.get("body")) for each in received]
+    return {"bodies": bodies}
+
+
+def _of_send(run: Run, entry: Entry, _value: _Read) -> dict[str, Any]:
+    return {"body": payload(run.workflow, f"message:{_data(entry).get('queue', '')}", entry.arguments)}
+
+
+def _of_fork(_run: Run, entry: Entry, value: _Read) -> dict[str, Any]:
+    branches = _data(entry).get("branches", {})
+    return {"outputs": {name: value("output", branch.get("output")) for name, branch in branches.items()}}
+
+
+_BY_KIND: Final = {
+    Kind.STEP: _of_step,
+    Kind.LOOP: _of_loop,
+    Kind.MESSAGE: _of_wait,
+    Kind.SEND: _of_send,
+    Kind.JOIN: _of_fork,
+    Kind.RACE: _of_fork,
+}

@@ -1,0 +1,128 @@
+"""What actions take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from durable.api.serializers.fields import Flag, Form, Id, NamedValues, Text, Value, Values
+from durable.core.duration import seconds
+from durable.core.ids import MAX_REASON
+
+__all__ = [
+    "ActionForm",
+    "AskForm",
+    "CancelForm",
+    "ReplayForm",
+    "RestartForm",
+    "SendForm",
+    "StartForm",
+    "WakeForm",
+]
+
+
+_LONGEST_TEXT = 200  # characters of a delay in words
+_LONGEST_DELAY = 100 * 365 * 86_400  # seconds; later moments come near the end of what a date can be
+
+
+@extend_schema_field(
+    {
+        "anyOf": [
+            {"type": "number", "minimum": 0, "maximum": _LONGEST_DELAY},
+            {"type": "string", "maxLength": _LONGEST_TEXT},
+        ]
+    }
+)
+class Delay(serializers.Field[float, Any, Any, Any]):
+    """Seconds, or a text such as "3 hours"."""
+
+    def to_internal_value(self, data: Any) -> float:
+        """The seconds. Raises ValidationError."""
+        if isinstance(data, bool) or not isinstance(data, int | float | str):
+            raise ValidationError('A number of seconds, or a text such as "3 hours".')
+        if isinstance(data, str) and len(data) > _LONGEST_TEXT:
+            raise ValidationError(f"At most {_LONGEST_TEXT} characters.", code="max_length")
+        try:
+            delay = seconds(data, "a delay")
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValidationError(f"{error}.") from None
+        if delay > _LONGEST_DELAY:
+            raise ValidationError("A century at most.")
+        return delay
+
+
+class ActionForm(Form):
+    """Why, and on which state of the run."""
+
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+    revision = Text(
+        required=False, max_length=200, help_text="Of the run as it was seen; a run that has moved on is refused."
+    )
+
+
+class WakeForm(ActionForm):
+    """How to wake it."""
+
+    end_sleeps = Flag(required=False, default=False, help_text="End its sleeps, and not only its backoffs.")
+
+
+class CancelForm(ActionForm):
+    """How to cancel it."""
+
+    rollback = Flag(required=False, default=False, help_text="Compensate first.")
+
+
+class RestartForm(ActionForm):
+    """What the new run is called."""
+
+    id = Id(required=False, help_text="Of the new run; the same id again is the same run.")
+
+
+class ReplayForm(RestartForm):
+    """From where, and how."""
+
+    location = Text(max_length=1024)
+    in_place = Flag(required=False, default=False, help_text="Take the run itself back, instead of making a new one.")
+    plan_hash = Text(required=False, max_length=64, help_text="Of the plan that you have seen; a stale one is refused.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Raises ValidationError for what cannot go together."""
+        if attrs["in_place"] and "id" in attrs:
+            raise ValidationError({"id": "A replay in place makes no new run: leave this out."})
+        return attrs
+
+
+class StartForm(Form):
+    """What to start, and how."""
+
+    workflow = Text(max_length=200)
+    args = Values(required=False, default=list)
+    kwargs = NamedValues(required=False, default=dict)
+    id = Id(required=False, help_text="The same id with the same input again is the same run.")
+    queue = Text(required=False, max_length=200, help_text="One of the project's RQ_QUEUES.")
+    delay = Delay(required=False, default=0.0, help_text='Seconds, or a text such as "3 hours".')
+    on_conflict = serializers.ChoiceField(
+        choices=["return", "error"], required=False, default="return", help_text="What an id that exists means."
+    )
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
+class SendForm(Form):
+    """A message."""
+
+    queue = Text(min_length=1, max_length=128)
+    body = Value(required=False, default=None, allow_null=True)
+    id = Text(
+        required=False,
+        min_length=1,
+        max_length=200,
+        help_text="Makes the send idempotent for as long as the run exists.",
+    )
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
+class AskForm(SendForm):
+    """A message that is to be answered."""

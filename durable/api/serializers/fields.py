@@ -1,0 +1,170 @@
+"""Fields and forms that take what they say and nothing else: no unknown name, no number for a text, no text for a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from django.http import QueryDict
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from durable.api.problems import MAX_FAULTS
+from durable.core.clock import BEYOND, in_utc
+from durable.core.ids import MAX_ID, check_id
+
+__all__ = [
+    "Flag",
+    "Form",
+    "Id",
+    "Moment",
+    "NamedValues",
+    "Query",
+    "QueryFlag",
+    "Text",
+    "Value",
+    "Values",
+    "Words",
+]
+
+
+class Text(serializers.CharField):
+    """JSON text, taken as it is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(trim_whitespace=False, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        """The text. Raises ValidationError for anything else."""
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return str(super().to_internal_value(data))
+
+
+class Id(Text):
+    """A run's id: 1 to 200 printable characters without "/"."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_length=1, max_length=MAX_ID, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        """The id. Raises ValidationError for what cannot be one."""
+        text = super().to_internal_value(data)
+        if 1 <= len(text) <= MAX_ID:  # else the field's own validators say so
+            try:
+                check_id(text)
+            except ValueError as error:
+                raise ValidationError(f"{error}.") from None
+        return text
+
+
+class Flag(serializers.BooleanField):
+    """JSON true or false."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        """The flag. Raises ValidationError for anything else."""
+        if not isinstance(data, bool):
+            self.fail("invalid", input=data)
+        return data
+
+
+class QueryFlag(serializers.ChoiceField):
+    """`true` or `false` in an address."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(choices=["true", "false"], **options)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The flag, a bool."""
+        return super().to_internal_value(data) == "true"
+
+
+class Moment(serializers.DateTimeField):
+    """A moment with its time zone, as ISO 8601 text; answers are in UTC."""
+
+    default_error_messages = {
+        "naive": "Name the time zone: 2026-01-31T12:00:00Z.",
+        "beyond": BEYOND,
+    }
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(format="iso-8601", input_formats=["iso-8601"], default_timezone=UTC, **options)
+
+    def enforce_timezone(self, value: datetime) -> datetime:
+        """The moment in UTC. Raises ValidationError for one that names no time zone."""
+        if timezone.is_naive(value):
+            self.fail("naive")
+        try:
+            return in_utc(value)
+        except ValueError:
+            self.fail("beyond")
+
+
+class Value(serializers.JSONField):
+    """Any JSON value, as it was parsed; whether it can be recorded is for the codec to say."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The value itself."""
+        return data
+
+
+@extend_schema_field({"type": "array", "items": {}})
+class Values(serializers.Field[list[Any], Any, Any, Any]):
+    """A JSON array of any values; no part of it is looked at."""
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        """The array. Raises ValidationError for anything else."""
+        if not isinstance(data, list):
+            raise ValidationError("A JSON array.", code="not_a_list")
+        return data
+
+
+@extend_schema_field({"type": "object", "additionalProperties": {}})
+class NamedValues(serializers.Field[dict[str, Any], Any, Any, Any]):
+    """A JSON object of any values; no part of it is looked at."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        """The object. Raises ValidationError for anything else."""
+        if not isinstance(data, dict):
+            raise ValidationError("A JSON object.", code="not_a_dict")
+        return data
+
+
+class Words(serializers.ListField):
+    """Several words, in an address as `?state=failed&state=paused`."""
+
+
+class Form(serializers.Serializer[Any]):
+    """A JSON object of known names."""
+
+    default_error_messages = {"unknown": "There is no such name here; the names are {names}."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The validated values. Raises ValidationError, also for names that the form does not have."""
+        if isinstance(data, Mapping):
+            unknown = list(islice((name for name in data if name not in self.fields), MAX_FAULTS))
+            if unknown:
+                message = self.error_messages["unknown"].format(names=", ".join(self.fields) or "none")
+                raise ValidationError({name: [message] for name in unknown}, code="unknown")
+        return super().to_internal_value(data)
+
+
+class Query(Form):
+    """The part of an address after "?": each name once, but for those that take several values."""
+
+    @classmethod
+    def read(cls, given: QueryDict) -> dict[str, Any]:
+        """The values of an address. Raises ValidationError."""
+        several = {name for name, field in cls().fields.items() if isinstance(field, serializers.ListField)}
+        twice = [name for name, values in given.lists() if len(values) > 1 and name not in several]
+        if twice:
+            raise ValidationError({name: ["Give this once."] for name in twice}, code="twice")
+        data = {name: values if name in several else values[-1] for name, values in given.lists()}
+        form = cls(data=data)
+        form.is_valid(raise_exception=True)
+        values: dict[str, Any] = form.validated_data
+        return values

@@ -1,0 +1,143 @@
+"""The shapes of what is around the runs: workflows, queues, workers, operators' actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+
+from durable.api.paging import PageQuery
+from durable.api.serializers.fields import Id, Moment
+from durable.models import OperatorAction
+from durable.operations.audit import SOURCES, Outcome
+
+__all__ = [
+    "ActionListQuery",
+    "ActionPageSerializer",
+    "ActionSerializer",
+    "QueueListSerializer",
+    "WorkerListSerializer",
+    "WorkflowListSerializer",
+    "WorkflowSerializer",
+]
+
+
+class ParameterSerializer(serializers.Serializer[Any]):
+    """A parameter of a workflow's function."""
+
+    name = serializers.CharField()
+    kind = serializers.ChoiceField(
+        choices=["positional_only", "positional_or_keyword", "var_positional", "keyword_only", "var_keyword"]
+    )
+    is_required = serializers.BooleanField()
+    annotation = serializers.CharField(help_text="As it is written in the code; empty for none.")
+    default = serializers.CharField(
+        allow_null=True, help_text="As Python shows it, … without the permission to see payloads; null for none."
+    )
+
+
+@extend_schema_serializer(component_name="Workflow")
+class WorkflowSerializer(serializers.Serializer[Any]):
+    """A workflow that this process knows."""
+
+    name = serializers.CharField()
+    queue = serializers.CharField(help_text="Where its runs go, unless a start says otherwise.")
+    description = serializers.CharField()
+    signature = serializers.CharField(help_text="Without the context.")
+    parameters = ParameterSerializer(many=True)
+
+
+class WorkflowListSerializer(serializers.Serializer[Any]):
+    """All workflows, by name."""
+
+    results = WorkflowSerializer(many=True)
+
+
+class QueueSerializer(serializers.Serializer[Any]):
+    """A queue of workers."""
+
+    name = serializers.CharField()
+    workers = serializers.IntegerField()
+    is_known = serializers.BooleanField(
+        help_text="Whether it is one of the project's RQ_QUEUES; always true where durable uses no Redis."
+    )
+    has_runs = serializers.BooleanField(help_text="Whether runs of it will wake by themselves, or are held.")
+    has_workflows = serializers.BooleanField()
+
+
+class QueueListSerializer(serializers.Serializer[Any]):
+    """All queues."""
+
+    results = QueueSerializer(many=True)
+    problem = serializers.CharField(help_text="Why Redis could not be asked for workers; empty if it was.")
+    uses_redis = serializers.BooleanField(
+        help_text="False where workers poll the database: then only those that hold runs are known."
+    )
+
+
+class HeldRunSerializer(serializers.Serializer[Any]):
+    """A run that a worker passes now."""
+
+    id = serializers.CharField()
+    workflow = serializers.CharField()
+    lease_expires_at = Moment()
+
+
+class WorkerSerializer(serializers.Serializer[Any]):
+    """A worker process."""
+
+    name = serializers.CharField()
+    host = serializers.CharField()
+    pid = serializers.IntegerField()
+    queues = serializers.ListField(child=serializers.CharField())
+    state = serializers.CharField()
+    last_heartbeat = Moment(allow_null=True)
+    started_at = Moment(allow_null=True)
+    runs = HeldRunSerializer(many=True)
+
+
+class WorkerListSerializer(serializers.Serializer[Any]):
+    """The workers now, at most 200."""
+
+    results = WorkerSerializer(many=True)
+    problem = serializers.CharField(help_text="Why Redis could not be asked for workers; empty if it was.")
+    uses_redis = serializers.BooleanField(
+        help_text="False where workers poll the database: then only those that hold runs are known."
+    )
+
+
+@extend_schema_serializer(component_name="OperatorAction")
+class ActionSerializer(serializers.Serializer[OperatorAction]):
+    """What somebody did to a run, or was refused."""
+
+    id = serializers.IntegerField()
+    created_at = Moment()
+    actor = serializers.CharField(source="actor_label")
+    source = serializers.ChoiceField(choices=list(SOURCES))  # type: ignore[assignment]  # DRF takes fields out of the class
+    action = serializers.CharField()
+    run = serializers.SerializerMethodField(help_text="Its id; empty where there was none.")
+    reason = serializers.CharField()
+    before = serializers.CharField(help_text="The run's state before.")
+    after = serializers.CharField()
+    outcome = serializers.ChoiceField(choices=[str(each) for each in Outcome])
+    detail = serializers.CharField()
+
+    @extend_schema_field(serializers.CharField())
+    def get_run(self, action: OperatorAction) -> str:
+        """The log knows runs by name."""
+        return action.run_id
+
+
+@extend_schema_serializer(component_name="OperatorActionPage")
+class ActionPageSerializer(serializers.Serializer[Any]):
+    """A page of the audit log, the newest first."""
+
+    results = ActionSerializer(many=True)
+    next_cursor = serializers.CharField(allow_null=True)
+
+
+class ActionListQuery(PageQuery):
+    """Which actions."""
+
+    run = Id(required=False)

@@ -1,0 +1,205 @@
+"""Actions on one run: each checks who asks, calls its verb once, and answers with the run that it came to."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable import operations
+from durable.api.access import actor_of, admit, seen_by, visible_run
+from durable.api.create import made
+from durable.api.idempotent import Done, answered
+from durable.api.schema import described
+from durable.api.serializers.actions import ActionForm, CancelForm, ReplayForm, RestartForm, WakeForm
+from durable.api.serializers.fields import Form
+from durable.api.serializers.replay import PlanQuery, PlanSerializer
+from durable.api.serializers.runs import RunReferenceSerializer
+from durable.api.views.base import View
+from durable.api.views.runs import reference
+from durable.operations import Started
+from durable.operations.audit import acting_as
+
+__all__ = ["CancelView", "PauseView", "PlanView", "RecoverView", "ReplayView", "RestartView", "ResumeView", "WakeView"]
+
+
+class ActionView(View):
+    """One verb."""
+
+    about = "actions"
+    action: ClassVar[str]
+    takes: ClassVar[type[Form]] = ActionForm
+
+    def act(self, run_id: str, given: dict[str, Any]) -> Started | None:
+        """Call the verb; the run that it came to, if that may be another one."""
+        raise NotImplementedError
+
+    def perform(self, request: Request, run_id: str) -> HttpResponse:
+        """Admit, validate, act once, answer."""
+        admit(request, self.action, run_id)
+        given = self.form(self.takes, request)
+
+        def act() -> Started:
+            return self.act(run_id, given) or Started(run_id, is_new=False)
+
+        def done() -> Done:
+            run = made(given.get("id"), act)
+            return reference(request, run.id, status=201 if run.is_new else 200)
+
+        actor, seen = actor_of(request), given.get("revision")
+        with acting_as(actor, reason=given["reason"], expected=seen, sees=seen_by(request)):
+            return answered(request, done)
+
+
+class WakeView(ActionView):
+    """To wake a run."""
+
+    action = "wake"
+    takes = WakeForm
+
+    @described(operation_id="wake_run", request=WakeForm, responses=RunReferenceSerializer)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Give the run a pass now and try steps in backoff at once; with `end_sleeps`, end its sleeps too.
+
+        Needs `durable.operate_run`.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> None:
+        """Wake."""
+        operations.wake(run_id, end_sleeps=given["end_sleeps"])
+
+
+class PauseView(ActionView):
+    """To pause a run."""
+
+    action = "pause"
+
+    @described(operation_id="pause_run", request=ActionForm, responses=RunReferenceSerializer)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Stop the run until it is resumed: a parked one at once, a running one at its next operation.
+
+        Needs `durable.operate_run`.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> None:
+        """Pause."""
+        operations.pause(run_id)
+
+
+class ResumeView(ActionView):
+    """To resume a run."""
+
+    action = "resume"
+
+    @described(operation_id="resume_run", request=ActionForm, responses=RunReferenceSerializer)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Let a paused run go on. Needs `durable.operate_run`."""
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> None:
+        """Resume."""
+        operations.resume(run_id)
+
+
+class CancelView(ActionView):
+    """To cancel a run."""
+
+    action = "cancel"
+    takes = CancelForm
+
+    @described(operation_id="cancel_run", request=CancelForm, responses=RunReferenceSerializer)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """End the run for good: a parked one at once, a running one at its next operation.
+
+        Needs `durable.operate_run`.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> None:
+        """Cancel."""
+        operations.cancel(run_id, reason=given["reason"], rollback=given["rollback"])
+
+
+class RecoverView(ActionView):
+    """To recover a run."""
+
+    action = "recover"
+
+    @described(operation_id="recover_run", request=ActionForm, responses=RunReferenceSerializer)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Let a failed run go on: what made it fail is tried again. Needs `durable.operate_run`."""
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> None:
+        """Recover."""
+        operations.recover(run_id)
+
+
+class RestartView(ActionView):
+    """To restart a run."""
+
+    action = "restart"
+    takes = RestartForm
+
+    @described(
+        operation_id="restart_run",
+        request=RestartForm,
+        responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
+    )
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Start a new run of the same workflow with the same input: 201; with an id that it was given already: 200. Needs `durable.start_run`."""
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> Started:
+        """Restart."""
+        return operations.restart(run_id, as_id=given.get("id"))
+
+
+class ReplayView(ActionView):
+    """To replay a run."""
+
+    action = "replay"
+    takes = ReplayForm
+
+    @described(
+        operation_id="replay_run",
+        request=ReplayForm,
+        responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
+    )
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Run again from a place in the history on, as a new run: 201; with `in_place`, as the same one: 200.
+
+        Needs `durable.replay_run`. With `plan_hash`, a history that is not the planned one any more is refused.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> Started:
+        """Replay."""
+        return operations.replay(
+            run_id,
+            given["location"],
+            in_place=given["in_place"],
+            plan_hash=given.get("plan_hash"),
+            as_id=given.get("id"),
+        )
+
+
+class PlanView(View):
+    """The plan of a replay."""
+
+    about = "actions"
+
+    @described(operation_id="plan_replay", parameters=[PlanQuery], responses=PlanSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """What replaying the run from `location` would do: what goes, runs again, and stays. Changes nothing.
+
+        Needs `durable.replay_run` too.
+        """
+        self.require(request, "replay_run", "Planning a replay")
+        location = PlanQuery.read(request.query_params)["location"]
+        visible_run(request, run_id)
+        return Response(PlanSerializer(operations.plan_replay(run_id, location)).data)

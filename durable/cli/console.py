@@ -1,0 +1,253 @@
+"""A line for each step that this process executes: `shop.fulfil order-1: charge, 12 ms; sleeps until 14:00`.
+
+Owns the wording of these lines and how they get out: one write for each, so that lines of several processes and threads
+do not mix. Names, ids and messages are other people's texts: what is not printable is escaped. For people at a terminal;
+nothing reads the lines again. Where it is not installed it costs nothing.
+
+The line of a step waits for what comes next in its run, which is a matter of milliseconds, so that it can say how the
+pass went on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, TextIO
+
+from django.core.management.color import Style
+from django.utils import timezone
+
+from durable.core import clock as moments
+from durable.core import registry
+from durable.core.effects import Call
+from durable.core.errors import LeaseLost
+from durable.core.journal import Event
+from durable.core.location import ANY_QUEUE, spoken
+from durable.core.records import RunRecord, RunState
+from durable.core.run_pass import PassOutcome
+from durable.inspection.humanize import either, span
+from durable.instrumentation import observers
+from durable.instrumentation.observers import CallEnds, PassEnds
+
+__all__ = ["StepLines", "install", "one_line"]
+
+MAX_LINE: Final = 1_000  # characters: in UTF-8 less than what a pipe takes at once
+MAX_TEXT: Final = 300  # characters of a name or a message
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A pass under way: whose it is, the line that waits for what comes next, and what was told of failures."""
+
+    run: RunRecord
+    waiting: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)  # of calls that failed, by location
+    retry_at: datetime | None = None
+    ending: str = ""
+    has_failed: bool = False
+
+
+class StepLines:
+    """An observer of passes (`durable.instrumentation.observers`). `write` gets a line without its end; `style` colours it, or does not."""
+
+    def __init__(self, write: Callable[[str], None], style: Style) -> None:
+        self._write = write
+        self._style = style
+        self._lock = threading.Lock()
+        self._passes: dict[str, _Pass] = {}
+
+    # -- what observers are told
+
+    def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds:  # noqa: ARG002 - an observer's signature
+        """Begin to tell of a pass."""
+        told = _Pass(run)
+        with self._lock:
+            self._passes[run.id] = told
+
+        def ends(outcome: PassOutcome | None, error: BaseException | None) -> None:
+            with self._lock:
+                if self._passes.get(run.id) is told:
+                    del self._passes[run.id]
+                self._say_end(told, outcome, error)
+
+        return ends
+
+    def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
+        """Time a call."""
+        began = time.monotonic()
+        with self._lock:
+            if (told := self._passes.get(run.id)) is not None:
+                self._flush(told)
+
+        def ends(error: BaseException | None) -> None:
+            seconds = time.monotonic() - began
+            with self._lock:
+                if (told := self._passes.get(run.id)) is not None:
+                    self._call_ended(told, call, seconds, error)
+
+        return ends
+
+    def event_happened(self, run: RunRecord, event: Event) -> None:
+        """Tell of a failure that is recorded."""
+        with self._lock:
+            if (told := self._passes.get(run.id)) is None:
+                return
+            if event.name in ("step_failed", "rollback_failed"):
+                self._flush(told)
+                self._say(told, _failure(told, event), self._style.WARNING if _retries(event) else self._style.ERROR)
+                told.retry_at = event.details["retry_at"]
+            elif (ending := _bad_ending(event)) is not None:
+                told.ending, told.has_failed = ending, True
+
+    def run_started(self, run: RunRecord) -> None:
+        """Nothing: the pass is told of."""
+
+    # -- lines
+
+    def _call_ended(self, told: _Pass, call: Call, seconds: float, error: BaseException | None) -> None:
+        location = call.info.location
+        if isinstance(error, Exception):
+            told.seconds[location] = seconds  # its event comes when the failure is recorded
+            return
+        self._flush(told)
+        what = f"{one_line(spoken(location))}{' undone' if call.is_rollback else ''}"
+        if error is not None:
+            told.waiting = f"{what} interrupted after {_took(seconds)}"
+            return
+        again = f", attempt {call.info.attempt}" if call.info.attempt > 1 else ""
+        told.waiting = f"{what}, {_took(seconds)}{again}"
+
+    def _say_end(self, told: _Pass, outcome: PassOutcome | None, error: BaseException | None) -> None:
+        ending = told.ending or _ending(told.run, outcome, error)
+        if outcome is not None and outcome.wake_at is not None and outcome.wake_at == told.retry_at:
+            ending = ""  # the line of the failure has said so
+        style = self._style.ERROR if told.has_failed else _plain
+        if outcome is not None and outcome.state == RunState.COMPLETED:
+            style = self._style.SUCCESS
+        line = "; ".join(filter(None, (told.waiting, ending)))
+        told.waiting = ""
+        if line:
+            self._say(told, line, style)
+
+    def _flush(self, told: _Pass) -> None:
+        if told.waiting:
+            line, told.waiting = told.waiting, ""
+            self._say(told, line, _plain)
+
+    def _say(self, told: _Pass, what: str, style: Callable[[str], str]) -> None:
+        line = f"{one_line(told.run.workflow)} {one_line(told.run.id)}: {what}"
+        self._write(style(line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 1]}…"))
+
+
+def one_line(text: str, limit: int = MAX_TEXT) -> str:
+    """`text` on one line, what is not printable escaped, in at most `limit` characters."""
+    short = " ".join(text[: limit * 4].split())
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in short)
+    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
+
+
+def install(stream: TextIO, style: Style) -> None:
+    """Tell of the steps of this process on `stream` from now on.
+
+    Where the project has configured no logging for durable, Python would print failures a second time: not any more.
+    """
+    observers.install(StepLines(_writer(stream), style))
+    logger = logging.getLogger("durable.pass")
+    logger.addFilter(lambda _record: logger.hasHandlers())
+
+
+def _writer(stream: TextIO) -> Callable[[str], None]:
+    """What writes a line at once, past the stream's buffer; never raises for a reader that is gone."""
+    try:
+        number: int | None = stream.fileno()
+    except (OSError, AttributeError, ValueError):  # no file, in tests
+        number = None
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+
+    def write(line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if number is None:
+                stream.write(f"{line}\n")
+            else:
+                stream.flush()
+                os.write(number, f"{line}\n".encode(encoding, "backslashreplace"))
+
+    return write
+
+
+def _plain(line: str) -> str:
+    return line
+
+
+def _took(seconds: float) -> str:
+    if seconds < 0.001:
+        return "<1 ms"
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else span(seconds)
+
+
+def _at(moment: datetime) -> str:
+    """A moment on the clock of the project: "14:00", "14:00:05", on another day "6 Dec 14:00"."""
+    there, here = timezone.localtime(moment), timezone.localtime(moments.now())
+    clock = f"{there:%H:%M:%S}" if there.second else f"{there:%H:%M}"
+    if there.date() == here.date():
+        return clock
+    return f"{there.day} {there:%b} {clock}" if there.year == here.year else f"{there.day} {there:%b %Y} {clock}"
+
+
+def _retries(event: Event) -> bool:
+    return bool(event.details["will_retry"])
+
+
+def _failure(told: _Pass, event: Event) -> str:
+    """`charge failed after 12 ms, attempt 1: ConnectionError: 503; tries again at 14:00:05`."""
+    details: Mapping[str, Any] = event.details
+    what = one_line(spoken(details["location"]))
+    handler = "the rollback handler of " if event.name == "rollback_failed" else ""
+    seconds = told.seconds.pop(details["location"], None)
+    after = f" after {_took(seconds)}" if seconds is not None else ""
+    then = f"tries again at {_at(details['retry_at'])}" if details["will_retry"] else "is not tried again"
+    error = one_line(str(details["error"]))
+    return f"{handler}{what} failed{after}, attempt {details['attempt']}: {error}; {then}"
+
+
+def _bad_ending(event: Event) -> str | None:
+    """What an event of the run says of how its pass ends."""
+    details: Mapping[str, Any] = event.details
+    if event.name == "run_failed":
+        how = "stopped by a mistake in the code, nothing was undone" if details.get("is_mistake") else "failed"
+        return f"{how}: {one_line(str(details['error']))}"
+    if event.name == "run_mistaken":
+        error = one_line(str(details["error"]))
+        return f"a mistake in the code, tried again at {_at(details['retry_at'])}: {error}"
+    if event.name == "run_diverged":
+        error = one_line(str(details["error"]))
+        return f"the code does not fit its history, tried again at {_at(details['retry_at'])}: {error}"
+    return None
+
+
+def _ending(run: RunRecord, outcome: PassOutcome | None, error: BaseException | None) -> str:
+    """How a pass ended of which no event has told."""
+    if isinstance(error, LeaseLost):
+        return "taken over by another worker"
+    if error is not None or outcome is None:
+        return f"cut short, and tried again: {one_line(str(error))}"
+    if outcome.due_now:
+        return "handed over"
+    until = "" if outcome.wake_at is None else _at(outcome.wake_at)
+    if outcome.state == RunState.SLEEPING and run.workflow not in registry.registry:
+        return f"no workflow of this name is known here, tried again at {until}"
+    if outcome.state == RunState.ROLLING_BACK:
+        return f"its compensation goes on at {until}"
+    if outcome.state != RunState.SLEEPING:
+        return str(outcome.state)
+    if outcome.waiting_for is not None:
+        names = [one_line(each) for each in sorted(outcome.waiting_for)]
+        queue = "any message" if not names or ANY_QUEUE in names else f"a message in {either(names)}"
+        return f"waits for {queue}{f' until {until}' if until else ''}"
+    return f"sleeps until {until}" if until else "waits"

@@ -1,0 +1,170 @@
+"""`durable list`: runs by what they are, newest first, page by page along the list's own keys."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.utils import timezone
+
+from durable.cli.arguments import add_format, moment
+from durable.cli.exit_codes import Exit
+from durable.cli.output import Cell, Output
+from durable.cli.subcommand import Subcommand
+from durable.core.mistakes import has_stopped
+from durable.core.records import RunState
+from durable.inspection import (
+    InvalidCursorError,
+    RunFilter,
+    RunPage,
+    explain,
+    list_runs,
+    reading,
+    searched,
+    shown_error,
+)
+from durable.inspection.humanize import relative
+from durable.models import Run
+
+__all__ = ["LIST", "run_data"]
+
+SHOWN = 50  # runs of a table, unless it is said
+PAGE = 200  # runs that are read at once
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "search", nargs="?", default="", help="an id, the beginning of one, or a part of an error's text"
+    )
+    states = [state.value for state in RunState]
+    parser.add_argument(
+        "-s", "--state", action="append", choices=states, default=[], metavar="STATE", help="may be given again"
+    )
+    parser.add_argument("-w", "--workflow", default="", metavar="NAME", help="runs of this workflow")
+    parser.add_argument("-q", "--queue", default="", metavar="NAME", help="the workers' queue")
+    parser.add_argument("--waiting", default="", metavar="QUEUE", help="runs that wait for a message of this queue")
+    parser.add_argument(
+        "--id-prefix", default="", metavar="TEXT", help="ids that begin with this; the list is by id then"
+    )
+    parser.add_argument("--error", default="", metavar="TEXT", help="a part of the error's type or message")
+    for name, what in {"created": "started", "finished": "ended"}.items():
+        parser.add_argument(
+            f"--{name}-since",
+            type=moment,
+            metavar="MOMENT",
+            help=f'{what} since: "2 hours" (ago), or an ISO 8601 moment',
+        )
+        parser.add_argument(f"--{name}-until", type=moment, metavar="MOMENT", help=f"{what} before then")
+    parser.add_argument(
+        "-n", "--limit", type=int, metavar="N", help=f"how many (default: {SHOWN} in a table, else all)"
+    )
+    parser.add_argument("--cursor", help="go on where a list of the same filters has stopped")
+    add_format(parser)
+
+
+def _list(options: Namespace, output: Output) -> int:
+    limit = options.limit if options.limit is not None else (SHOWN if output.format == "table" else None)
+    if limit is not None and limit < 1:
+        raise CommandError(f"--limit must be at least 1, not {limit}", returncode=Exit.USAGE)
+    with reading():
+        wanted = searched(options.search, _filter(options))
+    try:
+        _print(output, wanted, options.cursor, limit)
+    except InvalidCursorError as error:
+        raise CommandError(f"--cursor: {error}", returncode=Exit.USAGE) from error
+    return Exit.OK
+
+
+def _print(output: Output, wanted: RunFilter, cursor: str | None, limit: int | None) -> None:
+    now = timezone.now()
+    if output.format == "table":
+        _table(output, _page(wanted, cursor, limit or SHOWN), now)
+        return
+    for run in islice(_all(wanted, cursor), limit):
+        if output.format == "ids":
+            output.id(run.id)
+        else:
+            output.json(run_data(run, now))
+
+
+def _filter(options: Namespace) -> RunFilter:
+    return RunFilter(
+        states=frozenset(options.state),
+        workflow=options.workflow,
+        queue=options.queue,
+        created_from=options.created_since,
+        created_until=options.created_until,
+        finished_from=options.finished_since,
+        finished_until=options.finished_until,
+        id_prefix=options.id_prefix,
+        error_text=options.error,
+        waiting_queue=options.waiting,
+    )
+
+
+def _all(wanted: RunFilter, cursor: str | None) -> Iterator[Run]:
+    while True:
+        page = _page(wanted, cursor, PAGE)
+        yield from page.runs
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+def _page(wanted: RunFilter, cursor: str | None, limit: int) -> RunPage:
+    with reading():
+        return list_runs(wanted, cursor=cursor, limit=limit)
+
+
+def _table(output: Output, page: RunPage, now: datetime) -> None:
+    output.table(
+        ["ID", "WORKFLOW", "STATE", "STARTED", "WHAT"],
+        (
+            (
+                run.id,
+                run.workflow,
+                Cell(run.state, run.state),
+                relative(run.created_at, now),
+                explain(run, now).headline,
+            )
+            for run in page.runs
+        ),
+    )
+    if page.is_window:
+        output.say(f"Not all runs were looked through. Go on: --cursor {page.next_cursor}")
+    elif page.next_cursor is not None:
+        output.say(f"There are more: --cursor {page.next_cursor}, or --limit")
+    elif not page.runs:
+        output.say("No run is like that.")
+
+
+def run_data(run: Run, now: datetime) -> dict[str, Any]:
+    """A run without its payloads, as data."""
+    explanation = explain(run, now)
+    return {
+        "id": run.id,
+        "workflow": run.workflow,
+        "queue": run.queue,
+        "state": run.state,
+        "is_mistake": has_stopped(run.state, run.diverged_at, run.summary),
+        "created_at": _text(run.created_at),
+        "started_at": _text(run.started_at),
+        "finished_at": _text(run.finished_at),
+        "wake_at": _text(run.wake_at),
+        "parent": run.parent_id,
+        "replay_of": run.replay_of_id,
+        "error": shown_error(run.workflow, run.error) or None,
+        "what": explanation.headline,
+        "needs_attention": explanation.needs_attention,
+    }
+
+
+def _text(then: datetime | None) -> str | None:
+    return None if then is None else then.isoformat()
+
+
+LIST = Subcommand(name="list", help="List runs, the newest first.", configure=_configure, run=_list)

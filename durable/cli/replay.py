@@ -1,0 +1,117 @@
+"""`durable replay`: run again from a place in a run's history, planned first."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from typing import Final
+
+from django.core.management.base import CommandError
+
+from durable import operations
+from durable.cli.actor import actor
+from durable.cli.arguments import add_acting, add_confirming, add_format, confirmed, is_at_terminal
+from durable.cli.exit_codes import Exit
+from durable.cli.output import Output
+from durable.cli.subcommand import Subcommand
+from durable.inspection import reading
+from durable.operations.audit import acting_as
+from durable.operations.audited import REFUSALS
+from durable.operations.replay_plan import ReplayPlan
+
+__all__ = ["REPLAY"]
+
+SHOWN: Final = 20  # locations of each kind
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("location", metavar="LOCATION", help="where in the history, as durable show names it")
+    parser.add_argument("--in-place", action="store_true", help="in the same run; else a new one goes on from there")
+    parser.add_argument("--plan", metavar="HASH", help="only as a plan of --dry-run with this hash says")
+    parser.add_argument("--id", dest="new_id", help="the new run's id")
+    add_acting(parser)
+    add_confirming(parser)
+    add_format(parser)
+
+
+def _replay(options: Namespace, output: Output) -> int:
+    if options.in_place and options.new_id:
+        raise CommandError("--in-place makes no new run: leave out --id", returncode=Exit.USAGE)
+    try:
+        with reading():
+            plan = operations.plan_replay(options.id, options.location)
+        if options.dry_run:
+            _print_plan(output, plan, in_place=options.in_place)
+            return Exit.REFUSED if plan.refusals_of(in_place=options.in_place) else Exit.OK
+        if not (options.yes or options.plan):
+            _ask(output, plan, in_place=options.in_place)
+        with acting_as(actor(options.user), reason=options.reason):
+            run_id = operations.replay(
+                options.id,
+                options.location,
+                in_place=options.in_place,
+                plan_hash=options.plan or plan.hash,
+                as_id=options.new_id,
+            ).id
+    except REFUSALS as error:
+        output.complain(error)
+        return Exit.REFUSED
+    if output.format == "json":
+        output.json({"id": options.id, "outcome": "done", "run": run_id, "boundary": plan.boundary})
+    else:
+        output.id(run_id)
+    return Exit.OK
+
+
+def _ask(output: Output, plan: ReplayPlan, *, in_place: bool) -> None:
+    """Show the plan to the person at the terminal. Raises CommandError without one, or if the answer is no."""
+    if not is_at_terminal():
+        raise CommandError(
+            "a replay runs steps again: look at it with --dry-run, then say --yes, or --plan with the hash it shows",
+            returncode=Exit.USAGE,
+        )
+    for line in _lines(plan, in_place=in_place):
+        output.say(line)
+    if not confirmed(output, "Replay it?"):
+        raise CommandError("nothing was done", returncode=Exit.REFUSED)
+
+
+def _print_plan(output: Output, plan: ReplayPlan, *, in_place: bool) -> None:
+    if output.format == "json":
+        output.json(asdict(plan))
+        return
+    if output.format == "ids":
+        for location in plan.reruns:
+            output.line(location)
+        return
+    for line in _lines(plan, in_place=in_place):
+        output.line(line)
+
+
+def _lines(plan: ReplayPlan, *, in_place: bool) -> list[str]:
+    where = "in place" if in_place else "as a new run"
+    lines = [f'run {plan.run_id} goes on from "{plan.boundary}", {where}', *plan.why, *plan.notes]
+    kinds = {
+        "steps that run again": plan.reruns,
+        "sends that are made again": plan.resends,
+        "kept": plan.kept,
+        "branches beside it that stay": plan.siblings,
+        "messages that return to the queue": [f"{each.queue} ({each.id})" for each in plan.messages],
+        "rollback handlers that are not run": plan.not_compensated,
+        "in the way": plan.refusals_of(in_place=in_place),
+    }
+    for name, entries in kinds.items():
+        if entries:
+            lines.append(f"{name}: {len(entries)}")
+            lines += [f"  {each}" for each in entries[:SHOWN]]
+            lines += ["  ..."] if len(entries) > SHOWN else []
+    return [*lines, f"plan {plan.hash}"]
+
+
+REPLAY = Subcommand(
+    name="replay",
+    help="Run again from a place in a run's history; prints the id of the run that does.",
+    configure=_configure,
+    run=_replay,
+)

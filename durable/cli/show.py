@@ -1,0 +1,237 @@
+"""`durable show`, `why` and `export`: one run, or what is recorded of it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.utils import timezone
+
+from durable.cli.arguments import add_format, add_ids, duration, given_ids
+from durable.cli.exit_codes import Exit
+from durable.cli.follow import follow
+from durable.cli.list_runs import run_data
+from durable.cli.output import Cell, Output
+from durable.cli.subcommand import Subcommand, found_run
+from durable.cli.wording import command
+from durable.conf import conf
+from durable.inspection import (
+    Explanation,
+    Node,
+    TreePage,
+    awaited_queues,
+    explain_fully,
+    history_tree,
+    payload,
+    pretty,
+    reading,
+    shown_error,
+    shown_traceback,
+    written,
+)
+from durable.inspection.humanize import span, until
+from durable.models import Run
+
+__all__ = ["EXPORT", "SHOW", "WHY"]
+
+# -- show
+
+
+def _configure_show(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("-p", "--payloads", action="store_true", help="with input, output and traceback")
+    parser.add_argument("--failed", action="store_true", help="of the history only what failed, was retried or is open")
+    parser.add_argument(
+        "--start", type=int, metavar="N", help="show the history from this position on (default: its end)"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="then tell what happens, until the run has ended")
+    parser.add_argument(
+        "--interval",
+        type=duration,
+        metavar="DURATION",
+        default="1 s",
+        help="seconds between two looks of --follow (default: 1)",
+    )
+    add_format(parser, "table", "json")
+
+
+def _show(options: Namespace, output: Output) -> int:
+    with reading():
+        run, now = found_run(options.id), timezone.now()
+        page = history_tree(run.id, start=options.start, only_failed=options.failed, at_end=True)
+        if output.format == "json":
+            output.json(_shown_data(run, page, now, with_payloads=options.payloads))
+        else:
+            _print_run(output, run, now)
+            if options.payloads:
+                _print_payloads(output, run)
+            _print_history(output, run, page)
+    if options.follow:
+        return follow(run, output, options.interval.total_seconds())
+    return Exit.OK
+
+
+def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool) -> dict[str, Any]:
+    data = {**run_data(run, now), "why": explain_fully(run, now).text}
+    if with_payloads:
+        data["input"] = payload(run.workflow, "input", run.input)
+        data["output"] = payload(run.workflow, "output", run.output)
+        data["traceback"] = shown_traceback(run.workflow, run.error)
+    data["history"] = [
+        {
+            "location": node.location,
+            "kind": node.kind,
+            "status": node.status,
+            "attempts": node.entry.metadata.attempts if node.entry is not None else None,
+            "note": node.note,
+        }
+        for node in page.nodes
+    ]
+    data["history_start"], data["history_total"] = page.start, page.total
+    return data
+
+
+def _print_run(output: Output, run: Run, now: datetime) -> None:
+    explanation = explain_fully(run, now)
+    output.facts(
+        {
+            "run": run.id,
+            "workflow": run.workflow,
+            "state": run.state,
+            "what": explanation.headline,
+            "more": explanation.detail,
+            "queue": run.queue,
+            "started": until(run.created_at, now),
+            "ended": run.finished_at and until(run.finished_at, now),
+            "took": run.finished_at and span((run.finished_at - run.created_at).total_seconds()),
+            "parent": run.parent_id,
+            "replay of": run.replay_of_id,
+        }
+    )
+
+
+def _print_payloads(output: Output, run: Run) -> None:
+    for field, text in (("input", run.input), ("output", run.output)):
+        if text is not None:
+            output.line()
+            output.line(f"{field}:")
+            output.text(pretty(payload(run.workflow, field, text)))
+    if traceback := shown_traceback(run.workflow, run.error):
+        output.line()
+        output.text(traceback.rstrip())
+
+
+def _print_history(output: Output, run: Run, page: TreePage) -> None:
+    if not page.nodes:
+        return
+    output.line()
+    rows = (_row(run.workflow, node) for node in page.nodes)
+    output.table(["LOCATION", "KIND", "STATUS", "ATTEMPTS", "NOTE"], rows)
+    end = page.start + len(page.nodes)
+    if end < page.total or page.start:
+        others = []
+        if page.previous_start is not None:
+            others.append(f"what is before: {command('show', run.id)} --start {page.previous_start}")
+        if page.next_start is not None:
+            others.append(f"what follows: {command('show', run.id)} --start {page.next_start}")
+        output.say(f"Positions {page.start} to {end - 1} of {page.total}; {'; '.join(others)}")
+    if page.is_cut:
+        output.say("The history is longer than what is shown: durable export has more.")
+
+
+def _row(workflow: str, node: Node) -> tuple[object, ...]:
+    attempts = node.entry.metadata.attempts if node.entry is not None and node.kind == "step" else ""
+    return (node.location, node.kind, Cell(node.status, node.status), attempts, _note(workflow, node))
+
+
+def _note(workflow: str, node: Node) -> str:
+    about = node.entry.metadata if node.entry is not None else None
+    errors = (about.error, about.rollback_error) if about is not None else ()
+    told = [shown_error(workflow, error)[:200] for error in errors]
+    return "; ".join(filter(None, ["won" if node.is_winner else "", node.note, *told]))
+
+
+SHOW = Subcommand(name="show", help="Show a run and its history.", configure=_configure_show, run=_show)
+
+# -- why
+
+
+def _configure_why(parser: ArgumentParser) -> None:
+    add_ids(parser)
+    add_format(parser, "table", "json")
+
+
+def _why(options: Namespace, output: Output) -> int:
+    status: int = Exit.OK
+    for run_id in given_ids(options.ids):
+        with reading():
+            run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first()
+            explanation = None if run is None else explain_fully(run, timezone.now())
+        if run is None or explanation is None:
+            output.complain(f'there is no run "{run_id}"')
+            status = Exit.REFUSED
+            continue
+        if output.format == "json":
+            output.json(_why_data(run, explanation))
+        else:
+            output.line(f"{run.id} ({run.workflow}): {run.state}")
+            output.line(f"  {explanation.text}")
+            for line in _remedies(run, explanation):
+                output.line(f"  $ {line}")
+    return status
+
+
+def _why_data(run: Run, explanation: Explanation) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "workflow": run.workflow,
+        "state": run.state,
+        "headline": explanation.headline,
+        "detail": explanation.detail,
+        "needs_attention": explanation.needs_attention,
+        "location": explanation.location,
+        "remedies": _remedies(run, explanation),
+    }
+
+
+def _remedies(run: Run, explanation: Explanation) -> list[str]:
+    """Commands to copy. A message's body is read from standard input: nothing is sent that nobody has written."""
+    more = {"send": [*(awaited_queues(run) or ["QUEUE"])[:1], "-"], "replay": [explanation.location or "LOCATION"]}
+    return [command(verb, run.id, *more.get(verb, [])) for verb in explanation.remedies]
+
+
+WHY = Subcommand(
+    name="why", help="Say in words why runs stand still, and what to do.", configure=_configure_why, run=_why
+)
+
+# -- export
+
+
+def _configure_export(parser: ArgumentParser) -> None:
+    add_ids(parser)
+    parser.add_argument("--no-payloads", action="store_true", help="leave out inputs, outputs, messages and tracebacks")
+
+
+def _export(options: Namespace, output: Output) -> int:
+    status: int = Exit.OK
+    for run_id in given_ids(options.ids):
+        try:
+            run = found_run(run_id)
+        except CommandError as error:
+            output.complain(error)
+            status = Exit.REFUSED
+            continue
+        end = output.pieces(written(run, with_payloads=not options.no_payloads))
+        if not end.endswith("true}"):
+            output.say(f"The history of {run_id} is longer than what is exported of it.")
+    return status
+
+
+EXPORT = Subcommand(
+    name="export",
+    help="Write all that is recorded of runs, as a JSON document on a line of each.",
+    configure=_configure_export,
+    run=_export,
+)

@@ -1,0 +1,61 @@
+"""What this release of durable can read of a history, and what it says of the rest.
+
+A release that records something which earlier ones would misread gives it a kind or a status of its own, or marks the
+entry's data with the `format` that it takes to read it. Here are the numbers and names of this release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from durable.core.errors import HistoryDivergedError
+from durable.core.location import spoken
+from durable.core.records import Entry, Kind, Status
+
+__all__ = ["FORMAT", "cannot_read", "is_readable", "unreadable"]
+
+#: The newest format of an entry's data that this release reads; an entry without one has the first.
+FORMAT: Final = 1
+
+_KINDS: Final = frozenset(Kind)
+_STATUSES: Final = frozenset(Status)
+_ADVICE: Final = (
+    "let workers of the release or of the code that recorded it pass the run, or deploy that again, and recover it"
+)
+
+
+def is_readable(entry: Entry) -> bool:
+    """Whether this release knows what the entry means."""
+    return (
+        entry.kind in _KINDS
+        and entry.status in _STATUSES
+        and (not entry.data or entry.data.get("format", FORMAT) in range(1, FORMAT + 1))
+    )
+
+
+def cannot_read(entries: Sequence[Entry]) -> HistoryDivergedError:
+    """The error for entries that are not readable."""
+    first = entries[0]
+    found = (
+        f"format {first.data['format']!r}"
+        if "format" in first.data
+        else f"kind {first.kind!r}, status {first.status!r}"
+    )
+    return _error(
+        f'"{spoken(first.location)}" was recorded as {found}, which this release of durable does not know (it knows '
+        f"format {FORMAT}, the kinds {', '.join(Kind)}): a newer release has passed this run",
+        [each.location for each in entries],
+    )
+
+
+def unreadable(location: str, what: str, error: Exception) -> HistoryDivergedError:
+    """The error for a value recorded at `location`, "" for the run's own, that the codec cannot give back."""
+    where = f'{what} at "{spoken(location)}"' if location else what
+    return _error(f"{where} cannot be read by this code: {error}", [location])
+
+
+def _error(problem: str, locations: Sequence[str]) -> HistoryDivergedError:
+    error = HistoryDivergedError(f"{problem}; nothing was changed: {_ADVICE}")
+    error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
+    return error

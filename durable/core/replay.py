@@ -1,0 +1,186 @@
+"""Replaying a run from a place in its history: what goes, what stays, and what is written.
+
+Pure functions of a run's row, its entries and its messages. The rule: all that was begun after the boundary in the order
+of the program goes; the other branches of a join around it, which do not depend on it, stay. The boundary is the place
+that was asked for, unless that stands in a loop or a race, which start again whole, or something before it was
+compensated, and has to be done again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from durable.core.errors import EntryNotFoundError
+from durable.core.location import escape, is_within, parent
+from durable.core.records import Entry, Kind, Message, MessageState, RunChange, RunPatch, RunRecord, RunState
+from durable.core.recovery import rewind_compensated
+from durable.core.rewind import FORKS, Rewind, first_try
+from durable.core.rollback import is_compensable
+
+__all__ = ["Replay"]
+
+_ITERATION = re.compile(r"~(\d+)")
+
+
+class Replay:
+    """A run gone back to `target`. Raises EntryNotFoundError if its history has no such place.
+
+    `boundary` is where the run goes on, `moved` says for each place that moved it there what moved it: "loop", "race" or
+    "compensated". `history` is what stays and what goes; `returned` are the messages that are pending again.
+    """
+
+    def __init__(self, run: RunRecord, entries: Sequence[Entry], messages: Sequence[Message], target: str) -> None:
+        self.run = run
+        self.target = target
+        self.moved: list[tuple[str, str]] = []
+        self.history = Rewind(sorted(entries, key=lambda entry: entry.ordinal))
+        self._messages = messages
+        place, ordinal = self._find(target)
+        self.boundary = self._rewind(place, ordinal)
+        if compensated := rewind_compensated(self.history):
+            self.moved += [(location, "compensated") for location in compensated]
+            self.boundary = min([self.boundary, *self._tops()], key=lambda each: self._began(each, ordinal))
+        self.returned = self.history.returned(messages)
+        self._retracted = self.history.sent_again(run.id, messages)
+        self._refresh_handlers()
+
+    # -- where it begins
+
+    def _find(self, target: str) -> tuple[str, int]:
+        """The place, and the ordinal of what began there first. A branch, a block or an iteration is a place too."""
+        if not isinstance(target, str):
+            raise TypeError(f"a location is text, as handle.history() shows it, not {target!r}")
+        entry = self.history.get(target)
+        if entry is not None:
+            return target, entry.ordinal
+        within = next((each for each in self.history if is_within(each.location, target)), None)
+        if within is not None:
+            return target, within.ordinal
+        around = self.history.get(parent(target))
+        segment = target.rpartition("/")[2]
+        if around is not None and _has_place(around, segment):
+            return target, around.ordinal
+        locations = [each.location for each in self.history]
+        nearest = difflib.get_close_matches(target, locations[:2_000], n=3)
+        raise EntryNotFoundError(self.run.id, target, nearest)
+
+    def _rewind(self, location: str, ordinal: int) -> str:
+        """Go back to the place, or to the loop or race that starts again whole; where that is."""
+        around = self.history.around(location)
+        if around is None:
+            self.history.rewind_to(location, ordinal)
+            return location
+        self.moved.append((around.location, str(around.kind)))
+        self.history.rewind_to(around.location, around.ordinal)
+        return around.location
+
+    def _began(self, location: str, ordinal: int) -> int:
+        entry = self.history.deleted.get(location)
+        return ordinal if entry is None else entry.ordinal
+
+    # -- what follows from it
+
+    def _tops(self) -> Iterator[str]:
+        """What goes and does not stand in anything that goes."""
+        return (each for each in self.history.deleted if not self.history.is_gone(parent(each)))
+
+    def _refresh_handlers(self) -> None:
+        """Rollback handlers that stay, and have failed, get all their attempts again."""
+        for entry in self.history:
+            if is_compensable(entry) and (entry.rollback_error or entry.data["rollback"].get("attempts")):
+                policy = first_try(entry.data["rollback"])
+                self.history.put(entry, data={**entry.data, "rollback": policy}, rollback_error=None)
+
+    def pending_again(self) -> list[Message]:
+        """The messages that return to the queue; those that the run will send to itself again do not."""
+        return [each for each in self.returned if each.id not in self._retracted]
+
+    def siblings(self) -> Iterator[tuple[str, str]]:
+        """The other branches of the joins around the boundary, and the status of each."""
+        segments = self.boundary.split("/")
+        for depth in range(1, len(segments)):
+            around = self.history.get("/".join(segments[:depth]))
+            if around is None or around.kind not in FORKS:
+                continue
+            for name, status in around.data["branches"].items():
+                if escape(name) != segments[depth]:
+                    yield f"{around.location}/{escape(name)}", status["status"]
+
+    # -- what it writes
+
+    def in_place(self, now: datetime) -> RunChange:
+        """The change of the run itself, which goes on at `now`."""
+        run = self.run
+        patch: RunPatch = {
+            "state": RunState.PENDING,
+            "wake_at": now,
+            "waiting_for": "",
+            "signal": run.signal + 1,
+            "finished_at": None,
+            "output": None,
+            "error": None,
+            "origins": [],
+            "outcome": "",
+            "request": "",
+            "request_reason": "",
+            "crashes": 0,
+            "diverged_at": None,
+            "lease_expires_at": None,
+            "worker": "",
+            "generations": self._generations(),
+            "summary": self.summary,
+        }
+        change = self.history.change(run, patch, lambda: self._messages)
+        change.raise_fence = True
+        return change
+
+    @property
+    def summary(self) -> str:
+        """What the run is about to do, in a line."""
+        return f"replayed from {self.boundary}"
+
+    def _generations(self) -> dict[str, int]:
+        """What runs again gets new idempotency keys, the iterations that were pruned included."""
+        generations = dict(self.run.generations)
+        kinds = (Kind.STEP, Kind.LOOP, *FORKS)
+        tops = [each for each in self._tops() if self.history.deleted[each].kind in kinds]
+        for location in tops if self.history.kept else [""]:
+            generations[location] = generations.get(location, 0) + 1
+        return generations
+
+    def history_of(self, run_id: str, new_id: Callable[[], str]) -> tuple[list[Entry], list[Message]]:
+        """What stays, as the history and the inbox of a new run.
+
+        Messages get ids of their own, and where the history names a message or the run itself, it names the new one.
+        """
+        staying = [each for each in self._messages if each.id not in self._retracted]
+        ids = {each.id: new_id() for each in staying}
+        returned = {each.id for each in self.returned}
+        inbox = []
+        for each in staying:
+            copy = replace(each, id=ids[each.id], run_id=run_id)
+            if each.id in returned:
+                copy = replace(copy, state=str(MessageState.PENDING), received_by="", response=None)
+            inbox.append(copy)
+        return [self._moved(entry, run_id, ids) for entry in self.history], inbox
+
+    def _moved(self, entry: Entry, run_id: str, ids: dict[str, str]) -> Entry:
+        data: dict[str, Any] = dict(entry.data)
+        if "received" in data:
+            data["received"] = [{**each, "id": ids.get(each["id"], each["id"])} for each in data["received"]]
+        if entry.kind == Kind.SEND and data["to"] == self.run.id:
+            data |= {"to": run_id, "message_id": ids.get(data["message_id"], data["message_id"])}
+        return replace(entry, data=data)
+
+
+def _has_place(around: Entry, segment: str) -> bool:
+    """Whether a branch or an iteration of `around`, of which nothing is recorded, is called `segment`."""
+    if around.kind in FORKS:
+        return any(escape(name) == segment for name in around.data["branches"])
+    number = _ITERATION.fullmatch(segment)
+    return around.kind == Kind.LOOP and number is not None and int(number[1]) <= around.data["iteration"]

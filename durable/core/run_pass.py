@@ -1,0 +1,360 @@
+"""A pass: what happens between the claim of a run and the commit that parks or ends it.
+
+`run_pass` is an operation like any other, and its effects are performed by the same drivers. Each way out of the
+workflow's code ends in exactly one commit, which patches the run's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from durable.core.compatibility import cannot_read
+from durable.core.effects import Operation, Save
+from durable.core.errors import (
+    CONTRACT_ERRORS,
+    ErrorInfo,
+    Evicted,
+    HistoryDivergedError,
+    LeaseLost,
+    OpenTransactionError,
+    Park,
+    PassAborted,
+    RunCrashedError,
+)
+from durable.core.journal import Event, Journal
+from durable.core.location import unescape, waiting_text
+from durable.core.mistakes import TRYING_AGAIN, described, is_mistake, stopped
+from durable.core.records import Request, RunPatch, RunState
+from durable.core.results import failure_of
+from durable.core.rollback import RollbackFailed, has_compensation, roll_back
+from durable.core.scope import Scope
+
+__all__ = ["HANDLER_FAILED", "PassOutcome", "PassPolicy", "run_pass"]
+
+#: How the summary of a run begins that a rollback handler has stopped.
+HANDLER_FAILED: Final = "the rollback handler of "
+_MAX_DOING = 300  # characters of what branches are at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassPolicy:
+    """The limits of a pass. `divergence_grace` is in seconds: so long, code is waited for that fits and has no mistake."""
+
+    max_crashes: int = 5
+    divergence_grace: float = 0.0
+    divergence_retry: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOutcome:
+    """How a pass ended. `due_now`: the run can go on at once. `ring`: queues of workers that have work now."""
+
+    state: str
+    output: Any = None
+    error: ErrorInfo | None = None
+    wake_at: datetime | None = None
+    waiting_for: frozenset[str] | None = None
+    due_now: bool = False
+    ring: frozenset[str] = field(default_factory=frozenset)
+
+
+def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: PassPolicy) -> Operation:
+    """Pass the run once: go on with its rollback, or call `workflow(context)`. Returns a PassOutcome.
+
+    `workflow` is None where this process does not know it: then the run waits for one that does.
+    """
+    is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # for that, the history need not be read
+    if journal.unreadable and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
+        return (yield from _diverged(journal, cannot_read(journal.unreadable), policy))
+    if journal.run.state == RunState.ROLLING_BACK:
+        if journal.run.crashes >= policy.max_crashes:
+            crash = ErrorInfo.of(RunCrashedError(journal.run.crashes))
+            return (yield from _stop_compensating(journal, crash, "compensation stopped"))
+        return (yield from _compensate(journal))
+    if journal.request != Request.NONE:
+        return (yield from _honour(journal, journal.request))
+    if journal.run.crashes >= policy.max_crashes:
+        return (yield from _fail(journal, RunCrashedError(journal.run.crashes), may_compensate=False))
+    if workflow is None:
+        return (yield from _wait_for_code(journal))
+    scope = Scope(journal, journal.root)
+    try:
+        value = yield from scope.run(workflow)
+        output = journal.environment.encode(value, "the output of the workflow")
+        if journal.environment.is_in_transaction():
+            raise OpenTransactionError("the end of the workflow")
+    except Park as park:
+        if journal.request != Request.NONE:
+            return (yield from _honour(journal, journal.request))
+        return (yield from _park(journal, park))
+    except Evicted as eviction:
+        if eviction.request != Request.NONE:
+            return (yield from _honour(journal, eviction.request))
+        return (yield from _hand_over(journal))
+    except (LeaseLost, PassAborted):
+        raise
+    except HistoryDivergedError as error:
+        return (yield from _diverged(journal, error, policy))
+    except CONTRACT_ERRORS as error:
+        return (yield from _fail(journal, error, may_compensate=False))
+    except RollbackFailed as failed:
+        return (yield from _stop_at_handler(journal, failed))
+    except Exception as error:
+        if journal.request != Request.NONE:  # before the code came to its end, however it did
+            return (yield from _honour(journal, journal.request))
+        if is_mistake(error, journal.environment.mistakes):
+            return (yield from _mistaken(journal, error, policy))
+        return (yield from _fail(journal, error, may_compensate=True))
+    if journal.request != Request.NONE:
+        return (yield from _honour(journal, journal.request))
+    if journal.environment.is_asked():
+        return (yield from _hand_over(journal))
+    try:
+        return (yield from _complete(journal, output))
+    except OpenTransactionError as error:
+        return (yield from _fail(journal, error, may_compensate=False))
+
+
+# -- the ways out
+
+
+def _released(state: str, **columns: Any) -> RunPatch:
+    patch: RunPatch = {"state": state, "worker": "", "lease_expires_at": None, "waiting_for": "", "summary": ""}
+    patch.update(columns)  # type: ignore[typeddict-item]  # keyword arguments are columns
+    return patch
+
+
+def _complete(journal: Journal, output: str) -> Operation:
+    now = journal.environment.now()
+    yield Save(
+        _released(
+            RunState.COMPLETED,
+            output=output,
+            error=None,
+            origins=[],
+            wake_at=None,
+            finished_at=now,
+            request="",
+            diverged_at=None,
+        )
+    )
+    value = journal.environment.decode(output)
+    _tell(journal, RunState.COMPLETED, "run_completed", output=value)
+    return PassOutcome(state=RunState.COMPLETED, output=value)
+
+
+def _park(journal: Journal, park: Park, state: str = RunState.SLEEPING, summary: str = "") -> Operation:
+    yield Save(
+        _released(
+            state,
+            wake_at=park.deadline,
+            waiting_for=waiting_text(park.names),
+            summary=summary or _waits_for(park),
+            diverged_at=None,
+        ),
+        park_signal=journal.run.signal,
+    )
+    _tell(journal, state)
+    return PassOutcome(state=state, wake_at=park.deadline, waiting_for=park.names)
+
+
+def _hand_over(journal: Journal) -> Operation:
+    """The pass was evicted: the run is due again, for another worker."""
+    now = journal.environment.now()
+    is_asked = journal.environment.is_asked()
+    summary = "to be stopped as an operator has asked" if is_asked else "handed over by a worker that stops"
+    # the code fitted as far as it came: what another makes of it has a grace period of its own
+    yield Save(_released(RunState.PENDING, wake_at=now, summary=summary, diverged_at=None))
+    _tell(journal, RunState.PENDING)
+    return PassOutcome(state=RunState.PENDING, wake_at=now, due_now=True)
+
+
+def _honour(journal: Journal, request: str) -> Operation:
+    """Do what an operator asked for while the run was being passed."""
+    now = journal.environment.now()
+    if request == Request.PAUSE:
+        yield Save(_released(RunState.PAUSED, wake_at=None, request="", summary="paused"))
+        _tell(journal, RunState.PAUSED)
+        return PassOutcome(state=RunState.PAUSED)
+    if request == Request.CANCEL_ROLLBACK and has_compensation(journal):
+        yield Save(
+            {"state": RunState.ROLLING_BACK, "outcome": RunState.CANCELLED, "request": "", "summary": "compensating"}
+        )
+        journal.request = Request.NONE
+        journal.run.outcome = RunState.CANCELLED
+        return (yield from _compensate(journal))
+    yield Save(_released(RunState.CANCELLED, wake_at=None, request="", finished_at=now, diverged_at=None))
+    _tell(journal, RunState.CANCELLED)
+    return PassOutcome(state=RunState.CANCELLED)
+
+
+def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy) -> Operation:
+    """The code does not fit the history: wait for other code, then stop."""
+    info = ErrorInfo.of(error)
+    waits = f"the code of this worker does not fit the history, trying again until the grace period ends: {error}"
+    outcome = yield from _wait_for_other_code(journal, Event("run_diverged", {"error": info}), waits, policy)
+    if outcome is not None:
+        return outcome
+    if journal.run.state == RunState.ROLLING_BACK:
+        return (yield from _stop_compensating(journal, info, "compensation stopped"))
+    return (yield from _fail(journal, error, may_compensate=False))
+
+
+def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operation:
+    """The code has a mistake: wait for other code, then stop, with nothing undone and no failure to be reset."""
+    info, what = ErrorInfo.of(error), described(error)
+    event = Event("run_mistaken", {"error": info})
+    outcome = yield from _wait_for_other_code(journal, event, f"{TRYING_AGAIN}: {what}", policy)
+    if outcome is not None:
+        return outcome
+    now = journal.environment.now()
+    patch = _released(RunState.FAILED, error=info, origins=[], wake_at=None, finished_at=now, request="")
+    yield Save(patch | {"diverged_at": journal.run.diverged_at or now, "summary": stopped(what)})
+    _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)
+    return PassOutcome(state=RunState.FAILED, error=info)
+
+
+def _wait_for_other_code(journal: Journal, event: Event, summary: str, policy: PassPolicy) -> Operation:
+    """In a rolling deploy another worker's code may still be right: try again for a while, or None once that is over.
+
+    What the wrong code noted and did not commit is forgotten, as in a crash: the history must fit the right code.
+    """
+    journal.discard()
+    now = journal.environment.now()
+    since = journal.run.diverged_at or now
+    waited = (now - since).total_seconds()
+    if waited >= policy.divergence_grace:
+        return None
+    delay = min(max(policy.divergence_retry, waited / 4), policy.divergence_grace - waited + 1)
+    wake_at = now + timedelta(seconds=delay)
+    state = RunState.ROLLING_BACK if journal.run.state == RunState.ROLLING_BACK else RunState.SLEEPING
+    patch = _released(state, wake_at=wake_at, summary=summary, diverged_at=since)
+    yield Save(patch, park_signal=journal.run.signal)
+    journal.environment.emit(Event(event.name, {**event.details, "retry_at": wake_at}))
+    _tell(journal, state)
+    return PassOutcome(state=state, wake_at=wake_at)
+
+
+def _wait_for_code(journal: Journal) -> Operation:
+    """This process has no such workflow: the run is kept, and tried again after the next deploy."""
+    now = journal.environment.now()
+    since = journal.run.diverged_at or now
+    wake_at = now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4))
+    summary = f'waiting for a worker that knows the workflow "{journal.run.workflow}"'
+    patch = _released(RunState.SLEEPING, wake_at=wake_at, summary=summary, diverged_at=since)
+    yield Save(patch, park_signal=journal.run.signal)
+    _tell(journal, RunState.SLEEPING)
+    return PassOutcome(state=RunState.SLEEPING, wake_at=wake_at)
+
+
+def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operation:
+    info = ErrorInfo.of(error)
+    origins = sorted(_origins(error))
+    if may_compensate and has_compensation(journal):
+        yield Save(
+            {
+                "state": RunState.ROLLING_BACK,
+                "outcome": RunState.FAILED,
+                "error": info,
+                "origins": origins,
+                "summary": "compensating",
+            }
+        )
+        journal.run.outcome = RunState.FAILED
+        journal.run.error = info
+        return (yield from _compensate(journal))
+    now = journal.environment.now()
+    yield Save(
+        _released(
+            RunState.FAILED, error=info, origins=origins, wake_at=None, finished_at=now, request="", diverged_at=None
+        )
+    )
+    _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=False)
+    return PassOutcome(state=RunState.FAILED, error=info)
+
+
+def _compensate(journal: Journal) -> Operation:
+    """Run the handlers that are left, then end the run as it was to end."""
+    run = journal.run
+    try:
+        yield from roll_back(journal)
+    except Park as park:
+        return (
+            yield from _park(
+                journal, park, RunState.ROLLING_BACK, "compensating: a rollback handler waits for its next try"
+            )
+        )
+    except Evicted as eviction:
+        if eviction.request == Request.PAUSE:
+            return (yield from _honour(journal, eviction.request))
+        now = journal.environment.now()
+        yield Save(_released(RunState.ROLLING_BACK, wake_at=now))
+        return PassOutcome(state=RunState.ROLLING_BACK, wake_at=now, due_now=True)
+    except RollbackFailed as failed:
+        return (yield from _stop_at_handler(journal, failed))
+    now = journal.environment.now()
+    ended = run.outcome or RunState.FAILED
+    error = run.error if ended == RunState.FAILED else None
+    yield Save(_released(ended, error=error, wake_at=None, finished_at=now, outcome="", request="", diverged_at=None))
+    if ended == RunState.FAILED:
+        _tell(journal, ended, "run_failed", error=error, is_mistake=False)
+    else:
+        _tell(journal, ended)
+    return PassOutcome(state=ended, error=error)
+
+
+def _stop_at_handler(journal: Journal, failed: RollbackFailed) -> Operation:
+    return (yield from _stop_compensating(journal, failed.error, f'{HANDLER_FAILED}"{failed.location}" failed'))
+
+
+def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Operation:
+    """Compensation cannot go on: the run stops, with its outcome kept, so that recover can take it up again."""
+    now = journal.environment.now()
+    info = journal.run.error or error
+    summary = f"{problem}: {error}; recover() goes on with it"
+    patch = _released(RunState.FAILED, error=info, wake_at=None, finished_at=now, summary=summary, request="")
+    yield Save(patch | {"diverged_at": None})
+    _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=False)
+    return PassOutcome(state=RunState.FAILED, error=info)
+
+
+# -- details
+
+
+def _tell(journal: Journal, state: str, name: str | None = None, **details: Any) -> None:
+    journal.environment.emit(Event("run_changed", {"state": str(state)}))
+    if name is not None:
+        journal.environment.emit(Event(name, details))
+
+
+def _origins(error: BaseException) -> set[str]:
+    """The entries whose failure this is, those of its explicit causes included."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while (
+        cause is not None and id(cause) not in seen
+    ):  # code that raises an error from its own consequence makes a ring
+        seen.add(id(cause))
+        failure = failure_of(cause)
+        if failure is not None:
+            found.update(failure.origins)
+        cause = cause.__cause__
+    return found
+
+
+def _waits_for(park: Park) -> str:
+    """The park in a line: what the run is at, what it waits for, and when it goes on."""
+    doing = park.doing if len(park.doing) <= _MAX_DOING else f"{park.doing[:_MAX_DOING]}…"
+    moment = "" if park.deadline is None else f"{park.deadline:%Y-%m-%d %H:%M:%S} UTC"
+    if park.names is None and doing:
+        return f"{doing}; goes on at {moment}" if moment else doing
+    parts = [moment] if moment else []
+    if park.names is not None:
+        queues = ", ".join(unescape(each) for each in sorted(park.names)) or "any queue"
+        parts.insert(0, f"a message in {queues}")
+    waits = "waiting for " + " or ".join(parts)
+    return f"{doing}; {waits}" if doing else waits

@@ -1,0 +1,1 @@
+"""Execute one pass of one run: its commits, its evictions and its database connections."""

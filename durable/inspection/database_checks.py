@@ -1,0 +1,36 @@
+"""Django's system checks of durable's database: they ask the server, so only `check --database` and `migrate` run them.
+
+`durable doctor` and the start of `durable_worker` say the same. See `durable.checks` for the others, and for the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+
+from durable.conf import conf
+from durable.inspection.pending_migrations import how_to_migrate, how_to_set_isolation, wrong_isolation, wrong_routines
+
+__all__ = ["check_routines", "check_server_isolation"]
+
+
+@register("durable", Tags.database)
+def check_server_isolation(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
+    """Sessions begin with READ COMMITTED: engine statements outside transactions take what the server gives them."""
+    level = wrong_isolation() if conf.DATABASE in (databases or ()) else None
+    if level is None:
+        return []
+    message = f'Sessions of the database "{conf.DATABASE}" begin with {level.upper()} instead of READ COMMITTED.'
+    return [Error(message, hint=how_to_set_isolation(), id="durable.E011")]
+
+
+@register("durable", Tags.database)
+def check_routines(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
+    """The database's functions and triggers are those of the migrations."""
+    wrong = wrong_routines() if conf.DATABASE in (databases or ()) else []
+    if not wrong:
+        return []
+    message = f'The database "{conf.DATABASE}" is not as its migrations made it: {"; ".join(wrong)}.'
+    hint = f"Run `{how_to_migrate()}`: it makes them anew, also where no migration is to be applied."
+    return [Warning(message, hint=hint, id="durable.W087")]

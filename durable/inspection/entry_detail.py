@@ -1,0 +1,173 @@
+"""One entry of a history, whole: what it was given, what came of it, and each attempt that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db.models import QuerySet
+
+from durable.conf import conf
+from durable.core.errors import ErrorInfo
+from durable.core.records import Kind
+from durable.inspection.payloads import payload, redacted, shown_traceback
+from durable.inspection.sized import TooLarge, read_within
+from durable.models import Attempt, Entry, QueueMessage, Run
+from durable.store.outline_rows import long_data
+
+__all__ = ["EntryDetail", "FailedAttempt", "Field", "arguments_field", "entry_detail", "inbox", "newest_messages"]
+
+MOST: Final = 100  # failed attempts, and messages, that are shown
+_GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # of an entry that went between two statements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A payload with its name in words: "arguments", "output", "state", "message approved"... `value` is what JSON has."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAttempt:
+    """A failed attempt of a step; `traceback` is "" where it may not be seen."""
+
+    attempt: Attempt
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryDetail:
+    """`facts` are the engine's own words on it, by name; `fields` the payloads, empty where they may not be seen."""
+
+    entry: Entry
+    facts: Sequence[tuple[str, str]]
+    fields: Sequence[Field]
+    attempts: Sequence[FailedAttempt]
+
+
+def entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryDetail | None:
+    """The entry at `location`, None if there is none. A few statements; values that are too large for a page are not read."""
+    found = Entry.objects.using(conf.DATABASE).filter(run=run, location=location)
+    entry = found.select_related("metadata").defer("output", "arguments", "data").first()
+    if entry is None:
+        return None
+    fields = _read(run, entry, found, with_payloads=with_payloads)
+    attempts = Attempt.objects.using(conf.DATABASE).filter(run=run, location=location).order_by("-id")[:MOST]
+    return EntryDetail(
+        entry=entry,
+        facts=list(_facts(entry)),
+        fields=fields,
+        attempts=[
+            FailedAttempt(attempt=each, error=_error(run.workflow, each.error, with_payloads=with_payloads))
+            for each in attempts
+        ],
+    )
+
+
+def arguments_field(entry: Entry) -> str:
+    """What the redaction hook knows the entry's arguments by: those of a send are the body of a message."""
+    if entry.kind == Kind.SEND:
+        return f"message:{entry.data.get('queue', '')}"
+    return f"arguments:{entry.location}"
+
+
+def inbox(run: Run, *, newest: int = MOST) -> list[QueueMessage]:
+    """The run's newest messages, the newest first, without bodies and responses."""
+    return list(newest_messages(run, newest).defer("body", "response"))
+
+
+def newest_messages(run: Run, most: int) -> QuerySet[QueueMessage]:
+    """The run's newest messages, the newest first."""
+    return QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order")[:most]
+
+
+def _read(run: Run, entry: Entry, found: QuerySet[Entry], *, with_payloads: bool) -> list[Field]:
+    """Give the entry its data, without values where they may not be seen or are too large, and make its fields."""
+    if with_payloads:
+        read = read_within(found, "output", "arguments", "data").get(entry.pk, _GONE)
+        if not isinstance(read, TooLarge):
+            entry.output, entry.arguments, entry.data = read
+            return list(_fields(run.workflow, entry))
+        fields = [Field(name="payload", value=str(read))]
+    else:
+        fields = []
+    entry.data = dict(long_data(conf.DATABASE, [(entry.pk, 0)])).get(entry.pk, {})
+    entry.output = entry.arguments = None
+    return fields
+
+
+def _error(workflow: str, error: ErrorInfo, *, with_payloads: bool) -> ErrorInfo:
+    message = str(redacted(workflow, "error", error.message))
+    return ErrorInfo(error.type, message, shown_traceback(workflow, error) if with_payloads else "")
+
+
+def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
+    data: dict[str, Any] = entry.data
+    for name in _PLAIN.get(entry.kind, ()):
+        if (value := data.get(name)) not in (None, "", []):
+            yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if entry.kind == Kind.STEP and (failure := data.get("failure")):
+        yield "failed for good", str(failure.get("kind"))
+    if entry.kind == Kind.STEP and (rollback := data.get("rollback")):
+        yield "rollback handler", str(rollback.get("handler"))
+    for name, branch in data.get("branches", {}).items():
+        yield f'branch "{name}"', str(branch.get("status"))
+
+
+_PLAIN: Final[dict[str, tuple[str, ...]]] = {
+    Kind.LOOP: ("iteration", "pruned"),
+    Kind.SLEEP: ("state", "deadline"),
+    Kind.MESSAGE: ("names", "count", "deadline"),
+    Kind.SEND: ("queue", "to"),
+    Kind.RACE: ("winner",),
+    Kind.VERSION_CHECK: ("resolved", "latest"),
+    Kind.REMOVED: ("original",),
+    Kind.COMPENSATE: ("reason", "handlers"),
+}
+
+
+def _fields(workflow: str, entry: Entry) -> Iterator[Field]:
+    place: str = entry.location
+    data: dict[str, Any] = entry.data
+
+    def shown(field: str, text: str | None) -> Any:
+        return payload(workflow, field, text)
+
+    if entry.arguments is not None:
+        yield Field(name="arguments", value=shown(arguments_field(entry), entry.arguments))
+    if entry.output is not None:
+        yield Field(name="output", value=shown(f"output:{place}", entry.output))
+    yield from _by_kind.get(entry.kind, _none)(place, data, shown)
+
+
+Shown = Callable[[str, str | None], Any]
+
+
+def _none(_place: str, _data: dict[str, Any], _shown: Shown) -> Iterator[Field]:
+    return iter(())
+
+
+def _loop(place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
+    yield Field(name="state", value=shown(f"state:{place}", data.get("state")))
+
+
+def _message(_place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
+    for each in data.get("received", ()):
+        yield Field(name=f"message {each['name']}", value=shown(f"message:{each['name']}", each["body"]))
+
+
+def _fork(place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
+    for name, branch in data.get("branches", {}).items():
+        if branch.get("output") is not None:
+            yield Field(name=f'output of branch "{name}"', value=shown(f"output:{place}", branch["output"]))
+
+
+_by_kind: Final[dict[str, Callable[[str, dict[str, Any], Shown], Iterator[Field]]]] = {
+    Kind.LOOP: _loop,
+    Kind.MESSAGE: _message,
+    Kind.JOIN: _fork,
+    Kind.RACE: _fork,
+}

@@ -1,0 +1,214 @@
+"""What needs a person: each finding with how many runs it concerns, a few of them, and what to do.
+
+All queries follow an index and stop at a cap; none of them grows with the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db.models.functions import Substr
+
+from durable.conf import conf
+from durable.core.mistakes import TRYING_AGAIN
+from durable.inspection.capped_counts import Count
+from durable.inspection.explain import LATE
+from durable.inspection.failures import NEWEST, FailedRun, failed_runs
+from durable.inspection.snapshots import old_snapshots
+from durable.inspection.workers import Workers, queues_with_runs
+from durable.models import Run
+from durable.models.querysets import RunQuerySet
+
+__all__ = ["Finding", "findings"]
+
+SHOWN: Final = 5  # runs of each finding
+CAP: Final = 1_000  # that are counted
+LONG: Final = 3600.0  # seconds from which on an old snapshot needs a person; a dump is over by then
+_GONE = timedelta(seconds=15)  # past its lease, a worker is not just slow
+
+DIVERGED = "HistoryDivergedError"
+EXHAUSTED = "StepExhaustedError"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`kind` is a stable word, `title` and `advice` are for people. `runs` are a few of the runs concerned, as (id, workflow).
+
+    Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease, no_worker,
+    unknown_queue, redis, old_snapshot. `is_urgent`: nothing goes on until somebody acts.
+    """
+
+    kind: str
+    title: str
+    advice: str
+    count: Count
+    runs: Sequence[tuple[str, str]] = ()
+    is_urgent: bool = True
+
+
+def findings(
+    now: datetime, workers: Workers, *, failed: Sequence[FailedRun] | None = None, within: RunQuerySet | None = None
+) -> list[Finding]:
+    """What needs a person at `now`, the most urgent first; [] if nothing does.
+
+    `workers` and `failed` are what `look_at_workers()` and `failed_runs()` gave: a page shows those too.
+    """
+    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    failed = failed_runs(within) if failed is None else failed
+    return [
+        *_surroundings(workers),
+        *_overdue(runs, now),
+        *_leases(runs, now),
+        *_diverging(runs),
+        *_failed(failed),
+        *_snapshots(),
+    ]
+
+
+def _surroundings(workers: Workers) -> list[Finding]:
+    if workers.problem:
+        advice = (
+            "Runs that are under way go on; what becomes due waits until Redis is back. Check RQ_QUEUES in the settings, "
+            "and the Redis server."
+        )
+        return [Finding(kind="redis", title=workers.problem, advice=advice, count=Count(number=1))]
+    found: list[Finding] = []
+    if not workers.uses_redis:
+        return found  # which queues idle workers serve is not known, and runs that wait too long are found below
+    for queue in workers.queues:
+        if queue.has_runs and not queue.is_known:
+            advice = "Add it to RQ_QUEUES and start a worker for it: its runs are not rung for."
+            title = f'RQ_QUEUES lacks the queue "{queue.name}", which runs want'
+            found.append(Finding(kind="unknown_queue", title=title, advice=advice, count=Count(number=1)))
+        elif not queue.workers and (queue.has_runs or queue.has_workflows):
+            advice = f"Start one: python manage.py durable_worker {queue.name}"
+            title = f'No worker serves the queue "{queue.name}"'
+            count = Count(number=1)
+            found.append(Finding(kind="no_worker", title=title, advice=advice, count=count, is_urgent=queue.has_runs))
+    return found
+
+
+def _snapshots() -> list[Finding]:
+    found = old_snapshots()
+    if not found:
+        return []
+    shown = found[:SHOWN]
+    advice = (
+        f"{'. '.join(each.advice for each in shown)}. Until then vacuum removes nothing that was alive when it began: tables "
+        "and indexes grow, and all questions get slower."
+    )
+    title = f"An old snapshot holds vacuum up: {'; '.join(each.holder for each in shown)}"
+    is_urgent = any(each.seconds is not None and each.seconds >= LONG for each in found)
+    return [
+        Finding(kind="old_snapshot", title=title, advice=advice, count=Count(number=len(found)), is_urgent=is_urgent)
+    ]
+
+
+def _overdue(runs: RunQuerySet, now: datetime) -> list[Finding]:
+    # One question for each queue: the index of due runs begins with it.
+    late = [runs.due(now - LATE).filter(queue=queue).order_by("wake_at", "id") for queue in queues_with_runs()]
+    rows = [row for each in late for row in each.values_list("id", "workflow", "waiting_for")[: CAP + 1]]
+    waits = [(run_id, workflow) for run_id, workflow, waiting_for in rows if waiting_for]
+    others = [(run_id, workflow) for run_id, workflow, waiting_for in rows if not waiting_for]
+    advice = "Check that workers serve their queues, and that one of them is a durable_worker: it rings and sweeps."
+    found = []
+    if waits:
+        title = "Waits past their deadline, or with their message there, that no worker has taken"
+        found.append(_finding("wait_overdue", title, advice, waits))
+    if others:
+        found.append(_finding("unclaimed", "Due runs that no worker has taken", advice, others))
+    return found
+
+
+def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
+    stale = runs.filter(lease_expires_at__lt=now - _GONE).order_by("lease_expires_at")
+    rows = list(stale.values_list("id", "workflow")[: CAP + 1])
+    if not rows:
+        return []
+    advice = "Their workers are gone and no other has taken them over: start a worker for their queue."
+    return [_finding("stale_lease", "Runs held by workers that give no sign of life", advice, rows)]
+
+
+def _diverging(runs: RunQuerySet) -> list[Finding]:
+    diverging = runs.unended().filter(diverged_at__isnull=False).order_by("diverged_at")
+    beginnings = diverging.annotate(beginning=Substr("summary", 1, len(TRYING_AGAIN)))
+    rows = list(beginnings.values_list("id", "workflow", "beginning")[: CAP + 1])
+    mistaken = [(run_id, workflow) for run_id, workflow, beginning in rows if beginning == TRYING_AGAIN]
+    others = [(run_id, workflow) for run_id, workflow, beginning in rows if beginning != TRYING_AGAIN]
+    found = []
+    if mistaken:
+        advice = "If no deploy is under way: fix the code. Nothing is undone meanwhile."
+        found.append(_finding("mistake", "Runs that meet a mistake in the workers' code", advice, mistaken))
+    if others:
+        advice = "If no deploy is under way: mend the code with ctx.removed() or ctx.get_version(), or bring back the workflow."
+        found.append(_finding("diverged", "Runs whose history the workers' code does not fit", advice, others))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cause:
+    kind: str
+    title: str
+    advice: str
+    concerns: Callable[[FailedRun], bool]
+
+
+_CAUSES: Final = (
+    _Cause(
+        kind="rollback_failed",
+        title="Compensations that have stopped: a rollback handler failed for good",
+        advice="Mend what the handler needs, then retry the run: recovery goes on with the handlers that are left.",
+        concerns=lambda run: run.is_stuck,
+    ),
+    _Cause(
+        kind="mistake",
+        title="Runs stopped by a mistake in the code",
+        advice="Fix the code, deploy it, then retry them: they go on where they were. Nothing was undone.",
+        concerns=lambda run: run.is_mistake,
+    ),
+    _Cause(
+        kind="diverged",
+        title="Runs stopped because the code no longer fits their history",
+        advice="Mend the code, deploy it, then retry them: they go on where they were. Nothing was compensated.",
+        concerns=lambda run: run.error_type == DIVERGED,
+    ),
+    _Cause(
+        kind="crashed",
+        title="Runs that crashed worker after worker",
+        advice="Look at the workers' logs for what kills them, then retry.",
+        concerns=lambda run: run.error_type == "RunCrashedError",
+    ),
+    _Cause(
+        kind="exhausted",
+        title="Runs with a step that has no attempts left",
+        advice="Mend the cause, then retry: the step gets its attempts again and the run goes on from there.",
+        concerns=lambda run: run.error_type == EXHAUSTED,
+    ),
+    _Cause(
+        kind="failed",
+        title="Other failed runs",
+        advice="Read the error; retry the run, replay it from a step, or start it again.",
+        concerns=lambda _run: True,
+    ),
+)
+
+
+def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
+    found, left = [], list(failed)
+    for cause in _CAUSES:
+        concerned = [(run.id, run.workflow) for run in left if cause.concerns(run)]
+        left = [run for run in left if not cause.concerns(run)]
+        if concerned:
+            count = Count(number=len(concerned), is_capped=len(failed) >= NEWEST)
+            found.append(
+                Finding(kind=cause.kind, title=cause.title, advice=cause.advice, count=count, runs=concerned[:SHOWN])
+            )
+    return found
+
+
+def _finding(kind: str, title: str, advice: str, rows: Sequence[tuple[str, str]]) -> Finding:
+    count = Count(number=min(len(rows), CAP), is_capped=len(rows) > CAP)
+    return Finding(kind=kind, title=title, advice=advice, count=count, runs=rows[:SHOWN])

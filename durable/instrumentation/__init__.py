@@ -1,0 +1,1 @@
+"""Tell observers of passes and calls. Changes nothing of what it watches."""

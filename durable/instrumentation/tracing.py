@@ -1,0 +1,172 @@
+"""OpenTelemetry spans of passes and steps, where the API is installed (`durable[tracing]`); nothing otherwise.
+
+Each pass is a span of its own trace, because a run may sleep for a month between two; each call of a step's function
+is a child of it, and what the function's own instrumentation records is a child of that. The passes of a run are linked:
+
+- all of them to one context that is made of the run's id, whichever worker they are in: traces that link to the same
+  trace id belong to the same run. The span that started the run links to it too. No span has this context itself.
+- to the span of the pass before, if that was in this process.
+
+Which spans are recorded is the sampler's decision, as ever. Attributes name runs, workflows and locations; no
+payload is among them, but the text of an error is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from datetime import datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from durable.core.effects import Call
+from durable.core.records import RunRecord, RunState
+from durable.core.run_pass import PassOutcome
+from durable.instrumentation import observers
+from durable.instrumentation.observers import CallEnds, PassEnds, lateness
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, SpanContext
+
+__all__ = ["Tracing", "run_context", "set_up"]
+
+REMEMBERED = 10_000  # runs whose newest pass in this process is known
+
+_installed: list[Tracing] = []
+
+
+def set_up() -> None:
+    """Trace in this process, if the API is installed; once, however often it is called."""
+    if _installed or find_spec("opentelemetry") is None or find_spec("opentelemetry.trace") is None:
+        return
+    _installed.append(Tracing())
+    _installed[0].connect()
+
+
+def run_context(run_id: str) -> SpanContext:
+    """The context to which all passes of the run link."""
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    digest = hashlib.sha256(b"durable.run:" + run_id.encode(errors="surrogatepass")).digest()
+    return SpanContext(
+        trace_id=int.from_bytes(digest[:16]) or 1,
+        span_id=int.from_bytes(digest[16:24]) or 1,
+        is_remote=True,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )
+
+
+class Tracing:
+    """Makes the spans. `provider` is OpenTelemetry's global one unless it is given."""
+
+    def __init__(self, provider: Any = None) -> None:
+        from opentelemetry import trace
+
+        self._api = trace
+        self._provider = provider
+        self._tracer = trace.get_tracer("durable", tracer_provider=provider)
+        self._newest: OrderedDict[str, SpanContext] = OrderedDict()
+
+    def connect(self) -> None:
+        """Trace from now on."""
+        observers.install(self)
+
+    def disconnect(self) -> None:
+        """Trace no longer."""
+        observers.uninstall(self)
+
+    # -- passes
+
+    def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
+        """Begin the span of a pass; none where nothing is set up that would record it."""
+        if not self._is_recording():
+            return None
+        from opentelemetry import context, trace
+
+        span = self._tracer.start_span(
+            f"pass {run.workflow}",
+            context=context.Context(),  # a trace of its own: the job that it happens in is about other runs too
+            kind=trace.SpanKind.CONSUMER,
+            links=self._links(run.id),
+            attributes={
+                "durable.run.id": run.id,
+                "durable.workflow": run.workflow,
+                "durable.queue": run.queue,
+                "durable.worker": run.worker,
+                "durable.fence": run.fence,
+            },
+        )
+        if (late := lateness(run, now)) is not None:
+            span.set_attribute("durable.late_seconds", late)
+        self._remember(run.id, span.get_span_context())
+        leave = _entered(span)
+
+        def ends(outcome: PassOutcome | None, error: BaseException | None) -> None:
+            if outcome is not None:
+                span.set_attribute("durable.run.state", str(outcome.state))
+            if outcome is not None and outcome.state == RunState.FAILED:
+                span.set_status(trace.StatusCode.ERROR, str(outcome.error))
+            leave(error)
+
+        return ends
+
+    def _is_recording(self) -> bool:
+        api = self._api
+        return self._provider is not None or not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+
+    def _links(self, run_id: str) -> list[Any]:
+        from opentelemetry.trace import Link
+
+        links = [Link(run_context(run_id), {"durable.link": "run"})]
+        if (previous := self._newest.get(run_id)) is not None:
+            links.append(Link(previous, {"durable.link": "previous pass"}))
+        return links
+
+    def _remember(self, run_id: str, span: SpanContext) -> None:
+        self._newest[run_id] = span
+        self._newest.move_to_end(run_id)
+        if len(self._newest) > REMEMBERED:
+            self._newest.popitem(last=False)
+
+    # -- calls
+
+    def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
+        """Begin the span of a call, a child of the pass's."""
+        span = self._tracer.start_span(
+            f"{'rollback' if call.is_rollback else 'step'} {call.name}",
+            attributes={
+                "durable.run.id": run.id,
+                "durable.workflow": run.workflow,
+                "durable.location": call.info.location,
+                "durable.attempt": call.info.attempt,
+            },
+        )
+        return _entered(span)
+
+    # -- starts
+
+    def run_started(self, run: RunRecord) -> None:
+        """Link the span in which it was started to the run."""
+        if not self._is_recording():
+            return
+        span = self._api.get_current_span()
+        if span.is_recording():
+            span.add_link(run_context(run.id), {"durable.link": "started run"})
+
+
+def _entered(span: Span) -> CallEnds:
+    """Make `span` the current one; what is returned ends it, with the error that ended the work."""
+    from opentelemetry import context, trace
+
+    token = context.attach(trace.set_span_in_context(span))
+
+    def ends(error: BaseException | None) -> None:
+        context.detach(token)
+        if isinstance(error, Exception):
+            span.record_exception(error)
+            span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
+        elif error is not None:  # evicted, cancelled, taken over
+            span.set_attribute("durable.interrupted", type(error).__name__)
+        span.end()
+
+    return ends

@@ -1,0 +1,111 @@
+"""A ring as one command: a script in Redis looks whether the bell is rung, and enqueues the job if not.
+
+Owns the bell's key and the RQ job that it stands for, and that both come at once or not at all. RQ says what a job
+consists of; it is asked once for each queue, since nothing of it differs but the id and the moment.
+
+A ring that follows another one is sent, and its answer read by the next: the caller of `start()` need not wait for
+what it would not act on. Lost is what was sent to a Redis that broke down just then. The script goes along each time:
+one that Redis was told before may be forgotten, and nobody would be there to tell it again.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from rq import Queue
+from rq.job import Job, JobStatus
+from rq.utils import now, utcformat
+
+from durable.notifier import redis_clients
+from durable.notifier.pipelining import Sender
+
+__all__ = ["JOB", "KEY", "LOOK", "clear", "ring"]
+
+JOB: Final = "durable.jobs.work"  # by name: enqueueing imports no worker code
+KEY: Final = "durable:bell:{}"
+LOOK: Final = "durable:look:{}"  # set: whoever clears the bell looks at all due runs
+KEY_EXPIRY: Final = 60  # seconds; matters only where no sweep runs
+FAILURE_TTL: Final = 3600  # seconds that a failed job of ours stays visible in RQ
+
+# What can fail comes first: a script that fails is not undone.
+_SCRIPT: Final = """
+if ARGV[3] ~= "" then redis.call("set", KEYS[5], "1", "ex", {expiry}) end
+local rung = redis.call("get", KEYS[1])
+if rung and (ARGV[3] == "" or redis.call("lpos", KEYS[2], rung)) then return 0 end
+redis.call("rpush", KEYS[2], ARGV[1])
+redis.call("hset", KEYS[3], "created_at", ARGV[2], "enqueued_at", ARGV[2], {fields})
+redis.call("sadd", KEYS[4], KEYS[2])
+redis.call("set", KEYS[1], ARGV[1], "ex", {expiry})
+return 1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bell:
+    """How one RQ queue is rung."""
+
+    queue: Queue
+    key: str
+    script: str
+    sender: Sender
+
+
+_bells: dict[str, _Bell] = {}
+os.register_at_fork(after_in_child=_bells.clear)  # their connections are the parent's
+
+
+def ring(name: str, *, insist: bool = False) -> None:
+    """Enqueue a job of `name` unless the bell is rung; with `insist`, unless the job lies in the queue besides.
+
+    A single command, so that a try after a broken connection does no harm. The first one waits for the answer, and so do
+    those that insist and those after a failure. Raises KeyError for a queue that RQ_QUEUES lacks, and RedisError.
+    """
+    bell = _bell(name)
+    job_id = uuid.uuid4().hex
+    keys = (bell.key, bell.queue.key, Job.key_for(job_id), Queue.redis_queues_keys, LOOK.format(name))
+    arguments = (job_id, utcformat(now()), "insist" if insist else "")
+    if insist or not bell.sender.send("EVAL", bell.script, len(keys), *keys, *arguments):
+        bell.queue.connection.eval(bell.script, len(keys), *keys, *arguments)
+        bell.sender.open()
+
+
+def clear(name: str) -> bool:
+    """Forget that the bell was rung; whether an insisting ring was among them. One round trip. Raises RedisError."""
+    together = redis_clients.client(name).pipeline(transaction=False)
+    together.delete(KEY.format(name))
+    together.delete(LOOK.format(name))
+    _, looks = together.execute()
+    return bool(looks)
+
+
+def _bell(name: str) -> _Bell:
+    queue = redis_clients.rq_queue(name)
+    bell = _bells.get(name)
+    if bell is None or bell.queue is not queue:
+        key, sender = KEY.format(name), Sender(queue.connection)
+        bell = _bells[name] = _Bell(queue=queue, key=key, script=_script(queue), sender=sender)
+    return bell
+
+
+def _script(queue: Queue) -> str:
+    job = queue.create_job(
+        JOB,
+        args=(queue.name,),
+        timeout=-1,
+        result_ttl=0,
+        failure_ttl=FAILURE_TTL,
+        description=f"durable: {queue.name}",
+    )
+    fields = {**job.to_dict(), "status": JobStatus.QUEUED.value, "origin": queue.name}
+    lasting = {key: value for key, value in fields.items() if value != "" and key not in ("created_at", "enqueued_at")}
+    texts = ", ".join(_quoted(part) for field in lasting.items() for part in field)
+    return _SCRIPT.format(fields=texts, expiry=KEY_EXPIRY)
+
+
+def _quoted(value: object) -> str:
+    """A string of Lua's."""
+    data = value if isinstance(value, bytes) else str(value).encode()
+    return '"' + "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\{byte:03d}" for byte in data) + '"'

@@ -1,0 +1,102 @@
+"""A run's records for reading: what `handle.history()` gives, decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from durable.core.errors import ErrorInfo
+from durable.core.records import Entry, Kind
+
+__all__ = ["HistoryEntry", "readable"]
+
+Decode = Callable[[str | None], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """One operation's record, for reading.
+
+    `data` depends on the kind: a step has "output" and "args"; a loop "iteration", "state" and "output"; a sleep
+    "state" and "deadline"; a message "names", "deadline" and "received"; a join and a race "branches", the latter
+    "winner"; a send "queue", "to" and "body"; a version check "resolved" and "latest"; a removed entry "original".
+    `error` is that of the last failed attempt. Times are aware.
+    """
+
+    location: str
+    kind: str
+    status: str
+    attempts: int
+    data: dict[str, Any]
+    error: ErrorInfo | None
+    created_at: datetime
+    last_attempt_at: datetime | None
+    next_attempt_at: datetime | None
+    completed_at: datetime | None
+    rollback_completed_at: datetime | None
+    rollback_error: ErrorInfo | None
+
+
+def readable(entry: Entry, decode: Decode) -> HistoryEntry:
+    """The entry with its payloads decoded."""
+    return HistoryEntry(
+        location=entry.location,
+        kind=str(entry.kind),
+        status=str(entry.status),
+        attempts=entry.attempts,
+        data=_DATA.get(entry.kind, _plain)(entry, decode),
+        error=entry.error,
+        created_at=entry.created_at,
+        last_attempt_at=entry.last_attempt_at,
+        next_attempt_at=entry.next_attempt_at,
+        completed_at=entry.completed_at,
+        rollback_completed_at=entry.rollback_completed_at,
+        rollback_error=entry.rollback_error,
+    )
+
+
+def _plain(entry: Entry, _decode: Decode) -> dict[str, Any]:
+    return dict(entry.data)
+
+
+def _step(entry: Entry, decode: Decode) -> dict[str, Any]:
+    return {**entry.data, "args": decode(entry.arguments), "output": decode(entry.output)}
+
+
+def _loop(entry: Entry, decode: Decode) -> dict[str, Any]:
+    return {**entry.data, "state": decode(entry.data.get("state")), "output": decode(entry.output)}
+
+
+def _message(entry: Entry, decode: Decode) -> dict[str, Any]:
+    received = [{**each, "body": decode(each["body"])} for each in entry.data.get("received", ())]
+    return {**entry.data, "received": received}
+
+
+def _send(entry: Entry, decode: Decode) -> dict[str, Any]:
+    return {**entry.data, "body": decode(entry.arguments)}
+
+
+def _fork(entry: Entry, decode: Decode) -> dict[str, Any]:
+    branches = {name: _branch(status, decode) for name, status in entry.data.get("branches", {}).items()}
+    return {**entry.data, "branches": branches}
+
+
+def _branch(status: dict[str, Any], decode: Decode) -> dict[str, Any]:
+    shown = dict(status)
+    if "output" in shown:
+        shown["output"] = decode(shown["output"])
+    if "error" in shown:
+        shown["error"] = ErrorInfo(*shown["error"])
+    return shown
+
+
+_DATA: dict[str, Callable[[Entry, Decode], dict[str, Any]]] = {
+    Kind.STEP: _step,
+    Kind.LOOP: _loop,
+    Kind.MESSAGE: _message,
+    Kind.SEND: _send,
+    Kind.JOIN: _fork,
+    Kind.RACE: _fork,
+}

@@ -1,0 +1,180 @@
+"""Steering runs: each verb is one change, decided and made under the run's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from durable import runtime
+from durable.core.errors import InvalidTransitionError
+from durable.core.ids import check_reason
+from durable.core.records import Entry, Kind, Request, RunChange, RunPatch, RunRecord, RunState, Status
+from durable.core.recovery import recover as recovery_of
+from durable.core.rollback import is_compensable
+from durable.operations import audit
+from durable.operations.audited import attributed
+from durable.operations.common import announce, check_state, tell
+from durable.runtime import Backend
+
+__all__ = ["ALLOWED", "cancel", "pause", "recover", "resume", "wake"]
+
+#: The states of a run in which each verb is allowed. A pause that a running run has not come to can be resumed too.
+ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
+    "wake": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK),
+    "pause": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK),
+    "resume": (RunState.PAUSED,),
+    "cancel": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.PAUSED),
+    "recover": (RunState.FAILED,),
+}
+_SUMMARY = 200  # characters of a reason that lists show
+
+
+def wake(run_id: str, *, end_sleeps: bool = False) -> None:
+    """Give the run a pass now and try steps in backoff at once; with `end_sleeps`, end its sleeps too."""
+
+    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+        check_state(run, "wake", ALLOWED["wake"])
+        now = at.now()
+        changed = [woken for each in entries() if (woken := _woken(each, end_sleeps, now))]
+        return RunChange(run={"wake_at": now, "signal": run.signal + 1}, entries=changed)
+
+    at = runtime.current()
+    _changed(at, "wake", run_id, decide)
+
+
+def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
+    if entry.kind == Kind.STEP and entry.status == Status.FAILED and entry.next_attempt_at is not None:
+        return replace(entry, next_attempt_at=None)
+    if is_compensable(entry) and entry.data["rollback"].get("retry_at"):
+        return replace(entry, data={**entry.data, "rollback": {**entry.data["rollback"], "retry_at": None}})
+    if end_sleeps and entry.kind == Kind.SLEEP and entry.data.get("state") == "pending":
+        return replace(entry, status=Status.COMPLETED, completed_at=now, data={**entry.data, "state": "interrupted"})
+    return None
+
+
+def pause(run_id: str) -> None:
+    """Stop the run until it is resumed: a parked one at once, a running one at its next operation."""
+
+    def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
+        check_state(run, "pause", ALLOWED["pause"])
+        _check_not_being_cancelled(run, "pause")
+        if _is_held(at, run):
+            return RunChange(run={"request": Request.PAUSE, "signal": run.signal + 1})
+        patch = _unheld(RunState.PAUSED)
+        patch |= {"wake_at": None, "summary": "paused"}
+        return RunChange(run=patch, raise_fence=True)
+
+    at = runtime.current()
+    _changed(at, "pause", run_id, decide)
+
+
+def resume(run_id: str) -> None:
+    """Let a paused run go on, or take back a pause that a running one has not come to."""
+
+    def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
+        if run.request == Request.PAUSE:
+            return RunChange(run={"request": Request.NONE})
+        check_state(run, "resume", ALLOWED["resume"])
+        state = RunState.ROLLING_BACK if run.outcome else RunState.PENDING
+        patch: RunPatch = {"state": state, "wake_at": at.now(), "summary": "resumed", "diverged_at": None}
+        return RunChange(run=patch | {"signal": run.signal + 1})
+
+    at = runtime.current()
+    _changed(at, "resume", run_id, decide)
+
+
+def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
+    """End the run for good: a parked one at once, a running one at its next operation; with `rollback`, compensate.
+
+    Without a `reason` of its own, the acting operator's is the run's too.
+    """
+    check_reason(reason)
+
+    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+        check_state(run, "cancel", ALLOWED["cancel"])
+        now = at.now()
+        if run.outcome:  # paused while it compensates
+            raise InvalidTransitionError(RunState.ROLLING_BACK, ALLOWED["cancel"], "cancel", run.id)
+        request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
+        _check_not_being_cancelled(run, "cancel", unless=request)
+        if _is_held(at, run):
+            return RunChange(run={"request": request, "request_reason": reason, "signal": run.signal + 1})
+        patch = _unheld(RunState.CANCELLED)
+        patch["request_reason"] = reason
+        if rollback and any(is_compensable(entry) for entry in entries()):
+            patch |= {"state": RunState.ROLLING_BACK, "outcome": RunState.CANCELLED, "wake_at": now}
+            patch |= {"summary": "compensating", "signal": run.signal + 1}
+        else:
+            patch |= {
+                "wake_at": None,
+                "finished_at": now,
+                "diverged_at": None,
+                "waiting_for": "",
+                "summary": reason and f"cancelled: {reason[:_SUMMARY]}",
+            }
+        return RunChange(run=patch, raise_fence=True)
+
+    at = runtime.current()
+    reason = reason or audit.reason()
+    _changed(at, "cancel", run_id, decide, reason=reason)
+
+
+def recover(run_id: str) -> None:
+    """Let a failed run go on: what made it fail is tried again, what it compensated is done again."""
+
+    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+        check_state(run, "recover", ALLOWED["recover"])
+        return recovery_of(run, entries(), lambda: at.store.messages(run.id), at.now())
+
+    at = runtime.current()
+    _changed(at, "recover", run_id, decide)
+
+
+def _changed(
+    at: Backend,
+    action: str,
+    run_id: str,
+    decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange],
+    *,
+    reason: str = "",
+) -> None:
+    previous = ""
+    with attributed(at, action, run_id, reason=reason) as by:
+
+        def attributing(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+            nonlocal previous
+            previous = run.state
+            by.check_seen(run)
+            change = decide(run, entries)
+            change.action = by.done(before=run.state, after=change.run.get("state", run.state), detail=_asked(change))
+            return change
+
+        changed = at.store.change(run_id, attributing)
+    announce(at, changed.queue, changed.wake_at)
+    if changed.state != previous:
+        tell(at, [changed], previous)
+
+
+def _asked(change: RunChange) -> str:
+    """What the log says where the state does not tell yet."""
+    request = change.run.get("request")
+    return "asked of the worker that is passing it: done at its next operation" if request else ""
+
+
+def _is_held(at: Backend, run: RunRecord) -> bool:
+    """Whether a worker is passing the run now."""
+    return run.lease_expires_at is not None and run.lease_expires_at > at.now()
+
+
+def _check_not_being_cancelled(run: RunRecord, action: str, unless: Request | None = None) -> None:
+    """Raises InvalidTransitionError where a cancel was asked of a worker that has not come to it: it stands."""
+    if run.request in (Request.CANCEL, Request.CANCEL_ROLLBACK) and run.request != unless:
+        how = "cancelled with its rollback" if run.request == Request.CANCEL_ROLLBACK else "cancelled"
+        problem = f'cannot {action} run "{run.id}": it is being {how}, at its next operation'
+        raise InvalidTransitionError(run.state, ALLOWED[action], action, run.id, problem=problem)
+
+
+def _unheld(state: RunState) -> RunPatch:
+    return {"state": state, "lease_expires_at": None, "worker": "", "request": ""}

@@ -1,0 +1,93 @@
+"""Reading runs: what they are, what they did, and waiting for what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from durable import runtime
+from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
+from durable.core.mistakes import has_stopped
+from durable.core.records import ENDED, RunRecord, RunState
+from durable.operations.common import Waiting, await_for, decoded, wait_for, waiting
+from durable.operations.history import HistoryEntry, readable
+from durable.operations.run_info import RunInfo, awaited_queues
+from durable.operations.standing import standing
+
+__all__ = ["aresult", "check_not_lost", "history", "infos", "output", "record", "result", "waiting_for"]
+
+
+def record(run_id: str) -> RunRecord:
+    """The run's row. Raises RunNotFoundError."""
+    found = runtime.current().store.get(_checked(run_id))
+    if found is None:
+        raise RunNotFoundError(run_id)
+    return found
+
+
+def _checked(run_id: str) -> str:
+    if not isinstance(run_id, str):
+        raise TypeError(f"a run's id is text, not {run_id!r}: write get_run(str(...))")
+    return run_id
+
+
+def output(run_id: str) -> Any:
+    """What the workflow returned; None before."""
+    return decoded(runtime.current(), record(run_id).output)
+
+
+def waiting_for(run_id: str) -> list[str] | None:
+    """The queues of which the run waits for a message, [] for any; None if it waits for none."""
+    return awaited_queues(record(run_id).waiting_for)
+
+
+def infos(run_ids: Iterable[str]) -> dict[str, RunInfo]:
+    """What is known of those of the runs that there are, by id, in the order of `run_ids`; one query."""
+    wanted = [_checked(each) for each in run_ids]
+    found = runtime.current().store.get_many(wanted) if wanted else {}
+    return {each: RunInfo.of(found[each]) for each in wanted if each in found}
+
+
+def history(run_id: str) -> list[HistoryEntry]:
+    """The records of the run's operations, in the order in which they began. Raises RunNotFoundError."""
+    at = runtime.current()
+    entries = at.store.history(run_id)
+    if not entries:
+        record(run_id)
+    return [readable(entry, lambda text: decoded(at, text)) for entry in entries]
+
+
+def result(run_id: str, timeout: float | None) -> Any:
+    """Wait until the run has ended; its output. Raises RunFailedError, RunCancelledError, TimeoutError."""
+    return _result_of(wait_for(_waiting_for_end(run_id, timeout)))
+
+
+async def aresult(run_id: str, timeout: float | None) -> Any:  # noqa: ASYNC109  # the twin of result()
+    """`result`, from an event loop."""
+    return _result_of(await await_for(_waiting_for_end(run_id, timeout)))
+
+
+def _waiting_for_end(run_id: str, timeout: float | None) -> Waiting[RunRecord]:
+    at = runtime.current()
+    return waiting(
+        lambda: _ended(run_id), timeout, f'run "{run_id}" has not ended', lambda: standing(record(run_id), at.now())
+    )
+
+
+def _result_of(run: RunRecord) -> Any:
+    check_not_lost(run)
+    return decoded(runtime.current(), run.output)
+
+
+def check_not_lost(run: RunRecord) -> None:
+    """Raises RunFailedError or RunCancelledError if the run has ended without a result."""
+    if run.state == RunState.FAILED:
+        assert run.error is not None
+        raise RunFailedError(run.id, run.error, is_mistake=has_stopped(run.state, run.diverged_at, run.summary))
+    if run.state == RunState.CANCELLED:
+        raise RunCancelledError(run.id, run.request_reason)
+
+
+def _ended(run_id: str) -> RunRecord | None:
+    run = record(run_id)
+    return run if run.state in ENDED else None

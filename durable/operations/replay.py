@@ -1,0 +1,126 @@
+"""Replaying runs: planning it, and doing what was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from durable import runtime
+from durable.core.errors import EntryNotFoundError, ReplayRefusedError, StalePlanError
+from durable.core.ids import new_id
+from durable.core.records import Entry, RunChange, RunRecord
+from durable.core.replay import Replay
+from durable.operations.audited import Attribution, attributed
+from durable.operations.common import announce, check_not_an_order, require_step, tell
+from durable.operations.queries import record
+from durable.operations.replay_plan import ReplayPlan, plan_of
+from durable.operations.start import Started, check_is_successor, successor
+from durable.runtime import Backend
+
+__all__ = ["plan_replay", "replay"]
+
+
+def plan_replay(run_id: str, location: str) -> ReplayPlan:
+    """What replaying the run from `location` would do; changes nothing. Raises RunNotFoundError, EntryNotFoundError."""
+    at = runtime.current()
+    run = record(run_id)
+    entries, messages = at.store.outline(run_id)
+    return plan_of(Replay(run, entries, messages, location), entries, at.now())
+
+
+def replay(
+    run_id: str, location: str, *, in_place: bool = False, plan_hash: str | None = None, as_id: str | None = None
+) -> Started:
+    """Run again from `location` on; the run that does: a new one, or with `in_place` the same, which is not new.
+
+    A new run keeps the history before the boundary; with `as_id` it has that id, and one that was made of this run with
+    that id already is returned. Raises EntryNotFoundError, ReplayRefusedError, StalePlanError if `plan_hash` is that of
+    another history, and RunConflictError if `as_id` is another run's.
+    """
+    require_step("replaying a run", "replay it in a step")
+    if in_place and as_id is not None:
+        raise ValueError("a replay in place makes no new run: leave out the id, or in_place=True")
+    at = runtime.current()
+    with attributed(at, "replay", run_id) as by:
+        if in_place:
+            return _in_place(at, by, location, plan_hash)
+        return _as_new_run(at, by, location, plan_hash, as_id)
+
+
+def _in_place(at: Backend, by: Attribution, location: str, plan_hash: str | None) -> Started:
+    previous = ""
+
+    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+        nonlocal previous
+        previous = run.state
+        by.check_seen(run)
+        replay = _planned(at, run, entries(), location, plan_hash, in_place=True)
+        change = replay.in_place(at.now())
+        change.action = by.done(
+            before=run.state, after=change.run["state"], detail=f'from "{replay.boundary}", in place'
+        )
+        return change
+
+    changed = at.store.change(by.run_id, decide)
+    announce(at, changed.queue, changed.wake_at)
+    if changed.state != previous:
+        tell(at, [changed], previous)
+    return Started(changed.id, is_new=False)
+
+
+def _as_new_run(at: Backend, by: Attribution, location: str, plan_hash: str | None, as_id: str | None) -> Started:
+    with at.store.transaction():
+        old = by.lock()
+        found = None if as_id is None else at.store.get(as_id)
+        if found is not None and found.replay_of_id == old.id and by.sees(found.id):
+            detail = f"as run {found.id}: was there already"
+            at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
+            return Started(found.id, is_new=False)
+        entries = at.store.history(old.id)
+        replay = _planned(at, old, entries, location, plan_hash, in_place=False)
+        # fence 1: it has a history to load, also if the run that it comes from is pruned before its first pass
+        wanted = successor(
+            at,
+            old,
+            as_id,
+            fence=1,
+            seed=old.seed or old.id,
+            began_at=old.began_at or old.created_at,
+            summary=replay.summary,
+        )
+        [(new, is_new)] = at.store.create([wanted])
+        by.check_sees(new.id)
+        if not is_new:  # another's, or made between the look and the attempt
+            check_is_successor(new, old)
+            return Started(new.id, is_new=False)
+        _plant(at, replay, new)
+        detail = f'from "{replay.boundary}", as run {new.id}'
+        at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
+    announce(at, new.queue, new.wake_at)
+    tell(at, [new], previous="")
+    return Started(new.id, is_new=True)
+
+
+def _planned(
+    at: Backend, run: RunRecord, entries: list[Entry], location: str, plan_hash: str | None, *, in_place: bool
+) -> Replay:
+    """The replay, if it is the one that was planned and nothing stands in its way."""
+    check_not_an_order(run.workflow, "replay")
+    try:
+        replay = Replay(run, entries, at.store.messages(run.id), location)
+    except EntryNotFoundError:
+        if plan_hash is None:
+            raise
+        raise StalePlanError(run.id, location) from None  # it was there when the plan was made
+    plan = plan_of(replay, entries, at.now())
+    if plan_hash is not None and plan_hash != plan.hash:
+        raise StalePlanError(run.id, location)
+    if refusals := plan.refusals_of(in_place=in_place):
+        raise ReplayRefusedError(run.id, location, refusals)
+    return replay
+
+
+def _plant(at: Backend, replay: Replay, new: RunRecord) -> None:
+    entries, messages = replay.history_of(new.id, new_id)
+    staying = {entry.location for entry in entries}
+    attempts = [each for each in at.store.attempts(replay.run.id) if each.location in staying]
+    at.store.plant(new.id, entries=entries, attempts=attempts, messages=messages)

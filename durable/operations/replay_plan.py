@@ -1,0 +1,155 @@
+"""The plan of a replay: what it would do, in words for whoever has to decide, and a hash to hold them to it.
+
+Pure, and the same for every surface and every store. What a replay does is decided in `durable.core.replay`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from durable.core.records import ENDED, Entry, Kind, RunState, Status
+from durable.core.replay import Replay
+from durable.core.rollback import is_compensable
+
+__all__ = ["ReplayPlan", "ReturnedMessage", "plan_of"]
+
+_SHOWN = 5  # locations that a sentence lists
+_STARTS_AGAIN = {"loop": "its iterations build on each other", "race": "who wins it is decided again"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnedMessage:
+    """A message that is pending again: `wait` is the location of the wait that had received it."""
+
+    id: str
+    queue: str
+    wait: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPlan:
+    """What a replay would do. Locations are those of the history, in the order in which their entries began.
+
+    - `target` was asked for; the run goes on from `boundary`, and `why` says in sentences where that differs.
+    - `removed` go; of these, `reruns` are the steps that were begun and run again when the code comes to them, and `resends`
+      the sends that are made again. `kept` stay; `siblings` are the branches beside the boundary whose records do.
+    - `messages` return to the queue in their order.
+    - `not_compensated` are completed steps with a rollback handler that go: their handlers are not run.
+    - `refusals` stand in the way of a new run, `in_place_refusals` in that of a replay in place; empty: it can be done.
+    - `notes` are what an operator should know, in sentences.
+    - `hash` is another for each other history: to be given to `replay`, which refuses a stale one.
+    """
+
+    run_id: str
+    target: str
+    boundary: str
+    why: tuple[str, ...]
+    removed: tuple[str, ...]
+    reruns: tuple[str, ...]
+    resends: tuple[str, ...]
+    kept: tuple[str, ...]
+    siblings: tuple[str, ...]
+    messages: tuple[ReturnedMessage, ...]
+    not_compensated: tuple[str, ...]
+    refusals: tuple[str, ...]
+    in_place_refusals: tuple[str, ...]
+    notes: tuple[str, ...]
+    hash: str
+
+    def refusals_of(self, *, in_place: bool) -> tuple[str, ...]:
+        """What stands in the way of this way of replaying."""
+        return self.in_place_refusals if in_place else self.refusals
+
+
+def plan_of(replay: Replay, entries: Sequence[Entry], now: datetime) -> ReplayPlan:
+    """The plan of `replay`, which was made of these entries."""
+    run = replay.run
+    gone = sorted(replay.history.deleted.values(), key=lambda entry: entry.ordinal)
+    not_compensated = [entry.location for entry in gone if is_compensable(entry)]
+    is_held = run.lease_expires_at is not None and run.lease_expires_at > now
+    refusals = _refusals(replay, is_held=is_held)
+    in_place = ["a worker is passing the run now: pause it first, or replay it as a new run"] if is_held else []
+    return ReplayPlan(
+        run_id=run.id,
+        target=replay.target,
+        boundary=replay.boundary,
+        why=tuple(_why(replay)),
+        removed=tuple(entry.location for entry in gone),
+        reruns=tuple(entry.location for entry in gone if entry.kind == Kind.STEP),
+        resends=tuple(entry.location for entry in gone if entry.kind == Kind.SEND),
+        kept=tuple(entry.location for entry in replay.history),
+        siblings=tuple(name for name, _ in replay.siblings()),
+        messages=tuple(
+            ReturnedMessage(id=each.id, queue=each.queue, wait=each.received_by) for each in replay.pending_again()
+        ),
+        not_compensated=tuple(not_compensated),
+        refusals=tuple(refusals),
+        in_place_refusals=(*refusals, *in_place),
+        notes=tuple(_notes(replay, not_compensated)),
+        hash=_hash_of(replay, entries),
+    )
+
+
+def _why(replay: Replay) -> Iterable[str]:
+    for location, kind in replay.moved:
+        if kind in _STARTS_AGAIN:
+            yield f'"{replay.target}" stands in the {kind} "{location}", which starts again: {_STARTS_AGAIN[kind]}'
+    compensated = [location for location, kind in replay.moved if kind == "compensated"]
+    if compensated:
+        yield f"{_listed(compensated)} was compensated: what was undone is done again, and all that came after it"
+
+
+def _refusals(replay: Replay, *, is_held: bool) -> list[str]:
+    run = replay.run
+    if run.state == RunState.ROLLING_BACK or (run.outcome and run.state not in ENDED):
+        return ["the run is being compensated: replay it once that has ended"]
+    if not is_held:
+        return []
+    running = [each.location for each in replay.history if each.kind == Kind.STEP and each.status == Status.RUNNING]
+    running += [name for name, status in replay.siblings() if status in ("pending", "running")]
+    if not running:
+        return []
+    return [f"{_listed(running)} would stay and is being run now: pause the run, or wait until that has ended"]
+
+
+def _notes(replay: Replay, not_compensated: Sequence[str]) -> Iterable[str]:
+    failed = [name for name, status in replay.siblings() if status == "failed"]
+    if failed:
+        yield f"{_listed(failed)} has failed and stays so: replay from there to have it run again"
+    if not_compensated:
+        yield (
+            f"the rollback handlers of {_listed(not_compensated)} are not run: what was done there stands, and is done "
+            "again"
+        )
+    if replay.run.state not in ENDED:
+        yield f"this run is {replay.run.state}: a new run goes on beside it, unless you cancel this one"
+
+
+def _hash_of(replay: Replay, entries: Iterable[Entry]) -> str:
+    """32 hexadecimal digits for what an operator was shown: the place, and the history that the plan was made of."""
+    history = [
+        [
+            entry.location,
+            entry.kind,
+            entry.status,
+            entry.attempts,
+            entry.ordinal,
+            entry.finished_ordinal,
+            entry.rollback_completed_at is not None,
+            entry.data.get("iteration"),
+        ]
+        for entry in sorted(entries, key=lambda entry: entry.ordinal)
+    ]
+    messages = [each.id for each in replay.returned]
+    text = json.dumps([replay.run.id, replay.target, replay.run.generations, history, messages])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _listed(locations: Iterable[str]) -> str:
+    every = list(locations)
+    shown = ", ".join(f'"{each}"' for each in every[:_SHOWN])
+    return shown + (f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else "")

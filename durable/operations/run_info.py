@@ -1,0 +1,88 @@
+"""What is known of a run at one moment, read in one query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from durable import runtime
+from durable.core.errors import ErrorInfo
+from durable.core.location import ANY_QUEUE, unescape
+from durable.core.mistakes import has_stopped
+from durable.core.records import ENDED, RunRecord
+
+if TYPE_CHECKING:
+    from durable.models import Run
+
+__all__ = ["RunInfo", "awaited_queues"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """A run as it was when it was read. It does not change; read it again to learn more.
+
+    - `state`: pending, running, sleeping, paused, rolling_back, completed, failed or cancelled. `has_ended`: one of the
+      last three.
+    - `summary`: what the run does or waits for, in a line; "" where there is nothing to say.
+    - `error`: why the run failed, or is being rolled back; None otherwise. `is_mistake`: a mistake in the workflow's code
+      has stopped it, so that nothing was undone, and recover() goes on after the mend.
+    - `wake_at`: when the run goes on by itself; None if it does not.
+    - `waiting_for`: the queues of which it waits for a message, [] for any; None if it waits for none.
+    - `created_at`, `started_at`, `finished_at`: aware moments; the last two are None before.
+    - `parent_id`: the run whose step started it. `replay_of_id`: the run that it repeats. None without one.
+    """
+
+    id: str
+    workflow: str
+    queue: str
+    state: str
+    summary: str
+    error: ErrorInfo | None
+    wake_at: datetime | None
+    waiting_for: list[str] | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    parent_id: str | None
+    replay_of_id: str | None
+    is_mistake: bool = False
+    _output: str | None = field(repr=False)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run never moves again by itself."""
+        return self.state in ENDED
+
+    @property
+    def output(self) -> Any:
+        """What the workflow returned; None before. Decoded when it is asked for. Raises PayloadError."""
+        return None if self._output is None else runtime.current().codec.decode(self._output)
+
+    @classmethod
+    def of(cls, row: Run | RunRecord) -> Self:
+        """The view of a row that was read already, a `durable.models.Run`; no query."""
+        return cls(
+            id=row.id,
+            workflow=row.workflow,
+            queue=row.queue,
+            state=str(row.state),
+            summary=row.summary,
+            error=row.error,
+            wake_at=row.wake_at,
+            waiting_for=awaited_queues(row.waiting_for),
+            created_at=row.created_at,
+            started_at=row.started_at,
+            finished_at=row.finished_at,
+            parent_id=row.parent_id,
+            replay_of_id=row.replay_of_id,
+            is_mistake=has_stopped(row.state, row.diverged_at, row.summary),
+            _output=row.output,
+        )
+
+
+def awaited_queues(text: str) -> list[str] | None:
+    """The queues that a row's `waiting_for` names, [] for any; None if it waits for no message."""
+    if not text:
+        return None
+    return [] if text == ANY_QUEUE else [unescape(each) for each in text.strip("/").split("/")]

@@ -1,0 +1,204 @@
+"""Starting runs: new ones, and the same again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import OperationalError, ProgrammingError
+
+from durable import runtime
+from durable.core.current import running_run
+from durable.core.duration import later
+from durable.core.errors import RunConflictError
+from durable.core.ids import check_id, check_queue, new_id
+from durable.core.records import ActionRecord, RunRecord
+from durable.operations import audit
+from durable.operations.audited import Attribution, attributed
+from durable.operations.common import announce, check_not_an_order, require_step, tell
+from durable.runtime import Backend
+
+__all__ = ["StartRequest", "Started", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
+
+#: What `Workflow.using` takes, and a caller who is used to other interfaces gives to `start`.
+OF_USING = frozenset({"id", "queue", "delay", "on_conflict"})
+
+Call = tuple[str | None, tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRequest:
+    """What to start, and how. `delay` is in seconds."""
+
+    workflow: str
+    signature: inspect.Signature
+    queue: str
+    delay: float = 0.0
+    refuses_existing: bool = False
+
+
+class Started(NamedTuple):
+    """A run by its id, and whether this call made it."""
+
+    id: str
+    is_new: bool
+
+
+def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
+    """Start a run for each call (id or None, arguments, keywords), in one statement; in order.
+
+    Raises TypeError for arguments that do not fit, ValueError for an id that cannot be one, PayloadError, and
+    RunConflictError for an id that is taken by another workflow or input.
+    """
+    at = runtime.current()
+    if audit.acting() is None:  # the application's own traffic, which is not logged
+        created = put(at, request, calls)
+    else:
+        with attributed(at, "start", _first_id(calls)) as by, at.store.transaction():
+            check_not_an_order(request.workflow, "start")
+            created = put(at, request, calls, by)
+            at.store.log([_logged(by, found, is_new) for found, is_new in created])
+    announce_started(at, created)
+    return [Started(run.id, is_new) for run, is_new in created]
+
+
+def announce_started(at: Backend, created: Sequence[tuple[RunRecord, bool]]) -> None:
+    """Tell workers and the world of those that are new."""
+    new = [run for run, is_new in created if is_new]
+    if new:
+        announce(at, new[0].queue, new[0].wake_at)
+        tell(at, new, previous="")
+
+
+def put(
+    at: Backend, request: StartRequest, calls: Sequence[Call], by: Attribution | None = None
+) -> list[tuple[RunRecord, bool]]:
+    """Create the runs, whoever asks; for each the row that now has its id, and whether it is new."""
+    if any(run_id is None for run_id, _, _ in calls):
+        require_step(
+            f"starting {request.workflow} without an id", "start it in a step, or with using(id=...) made of ctx.run_id"
+        )
+    runs = [_new_run(at, request, call) for call in calls]
+    if not runs:
+        return []
+    may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
+    with at.store.transaction() if may_conflict else nullcontext():  # all of them or none
+        created = _created(at, runs)
+        for wanted, (found, is_new) in zip(runs, created, strict=True):
+            if by is not None:
+                by.check_sees(found.id)
+            if not is_new:
+                _check_same(at, request, wanted, found, by)
+    return created
+
+
+def _created(at: Backend, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
+    try:
+        return list(at.store.create(runs))
+    except (ProgrammingError, OperationalError) as error:
+        if "durable_" in str(error):  # a table or function of ours
+            error.add_note("Are all of durable's migrations applied? Run manage.py migrate.")
+        raise
+    except SynchronousOnlyOperation as error:
+        error.add_note("From async code, start a run with `await workflow.astart(...)`.")
+        raise
+
+
+def _first_id(calls: Sequence[Call]) -> str:
+    """The run that a refused start is about, if it is about one."""
+    return (calls[0][0] or "") if len(calls) == 1 else ""
+
+
+def _logged(by: Attribution, run: RunRecord, is_new: bool) -> ActionRecord:
+    if is_new:
+        return by.done(before="", after=run.state, run_id=run.id, detail=run.workflow)
+    return by.done(before=run.state, after=run.state, run_id=run.id, detail=f"{run.workflow}: was there already")
+
+
+def _new_run(at: Backend, request: StartRequest, call: Call) -> RunRecord:
+    run_id, args, kwargs = call
+    try:
+        request.signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        how = sorted(OF_USING & kwargs.keys() - request.signature.parameters.keys())
+        problem = f"{request.workflow} cannot be started with these arguments: {error}"
+        if how:
+            problem += f"; how to start is said before: .using({', '.join(f'{each}=...' for each in how)}).start(...)"
+        raise TypeError(problem) from None
+    now = at.now()
+    return RunRecord(
+        id=new_id() if run_id is None else check_id(run_id),
+        workflow=request.workflow,
+        queue=check_queue(request.queue),
+        input=at.codec.encode({"args": list(args), "kwargs": kwargs}, what=f"the input of {request.workflow}"),
+        created_at=now,
+        wake_at=later(now, timedelta(seconds=request.delay), "a delay"),
+        parent_id=running_run(),
+    )
+
+
+def _check_same(
+    at: Backend, request: StartRequest, wanted: RunRecord, found: RunRecord, by: Attribution | None
+) -> None:
+    if request.refuses_existing:
+        raise RunConflictError(found.id, 'and on_conflict="error" was asked for')
+    if by is not None and by.acting is not None and not by.acting.may_compare(found.id, ("start",)):
+        problem = (
+            "and was started by somebody else; whether it is the same is told with the permission durable.view_payload"
+        )
+        raise RunConflictError(found.id, problem)
+    if found.workflow != wanted.workflow:
+        raise RunConflictError(found.id, f'as a run of "{found.workflow}", not of "{wanted.workflow}"')
+    if found.input != wanted.input and at.codec.decode(found.input) != at.codec.decode(wanted.input):
+        raise RunConflictError(found.id, f'as a run of "{found.workflow}" with another input')
+
+
+def restart(run_id: str, *, as_id: str | None = None) -> Started:
+    """Start a new run of the same workflow with the same input.
+
+    With `as_id`, the new run has that id; one that this run was restarted as already is returned. Raises
+    RunConflictError if the id is another run's.
+    """
+    require_step("restarting a run", "restart it in a step")
+    at = runtime.current()
+    with attributed(at, "restart", run_id) as by, at.store.transaction():
+        old = by.lock()
+        check_not_an_order(old.workflow, "restart")
+        wanted = successor(at, old, as_id)
+        [(new, is_new)] = at.store.create([wanted])
+        by.check_sees(new.id)
+        if not is_new:
+            check_is_successor(new, old)
+        detail = f"as run {new.id}{'' if is_new else ': was there already'}"
+        at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
+    if is_new:
+        at.ring({new.queue})
+        tell(at, [new], previous="")
+    return Started(new.id, is_new)
+
+
+def successor(at: Backend, old: RunRecord, run_id: str | None, **columns: Any) -> RunRecord:
+    """A new run in the place of `old`: the same workflow, queue and input, due now."""
+    now = at.now()
+    return RunRecord(
+        id=new_id() if run_id is None else check_id(run_id),
+        workflow=old.workflow,
+        queue=old.queue,
+        input=old.input,
+        created_at=now,
+        wake_at=now,
+        parent_id=running_run(),
+        replay_of_id=old.id,
+        **columns,
+    )
+
+
+def check_is_successor(found: RunRecord, old: RunRecord) -> None:
+    """Raises RunConflictError if the run that has the id was not made in the place of `old`."""
+    if found.replay_of_id != old.id:
+        raise RunConflictError(found.id, f'and does not come from run "{old.id}"')

@@ -1,0 +1,100 @@
+"""What the running process works with: the store, the codec, the clock and the bell.
+
+One for production, made from the settings; a test harness puts its own in its place. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from durable.codec import Codec, JsonCodec
+from durable.conf import conf
+from durable.core import clock
+from durable.core.effects import Call
+from durable.core.registry import WorkflowDefinition
+from durable.store import Store, store_for
+
+__all__ = ["Backend", "current", "install", "is_replaced", "production", "uninstall"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """`ring` tells workers of these queues that they have due runs, `alarm` the timers of a deadline that was not there
+    before; `pause` waits between two looks at a result; `after_commit` calls if and when the caller's transaction commits.
+
+    What follows is for a harness: None leaves the settings in force. `rest` waits within a pass, `observe` sees each call of
+    a step's function or rollback handler before it is made, and `find` finds workflows that are not registered.
+    """
+
+    store: Store
+    codec: Codec
+    now: Callable[[], datetime]
+    ring: Callable[[Iterable[str]], None]
+    alarm: Callable[[str, datetime], None]
+    pause: Callable[[float], None]
+    after_commit: Callable[[Callable[[], None]], None]
+    short_sleep: float | None = None
+    divergence_grace: float | None = None
+    runs_in_turn: bool = False
+    rest: Callable[[float], None] | None = None
+    observe: Callable[[Call], None] | None = None
+    find: Callable[[str], WorkflowDefinition | None] | None = None
+
+
+_installed: list[Backend] = []
+_lock = threading.Lock()
+
+
+def current() -> Backend:
+    """The backend in force: the newest harness's, or production's."""
+    return _installed[-1] if _installed else production()
+
+
+def is_replaced() -> bool:
+    """Whether a harness is in force."""
+    return bool(_installed)
+
+
+def install(backend: Backend) -> None:
+    """Put `backend` in force, until it is uninstalled."""
+    with _lock:
+        _installed.append(backend)
+
+
+def uninstall(backend: Backend) -> None:
+    """Take `backend` out of force."""
+    with _lock:
+        _installed.remove(backend)
+
+
+def production() -> Backend:
+    """What the settings say."""
+    from durable.notifier import notify
+
+    alias = conf.DATABASE
+    return Backend(
+        store=store_for(alias),
+        codec=_codec(conf.CODEC, conf.MAX_PAYLOAD_BYTES),
+        now=clock.now,
+        ring=lambda queues: notify.ring_on_commit(queues, using=alias),
+        alarm=lambda queue, moment: notify.alarm_on_commit(queue, moment, using=alias),
+        pause=time.sleep,
+        after_commit=lambda callback: notify.on_commit(callback, using=alias),
+    )
+
+
+@cache
+def _codec(path: str, max_bytes: int) -> Codec:
+    found: Any = import_string(path)
+    if isinstance(found, type):
+        found = found(max_bytes=max_bytes) if issubclass(found, JsonCodec) else found()
+    codec: Codec = found
+    return codec

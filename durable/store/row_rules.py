@@ -1,0 +1,219 @@
+"""What a commit, a send or a claim does to a run's row, as functions of the row: shared by the stores that compute in
+Python. The PostgreSQL store says the same in SQL; the conformance suite holds them together.
+
+Knows no database and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any, Final
+
+from durable.core.location import escape, is_awaited
+from durable.core.records import (
+    ENDED,
+    ActionRecord,
+    Batch,
+    Entry,
+    Message,
+    MessageState,
+    OutgoingMessage,
+    Request,
+    RunChange,
+    RunRecord,
+    RunState,
+)
+
+__all__ = [
+    "ALIKE",
+    "after_change",
+    "after_commit",
+    "after_messages",
+    "changed_columns",
+    "check",
+    "claimable",
+    "claimed",
+    "consumed",
+    "copied",
+    "entries_to_write",
+    "handed_back",
+    "is_repeat",
+    "repeated",
+    "rings",
+    "stored",
+]
+
+#: The columns of the audit log by which one action is the repeat of another.
+ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label")
+_REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")
+
+_NAMES: Final = tuple(each.name for each in fields(RunRecord))
+_STATES = frozenset(RunState)
+_REQUESTS = frozenset(Request)
+
+
+def check(run: RunRecord) -> RunRecord:
+    """`run`, if it keeps the invariants that the database's constraints guard; else ValueError."""
+    ended = run.state in ENDED
+    broken = {
+        f"the state {run.state!r} is not known": run.state not in _STATES,
+        f"the request {run.request!r} is not known": run.request not in _REQUESTS,
+        f"the outcome {run.outcome!r} is not an end": bool(run.outcome) and run.outcome not in ENDED,
+        "it has ended, but wakes again": ended and run.wake_at is not None,
+        "it has ended, but is leased": ended and run.lease_expires_at is not None,
+        "it has ended, but has no finished_at": ended and run.finished_at is None,
+        "it has not ended, but has finished_at": not ended and run.finished_at is not None,
+        "a count is negative": min(run.fence, run.crashes, run.signal, run.messages) < 0,
+    }
+    for problem, found in broken.items():
+        if found:
+            raise ValueError(f'run "{run.id}" cannot be written: {problem}')
+    return run
+
+
+def copied(run: RunRecord) -> RunRecord:
+    """`run` in a form of its own, which later changes of the given one do not reach."""
+    copy = RunRecord.__new__(RunRecord)
+    for name in _NAMES:  # what replace() does in three times as long
+        setattr(copy, name, getattr(run, name))
+    copy.origins, copy.generations = list(run.origins), dict(run.generations)
+    return copy
+
+
+def claimable(run: RunRecord, now: datetime) -> bool:
+    """Whether a worker may take this run, due or not."""
+    held = run.lease_expires_at is not None and run.lease_expires_at > now
+    return not held and run.state not in ENDED and run.state != RunState.PAUSED
+
+
+def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
+    """The run in the hands of `worker`. It stays due, so that another worker finds it when the lease runs out."""
+    return replace(
+        run,
+        fence=run.fence + 1,
+        crashes=run.crashes + (run.lease_expires_at is not None),
+        lease_expires_at=lease_until,
+        worker=worker,
+        started_at=run.started_at or now,
+        state=str(run.state if run.state == RunState.ROLLING_BACK else RunState.RUNNING),
+        wake_at=_earliest(run.wake_at, now),
+    )
+
+
+def handed_back(run: RunRecord, now: datetime) -> RunRecord:
+    """The run after a worker that took it returned it, not begun."""
+    return replace(
+        run,
+        lease_expires_at=None,
+        worker="",
+        state=str(RunState.PENDING if run.state == RunState.RUNNING else run.state),
+        wake_at=_earliest(run.wake_at, now),
+    )
+
+
+def after_messages(run: RunRecord, queued: Sequence[Message | OutgoingMessage], *, signal: bool = True) -> RunRecord:
+    """The run after these messages were put into its inbox: due, if it waits for one of them."""
+    if not queued:
+        return run
+    awaited = [each.sent_at for each in queued if is_awaited(run.waiting_for, escape(each.queue))]
+    return replace(
+        run,
+        messages=run.messages + len(queued),
+        signal=run.signal + signal,
+        wake_at=_earliest(run.wake_at, *awaited) if awaited and run.state not in ENDED else run.wake_at,
+    )
+
+
+def stored(outgoing: OutgoingMessage, order: int) -> Message:
+    """The message as it lies in the inbox, at this place."""
+    return Message(
+        id=outgoing.id,
+        run_id=outgoing.to,
+        queue=outgoing.queue,
+        body=outgoing.body,
+        sent_at=outgoing.sent_at,
+        order=order,
+        idempotency_id=outgoing.idempotency_id,
+    )
+
+
+def rings(run: RunRecord, queued: Sequence[Message | OutgoingMessage]) -> bool:
+    """Whether these messages made the run due, so that a worker should be told."""
+    awaited = [each.sent_at for each in queued if is_awaited(run.waiting_for, escape(each.queue))]
+    return bool(awaited) and claimable(run, min(awaited))
+
+
+def after_commit(
+    run: RunRecord, batch: Batch, own: Sequence[Message | OutgoingMessage], pending: Iterable[Message]
+) -> tuple[RunRecord, bool]:
+    """The run after `batch`, and whether its parking was overruled.
+
+    A pause that nobody asks for any more, because it was taken back or something else was asked for since, is none: the run
+    is due.
+
+    `own` are the messages of the batch to this run itself: they make it due if it parks for them, and do not raise its
+    signal, for the pass knows of them. `pending` are its messages that the batch leaves unreceived: one that is there
+    although the run parks for it was sent by the run itself, after its wait had looked.
+    """
+    patched = replace(run, **batch.run) if batch.run is not None else run
+    if patched.state == RunState.PAUSED and run.request != Request.PAUSE:
+        state = str(RunState.ROLLING_BACK if run.outcome else RunState.PENDING)
+        patched = replace(patched, state=state, request=run.request, summary="", wake_at=batch.now)
+        return check(after_messages(patched, own, signal=False)), True
+    overruled = False
+    if batch.park_signal is not None and patched.state not in ENDED:
+        overruled = run.signal != batch.park_signal or any(
+            is_awaited(patched.waiting_for, escape(each.queue))
+            for each in pending  # whatever a clock says of it
+        )
+    if overruled:
+        patched = replace(patched, wake_at=batch.now)
+    return check(after_messages(patched, own, signal=False)), overruled
+
+
+def after_change(run: RunRecord, change: RunChange) -> RunRecord:
+    """The run after a verb."""
+    patch: dict[str, Any] = {"signal": run.signal + 1, **change.run}
+    return check(replace(run, **patch, fence=run.fence + change.raise_fence))
+
+
+def consumed(batch: Batch) -> dict[str, tuple[str, str | None, str | None]]:
+    """Message id to its new state, the wait that received it (None: as it was) and the response."""
+    changes: dict[str, tuple[str, str | None, str | None]] = {
+        message: (str(MessageState.RECEIVED), location, None) for message, location in batch.received
+    }
+    for message, response in batch.completed:
+        location = changes[message][1] if message in changes else None
+        changes[message] = (str(MessageState.COMPLETED), location, response)
+    return changes
+
+
+def entries_to_write(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """One entry per location, the last given."""
+    if len(entries) < 2:
+        return entries
+    return list({entry.location: entry for entry in entries}.values())
+
+
+def is_repeat(row: ActionRecord, action: ActionRecord) -> bool:
+    """Whether the action is one more of the row's kind: the same actor, source, verb and outcome."""
+    return all(getattr(row, name) == getattr(action, name) for name in ALIKE)
+
+
+def repeated(detail: str, moment: datetime) -> str:
+    """The detail of a row of the audit log that stands for one action more."""
+    found = _REPEATED.search(detail)
+    number = 1 if found is None else int(found[1]) + 1
+    return f"{_REPEATED.sub('', detail)} ({number:d} more like it until {moment:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def _earliest(first: datetime | None, *others: datetime) -> datetime:
+    return min(others if first is None else (first, *others))
+
+
+def changed_columns(before: RunRecord, after: RunRecord) -> Mapping[str, Any]:
+    """The columns in which two versions of a row differ."""
+    return {name: value for name in _NAMES if (value := getattr(after, name)) != getattr(before, name)}

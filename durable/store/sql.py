@@ -1,0 +1,175 @@
+"""The PostgreSQL store's simple statements: reading, creating, claiming, and what the timer asks.
+
+Only texts are made here, nothing is executed. See `durable.store.sql_functions` for the others.
+"""
+
+# ruff: noqa: S608 - texts are made of the names of tables and columns alone; values are parameters
+
+from __future__ import annotations
+
+from typing import Final
+
+from durable.core.records import ENDED, MessageState, RunState
+from durable.store.rows import ATTEMPT, ENTRY, ENTRY_FIELDS, ENTRY_NUMBERS, MESSAGE, METADATA, RUN
+
+__all__ = [
+    "CLAIM",
+    "CLAIM_OF_ONE",
+    "CLAIM_RUN",
+    "CREATE",
+    "DUE_QUEUES",
+    "DUE_QUEUES_OF",
+    "GET_MESSAGE",
+    "GET_RUNS",
+    "LIST_ATTEMPTS",
+    "LIST_MESSAGES",
+    "LOAD",
+    "LOAD_NUMBERS",
+    "LOAD_SHORT",
+    "LOAD_SHORT_NUMBERS",
+    "LOCK_RUN",
+    "NEXT_DEADLINE",
+    "RELEASE",
+    "RENEW",
+    "REQUESTS",
+    "SEND_MANY",
+    "SENT_BEFORE",
+    "inbox",
+]
+
+_NOT_CLAIMABLE: Final = ", ".join(f"'{state.value}'" for state in sorted({RunState.PAUSED, *ENDED}))
+
+# -- claims and leases
+
+_TAKEN = f"""fence = r.fence + 1,
+  crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
+  lease_expires_at = %(lease_until)s, worker = %(worker)s, started_at = COALESCE(r.started_at, %(now)s),
+  state = CASE r.state WHEN '{RunState.ROLLING_BACK.value}' THEN r.state ELSE '{RunState.RUNNING.value}' END,
+  wake_at = LEAST(r.wake_at, %(now)s)"""
+
+_FREE = "(lease_expires_at IS NULL OR lease_expires_at <= %(now)s)"
+
+#: Parameters: queues, now, lease_until, worker, limit, since, since_id. Rows of RUN.
+CLAIM: Final = f"""WITH due AS MATERIALIZED (
+  SELECT id FROM {RUN.table}
+  WHERE queue = ANY(%(queues)s::text[]) AND wake_at IS NOT NULL AND wake_at <= %(now)s AND {_FREE}
+  AND (wake_at, id) >= (COALESCE(%(since)s::timestamptz, '-infinity'), COALESCE(%(since_id)s::text, ''))
+  AND state <> '{RunState.PAUSED.value}'
+  ORDER BY wake_at, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING {RUN.sql("r.")}"""
+
+#: The same for one queue, by a function that keeps its plan: only then does the index of due runs give them in order, and
+#: the first few are found without sorting all that are due. Parameters: queue, now, lease_until, worker, limit, since,
+#: since_id. Rows of `visited` and RUN: one for each run, and one that has `visited` alone.
+CLAIM_OF_ONE: Final = f"""SELECT visited, {RUN.sql("(run).")} FROM durable_claim_2(
+  %(queue)s::text, %(now)s::timestamptz, %(lease_until)s::timestamptz, %(worker)s::text, %(limit)s::integer,
+  %(since)s::timestamptz, %(since_id)s::text)"""
+
+#: Parameters: run, now, lease_until, worker. Rows of RUN.
+CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}
+WHERE id = %(run)s AND {_FREE} AND state NOT IN ({_NOT_CLAIMABLE}) RETURNING {RUN.sql("r.")}"""
+
+_LEASED = f"""leased AS MATERIALIZED (
+  SELECT r.id FROM {RUN.table} AS r JOIN unnest(%(runs)s::text[], %(fences)s::bigint[]) AS h(id, fence)
+  ON r.id = h.id AND r.fence = h.fence WHERE r.lease_expires_at IS NOT NULL ORDER BY r.id FOR NO KEY UPDATE OF r)"""
+
+#: Parameters: runs, fences, lease_until. Rows of id and request.
+RENEW: Final = f"""WITH {_LEASED}
+UPDATE {RUN.table} AS r SET lease_expires_at = %(lease_until)s FROM leased WHERE r.id = leased.id
+RETURNING r.id, r.request"""
+
+#: Parameters: runs.
+REQUESTS: Final = f"SELECT id, request FROM {RUN.table} WHERE id = ANY(%(runs)s) AND request <> ''"
+
+#: Parameters: runs, fences, now.
+RELEASE: Final = f"""WITH {_LEASED}
+UPDATE {RUN.table} AS r SET lease_expires_at = NULL, worker = '', wake_at = LEAST(r.wake_at, %(now)s),
+  state = CASE r.state WHEN '{RunState.RUNNING.value}' THEN '{RunState.PENDING.value}' ELSE r.state END
+FROM leased WHERE r.id = leased.id"""
+
+#: Parameters: runs (JSON). The ids of those that were free.
+CREATE: Final = f"""INSERT INTO {RUN.table} ({RUN.sql()}) SELECT {RUN.sql()}
+FROM json_to_recordset(%(runs)s::json) AS x({RUN.typed()}) ON CONFLICT (id) DO NOTHING RETURNING id"""
+
+# -- reading
+
+#: Parameters: runs. Rows of RUN.
+GET_RUNS: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = ANY(%(runs)s::text[])"
+
+#: Parameters: run. A row of RUN, locked.
+LOCK_RUN: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = %(run)s FOR NO KEY UPDATE"
+
+#: Parameters: sends (JSON). A row for each, in their order: place, queue to ring for, id of the message sent before.
+SEND_MANY: Final = "SELECT place, ring, before FROM durable_sends_1(%(sends)s::json)"
+
+# Looked up for each entry: OFFSET 0 keeps PostgreSQL from reading the metadata of all runs instead, as it else does where it
+# takes a history for long.
+_HISTORY = f"""{ENTRY.table} AS e
+CROSS JOIN LATERAL (SELECT * FROM {METADATA.table} WHERE entry_id = e.id OFFSET 0) AS m"""
+
+_LOAD = f"SELECT {{}} FROM {_HISTORY} WHERE e.run_id = %(run)s"
+
+#: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS.
+LOAD: Final = _LOAD.format(", ".join(ENTRY_FIELDS))
+LOAD_NUMBERS: Final = _LOAD.format(", ".join(ENTRY_NUMBERS))
+
+_LOAD_SHORT = f"""SELECT q.id, history.* FROM unnest(%(runs)s::text[]) AS q(id)
+CROSS JOIN LATERAL (SELECT 1 FROM (
+  SELECT COALESCE(octet_length(output), 0) + COALESCE(octet_length(arguments), 0) AS size FROM {ENTRY.table}
+  WHERE run_id = q.id LIMIT %(most)s::bigint + 1) AS each
+  HAVING count(*) <= %(most)s::bigint AND COALESCE(sum(size), 0) <= %(size)s::bigint) AS short
+LEFT JOIN LATERAL (
+  SELECT {{}} FROM {_HISTORY} WHERE e.run_id = q.id) AS history ON true"""
+
+#: Parameters: runs; most, size (of each). Rows of a run's id and what LOAD and LOAD_NUMBERS give, NULL without entries.
+LOAD_SHORT: Final = _LOAD_SHORT.format(", ".join(ENTRY_FIELDS))
+LOAD_SHORT_NUMBERS: Final = _LOAD_SHORT.format(
+    ", ".join(f"{each} AS c{number}" for number, each in enumerate(ENTRY_NUMBERS))
+)
+
+#: Parameters: run. Rows of ATTEMPT.
+LIST_ATTEMPTS: Final = f"SELECT {ATTEMPT.sql()} FROM {ATTEMPT.table} WHERE run_id = %(run)s ORDER BY id"
+
+#: Parameters: run. Rows of MESSAGE.
+LIST_MESSAGES: Final = f'SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE run_id = %(run)s ORDER BY "order"'
+
+#: Parameters: message. A row of MESSAGE.
+GET_MESSAGE: Final = f"SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE id = %(message)s"
+
+#: Parameters: run, id. A row of MESSAGE.
+SENT_BEFORE: Final = f"SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE run_id = %(run)s AND idempotency_id = %(id)s"
+
+
+def inbox(*, named: bool, before: bool) -> str:
+    """Parameters: run, limit, and as wanted names, before. Rows of MESSAGE."""
+    queue = " AND queue = ANY(%(names)s::text[])" if named else ""
+    sent_at = " AND sent_at < %(before)s" if before else ""
+    return f"""SELECT {MESSAGE.sql()} FROM {MESSAGE.table}
+WHERE run_id = %(run)s AND state = '{MessageState.PENDING.value}'{queue}{sent_at} ORDER BY "order" LIMIT %(limit)s"""
+
+
+# -- timer and sweep
+
+#: Parameters: queues, after, until. One row: the deadline or NULL. One look into the index of due runs for each queue.
+NEXT_DEADLINE: Final = f"""SELECT min(next.wake_at) FROM unnest(%(queues)s::text[]) AS q(name), LATERAL (
+  SELECT wake_at FROM {RUN.table} WHERE queue = q.name AND wake_at IS NOT NULL AND wake_at > %(after)s
+  AND wake_at <= COALESCE(%(until)s::timestamptz, 'infinity')
+  AND state <> '{RunState.PAUSED.value}' ORDER BY wake_at LIMIT 1) AS next"""
+
+_DUE_IN_QUEUE = f"""LATERAL (
+  SELECT 1 FROM {RUN.table} WHERE queue = q.name AND wake_at IS NOT NULL AND wake_at <= %(now)s
+  AND wake_at >= COALESCE(%(since)s::timestamptz, '-infinity') AND {_FREE} AND state <> '{RunState.PAUSED.value}'
+  ORDER BY wake_at LIMIT 1) AS due"""
+
+#: Parameters: queues, now, since. Rows of queue. One look into the index of due runs for each queue.
+DUE_QUEUES_OF: Final = f"SELECT q.name FROM unnest(%(queues)s::text[]) AS q(name), {_DUE_IN_QUEUE}"
+
+_IN_THE_INDEX = f"wake_at IS NOT NULL AND state <> '{RunState.PAUSED.value}'"
+
+#: Parameters: now, since. Rows of queue. The queues are found one after the other along the index, then looked into.
+DUE_QUEUES: Final = f"""WITH RECURSIVE q(name) AS (
+  (SELECT queue FROM {RUN.table} WHERE {_IN_THE_INDEX} ORDER BY queue LIMIT 1)
+  UNION ALL
+  SELECT (SELECT queue FROM {RUN.table} WHERE queue > q.name AND {_IN_THE_INDEX} ORDER BY queue LIMIT 1) FROM q
+  WHERE q.name IS NOT NULL)
+SELECT q.name FROM q, {_DUE_IN_QUEUE} WHERE q.name IS NOT NULL"""

@@ -1,0 +1,453 @@
+"""Tests of workflows, without workers, Redis or waiting: a harness with a virtual clock.
+
+Runs live in memory, while the harness is in force everything that starts, sends or reads goes there, whoever calls it.
+Nothing runs by itself: a test says which pass happens when. Branches run in turn, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, Self
+
+from django.db import connections, transaction
+
+from durable import operations, runtime
+from durable.conf import conf
+from durable.core.current import is_in_step, running_run, running_workflow
+from durable.core.duration import Duration, check_moment, parse_duration
+from durable.core.effects import Call
+from durable.core.errors import ErrorInfo
+from durable.core.records import ENDED, ActionRecord, Batch, Committed, Kind, RunRecord, RunState, Status
+from durable.definitions import Workflow
+from durable.execution.passes import Eviction, execute_pass
+from durable.handles import Handle
+from durable.runtime import Backend
+from durable.store.atomic import committed_or_raised
+from durable.store.transactional_memory import RehearsalStore
+from durable.testing.muting import muted
+from durable.testing.twins import AsyncTwins, require_no_loop
+
+__all__ = ["Harness", "Pass", "SimulatedCrash"]
+
+When = Literal["before", "after"]
+_LEASE = timedelta(seconds=30)
+_MAX_PASSES = 10_000
+
+
+class SimulatedCrash(BaseException):
+    """The process died at a commit. Comes out of the harness's passes where a test asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Where a pass left a run.
+
+    `error` has `type` and `message`; a failing workflow does not raise. `waiting_for` is None if the run waits for no
+    message, `[]` if for one of any queue.
+    """
+
+    state: str
+    output: Any
+    error: ErrorInfo | None
+    wake_at: datetime | None
+    waiting_for: list[str] | None
+
+
+class Harness(AsyncTwins):
+    """Runs in memory, passed by hand under a virtual clock.
+
+    `now` is where the clock starts (aware; the real moment by default); `short_sleep`, in seconds, below which sleeps do not park (0: every sleep
+    yields; the setting by default); `divergence_grace` in seconds, none by default. With `quiet=False` what durable logs
+    during passes is printed.
+
+    Methods that pass runs cannot be called while the thread's event loop runs; async tests await their twins, such as
+    `asettle()`.
+    """
+
+    def __init__(
+        self,
+        now: datetime | None = None,
+        *,
+        short_sleep: Duration | None = None,
+        divergence_grace: Duration = 0,
+        codec: Any = None,
+        quiet: bool = True,
+    ) -> None:
+        self._quiet = quiet
+        self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
+        self._store = _CrashingStore()
+        self._local: dict[str, Workflow[Any, Any]] = {}
+        self._backend = Backend(
+            store=self._store,
+            codec=codec or runtime.production().codec,
+            now=lambda: self._now,
+            ring=lambda _queues: None,
+            alarm=lambda _queue, _moment: None,
+            pause=self._pause,
+            after_commit=lambda callback: callback(),  # a test case's own transaction never commits
+            short_sleep=None if short_sleep is None else parse_duration(short_sleep).total_seconds(),
+            divergence_grace=parse_duration(divergence_grace).total_seconds(),
+            runs_in_turn=True,
+            rest=lambda seconds: self.advance(seconds),
+            observe=self._check_call,
+            find=self._local.get,
+        )
+
+    def __enter__(self) -> Self:
+        runtime.install(self._backend)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        runtime.uninstall(self._backend)
+
+    def _require_force(self) -> None:
+        if runtime.current() is not self._backend:
+            raise RuntimeError("this harness is not in force, so runs would go elsewhere: write `with Harness() as h:`")
+
+    # -- the clock
+
+    @property
+    def now(self) -> datetime:
+        """The virtual moment."""
+        return self._now
+
+    def advance(self, duration: Duration) -> None:
+        """Move the clock on; runs nothing."""
+        self._now += parse_duration(duration)
+
+    # -- runs
+
+    def start(self, workflow: Any, *args: Any, id: str | None = None, **kwargs: Any) -> Handle:
+        """Start a run of a workflow, or of a plain function; nothing runs yet."""
+        self._require_force()
+        definition = workflow if isinstance(workflow, Workflow) else self._definition(workflow)
+        with running_workflow(None):  # the test is outside, even where a hook of its own is called within a pass
+            return definition.using(id=id).start(*args, **kwargs)
+
+    def _definition(self, function: Callable[..., Any]) -> Workflow[Any, Any]:
+        definition: Workflow[Any, Any] = Workflow(
+            function, f"harness.{function.__name__}".replace("<lambda>", "lambda")
+        )
+        self._local[definition.name] = definition
+        return definition
+
+    def send(self, run_id: str | Handle, queue: str, body: Any = None, *, id: str | None = None) -> str:
+        """Send a message to a run; its id."""
+        self._require_force()
+        with running_workflow(None):
+            return operations.send(_id(run_id), queue, body, idempotency_id=id).id
+
+    def run(self, run_id: str | Handle) -> Pass:
+        """One pass of the run, due or not; where it is left. One that is paused or has ended is left as it is."""
+        require_no_loop("run")
+        self._require_force()
+        name = _id(run_id)
+        operations.record(name)
+        claimed = self._store.claim_run(name, now=self._now, lease_until=self._now + _LEASE, worker="harness")
+        if claimed is not None:
+            self._pass(claimed)
+        return self.peek(name)
+
+    def peek(self, run_id: str | Handle) -> Pass:
+        """Where the run is, without a pass."""
+        self._require_force()
+        run = operations.record(_id(run_id))
+        return Pass(
+            state=str(run.state),
+            output=operations.output(run.id),
+            error=run.error,
+            wake_at=run.wake_at,
+            waiting_for=operations.waiting_for(run.id),
+        )
+
+    def run_due(self) -> int:
+        """One pass of every run that is due now; how many there were."""
+        require_no_loop("run_due")
+        return self._run_due()
+
+    def _run_due(self) -> int:
+        self._require_force()
+        due = self._store.claim(
+            queues=self._store.due_queues(self._now),
+            now=self._now,
+            lease_until=self._now + _LEASE,
+            worker="harness",
+            limit=_MAX_PASSES,
+        )
+        for claimed in due:
+            self._pass(claimed)
+        return len(due)
+
+    def settle(self) -> None:
+        """Passes until nothing is due at this moment."""
+        require_no_loop("settle")
+        self._settle()
+
+    def _settle(self) -> None:
+        passes = 0
+        while due := self._run_due():
+            passes += due
+            if passes > _MAX_PASSES:
+                raise RuntimeError(f"after {passes} passes runs are still due at {self._now}: do they wake each other?")
+
+    def finish(self, run_id: str | Handle) -> Pass:
+        """Advance to each deadline until the run has ended; where it is left.
+
+        Raises RuntimeError if it waits for what no deadline brings: a message, or to be resumed.
+        """
+        require_no_loop("finish")
+        name = _id(run_id)
+        for _ in range(_MAX_PASSES):
+            self._settle()
+            run = operations.record(name)
+            if run.state in ENDED:
+                return self.peek(name)
+            deadline = self._store.next_deadline(self._store.queues(), self._now)
+            if deadline is None:
+                raise RuntimeError(
+                    f'run "{name}" is {run.state} and does not end by itself: {run.summary or "nothing is due"}; send '
+                    "what it waits for, or resume it, before finish()"
+                )
+            self._now = max(self._now, deadline)
+        raise RuntimeError(f'run "{name}" has not ended after {_MAX_PASSES} deadlines')
+
+    def _pass(self, claimed: RunRecord) -> None:
+        try:
+            eviction = _Eviction(self._store, claimed.id)
+            with muted() if self._quiet else nullcontext():
+                execute_pass(claimed, store=self._store, eviction=eviction, at=self._backend)
+        except SimulatedCrash:
+            self._store.expire_lease(claimed.id, self._now)
+            raise
+
+    def _pause(self, _seconds: float) -> None:
+        """Somebody waits for a result or a response: what is due happens meanwhile."""
+        before = self._store.commits
+        self._settle()
+        if self._store.commits == before:
+            raise TimeoutError(
+                "nothing is due, so nothing more will come: advance the clock or send what is waited for"
+            )
+
+    @property
+    def actions(self) -> list[ActionRecord]:
+        """What the audit log holds, oldest first: what code has steered, and operators (`durable.acting_as`) have done."""
+        return self._store.actions
+
+    # -- crashes
+
+    @property
+    def commits(self) -> int:
+        """How many commits the passes have made so far."""
+        return self._store.commits
+
+    @contextmanager
+    def crash_at(self, number: int, when: When = "before") -> Iterator[None]:
+        """Die at the `number`-th commit from now (from 1): SimulatedCrash comes out of the pass."""
+        self._store.arm(number, when)
+        try:
+            yield
+        finally:
+            self._store.disarm()
+
+    def crash_everywhere(
+        self,
+        workflow: Any,
+        *args: Any,
+        check: Callable[[], Any] | None = None,
+        drive: Callable[[Harness, Handle], Any] | None = None,
+        **kwargs: Any,
+    ) -> int:
+        """Run the workflow once for each commit it makes, dying there, before and after; how many runs that were.
+
+        After each death a fresh pass goes on. Asserts that the outcome is that of an undisturbed run, that no step's
+        function was called again after its result was recorded, and, if `check` is given, that it returns what it
+        returned after the undisturbed run (it may also assert by itself). `drive(harness, handle)` plays the world outside: it sends
+        what the workflow waits for, and is called again after a death; by default the run is finished by its deadlines.
+        Each run happens in a harness of its own and, inside a test's transaction, its rows are rolled back after it. What
+        the runs that die log is neither printed nor captured, unless the harness has `quiet=False`.
+        """
+        require_no_loop("crash_everywhere")
+        drive = drive or _finish
+        undisturbed, commits = self._trial(workflow, args, kwargs, drive, check, None)
+        trials = [(number, when) for number in range(1, commits + 1) for when in ("before", "after")]
+        for number, when in trials:
+            outcome, _ = self._trial(workflow, args, kwargs, drive, check, (number, when))  # type: ignore[arg-type]
+            if outcome != undisturbed:
+                raise AssertionError(
+                    f"a crash {when} commit {number} of {commits} changed the outcome: {_difference(outcome, undisturbed)}"
+                )
+        return len(trials)
+
+    def _trial(
+        self,
+        workflow: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        drive: Callable[[Harness, Handle], Any],
+        check: Callable[[], Any] | None,
+        crash: tuple[int, When] | None,
+    ) -> tuple[tuple[Any, ...], int]:
+        at = self._backend
+        trial = Harness(
+            self._now,
+            short_sleep=at.short_sleep,
+            divergence_grace=at.divergence_grace or 0,
+            codec=at.codec,
+            quiet=self._quiet,
+        )
+        is_repetition = crash is not None
+        with _rolled_back(), trial, muted(wholly=True) if self._quiet and is_repetition else nullcontext():
+            handle = trial.start(workflow, *args, id="crash-everywhere", **kwargs)
+            if crash is None:
+                drive(trial, handle)
+            else:
+                with trial.crash_at(*crash):
+                    _drive_through_crash(trial, handle, drive)
+            end = trial.peek(handle)
+            error = (end.error.type, end.error.message) if end.error else None
+            checked = check() if check is not None else None
+            return (end.state, end.output, error, checked), trial.commits
+
+    def _check_call(self, call: Call) -> None:
+        if call.is_rollback:
+            return
+        if self._store.has_result(call.info.run_id, call.info.location):
+            raise _Repeated(f'step "{call.info.location}" was called again after its result was recorded')
+
+
+def _difference(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
+    """In what two outcomes differ; a step that is called again after a crash is the usual reason."""
+    names = ("the state", "the output", "the error", "what check() returned")
+    parts = [
+        f"{name} is {one!r} instead of {other!r}"
+        for name, one, other in zip(names, found, expected, strict=True)
+        if one != other
+    ]
+    return (
+        f"{', and '.join(parts)}. Either a step is not idempotent (it is called again if it dies before its commit: use "
+        "current_step().idempotency_key, or atomic=True), or the code between the steps is not deterministic"
+    )
+
+
+class _Repeated(BaseException):
+    """A promise of the engine is broken; nothing may swallow it."""
+
+
+def _finish(harness: Harness, handle: Handle) -> None:
+    harness.finish(handle)
+
+
+def _drive_through_crash(trial: Harness, handle: Handle, drive: Callable[[Harness, Handle], Any]) -> None:
+    try:
+        drive(trial, handle)
+    except SimulatedCrash:
+        drive(trial, handle)
+
+
+@contextmanager
+def _rolled_back() -> Iterator[None]:
+    """Undo what happens to rows, on each database that has a test's transaction open."""
+    with ExitStack() as stack:
+        for connection in connections.all(initialized_only=True):
+            if connection.in_atomic_block:
+                stack.enter_context(_savepoint(connection.alias))
+        yield
+
+
+@contextmanager
+def _savepoint(alias: str) -> Iterator[None]:
+    with transaction.atomic(using=alias):
+        try:
+            yield
+        finally:
+            transaction.set_rollback(True, using=alias)
+
+
+def _id(run: str | Handle) -> str:
+    return run.id if isinstance(run, Handle) else run
+
+
+class _Eviction(Eviction):
+    """What code in the harness is told: it looks by itself, where a worker's supervisor does."""
+
+    def __init__(self, store: RehearsalStore, run_id: str) -> None:
+        super().__init__()
+        self._store = store
+        self._run_id = run_id
+
+    @property
+    def asked(self) -> str:
+        """What has been asked of the run."""
+        return self._store.requests([self._run_id]).get(self._run_id, "")
+
+    @asked.setter
+    def asked(self, _request: str) -> None:
+        pass
+
+
+class _CrashingStore(RehearsalStore):
+    """The store of a harness: it counts commits, and dies where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(conf.DATABASE)
+        self.commits = 0
+        self._crash: tuple[int, When] | None = None
+        self._is_in_transaction = False
+        self._dies_after_transaction = False
+
+    def arm(self, number: int, when: When) -> None:
+        self._crash = (self.commits + number, when)
+
+    def disarm(self) -> None:
+        self._crash = None
+
+    def commit(self, batch: Batch) -> Committed:
+        if self._crash == (self.commits + 1, "before"):
+            self._crash = None
+            raise SimulatedCrash
+        committed = super().commit(batch)
+        self.commits += 1
+        if self._crash == (self.commits, "after"):
+            self._crash = None
+            if not self._is_in_transaction:
+                raise SimulatedCrash
+            self._dies_after_transaction = True  # that is when it is committed
+        return committed
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """The application's rows and the record, together; of a verb, which writes no rows, what the store holds."""
+        is_of_atomic_step = running_run() is not None and not is_in_step()
+        rows = committed_or_raised(self.using) if is_of_atomic_step else nullcontext()
+        is_around = self._is_in_transaction
+        with super().transaction(), rows:
+            self._is_in_transaction = True
+            try:
+                yield
+            finally:
+                self._is_in_transaction = is_around
+        if self._dies_after_transaction and not is_around:
+            self._dies_after_transaction = False
+            raise SimulatedCrash
+
+    def expire_lease(self, run_id: str, now: datetime) -> None:
+        """The worker is gone, and its lease has run out."""
+        with self._lock:
+            run = self._runs[run_id]
+            if run.state not in ENDED and run.state != RunState.PAUSED and run.lease_expires_at is not None:
+                self._runs[run_id] = replace(run, lease_expires_at=now)
+
+    def has_result(self, run_id: str, location: str) -> bool:
+        """Whether this step's result is recorded."""
+        with self._lock:
+            entry = self._entries[run_id].get(location)
+            return entry is not None and entry.kind == Kind.STEP and entry.status == Status.COMPLETED
+
+    def queues(self) -> list[str]:
+        """The queues of all runs."""
+        with self._lock:
+            return sorted({run.queue for run in self._runs.values()})

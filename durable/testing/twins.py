@@ -1,0 +1,87 @@
+"""The harness from async tests: each method that passes or steers runs has a twin to be awaited.
+
+Passes run in the thread in which Django runs all synchronous code of the test, and async workflows beside the test on its
+own event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import async_to_sync
+
+from durable.operations.async_calls import run_sync
+
+if TYPE_CHECKING:
+    from durable.handles import Handle
+    from durable.testing import Harness, Pass
+
+__all__ = ["AsyncTwins", "require_no_loop"]
+
+
+class AsyncTwins:
+    """The methods of a `Harness`, awaited."""
+
+    async def astart(self: Harness, workflow: Any, *args: Any, id: str | None = None, **kwargs: Any) -> Handle:  # type: ignore[misc]  # Harness alone has this base
+        """`start`, from an async test."""
+        return await run_sync(lambda: self.start(workflow, *args, id=id, **kwargs))
+
+    async def asend(self: Harness, run_id: str | Handle, queue: str, body: Any = None, *, id: str | None = None) -> str:  # type: ignore[misc]  # as above
+        """`send`, from an async test."""
+        return await run_sync(lambda: self.send(run_id, queue, body, id=id))
+
+    async def arun(self: Harness, run_id: str | Handle) -> Pass:  # type: ignore[misc]  # as above
+        """`run`, from an async test."""
+        return await run_sync(self.run, run_id)
+
+    async def apeek(self: Harness, run_id: str | Handle) -> Pass:  # type: ignore[misc]  # as above
+        """`peek`, from an async test."""
+        return await run_sync(self.peek, run_id)
+
+    async def arun_due(self: Harness) -> int:  # type: ignore[misc]  # as above
+        """`run_due`, from an async test."""
+        return await run_sync(self.run_due)
+
+    async def asettle(self: Harness) -> None:  # type: ignore[misc]  # as above
+        """`settle`, from an async test."""
+        await run_sync(self.settle)
+
+    async def afinish(self: Harness, run_id: str | Handle) -> Pass:  # type: ignore[misc]  # as above
+        """`finish`, from an async test."""
+        return await run_sync(self.finish, run_id)
+
+    async def acrash_everywhere(  # type: ignore[misc]  # as above
+        self: Harness,
+        workflow: Any,
+        *args: Any,
+        check: Callable[[], Any] | None = None,
+        drive: Callable[[Harness, Handle], Any] | None = None,
+        **kwargs: Any,
+    ) -> int:
+        """`crash_everywhere`, from an async test; `check` and `drive` may be coroutine functions."""
+        return await run_sync(
+            lambda: self.crash_everywhere(workflow, *args, check=_plain(check), drive=_plain(drive), **kwargs)
+        )
+
+
+def require_no_loop(verb: str) -> None:
+    """Raises RuntimeError in a thread whose event loop runs, naming the twin of `Harness.verb` to await."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if "DJANGO_ALLOW_ASYNC_UNSAFE" in os.environ:  # somebody's loop that is not the test's, such as Playwright's
+        return
+    raise RuntimeError(
+        f"Harness.{verb}() was called while an event loop runs in this thread, and a pass would block it: write "
+        f"`await harness.a{verb}(...)`"
+    )
+
+
+def _plain(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """A coroutine function as a plain one, for a thread that an event loop waits for."""
+    return async_to_sync(function) if inspect.iscoroutinefunction(function) else function

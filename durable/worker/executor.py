@@ -1,0 +1,263 @@
+"""What a worker does with the runs that it holds: claims them, passes them, hands them back.
+
+Owns one claimed run's way through a pass and what follows from how it ended. Which runs are held, and in which order
+they are passed, is for whoever uses it to say: `durable.worker` passes one after the other, `durable.worker.concurrent` several at
+once. Its methods may be called from any thread; what they do to database connections concerns the calling one's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol, TypeVar
+
+from django.db import Error
+
+from durable.conf import conf
+from durable.core import clock
+from durable.core.errors import LeaseLost, PassAborted, RunNotFoundError
+from durable.core.records import Entry, RunChange, RunRecord, RunState
+from durable.execution.connections import (
+    SESSION_TROUBLE,
+    close_connections,
+    close_stale_connections,
+    guarded_sessions,
+    in_clean_context,
+    worker_name,
+)
+from durable.execution.forks import Origin
+from durable.execution.passes import Eviction, PassOutcome, may_have_history
+from durable.notifier import notify, redis_clients
+from durable.store import Store
+from durable.store.prefetched import preloaded
+from durable.worker.claim_bounds import ClaimBounds, bounds
+from durable.worker.leases import Supervisor
+from durable.worker.shutdown import Stop
+
+__all__ = ["SHIFT", "Execute", "Holder"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("durable.worker")
+
+SHIFT: Final = 5.0  # seconds after which a job claims no further runs
+SHORT: Final = 200  # entries of a history that is loaded together with those of other runs
+SMALL: Final = 65_536  # bytes of its payloads
+ASIDE: Final = 0.25  # seconds after which a claimed run is looked at again before its pass begins
+BACKOFF: Final = (0.1, 2.0)  # seconds between two tries while the database is away: the first, the longest
+
+_log_this = redis_clients.Seldom()
+
+
+class Execute(Protocol):
+    """`durable.execution.passes.execute_pass`."""
+
+    def __call__(self, record: RunRecord, *, store: Store, eviction: Eviction) -> PassOutcome:
+        """Pass one run that is claimed."""
+
+
+class Holder:
+    """Claims runs into the care of `supervisor`, and passes them with `execute`, until `stop` is requested."""
+
+    def __init__(
+        self, *, store: Store, execute: Execute, supervisor: Supervisor, stop: Stop, bounds: ClaimBounds = bounds
+    ) -> None:
+        self.store = store
+        self.bounds = bounds
+        self.execute = execute
+        self.supervisor = supervisor
+        self.stop = stop
+        self._lock = threading.Lock()
+        self._abandoned: dict[str, float] = {}
+        self._histories: dict[tuple[str, int], list[Entry]] = {}  # by run and fence, of what is claimed and not begun
+
+    def claim(self, queue: str, limit: int, until: float) -> list[RunRecord] | None:
+        """Take up to so many due runs; None if the database stayed away until the monotonic time `until`."""
+        return self._persistently("claim runs", lambda: self._claim_once(queue, limit), until)
+
+    def _claim_once(self, queue: str, limit: int) -> list[RunRecord]:
+        now, claimed_at = clock.now(), time.monotonic()
+        since = self.bounds.since(queue, now)
+        batch = self.store.claim(
+            queues=[queue],
+            now=now,
+            lease_until=now + timedelta(seconds=conf.LEASE),
+            worker=worker_name(),
+            limit=limit,
+            since=since,
+        )
+        self.bounds.note(queue, since, now, batch, limit)
+        self.supervisor.hold(batch, claimed_at)
+        self._load_together(batch)
+        return batch
+
+    def _load_together(self, batch: Sequence[RunRecord]) -> None:
+        """The short histories of what was claimed, in one round trip instead of one for each.
+
+        If that fails, each pass asks for its own: what one of them trips over is no matter of the others.
+        """
+        known = [each.id for each in batch if may_have_history(each)]
+        if len(known) < 2:
+            return
+        try:
+            found = self.store.load_short(known, SHORT, SMALL)
+        except SESSION_TROUBLE:
+            close_connections()
+            return
+        except Exception:  # the pass whose history cannot be read ends with it; here it would be everybody's
+            close_connections()
+            logger.exception("the histories of %d runs cannot be loaded together", len(known))
+            return
+        with self._lock:
+            kept = {held: history for held, history in self._histories.items() if self.supervisor.holds(*held)}
+            self._histories = kept | {(each.id, each.fence): found[each.id] for each in batch if each.id in found}
+
+    def _forget(self, records: Iterable[RunRecord]) -> None:
+        with self._lock:
+            for each in records:
+                self._histories.pop((each.id, each.fence), None)
+
+    def _store_for(self, record: RunRecord) -> Store:
+        with self._lock:
+            history = self._histories.pop((record.id, record.fence), None)
+        return self.store if history is None else preloaded(self.store, record.id, history)
+
+    def carry_on(self, record: RunRecord) -> None:
+        """Pass a run, unless it is no longer held. Raises only what an ordinary error is not: KeyboardInterrupt, say."""
+        eviction, store, origin = Eviction(), self._store_for(record), Origin(record.id)
+        if self.supervisor.waited(record) >= ASIDE:
+            self._look_again(record)
+        if not self.supervisor.begin(record, eviction):
+            return
+        about = {"run_id": record.id, "workflow": record.workflow}
+        try:
+            with guarded_sessions():
+                outcome = in_clean_context(self.execute, record, store=store, eviction=eviction)
+        except LeaseLost:
+            logger.info("run %s was taken over by another worker", record.id, extra=about)
+        except (PassAborted, *SESSION_TROUBLE) as error:
+            text = "the pass of run %s was cut short: %s: %s"
+            logger.warning(text, record.id, type(error).__name__, error, extra=about)
+            close_connections()
+            if any(isinstance(each, SESSION_TROUBLE) for each in (error, error.__cause__)):
+                self._abandon(record)
+        except Exception:  # a fault of the engine: it must not take the worker along, nor spin
+            text = "the pass of run %s failed; it is tried again when its lease runs out"
+            logger.exception(text, record.id, extra=about)
+            close_connections()
+        else:
+            self._announce(record, outcome)
+        finally:
+            origin.end_strays()
+            self.supervisor.end(record)
+            close_stale_connections(thoroughly=False)
+
+    def _look_again(self, record: RunRecord) -> None:
+        """What was asked of a run while it waited is done before its first operation, and what is lost is let go."""
+        lease_until = clock.now() + timedelta(seconds=conf.LEASE)
+        try:
+            held = self.store.renew([(record.id, record.fence)], lease_until)
+        except Error:  # the pass has to reach the database too, and says so if it cannot
+            close_connections()
+            return
+        if record.id in held:
+            record.request = held[record.id]
+        else:
+            self.supervisor.let_go([record])
+
+    def _announce(self, record: RunRecord, outcome: PassOutcome) -> None:
+        for queue in outcome.ring:
+            notify.ring(queue)
+        if outcome.wake_at is not None and not outcome.due_now:
+            notify.alarm(record.queue, outcome.wake_at)
+
+    def _abandon(self, record: RunRecord) -> None:
+        """Make a run due again whose pass the database cut short, once it answers.
+
+        Once in the time of a shift: a run that the database refuses again waits for its lease to run out, instead of
+        spinning.
+        """
+        close_connections()
+        now = time.monotonic()
+        with self._lock:
+            self._abandoned = {run_id: at for run_id, at in self._abandoned.items() if now - at < SHIFT}
+            if record.id in self._abandoned:
+                return
+            self._abandoned[record.id] = now
+        held = [(record.id, record.fence)]
+        self._persistently("hand back a run", lambda: self.store.release(held, clock.now()), now + SHIFT)
+        self.bounds.include(record)
+        notify.ring(record.queue)
+
+    def hand_back(self, records: Sequence[RunRecord]) -> None:
+        """Return runs that were claimed, not begun, and let go by the supervisor."""
+        self._forget(records)
+        if records:
+            with _unless_away(records):
+                self.store.release([(each.id, each.fence) for each in records], clock.now())
+            for each in records:
+                self.bounds.include(each)
+
+    def put_off(self, records: Sequence[RunRecord], seconds: float) -> None:
+        """The same, due again only after so many seconds."""
+        self._forget(records)
+        due_at = clock.now() + timedelta(seconds=seconds)
+        for record in records:
+            with _unless_away([record]), suppress(RunNotFoundError):
+                self.store.change(record.id, lambda run, _, held=record: _put_off(run, held, due_at))  # type: ignore[misc]
+                notify.alarm(record.queue, due_at)
+
+    def _persistently(self, what: str, command: Callable[[], T], until: float) -> T | None:
+        """Try until the database answers; None if it has not by then, or when a stop is requested."""
+        pause, longest = BACKOFF
+        while True:
+            try:
+                answer = command()
+            except Error as error:
+                close_connections()
+                if _log_this(what):
+                    logger.warning("cannot %s, trying again: %s: %s", what, type(error).__name__, error)
+            else:
+                if _log_this.again(what):
+                    logger.warning("the database answers again")
+                return answer
+            if self.stop.requested or time.monotonic() >= until:
+                return None
+            self._rest(pause)
+            pause = min(pause * 2, longest)
+
+    def _rest(self, seconds: float) -> None:
+        """Sleep, unless a stop is requested."""
+        woken: SimpleQueue[str] = SimpleQueue()
+        self.stop.listen(woken)
+        try:
+            woken.get(timeout=seconds)
+        except Empty:
+            pass
+        finally:
+            self.stop.forget(woken)
+
+
+def _put_off(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
+    """Nobody's, and due later, if it is still held as it was claimed."""
+    if run.fence != held.fence or run.lease_expires_at is None:
+        return RunChange(run={"signal": run.signal})
+    state = RunState.PENDING if run.state == RunState.RUNNING else run.state
+    return RunChange(
+        run={"signal": run.signal, "state": state, "wake_at": due_at, "lease_expires_at": None, "worker": ""}
+    )
+
+
+@contextmanager
+def _unless_away(records: Sequence[RunRecord]) -> Iterator[None]:
+    """Without a database at hand, the runs are due when their leases run out."""
+    try:
+        yield
+    except Error as error:
+        close_connections()
+        logger.warning("%d runs wait until their leases run out: %s", len(records), error)

@@ -1,0 +1,260 @@
+"""Probes of `manage.py durable_worker` over HTTP: `/livez` and `/readyz`, for Kubernetes and load balancers.
+
+Owns what alive and ready mean, and the small server in the parent process. The probes read what the parent has noticed
+anyway: a request reaches neither the database nor a worker, and at most once in a while Redis. What they say:
+
+- Alive: the parent looks after its workers, and one of them runs or is about to be started. An outage of the database or
+  of Redis is no reason to start it again.
+- Ready: besides, the migrations are there, a worker is ready, the database has answered lately, and it was not told
+  to stop. Without an answer from Redis it is ready, and degraded: work is late and not lost.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from durable.conf import conf
+from durable.notifier import redis_clients
+from durable.worker.supervisor import Fleet
+
+__all__ = ["Health", "Report", "served"]
+
+STUCK: Final = 30.0  # seconds without a look of the parent at its workers
+WITHOUT_WORKERS: Final = 60.0  # seconds without any worker process
+RECENT: Final = 10.0  # seconds, and three sweeps, within which the database has to have answered
+ASK_REDIS: Final = 5.0  # seconds between two questions to Redis
+MOST: Final = 16  # connections at the same time
+MAX_HEAD: Final = 8_192  # bytes of a request
+DEADLINE: Final = 2.0  # seconds for a request to arrive, and for its answer to leave
+
+OK: Final = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The answer of a probe: what was looked at, in words, and which of that is amiss. What is `late` harms nothing."""
+
+    checks: dict[str, str]
+    failed: frozenset[str] = frozenset()
+    late: frozenset[str] = frozenset()
+
+    @property
+    def status(self) -> str:
+        """ "ok", "degraded" or "failed"."""
+        return "failed" if self.failed else "degraded" if self.late else OK
+
+    def as_json(self) -> str:
+        """`{"status": "ok", "checks": {"workers": "2 of 2 ready"}}`."""
+        return json.dumps({"status": self.status, "checks": self.checks})
+
+    def as_text(self) -> str:
+        """The status on the first line, and each check on one of its own."""
+        return "".join(
+            f"{line}\n" for line in (self.status, *(f"{name}: {what}" for name, what in self.checks.items()))
+        )
+
+
+@dataclass(slots=True)
+class Health:
+    """What the parent process knows of itself. `missing_migrations` is None until they were asked for."""
+
+    missing_migrations: list[str] | None = None
+    fleet: Fleet | None = None
+    _began: float = field(default_factory=time.monotonic)
+    _redis_problem: str = ""
+    _redis_asked_at: float = float("-inf")
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def live(self) -> Report:
+        """Whether the process is worth keeping."""
+        fleet = self.fleet
+        if fleet is None:
+            return Report({"supervisor": "waiting for the database or its migrations"})
+        checks, failed = {"supervisor": OK, "workers": _workers(fleet)}, set()
+        now = time.monotonic()
+        if now - fleet.ticked_at > STUCK:
+            checks["supervisor"] = f"has not looked after its workers for {now - fleet.ticked_at:.0f} s"
+            failed.add("supervisor")
+        if now - fleet.had_worker_at > WITHOUT_WORKERS:
+            checks["workers"] = f"none has run for {now - fleet.had_worker_at:.0f} s"
+            failed.add("workers")
+        return Report(checks, frozenset(failed))
+
+    def ready(self) -> Report:
+        """Whether it does what it is there for."""
+        live = self.live()
+        checks, failed, late = dict(live.checks), set(live.failed), set()
+        for name, problem in (
+            ("migrations", self._migrations()),
+            ("database", self._database()),
+            ("workers", self._no_worker_is_ready()),
+        ):
+            checks[name] = problem or checks.get(name, OK)
+            if problem:
+                failed.add(name)
+        if conf.REDIS:
+            problem = self._redis()
+            checks["redis"] = problem or OK
+            if problem:
+                late.add("redis")
+        else:
+            checks["redis"] = "not used"
+        if self.fleet is not None and self.fleet.is_stopping:
+            checks["supervisor"] = "was told to stop"
+            failed.add("supervisor")
+        return Report(checks, frozenset(failed), frozenset(late))
+
+    def _migrations(self) -> str:
+        if self.missing_migrations is None:
+            return "not known yet"
+        return f"missing: {', '.join(self.missing_migrations)}" if self.missing_migrations else ""
+
+    def _database(self) -> str:
+        answered_at = self.fleet.database_answered_at if self.fleet is not None else None
+        if answered_at is None:
+            return "has not answered yet"
+        silent = time.monotonic() - answered_at
+        return f"has not answered for {silent:.0f} s" if silent > RECENT + 3 * conf.SWEEP_INTERVAL else ""
+
+    def _no_worker_is_ready(self) -> str:
+        return "none is ready yet" if self.fleet is None or not self.fleet.ready_workers else ""
+
+    def _redis(self) -> str:
+        with self._lock:  # who comes meanwhile waits for the answer
+            if time.monotonic() - self._redis_asked_at >= ASK_REDIS:
+                self._redis_problem = _problem_of_redis()
+                self._redis_asked_at = time.monotonic()
+            return self._redis_problem
+
+
+def _workers(fleet: Fleet) -> str:
+    return f"{fleet.ready_workers} of {len(fleet.children)} ready"
+
+
+def _problem_of_redis() -> str:
+    try:
+        for redis in redis_clients.unique(redis_clients.names()).values():
+            redis.ping()
+    except (RedisError, OSError) as error:
+        return f"does not answer ({type(error).__name__}): due runs wait for the sweep after it is back"
+    return ""
+
+
+@contextmanager
+def served(health: Health, port: int, address: str) -> Iterator[int]:
+    """Answer probes in threads of their own; the port, chosen by the system for 0. Raises OSError."""
+    server = _Server((address, port), health)
+    thread = threading.Thread(target=server.serve_forever, name="durable-health", daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    """A thread for each connection, and no more than `MOST`."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = MOST
+
+    def __init__(self, at: tuple[str, int], health: Health) -> None:
+        self.health = health
+        self._free = threading.BoundedSemaphore(MOST)
+        if ":" in at[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(at, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread if one is free; else close the connection."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and be free again."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: a client that goes away or says nothing is no event."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD of two paths."""
+
+    server: _Server
+    error_content_type = "text/plain"
+    error_message_format = "%(code)d %(message)s\n"
+
+    def setup(self) -> None:
+        """Read the head of the request, all of it by a deadline. No request has a body."""
+        super().setup()
+        self.rfile: Any = io.BytesIO(_head(self.connection))
+        self.connection.settimeout(DEADLINE)
+
+    def do_GET(self) -> None:
+        """Answer a probe."""
+        path, _, query = self.path.partition("?")
+        if path not in ("/livez", "/readyz"):
+            self.send_error(HTTPStatus.NOT_FOUND, "there are /livez and /readyz")
+            return
+        report = self.server.health.live() if path == "/livez" else self.server.health.ready()
+        is_json = "application/json" in self.headers.get("Accept", "") or query == "format=json"
+        body = (report.as_json() if is_json else report.as_text()).encode()
+        self.send_response(HTTPStatus.SERVICE_UNAVAILABLE if report.failed else HTTPStatus.OK)
+        self.send_header("Content-Type", "application/json" if is_json else "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815 - as http.server calls it
+
+    def version_string(self) -> str:
+        """Nothing about versions."""
+        return "durable"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: probes come every few seconds."""
+
+
+def _head(connection: socket.socket) -> bytes:
+    """A request up to the blank line. Raises TimeoutError, and ValueError for one that is too long or ends before."""
+    until = time.monotonic() + DEADLINE
+    read = b""
+    while b"\r\n\r\n" not in read and b"\n\n" not in read:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        data = connection.recv(MAX_HEAD)
+        read += data
+        if not data or len(read) > MAX_HEAD:
+            raise ValueError
+    return read

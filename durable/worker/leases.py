@@ -1,0 +1,351 @@
+"""The supervisor: it keeps, in a thread of its own, what a worker holds while the worker is busy with passes.
+
+Owns the leases of one shift, or of all that a crew holds: renews them, gives up those that are lost, hands back runs
+that wait too long behind a pass, and turns a stop into evictions. Runs no workflow code. It has a database connection
+of its own, opened when it is first needed and closed when it ends; while nothing is held, when Django would close it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Protocol, Self
+
+from redis.exceptions import RedisError
+from rq.worker import BaseWorker
+
+from durable.conf import conf
+from durable.core import clock
+from durable.core.current import timed_steps
+from durable.core.records import RunRecord
+from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections
+from durable.execution.passes import LEASE_LOST
+from durable.notifier import notify, redis_clients
+from durable.store.base import Store
+from durable.worker.claim_bounds import bounds
+from durable.worker.overruns import Overruns, Steps
+from durable.worker.shutdown import Stop
+
+__all__ = ["Evictable", "Supervisor"]
+
+logger = logging.getLogger("durable.worker")
+
+PATIENCE = 1.0  # seconds that claimed runs wait behind a pass before other workers get them
+LONG = 1.0  # seconds from which on a step is told of an operator's request while it runs; also between two looks
+TICK = 0.5  # seconds between two looks, at whether RQ's worker was told to stop for example
+BEAT = 30.0  # seconds between two signs of life for RQ
+RETRY = 1.0  # seconds until the next try while the database is away
+MOST = 256  # threads, and so shifts of one process at the same time
+
+_log_this = redis_clients.Seldom()
+
+
+@cache
+def _threads(_pid: int) -> ThreadPoolExecutor:
+    """Threads that wait for the next shift: starting one anew would make a message wait for it. After a fork, others."""
+    return ThreadPoolExecutor(MOST, thread_name_prefix="supervisor-of-durable")
+
+
+class Evictable(Protocol):
+    """The part of `durable.execution.passes.Eviction` that the supervisor uses."""
+
+    lease_ends_at: float
+    is_changing_fence: bool
+    asked: str
+
+    def request(self, reason: str) -> None:
+        """End the pass at its next operation."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A claimed run, since when, and when its lease was renewed (monotonic).
+
+    `eviction` is None until its pass begins, which may raise the fence of the record.
+    """
+
+    record: RunRecord
+    since: float
+    renewed_at: float
+    eviction: Evictable | None = None
+
+    @property
+    def fence(self) -> int:
+        """The one under which the lease is held."""
+        return self.record.fence
+
+    def is_lost_without(self, fence: int) -> bool:
+        """Whether the run is lost if its lease is not to be had under this fence."""
+        return self.fence == fence and not (self.eviction is not None and self.eviction.is_changing_fence)
+
+
+class Supervisor:
+    """Watches over the runs that a worker holds. A context manager: the thread lives as long as the block.
+
+    `asks` is whom to ask whether RQ wants this worker to shut down: a queue, whose Redis knows, and the name of RQ's
+    worker; None where a signal tells. Runs that wait behind a pass are handed back when `PATIENCE` is over, unless
+    whoever holds them `sees_to_waiting` by itself.
+    """
+
+    def __init__(
+        self, *, store: Store, stop: Stop, asks: tuple[str, str] | None = None, sees_to_waiting: bool = False
+    ) -> None:
+        self._store = store
+        self._stop = stop
+        self._asks = asks
+        self._sees_to_waiting = sees_to_waiting
+        self._lock = threading.Lock()
+        self._held: dict[str, _Held] = {}
+        self._returning: list[RunRecord] = []
+        self._try_again_at = 0.0
+        self._beaten_at = time.monotonic()
+        self._asked_at = -math.inf
+        self._overruns = Overruns(stop.request)
+        self._calls: SimpleQueue[str] = SimpleQueue()
+        self._ended: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._stop.listen(self._calls)
+        self._ended = _threads(os.getpid()).submit(self._run)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.forget(self._calls)
+        self._calls.put("end")
+        if self._ended is not None:
+            self._ended.exception()  # waits; the thread has told of its own faults
+
+    # -- called by whoever passes the runs
+
+    def hold(self, records: Sequence[RunRecord], claimed_at: float) -> None:
+        """Take care of the leases of `records`, claimed at the monotonic time `claimed_at`."""
+        now = time.monotonic()
+        with self._lock:
+            before = [self._held[each.id] for each in records if each.id in self._held]
+            self._held.update({each.id: _Held(each, since=now, renewed_at=claimed_at) for each in records})
+        # their leases had run out by the database's clock, if not by ours, or their passes are just over
+        self._lose(before)
+
+    def waited(self, record: RunRecord) -> float:
+        """For how many seconds the run has been held; 0 for one that is not."""
+        with self._lock:
+            held = self._held.get(record.id)
+            return 0.0 if held is None else time.monotonic() - held.since
+
+    def begin(self, record: RunRecord, eviction: Evictable) -> bool:
+        """The pass of `record` begins. False: it must not, the run is no longer ours or we are to stop."""
+        with self._lock:
+            held = self._held.get(record.id)
+            if held is None or held.fence != record.fence or self._stop.requested:
+                return False
+            held.eviction = eviction
+            eviction.lease_ends_at = held.renewed_at + conf.LEASE
+            return True
+
+    def end(self, record: RunRecord) -> None:
+        """The pass of `record` is over; its lease is no longer our business."""
+        with self._lock:
+            held = self._held.get(record.id)
+            if held is not None and held.record is record:  # else the run was due again, and has been claimed anew
+                del self._held[record.id]
+
+    def waiting(self, besides: RunRecord | None = None) -> list[RunRecord]:
+        """Take the runs whose pass has not begun, `besides` one, out of our care, for the caller to hand back."""
+        with self._lock:
+            waiting = [
+                each.record for each in self._held.values() if each.eviction is None and each.record is not besides
+            ]
+            for record in waiting:
+                del self._held[record.id]
+        return waiting
+
+    def holds(self, run_id: str, fence: int) -> bool:
+        """Whether the run is in our care, as it was claimed."""
+        with self._lock:
+            held = self._held.get(run_id)
+            return held is not None and held.fence == fence
+
+    def let_go(self, records: Iterable[RunRecord]) -> list[RunRecord]:
+        """Take those of `records` that are still held, and not begun, out of our care."""
+        with self._lock:
+            mine = [
+                record
+                for record in records
+                if (held := self._held.get(record.id)) is not None and held.record is record and held.eviction is None
+            ]
+            for record in mine:
+                del self._held[record.id]
+        return mine
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while self._wait() != "end":
+                self._tick()
+        finally:
+            close_connections()
+
+    def _wait(self) -> str:
+        # A steady tick rather than a call for each pass: waking this thread costs the pass its interpreter lock.
+        try:
+            return self._calls.get(timeout=min(TICK, conf.LEASE / 10))
+        except Empty:
+            return ""
+
+    def _tick(self) -> None:
+        try:
+            self._look_for_shutdown()
+            if self._stop.requested:
+                self._evict("shutdown")
+                self._returning += self.waiting()
+            elif self._is_held_up():
+                self._returning += self.waiting()
+            self._hand_back()
+            self._renew()
+            self._ask_for(timed_steps())
+            self._beat()
+            if not self._held:
+                close_stale_connections(thoroughly=True)
+        except SESSION_TROUBLE as error:
+            close_connections()
+            self._try_again_at = time.monotonic() + RETRY
+            self._give_up_expired()
+            if _log_this("database"):
+                logger.warning("leases cannot be renewed now, trying again: %s: %s", type(error).__name__, error)
+        except Exception:  # the thread must outlive whatever it meets: without it leases run out
+            close_connections()
+            self._try_again_at = time.monotonic() + RETRY
+            if _log_this("tick"):
+                logger.exception("the supervisor failed, trying again")
+        try:
+            self._overruns.look(timed_steps(), self._begun, self._expire)
+        except Exception:
+            if _log_this("overruns"):
+                logger.exception("the supervisor cannot look for steps that go on after their timeout, trying again")
+
+    def _evict(self, reason: str) -> None:
+        with self._lock:
+            begun = [each.eviction for each in self._held.values() if each.eviction is not None]
+        for eviction in begun:
+            eviction.request(reason)
+
+    def _is_held_up(self) -> bool:
+        """Whether runs of the batch have waited longer than our patience behind those before them."""
+        if self._sees_to_waiting:
+            return False
+        with self._lock:
+            waiting = [each.since for each in self._held.values() if each.eviction is None]
+            return 0 < len(waiting) < len(self._held) and time.monotonic() - min(waiting) >= PATIENCE
+
+    def _hand_back(self) -> None:
+        if not self._returning:
+            return
+        self._store.release([(each.id, each.fence) for each in self._returning], clock.now())
+        for each in self._returning:
+            bounds.include(each)
+        queues = {each.queue for each in self._returning}
+        self._returning = []
+        for queue in queues:
+            notify.ring(queue)
+
+    def _renew(self) -> None:
+        with self._lock:
+            held = [(each, each.fence) for each in self._held.values()]
+            due = min((each.renewed_at for each, _ in held), default=math.inf) + conf.LEASE / 3
+        now = time.monotonic()
+        if now < max(due, self._try_again_at):
+            return
+        pairs = [(each.record.id, fence) for each, fence in held]
+        kept = self._store.renew(pairs, clock.now() + timedelta(seconds=conf.LEASE))
+        lost = []
+        with self._lock:
+            for each, fence in held:
+                if each.record.id in kept:
+                    each.renewed_at = now
+                    if each.eviction is not None:
+                        each.eviction.lease_ends_at = now + conf.LEASE
+                elif each.is_lost_without(fence):
+                    lost.append(each)
+        _log_this.again("database")
+        self._note_requests(kept, kept)
+        self._lose(lost)
+
+    def _begun(self) -> set[str]:
+        """The runs whose passes are under way."""
+        with self._lock:
+            return {run_id for run_id, each in self._held.items() if each.eviction is not None}
+
+    def _expire(self, run_ids: set[str]) -> None:
+        """Have the leases of runs run out now: whoever claims them counts a crash."""
+        with self._lock:
+            pairs = [(run_id, each.fence) for run_id, each in self._held.items() if run_id in run_ids]
+        self._store.renew(pairs, clock.now())
+
+    def _ask_for(self, steps: Steps) -> None:
+        """Tell steps that have run for long what operators have asked of their runs meanwhile; short ones cost nothing."""
+        now = time.monotonic()
+        if now < max(self._asked_at + LONG, self._try_again_at):
+            return
+        long = {step.run_id for step, since in steps if now - since >= LONG} & self._begun()
+        if not long:
+            return
+        self._asked_at = now
+        self._note_requests(self._store.requests(sorted(long)), long)
+
+    def _note_requests(self, requests: Mapping[str, str], run_ids: Iterable[str]) -> None:
+        with self._lock:
+            evictions = [(run_id, self._held[run_id].eviction) for run_id in run_ids if run_id in self._held]
+        for run_id, eviction in evictions:
+            if eviction is not None:
+                eviction.asked = requests.get(run_id, "")
+
+    def _give_up_expired(self) -> None:
+        """Without a renewal in time any worker may have taken the runs by now."""
+        expired_at = time.monotonic() - conf.LEASE
+        with self._lock:
+            lost = [each for each in self._held.values() if each.renewed_at <= expired_at]
+        self._lose(lost)
+
+    def _lose(self, lost: Iterable[_Held]) -> None:
+        for each in lost:
+            if each.eviction is not None:
+                each.eviction.request(LEASE_LOST)
+            with self._lock:
+                is_ours = self._held.get(each.record.id) is each
+                if is_ours:
+                    del self._held[each.record.id]
+            if is_ours and each.eviction is not None:  # else the pass ended while we asked
+                logger.warning("the lease of run %s was lost", each.record.id, extra={"run_id": each.record.id})
+
+    # -- RQ
+
+    def _look_for_shutdown(self) -> None:
+        """A forked work horse gets no signal when its worker is told to stop; RQ notes the request in Redis."""
+        if self._asks is None or self._stop.reachable or self._stop.requested:
+            return
+        queue, rq_worker = self._asks
+        with contextlib.suppress(RedisError):  # nothing depends on it: the shift ends by itself soon
+            redis = redis_clients.client(queue)
+            key = f"{BaseWorker.redis_worker_namespace_prefix}{rq_worker}"
+            if redis.hget(key, "shutdown_requested_date") is not None:
+                self._stop.request()
+
+    def _beat(self) -> None:
+        beat = self._stop.beat
+        if beat is None or time.monotonic() - self._beaten_at < BEAT:
+            return
+        self._beaten_at = time.monotonic()
+        with contextlib.suppress(RedisError):  # RQ's records decide nothing
+            beat()

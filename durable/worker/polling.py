@@ -1,0 +1,130 @@
+"""The loop of a worker process without Redis (`DURABLE["REDIS"] = False`).
+
+Owns which queue the process looks at next. The parent (`durable.worker.supervisor`) polls the database for all its processes and
+names the queues with due runs on each one's standard input; what a pass of this process makes due is known at once.
+What a look at a queue does is `durable.worker`'s. RQ has no part in it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from durable.core import clock
+from durable.notifier import wakeups
+from durable.worker.concurrent import Crew
+from durable.worker.job import work
+from durable.worker.shutdown import Stop, stop
+
+__all__ = ["DueQueues", "serve"]
+
+logger = logging.getLogger("durable.worker")
+
+RETRY: Final = 1.0  # seconds before the next look after an error that nobody has handled
+MOST_MOMENTS: Final = 10_000  # that are remembered; beyond that, polling finds them
+
+
+class DueQueues:
+    """The queues that were reported to have due runs, the most urgent first. A `wakeups.Listener`.
+
+    `queues` are those served, in the order of their urgency; with `serves_all` any other one comes after them.
+    """
+
+    def __init__(self, queues: Sequence[str], *, serves_all: bool, stop: Stop = stop) -> None:
+        self._rank = {queue: number for number, queue in enumerate(queues)}
+        self._serves_all = serves_all
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._due: set[str] = set()
+        self._moments: list[tuple[datetime, str]] = []  # a heap
+        self._unread = b""
+        self._changes: SimpleQueue[str] = SimpleQueue()  # a signal handler puts into it, so it takes no lock
+
+    def run_is_due(self, queue: str) -> None:
+        """A run of `queue` is due now."""
+        if self._serves_all or queue in self._rank:
+            with self._lock:
+                self._due.add(queue)
+            self._changes.put("due")
+
+    def run_is_due_at(self, queue: str, moment: datetime) -> None:
+        """A run of `queue` is due at `moment`."""
+        with self._lock:
+            if len(self._moments) < MOST_MOMENTS:
+                heapq.heappush(self._moments, (moment, queue))
+        self._changes.put("due later")
+
+    def report(self, data: bytes) -> None:
+        """Read what the parent has sent: a queue's name on each line, which may come in parts."""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self.run_is_due(line.decode())
+
+    def next(self) -> str | None:
+        """Wait until a queue has due runs, and return it; None once a stop is requested."""
+        self._stop.listen(self._changes)
+        try:
+            while not self._stop.requested:
+                queue, wait = self._take()
+                if queue is not None:
+                    return queue
+                try:
+                    self._changes.get(timeout=wait)
+                except Empty:
+                    continue
+        finally:
+            self._stop.forget(self._changes)
+        return None
+
+    def _take(self) -> tuple[str | None, float | None]:
+        """The most urgent queue, or for how many seconds to wait for one at most (None: until there is one)."""
+        now = clock.now()
+        with self._lock:
+            while self._moments and self._moments[0][0] <= now:
+                queue = heapq.heappop(self._moments)[1]
+                if self._serves_all or queue in self._rank:
+                    self._due.add(queue)
+            if self._due:
+                first = min(self._due, key=lambda queue: (self._rank.get(queue, len(self._rank)), queue))
+                self._due.discard(first)
+                return first, None
+            if not self._moments:
+                return None, None
+            return None, max(0.0, (self._moments[0][0] - now).total_seconds())
+
+
+def serve(due: DueQueues, *, crew: Crew | None = None, look: Callable[[str], None] = work, stop: Stop = stop) -> None:
+    """Look at each queue that is reported, until a stop is requested. `crew` is that of this process, if it has one."""
+    wakeups.listen(due)
+    try:
+        while not stop.requested:
+            if crew is not None and not crew.has_room:
+                crew.wait_for_room(lambda: None)
+                continue
+            queue = due.next()
+            if queue is None:
+                return
+            try:
+                look(queue)
+            except Exception:  # the process must outlive whatever it meets; the runs are in the database
+                logger.exception('looking at the queue "%s" failed; it is looked at again', queue)
+                _rest(stop)
+    finally:
+        wakeups.unlisten(due)
+
+
+def _rest(stop: Stop) -> None:
+    """Wait before the next try, unless a stop is requested."""
+    woken: SimpleQueue[str] = SimpleQueue()
+    stop.listen(woken)
+    try:
+        woken.get(timeout=RETRY)
+    except Empty:
+        pass
+    finally:
+        stop.forget(woken)

@@ -1,0 +1,123 @@
+"""One worker process of `manage.py durable_worker`: serve queues until told to stop, or until the parent is gone.
+
+Owns what the process does besides the runs: its signals, the pipe from its parent (`durable.worker.supervisor`), and the ways to
+learn of due runs, RQ's loop or, without Redis, the parent's notices (`durable.worker.polling`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any
+
+from redis.exceptions import RedisError
+from rq.exceptions import StopRequested
+
+from durable.conf import conf
+from durable.worker import polling
+from durable.worker.concurrent import Crew, CrewWorker
+from durable.worker.rq import SimpleWorker
+from durable.worker.shutdown import stop
+from durable.worker.supervisor import READY_FD, Say
+
+__all__ = ["serve"]
+
+GRACE = 10.0  # seconds an orphaned worker has to hand over
+REDIS_RETRY = 1.0  # seconds before a worker tries again that found no Redis
+WORKER_TTL = 60  # seconds after which RQ forgets a worker that gives no sign of life while idle
+
+
+def serve(
+    queues: Sequence[str],
+    *,
+    say: Say,
+    concurrency: int = 1,
+    logging_level: str = "WARNING",
+    serves_all: bool = False,
+) -> None:
+    """Be one worker: serve the queues, with up to `concurrency` runs at once, until told to stop or orphaned.
+
+    Redis may be away at any time; where durable uses none, the parent reports due runs. Then, with `serves_all`, runs
+    of any other queue are served after those of `queues`.
+    """
+    from durable.store import store_for
+
+    due = polling.DueQueues(queues, serves_all=serves_all)
+    _watch_parent(say, due.report)
+    signal.signal(signal.SIGTERM, _stop_before_work)
+    signal.signal(signal.SIGINT, _stop_before_work)
+    say(f"worker ready, pid {os.getpid()}")
+    _tell_that_it_is_ready()
+    with ExitStack() as stack:
+        crew = stack.enter_context(Crew(concurrency, store=store_for(conf.DATABASE))) if concurrency > 1 else None
+        if not conf.REDIS:
+            polling.serve(due, crew=crew)
+        elif crew is None:
+            _serve(queues, say, SimpleWorker, logging_level)
+        else:
+            with contextlib.suppress(StopRequested):
+                _serve(queues, say, CrewWorker, logging_level)
+
+
+def _serve(queues: Sequence[str], say: Say, worker_class: type[SimpleWorker], logging_level: str) -> None:
+    is_told = False
+    while not stop.requested:
+        try:
+            _rq_worker(queues, worker_class).work(logging_level=logging_level)
+        except (RedisError, OSError) as error:
+            is_told = is_told or _tell(say, error)
+        else:
+            is_told = False
+        if not stop.requested:
+            time.sleep(REDIS_RETRY)  # RQ's loop ends by itself only when Redis is in trouble
+
+
+def _tell(say: Say, error: Exception) -> bool:
+    say(f"Redis is away, trying again: {type(error).__name__}: {error}")
+    return True
+
+
+def _rq_worker(queues: Sequence[str], worker_class: Any) -> SimpleWorker:  # not what django_rq's annotation lets in
+    from django_rq import get_worker
+
+    worker: Any = get_worker(*queues, worker_class=worker_class, worker_ttl=WORKER_TTL)
+    assert isinstance(worker, SimpleWorker)
+    return worker
+
+
+def _tell_that_it_is_ready() -> None:
+    number = os.environ.pop(READY_FD, "")  # not for what a step starts
+    if number:
+        with contextlib.suppress(OSError):
+            os.write(int(number), b"r")
+            os.close(int(number))
+
+
+def _stop_before_work(_signal: int, _frame: FrameType | None) -> None:
+    """Until RQ's worker has handlers of its own, and after."""
+    stop.request()
+
+
+def _watch_parent(say: Say, report: Callable[[bytes], None]) -> None:
+    """Stop when the parent is gone: then its end of our standard input is closed. `report` gets what it sends."""
+
+    def watch() -> None:
+        while sent := os.read(0, 4096):
+            try:
+                report(sent)
+            except Exception as error:  # noqa: BLE001 - without this thread nobody would notice that the parent is gone
+                say(f"what the parent sent is ignored: {type(error).__name__}: {error}")
+        if not stop.requested:  # else it has told us before
+            with contextlib.suppress(OSError):  # whoever read our output may be gone with it
+                say(f"the parent is gone, handing over, pid {os.getpid()}")
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="durable-parent-watch", daemon=True).start()

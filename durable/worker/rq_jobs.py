@@ -1,0 +1,179 @@
+"""Which RQ jobs durable's workers run: their own, and those that `DURABLE["OTHER_JOBS"]` names.
+
+RQ imports and calls whatever function name a job in Redis carries, whatever the serializer. Here a job is looked at before
+RQ imports anything for it: the function, the callbacks, and the data that only pickle could read. Owns that decision and
+what becomes of a refused job. Must not know what a job of durable does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from rq.exceptions import DeserializationError, NoSuchJobError
+from rq.intermediate_queue import IntermediateQueue
+from rq.job import Job, JobStatus
+from rq.queue import Queue
+from rq.serializers import JSONSerializer, Serializer
+from rq.utils import import_attribute
+
+from durable.conf import conf
+from durable.notifier import redis_clients
+from durable.notifier.enqueue import JOB
+
+__all__ = ["GuardedJob", "ReadsJson", "guarded", "problem_of", "refuse"]
+
+logger = logging.getLogger("durable.worker")
+
+_SHOWN = 200  # characters of a name that are logged
+
+
+class RefusedJobError(Exception):
+    """Durable's workers do not run this job."""
+
+
+class ReadsJson:
+    """A serializer that also reads JSON, whatever it writes: durable's jobs are JSON on any queue."""
+
+    def __init__(self, other: Serializer) -> None:
+        self.other = other
+
+    def dumps(self, obj: Any) -> bytes:
+        """As the other serializer writes."""
+        return self.other.dumps(obj)
+
+    def loads(self, data: bytes) -> Any:
+        """JSON if it is, else as the other serializer reads. A pickle never starts like a JSON list or object."""
+        if data[:1] in (b"[", b"{"):
+            return json.loads(data)
+        return self.other.loads(data)
+
+
+class GuardedJob(Job):
+    """A job of RQ's that imports nothing and reads no pickle before it was admitted."""
+
+    def restore(self, raw_data: Any) -> Any:
+        """Read the job's record, of which only JSON is decoded; a record that RQ cannot read is no job."""
+        chosen, self.serializer = self.serializer, JSONSerializer
+        try:
+            super().restore(raw_data)
+        except NoSuchJobError:
+            raise
+        except Exception as error:
+            logger.warning("RQ cannot read the record of job %s, which is dropped: %s", ascii(self.id), _shown(error))
+            raise NoSuchJobError(f"unreadable record of job {self.id}") from error
+        finally:
+            self.serializer = chosen
+
+    def read_with(self, serializer: Any) -> None:
+        """Decode what is left with the serializer of the queue that the job came from."""
+        self.serializer = serializer
+        if serializer is not JSONSerializer and set(self.meta) == {"unserialized"}:
+            self.get_meta()
+
+    @property
+    def func(self) -> Any:
+        """The function. Raises RefusedJobError unless the job may run."""
+        if problem := problem_of(self):
+            raise RefusedJobError(problem)
+        return super().func
+
+    @property
+    def success_callback(self) -> Any:
+        """None unless the job and the callback may run."""
+        return None if problem_of(self) else super().success_callback
+
+    @property
+    def failure_callback(self) -> Any:
+        """None unless the job and the callback may run."""
+        return None if problem_of(self) else super().failure_callback
+
+    @property
+    def stopped_callback(self) -> Any:
+        """None unless the job and the callback may run."""
+        return None if problem_of(self) else super().stopped_callback
+
+    def send_webhooks(self, *args: Any, **kwargs: Any) -> None:
+        """Call nobody for a job that may not run."""
+        if not problem_of(self):
+            super().send_webhooks(*args, **kwargs)
+
+
+def guarded(job_class: type[Job]) -> type[Job]:
+    """The class of jobs, guarded."""
+    if issubclass(job_class, GuardedJob):
+        return job_class
+    return GuardedJob if job_class is Job else type(job_class.__name__, (GuardedJob, job_class), {})
+
+
+def problem_of(job: Job) -> str:
+    """Return why the job must not run, "" if it may. Imports nothing outside of what OTHER_JOBS names."""
+    try:
+        name, instance, args, kwargs = job.func_name, job.instance, job.args, job.kwargs
+    except DeserializationError:
+        return "its data is not JSON that RQ has written"
+    if not isinstance(name, str):
+        return "its function is not named by a text"
+    callbacks = [
+        each for each in (job._success_callback_name, job._failure_callback_name, job._stopped_callback_name) if each
+    ]
+    if name == JOB and instance is None:
+        if not _is_our_call(args, kwargs):
+            return f"{JOB} takes one queue of RQ_QUEUES and nothing else"
+        if getattr(job, "webhooks", None):  # from RQ 3 on
+            return "a job of durable's has no webhooks"
+    else:
+        callbacks = [_method_of(instance, name) if instance is not None else name, *callbacks]
+    refused = [each for each in callbacks if not _is_allowed(each)]
+    return f'DURABLE["OTHER_JOBS"] does not name {", ".join(map(_shown, refused))}' if refused else ""
+
+
+def _is_our_call(args: Any, kwargs: Any) -> bool:
+    is_one = isinstance(args, list | tuple) and len(args) == 1 and not kwargs
+    return is_one and isinstance(args[0], str) and args[0] in redis_clients.names()
+
+
+def _method_of(instance: Any, name: str) -> str:
+    """The dotted name of a method. An instance that JSON has made is data, whose methods nobody means to run."""
+    kind = type(instance)
+    return f"{kind.__module__}.{kind.__qualname__}.{name}"
+
+
+def _is_allowed(name: str) -> bool:
+    """Whether OTHER_JOBS names this function, or a module or package that it is defined in."""
+    entries = [each for each in conf.OTHER_JOBS if isinstance(each, str) and each.strip(".")]
+    if name in entries:
+        return True
+    prefixes = tuple(each for each in entries if each.endswith("."))
+    if not name.startswith(prefixes):
+        return False
+    # What a module has imported is reached through its name as well: `shop.jobs.os.system`.
+    try:
+        home = getattr(import_attribute(name), "__module__", None)
+    except (ValueError, AttributeError):
+        return False
+    return isinstance(home, str) and f"{home}.".startswith(prefixes)
+
+
+def refuse(worker: Any, job: Job, queue: Queue, problem: str) -> None:
+    """Have RQ list the job as failed, and say why. Nothing of it runs, and it is not tried again."""
+    text = (
+        f"refused job {job.id!a} of the queue \"{queue.name}\": {problem}. Durable's workers run durable's jobs; to run others "
+        'too, name their functions or modules in DURABLE["OTHER_JOBS"]. If nobody of yours has enqueued it, somebody else can '
+        "write to your Redis"
+    )
+    logger.error(text)
+    try:
+        with worker.connection.pipeline(transaction=False) as together:
+            job.set_status(JobStatus.FAILED, pipeline=together)
+            queue.failed_job_registry.add(job, ttl=job.failure_ttl, exc_string=text, pipeline=together)
+            together.lrem(IntermediateQueue.get_intermediate_queue_key(queue.key), 1, job.id)
+            worker.increment_failed_job_count(together)
+            together.execute()
+    except Exception:  # it was taken from its queue, which is what matters, and the worker lives on
+        logger.exception("a refused job is not listed as failed")
+
+
+def _shown(text: object) -> str:
+    return ascii(str(text)[:_SHOWN])

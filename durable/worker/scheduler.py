@@ -1,0 +1,171 @@
+"""The line of claimed runs before the slots of a crew: who is passed next, and who has waited long enough.
+
+Owns that decision and nothing else: no thread, no database. Safe to use from several threads; its clock is given. A
+*suspect* is a run that may have killed its worker (its `crashes`): it is passed alone, so that runs beside it, if it
+does so again, are not counted as having crashed too. Those that only wait would be as well: so a suspect is the last
+of the line, and further ones are sent away.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from durable.core.records import RunRecord
+
+__all__ = ["PUT_OFF", "Line", "Turn"]
+
+PATIENCE: Final = 1.0  # seconds that a claimed run waits behind passes before other workers get it
+SOLITUDE: Final = 30.0  # seconds for which nothing begins beside a suspect; what kills a process does so soon
+PUT_OFF: Final = 5.0  # seconds that a suspect which finds no moment without other passes is left to other workers
+OVERDUE: Final = 30.0  # seconds after which a suspect that found no moment without other passes is given one
+SOON: Final = 0.05  # seconds within which a run must be expected to begin, to be claimed ahead
+WEIGHT: Final = 0.2  # of the newest pass, in the mean of how long passes take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Turn:
+    """A pass under way. `began_at` is by the line's clock."""
+
+    record: RunRecord
+    began_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Waiting:
+    record: RunRecord
+    since: float
+
+
+class Line:
+    """For passes of `size` runs at once."""
+
+    def __init__(self, size: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.size = size
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._passing: set[Turn] = set()
+        self._suspect: Turn | None = None
+        self._put_off: dict[str, float] = {}
+        self._busy_until = -math.inf
+        self._mean = math.inf
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits and nothing is under way."""
+        with self._lock:
+            return not self._waiting and not self._passing
+
+    def room(self) -> int:
+        """How many more runs could begin at once; none beside those that wait."""
+        with self._lock:
+            return 0 if self._waiting or self._is_closed() else self.size - len(self._passing)
+
+    def wanted(self, most: int) -> int:
+        """How many runs to claim now: those that could begin, and ahead of them up to `most` that begin soon, as
+        quickly as passes have ended of late. What was claimed ahead is to be used up by half before there is more.
+        """
+        with self._lock:
+            if self._is_closed() or any(each.record.crashes for each in self._waiting):
+                return 0
+            free = self.size - len(self._passing) - len(self._waiting)
+            ahead = min(most, int(self.size * SOON / self._mean)) if self._mean else most
+            wanted = free + ahead
+            return wanted if free > 0 or (wanted > 0 and 2 * wanted >= ahead) else 0
+
+    def join(self, records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[RunRecord]]:
+        """Have these runs wait; behind them one suspect. The other ones are returned: to be handed back, to be put off."""
+        now = self._clock()
+        suspects = [each for each in records if each.crashes]
+        with self._lock:
+            is_busy = bool(self._passing) and now < self._busy_until
+            eligible = [each for each in suspects if not is_busy or self._is_overdue(each, now)]
+            joining = [each for each in records if not each.crashes] + eligible[:1]
+            self._waiting += [_Waiting(record=each, since=now) for each in joining]
+            sent_away = [each for each in suspects if each not in eligible[:1]]
+            if not is_busy:
+                return sent_away, []
+            self._remember(sent_away, now)
+            return [], sent_away
+
+    def startable(self) -> int:
+        """How many of those that wait could begin now."""
+        with self._lock:
+            if not self._waiting or self._is_closed():
+                return 0
+            if self._waiting[0].record.crashes:
+                return 0 if self._passing else 1
+            return min(self.size - len(self._passing), len(self._waiting))
+
+    def next(self) -> Turn | None:
+        """The turn of the first that waits, which is under way from now on; None if nobody's it is."""
+        with self._lock:
+            if not self._waiting or self._is_closed():
+                return None
+            record = self._waiting[0].record
+            if record.crashes and self._passing:
+                return None
+            self._waiting.popleft()
+            self._put_off.pop(record.id, None)
+            turn = Turn(record=record, began_at=self._clock())
+            self._passing.add(turn)
+            if record.crashes:
+                self._suspect = turn
+            return turn
+
+    def end(self, turn: Turn) -> None:
+        """The pass is over. Ending it twice does no harm."""
+        with self._lock:
+            if turn not in self._passing:
+                return
+            self._passing.discard(turn)
+            if self._suspect is turn:
+                self._suspect = None
+            took = self._clock() - turn.began_at
+            self._mean = took if self._mean == math.inf else self._mean + WEIGHT * (took - self._mean)
+
+    def leave(self) -> tuple[list[RunRecord], list[RunRecord]]:
+        """Take those out who have waited longer than `PATIENCE` behind others: to be handed back, to be put off.
+
+        A suspect that is put off again and again stays after `OVERDUE`; nothing begins then until its turn has come.
+        """
+        now = self._clock()
+        with self._lock:
+            if not self._passing:
+                return [], []
+            left = [each for each in self._waiting if now - each.since >= PATIENCE]
+            left = [each for each in left if self._suspect is not None or not self._is_overdue(each.record, now)]
+            for each in left:
+                self._waiting.remove(each)
+            records = [each.record for each in left]
+            suspects = [each for each in records if each.crashes]
+            if suspects:
+                self._busy_until = now + PUT_OFF
+                self._remember(suspects, now)
+            return [each for each in records if not each.crashes], suspects
+
+    def clear(self) -> list[RunRecord]:
+        """Take out all who wait."""
+        with self._lock:
+            records = [each.record for each in self._waiting]
+            self._waiting.clear()
+            return records
+
+    def _is_closed(self) -> bool:
+        """Whether nothing may begin, because a suspect is to be alone."""
+        return self._suspect is not None and self._clock() - self._suspect.began_at < SOLITUDE
+
+    def _is_overdue(self, record: RunRecord, now: float) -> bool:
+        return bool(record.crashes) and now - self._put_off.get(record.id, math.inf) >= OVERDUE
+
+    def _remember(self, suspects: Sequence[RunRecord], now: float) -> None:
+        # Others may have taken a run since: what was put off long ago is forgotten.
+        self._put_off = {run_id: at for run_id, at in self._put_off.items() if now - at < 10 * OVERDUE}
+        for each in suspects:
+            self._put_off.setdefault(each.id, now)

@@ -1,0 +1,307 @@
+"""The processes of `manage.py durable_worker`: one parent, N workers, each an interpreter of its own.
+
+The parent runs the timer and the sweep, starts the workers again that die, passes signals on, and runs no workflow.
+A worker serves RQ queues, with one run at a time or with a crew (`durable.worker.concurrent`). It holds the reading end of a pipe
+whose writing end only the parent has: when the parent is gone, however it went, the worker hands over and exits.
+Without Redis the parent names on that pipe the queues that have due runs, as its timer polls the database for them.
+Nothing is forked: the parent has threads and connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
+
+from durable.conf import conf
+from durable.notifier import wakeups
+from durable.worker.timer import Alarms, Periodic, Sweep, Timer
+
+__all__ = ["COMMAND", "READY_FD", "Fleet", "Say", "command_line", "worker_command"]
+
+COMMAND = "durable_worker"
+PARENTS = (COMMAND, "durable_dev")  # the commands that start workers
+READY_FD = "DURABLE_READY_FD"  # in a worker's environment: where it writes a byte once it is ready
+CHILD_OPTION = "--as-child"
+RESTART = (0.2, 10.0)  # seconds before a worker that died starts again: at first, at most
+HEALTHY = 30.0  # seconds after which a worker's death is the first one again
+AGAIN = 0.5  # seconds within which a second signal is the echo of the first
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Child:
+    """One worker: its process, None while it waits to be started again, and where it says that it is ready."""
+
+    number: int
+    process: subprocess.Popen[bytes] | None = None
+    ready_fd: int = -1
+    is_ready: bool = False
+    started_at: float = 0.0
+    start_at: float = 0.0
+    pause: float = field(default=RESTART[0])
+
+
+class Fleet:
+    """Runs `processes` workers until it is told to stop. `say` prints one line.
+
+    With `reloads` a worker that cannot start is started again when the code has changed (`code_changed`). `ends_with` is
+    asked for an exit status about once a second: with one, everything ends.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        processes: int,
+        *,
+        say: Say,
+        reloads: bool = False,
+        ends_with: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self.command = list(command)
+        self.children = [_Child(number) for number in range(1, processes + 1)]
+        self.say = say
+        self._signals: list[int] = []
+        self._pipes_in_use = threading.Lock()  # the timer writes to them
+        self._stopping_since: float | None = None
+        self._reloads = reloads
+        self._ends_with = ends_with
+        self._status = 0
+        self.ticked_at = time.monotonic()  # when it has last looked after its workers
+        self.had_worker_at = time.monotonic()  # and when one ran
+        self._periodic: tuple[Periodic, ...] = ()
+        self._changed: SimpleQueue[str] = SimpleQueue()
+        self._leaving: list[_Child] = []  # told to stop, and replaced already
+        self._wakeup: socket.socket | None = None
+
+    def run(self) -> int:
+        """Run until a signal has ended it; the exit status. To be called in the main thread."""
+        from durable.store import store_for
+
+        reader, writer = socket.socketpair()
+        reader.settimeout(0)
+        writer.settimeout(0)
+        handled = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+        before = {each: signal.signal(each, self._on_signal) for each in handled}
+        wakeup_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        self._wakeup = writer
+        try:
+            store = store_for(conf.DATABASE)
+            wakeups.listen(self)
+            with Timer(store) as timer, Alarms(timer), Sweep(store) as sweep:
+                self._periodic = (timer, sweep)
+                self._supervise(reader)
+        finally:
+            wakeups.unlisten(self)
+            for child in (*self.children, *self._leaving):
+                self._kill(child)
+            self._wakeup = None
+            signal.set_wakeup_fd(wakeup_before)
+            if self._stopping_since is None:  # else the command ends now, and one more signal must not interrupt that
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+            reader.close()
+            writer.close()
+        self.say("stopped")
+        return self._status
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping_since is not None
+
+    @property
+    def ready_workers(self) -> int:
+        """How many workers run that have said that they are ready."""
+        return sum(each.process is not None and each.is_ready for each in self.children)
+
+    @property
+    def database_answered_at(self) -> float | None:
+        """When the database last answered the timer or the sweep, by the monotonic clock; None if it has not."""
+        answered = [each.succeeded_at for each in self._periodic if each.succeeded_at is not None]
+        return max(answered, default=None)
+
+    def code_changed(self, paths: Sequence[Path]) -> None:
+        """Have all workers start again with the code of now. May be called from any thread."""
+        names = [os.path.relpath(each) for each in paths[:3]]
+        self._changed.put(f"{', '.join(names)}{' and others' if len(paths) > 3 else ''} changed")
+        if (wakeup := self._wakeup) is not None:
+            with contextlib.suppress(OSError):  # it is full, so it wakes us anyway, or we are ending
+                wakeup.send(b"\0")
+
+    def run_is_due(self, queue: str) -> None:
+        """Tell the workers, who poll nothing themselves, of a due run of `queue`. Called in the timer's thread."""
+        for child in self.children:
+            with self._pipes_in_use, contextlib.suppress(OSError, ValueError):  # it is full, or its reader has ended
+                if child.process is not None and child.process.stdin is not None:
+                    os.write(child.process.stdin.fileno(), f"{queue}\n".encode())
+
+    def run_is_due_at(self, queue: str, moment: datetime) -> None:
+        """Nothing: the timer asks the database."""
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if number != signal.SIGCHLD:  # that one only has to wake us, as every signal does
+            self._signals.append(number)
+
+    def _supervise(self, wakeup: socket.socket) -> None:
+        while True:
+            self._obey()
+            self._reap()
+            self.ticked_at = time.monotonic()
+            if any(each.process is not None for each in self.children):
+                self.had_worker_at = self.ticked_at
+            if self._stopping_since is None:
+                self._look_whether_to_end()
+            if self._stopping_since is None:
+                self._replace_changed()
+                self._start_due()
+            elif all(each.process is None for each in (*self.children, *self._leaving)):
+                return
+            select.select([wakeup], [], [], self._until_next_start())
+            with contextlib.suppress(BlockingIOError):
+                wakeup.recv(4096)
+
+    def _until_next_start(self) -> float:
+        waiting = [each.start_at for each in self.children if each.process is None]
+        return min([1.0, *(max(0.0, each - time.monotonic()) for each in waiting)]) if waiting else 1.0
+
+    def _start_due(self) -> None:
+        for child in self.children:
+            if child.process is None and time.monotonic() >= child.start_at:
+                self._start(child)
+                assert child.process is not None
+                self.say(f"worker {child.number} started, pid {child.process.pid}")
+
+    def _start(self, child: _Child) -> None:
+        child.ready_fd, theirs = os.pipe()
+        os.set_blocking(child.ready_fd, False)
+        try:
+            child.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # Ctrl+C in a terminal is ours to pass on
+                pass_fds=[theirs],
+                env={**os.environ, READY_FD: str(theirs)},
+            )
+        finally:
+            os.close(theirs)
+        assert child.process.stdin is not None
+        os.set_blocking(child.process.stdin.fileno(), False)
+        child.is_ready = False
+        child.started_at = time.monotonic()
+
+    def _hear(self, child: _Child) -> None:
+        """Note whether the worker has said that it is ready."""
+        if child.process is not None and not child.is_ready:
+            with contextlib.suppress(OSError):
+                child.is_ready = os.read(child.ready_fd, 1) != b""
+
+    def _look_whether_to_end(self) -> None:
+        if (status := self._ends_with()) is not None:
+            self._status = status
+            self._stop()
+
+    def _replace_changed(self) -> None:
+        """Start workers with new code beside those with the old one, which hand over and may still be in a step."""
+        changed = []
+        while not self._changed.empty():
+            changed.append(self._changed.get())
+        if not changed:
+            return
+        self.say(f"{', '.join(changed)}: starting the workers again")
+        for index, child in enumerate(self.children):
+            if child.process is not None:
+                child.process.terminate()
+                self._leaving.append(child)
+            self.children[index] = _Child(child.number)
+
+    def _reap(self) -> None:
+        for child in self._leaving:
+            if child.process is not None and child.process.poll() is not None:
+                self._forget(child)
+        self._leaving = [each for each in self._leaving if each.process is not None]
+        for child in self.children:
+            self._hear(child)
+            if child.process is None or (status := child.process.poll()) is None:
+                continue
+            pid, how = child.process.pid, f"signal {-status}" if status < 0 else f"status {status}"
+            self._hear(child)
+            self._forget(child)
+            if self._stopping_since is not None:
+                self.say(f"worker {child.number} stopped, pid {pid}")
+                continue
+            if self._reloads and status > 0 and not child.is_ready:
+                child.start_at = math.inf
+                self.say(f"worker {child.number} cannot start, {how}; it is tried again when the code changes")
+                continue
+            lived = time.monotonic() - child.started_at
+            child.pause = RESTART[0] if lived >= HEALTHY else min(child.pause * 2, RESTART[1])
+            child.start_at = time.monotonic() + child.pause
+            self.say(f"worker {child.number} died, pid {pid}, {how}; starting again in {child.pause:g} s")
+
+    def _obey(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if self._stopping_since is None:
+                self.say(f"{signal.Signals(number).name}: handing over; a second signal ends at once")
+                self._stop()
+            elif time.monotonic() - self._stopping_since >= AGAIN:
+                self.say(f"{signal.Signals(number).name} again: ending at once")
+                for child in (*self.children, *self._leaving):
+                    self._kill(child)
+
+    def _stop(self) -> None:
+        self._stopping_since = time.monotonic()
+        for child in self.children:
+            if child.process is not None:
+                child.process.terminate()
+
+    def _kill(self, child: _Child) -> None:
+        if child.process is None:
+            return
+        child.process.kill()
+        child.process.wait()
+        self._forget(child)
+
+    def _forget(self, child: _Child) -> None:
+        with self._pipes_in_use:
+            if child.process is not None and child.process.stdin is not None:
+                child.process.stdin.close()
+            if child.ready_fd >= 0:
+                os.close(child.ready_fd)
+            child.process, child.ready_fd = None, -1
+
+
+def worker_command(queues: Sequence[str], options: Sequence[str] = ()) -> list[str]:
+    """The command line of one worker: the invocation of this process, as a child."""
+    return command_line(COMMAND, CHILD_OPTION, *options, *queues)
+
+
+def command_line(name: str, *arguments: str) -> list[str]:
+    """The command line of a management command, run as this process is.
+
+    `manage.py durable_worker` and `django-admin durable_worker` are repeated as they were, so that whatever they do
+    before Django starts is done again. Called from elsewhere, from code for example, it is `python -m django`.
+    """
+    interpreter = [sys.executable, *(f"-W{each}" for each in sys.warnoptions)]
+    program = Path(sys.argv[0])
+    is_command_line = len(sys.argv) > 1 and sys.argv[1] in PARENTS and program.is_file()
+    if is_command_line and program.name != "__main__.py":
+        start = [*interpreter, str(program)]
+    else:
+        start = [*interpreter, "-m", "django"]
+    return [*start, name, *arguments]

@@ -1,0 +1,113 @@
+"""Slots: threads in which several passes run beside each other, each with database connections of its own.
+
+Owns the threads, and the connections while a thread rests: kept for a moment, then as Django keeps them between two
+requests (`CONN_MAX_AGE`, health checks). Knows nothing of what is called.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from django.db import connections
+
+from durable.execution.connections import close_stale_connections
+
+__all__ = ["Slots"]
+
+logger = logging.getLogger("durable.worker")
+
+RESTING: Final = (1.0, 60.0)  # seconds without work after which connections are looked at: first, and then each time
+
+Work = Callable[[], object]
+
+
+class Slots:
+    """Up to `count` threads, begun when they are needed; `on_free` is called in the one that has become free."""
+
+    def __init__(self, count: int, on_free: Work) -> None:
+        self.count = count
+        self._on_free = on_free
+        self._lock = threading.Lock()
+        self._slots: set[_Slot] = set()
+        self._free: list[_Slot] = []
+
+    def give(self, work: Work) -> bool:
+        """Do `work` in a thread that is free, the one that was busy last if possible; False if none is."""
+        with self._lock:
+            if self._free:
+                slot = self._free.pop()
+            elif len(self._slots) < self.count:
+                slot = _Slot(self._freed, self._gone)
+                self._slots.add(slot)
+            else:
+                return False
+        slot.give(work)
+        return True
+
+    def end(self) -> None:
+        """End the threads, and their connections; waits for those that are busy."""
+        with self._lock:
+            slots = list(self._slots)
+        for slot in slots:
+            slot.end()
+
+    def _freed(self, slot: _Slot) -> None:
+        with self._lock:
+            self._free.append(slot)
+        self._on_free()
+
+    def _gone(self, slot: _Slot) -> None:
+        """A thread has ended, for whatever reason: another one may take its place."""
+        with self._lock:
+            self._slots.discard(slot)
+            if slot in self._free:
+                self._free.remove(slot)
+        self._on_free()
+
+
+class _Slot:
+    """A daemon that does what it is given."""
+
+    def __init__(self, freed: Callable[[_Slot], object], gone: Callable[[_Slot], object]) -> None:
+        self._on_freed = freed
+        self._on_gone = gone
+        self._given: SimpleQueue[Work | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="durable-slot", daemon=True)
+        self._thread.start()
+
+    def give(self, work: Work) -> None:
+        self._given.put(work)
+
+    def end(self) -> None:
+        self._given.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (work := self._await()) is not None:
+                try:
+                    work()
+                except BaseException:  # nobody above could act on it, and the slot must not be lost
+                    logger.exception("a slot goes on after an error that nobody has handled")
+                self._on_freed(self)
+        finally:
+            self._on_gone(self)
+            connections.close_all()  # a connection belongs to its thread
+
+    def _await(self) -> Work | None:
+        pause, later = RESTING
+        has_rested = False
+        while True:
+            try:
+                work = self._given.get(timeout=pause)
+            except Empty:
+                close_stale_connections(thoroughly=True)
+                pause, has_rested = later, True
+                continue
+            if has_rested and work is not None:
+                close_stale_connections(thoroughly=True)
+            return work

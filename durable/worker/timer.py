@@ -1,0 +1,298 @@
+"""The timer and the sweep: threads that ring for what becomes due by itself.
+
+The *timer* rings at the deadline of a sleep, a backoff or a wait. The *sweep* rings, every `SWEEP_INTERVAL`, for
+whatever is due or whose lease ran out: it makes up for every ring and alarm that was lost, and insists where a job of
+the bell was. Both only ring; they change no run. Any number of them may run at once: rings are coalesced, and one too
+many finds nothing to do. They outlive any outage of the database or Redis.
+
+Between two rings the sweep also deletes, for a moment, what is past its `RETENTION`; what that is, `durable.retention`
+decides.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from durable.conf import conf
+from durable.core import clock
+from durable.core.records import ActionRecord
+from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
+from durable.notifier import notify, redis_clients, sweep_heartbeat
+from durable.retention import Policy, Pruned, Pruner, RetentionError
+from durable.store.base import Store
+
+__all__ = ["Alarms", "Periodic", "Sweep", "Timer"]
+
+logger = logging.getLogger("durable.timer")
+
+PAUSE = 0.01  # seconds between two looks at least, however dense the deadlines are
+OVERLAP = timedelta(seconds=1)  # of two looks of the timer, for commits that come after their moment
+RETRY = 1.0  # seconds until the next try during an outage
+PRUNE_FOR = 2.0  # seconds of one sweep in which rows are deleted, at most
+PRUNE_EVERY = 60.0  # seconds from the end of a round of pruning to the next
+LOG_EVERY = 3_600.0  # seconds between two rows of the audit log about pruning
+
+_log_this = redis_clients.Seldom()
+
+
+class Periodic:
+    """A thread that looks, waits for the moment that the look names, and looks again. A context manager."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self._condition = threading.Condition()
+        self._next: datetime | None = None
+        #: When a look last succeeded, by the monotonic clock: the database answered then.
+        self.succeeded_at: float | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first look is at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the end."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def look(self, now: datetime) -> datetime:
+        """Ring for what is due at `now`; the moment of the next look."""
+        raise NotImplementedError
+
+    def bring_forward(self, moment: datetime) -> None:
+        """Look at `moment`, if that is earlier than the next look."""
+        with self._condition:
+            if self._next is None or moment < self._next:
+                self._next = moment
+                self._condition.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                with self._condition:
+                    self._next = None  # from here on an alarm may come for a deadline that the look does not see
+                try:
+                    self.bring_forward(self._look_safely())
+                    self._wait()
+                except Exception:  # the thread must outlive whatever it meets
+                    logger.exception("the %s failed, trying again", type(self).__name__.lower())
+                    time.sleep(RETRY)
+        finally:
+            close_connections()
+
+    def _look_safely(self) -> datetime:
+        name = type(self).__name__.lower()
+        try:
+            close_stale_connections(thoroughly=True)
+            moment = self.look(clock.now())
+            self.succeeded_at = time.monotonic()
+        except SESSION_TROUBLE as error:
+            close_connections()
+            if _log_this(name):
+                logger.warning("the %s cannot read deadlines, trying again: %s: %s", name, type(error).__name__, error)
+            return clock.now() + timedelta(seconds=RETRY)
+        except Exception:  # the thread must outlive whatever it meets
+            close_connections()
+            if _log_this(name):
+                logger.exception("the %s failed, trying again", name)
+            return clock.now() + timedelta(seconds=RETRY)
+        if _log_this.again(name):
+            logger.warning("the %s goes on", name)
+        return moment
+
+    def _wait(self) -> None:
+        with self._condition:
+            self._condition.wait_for(lambda: self._stopping, timeout=PAUSE)
+            while not self._stopping and (remaining := self._remaining()) > 0:
+                self._condition.wait(remaining)
+
+    def _remaining(self) -> float:
+        """Seconds until the next look. At most an interval: the clock may have been set."""
+        if self._next is None:
+            return 0.0
+        return min((self._next - clock.now()).total_seconds(), conf.SWEEP_INTERVAL)
+
+
+class Timer(Periodic):
+    """Rings at deadlines: late by less than 50 ms on an idle machine, by a sweep's interval if Redis lost an alarm.
+
+    Without Redis it polls: it looks every POLL_INTERVAL, and notifies of whatever is due.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, "durable-timer")
+        self._looked_at: datetime | None = None
+
+    def look(self, now: datetime) -> datetime:
+        """Ring for the queues with runs that have become due since the last look; the next deadline, or when to ask for it
+        again. What became due before, and what nobody has claimed yet, is the sweep's."""
+        queues = redis_clients.names()
+        if self._looked_at is None or not conf.REDIS:
+            due = self.store.due_queues(now)
+        else:
+            due = self.store.due_queues(now, queues=queues, since=min(self._looked_at, now) - OVERLAP)
+        for queue in due:
+            notify.ring(queue)
+        self._looked_at = now
+        ask_again = now + timedelta(seconds=conf.SWEEP_INTERVAL if conf.REDIS else conf.POLL_INTERVAL)
+        deadline = self.store.next_deadline(queues, now, until=ask_again)
+        return min(deadline, ask_again) if deadline is not None else ask_again
+
+
+class Sweep(Periodic):
+    """Rings every SWEEP_INTERVAL for the queues with due runs, expired leases included, and insists."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, "durable-sweep")
+        self._round: Iterator[Pruned] | None = None
+        self._next_round = 0.0
+        self._unlogged = Pruned()
+        self._next_row = 0.0  # when the audit log may be written to again, monotonic
+
+    def look(self, now: datetime) -> datetime:
+        """Ring, prune a little, and come again after the interval."""
+        for queue in self.store.due_queues(now):
+            notify.ring(queue, insist=True)
+        sweep_heartbeat.beat(now, worker_name())
+        self._prune(now)
+        self._log(now)
+        return now + timedelta(seconds=conf.SWEEP_INTERVAL)
+
+    def _prune(self, now: datetime) -> None:
+        """Go on with the round of pruning, or begin one if it is time; for a moment only."""
+        if self._round is None:
+            if time.monotonic() < self._next_round or (pruner := _pruner()) is None:
+                return
+            self._round = pruner.batches(now)
+        self._next_round = time.monotonic() + PRUNE_EVERY
+        until = time.monotonic() + min(PRUNE_FOR, conf.SWEEP_INTERVAL / 2)
+        pruning, self._round = self._round, None  # an error ends the round
+        total = Pruned()
+        for pruned in pruning:
+            total += pruned
+            if self._stopping or time.monotonic() >= until:
+                self._round = pruning
+                break
+        if total != Pruned():
+            logger.info("past their retention: %d runs and %d rows of the audit log", total.runs, total.actions)
+            self._unlogged += total
+
+    def _log(self, now: datetime) -> None:
+        """Say in the audit log what this process has pruned: seldom, or the log would grow by what makes it shorter."""
+        if self._unlogged == Pruned() or time.monotonic() < self._next_row:
+            return
+        pruned, self._unlogged = self._unlogged, Pruned()
+        self._next_row = time.monotonic() + LOG_EVERY
+        row = ActionRecord(
+            action="prune",
+            run_id="",
+            source="code",
+            outcome="done",
+            created_at=now,
+            actor_label=f"the sweep of {worker_name()}",
+            reason='DURABLE["RETENTION"]',
+            detail=f"{pruned.runs} runs, {pruned.actions} rows of the audit log",
+        )
+        with self.store.transaction():
+            self.store.log([row])
+
+
+def _pruner() -> Pruner | None:
+    """Deletes what the settings let go; None if that is nothing."""
+    try:
+        policy = Policy.of(conf.RETENTION)
+    except RetentionError as error:
+        if _log_this("retention"):
+            logger.error('nothing is pruned, DURABLE["RETENTION"] cannot be read: %s. %s', error, error.hint)
+        return None
+    return None if policy.keeps_all else Pruner(policy, conf.DATABASE)
+
+
+class Alarms:
+    """Listens for alarms (`durable.notifier.notify.alarm`) and brings the timer forward; a thread per Redis."""
+
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
+        #: Set once every Redis has confirmed the subscription; for whoever has to know that alarms are heard.
+        self.listening = threading.Event()
+        self._stopping = threading.Event()
+        self._deaf: set[str] = set()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        places = redis_clients.unique(redis_clients.names())
+        self._deaf = set(places)
+        for queue, redis in places.items():
+            name = f"durable-alarms-{queue}"
+            thread = threading.Thread(target=self._listen_always, args=(queue, redis), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _listen_always(self, queue: str, redis: Redis) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._listen(queue, redis)
+            except (RedisError, OSError) as error:
+                if _log_this(queue):
+                    logger.warning("alarms are not heard now, the sweep makes up for it: %s", error)
+                self._stopping.wait(RETRY)
+            except Exception:  # the thread must outlive whatever it meets
+                if _log_this(queue):
+                    logger.exception("listening for alarms failed, trying again; the sweep makes up for it")
+                self._stopping.wait(RETRY)
+
+    def _listen(self, queue: str, redis: Redis) -> None:
+        with redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]  # redis-py's own
+            pubsub.subscribe(notify.ALARMS)
+            while not self._stopping.is_set():
+                message = pubsub.get_message(timeout=0.5)
+                if message is None:
+                    continue
+                if message["type"] == "subscribe":
+                    self._hear(queue)
+                elif message["type"] == "message":
+                    self._on_alarm(message["data"])
+
+    def _hear(self, queue: str) -> None:
+        _log_this.again(queue)
+        self._deaf.discard(queue)
+        if not self._deaf:
+            self.listening.set()
+        self.timer.bring_forward(clock.now())  # what was published while nobody listened
+
+    def _on_alarm(self, data: bytes) -> None:
+        try:
+            moment = datetime.fromisoformat(json.loads(data)["at"])
+            if moment.utcoffset() is None:
+                raise ValueError("a moment without an offset from UTC")
+            self.timer.bring_forward(clock.in_utc(moment))
+        except Exception as error:  # noqa: BLE001 - anything may be published here: deep JSON is a RecursionError
+            logger.warning(
+                "an alarm of another shape is ignored: %s: %s", type(error).__name__, ascii(str(error)[:200])
+            )
