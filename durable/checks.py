@@ -321,7 +321,7 @@ def check_queues(**_: object) -> list[CheckMessage]:
     """Every queue that a run goes to by default is known to RQ."""
     users = {conf.QUEUE: 'DURABLE["QUEUE"]'} if _is_text(conf.QUEUE) else {}
     for definition in registry.all():
-        users.setdefault(definition.queue, f'the workflow "{definition.name}" ({registry.where(definition)})')
+        users.setdefault(definition.queue, f'the workflow "{definition.name}" ({registry.source_location(definition)})')
     known = _rq_queues()
     messages: list[CheckMessage] = []
     if not conf.REDIS:
@@ -385,14 +385,14 @@ def check_rqworker(**_: object) -> list[CheckMessage]:
 
 
 def _reads_json(worker_class: Any) -> bool:
-    from durable.worker.rq import KnowsDurable
+    from durable.worker.rq import DurableWorkerMixin
 
     if isinstance(worker_class, str):
         try:
             worker_class = import_string(worker_class)
         except ImportError:
             return False
-    return inspect.isclass(worker_class) and issubclass(worker_class, KnowsDurable)
+    return inspect.isclass(worker_class) and issubclass(worker_class, DurableWorkerMixin)
 
 
 @register(TAG)
@@ -401,7 +401,7 @@ def check_workflows(**_: object) -> list[CheckMessage]:
     hint = "Give each a name of its own: @workflow(name=...). Runs that exist keep the name they were started with."
     return [
         Error(
-            f'The workflow name "{clash.name}" is taken by {" and by ".join(map(registry.where, clash.definitions))}.',
+            f'The workflow name "{clash.name}" is taken by {" and by ".join(map(registry.source_location, clash.definitions))}.',
             hint=hint,
             id="durable.E008",
         )
@@ -418,7 +418,7 @@ def check_mistakes(**_: object) -> list[CheckMessage]:
             error_classes(definition.mistakes or ())
         except ImproperlyConfigured as error:
             hint = "Give classes of exceptions, or their dotted paths: @workflow(mistakes=(KeyError,))."
-            found.append(Error(f"{registry.where(definition)}: {error}.", hint=hint, id="durable.E012"))
+            found.append(Error(f"{registry.source_location(definition)}: {error}.", hint=hint, id="durable.E012"))
     return found
 
 

@@ -269,7 +269,7 @@ def _check_is_discovered(workflow: Workflow[Any, Any]) -> None:
     config = apps.get_containing_app_config(workflow.__module__)
     if config is not None and workflow.__module__ == f"{config.name}.workflows":
         return
-    raise UndiscoveredWorkflowError(workflow.name, registry.where(workflow), workflow.__module__)
+    raise UndiscoveredWorkflowError(workflow.name, registry.source_location(workflow), workflow.__module__)
 
 
 def _takes_a_context(signature: inspect.Signature) -> bool:

@@ -22,11 +22,11 @@ from durable.core.effects import Call
 from durable.core.registry import WorkflowDefinition
 from durable.store import Store, store_for
 
-__all__ = ["Backend", "current", "install", "is_replaced", "production", "uninstall"]
+__all__ = ["Runtime", "activate", "current", "deactivate", "is_replaced", "production"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
+class Runtime:
     """`ring` tells workers of these queues that they have due runs, `alarm` the timers of a deadline that was not there
     before; `pause` waits between two looks at a result; `after_commit` calls if and when the caller's transaction commits.
 
@@ -37,23 +37,23 @@ class Backend:
     store: Store
     codec: Codec
     now: Callable[[], datetime]
-    ring: Callable[[Iterable[str]], None]
-    alarm: Callable[[str, datetime], None]
-    pause: Callable[[float], None]
+    notify: Callable[[Iterable[str]], None]
+    notify_at: Callable[[str, datetime], None]
+    poll_wait: Callable[[float], None]
     after_commit: Callable[[Callable[[], None]], None]
     short_sleep: float | None = None
     divergence_grace: float | None = None
-    runs_in_turn: bool = False
-    rest: Callable[[float], None] | None = None
-    observe: Callable[[Call], None] | None = None
-    find: Callable[[str], WorkflowDefinition | None] | None = None
+    sequential_branches: bool = False
+    sleep: Callable[[float], None] | None = None
+    on_call: Callable[[Call], None] | None = None
+    find_workflow: Callable[[str], WorkflowDefinition | None] | None = None
 
 
-_installed: list[Backend] = []
+_installed: list[Runtime] = []
 _lock = threading.Lock()
 
 
-def current() -> Backend:
+def current() -> Runtime:
     """The backend in force: the newest harness's, or production's."""
     return _installed[-1] if _installed else production()
 
@@ -63,30 +63,30 @@ def is_replaced() -> bool:
     return bool(_installed)
 
 
-def install(backend: Backend) -> None:
+def activate(backend: Runtime) -> None:
     """Put `backend` in force, until it is uninstalled."""
     with _lock:
         _installed.append(backend)
 
 
-def uninstall(backend: Backend) -> None:
+def deactivate(backend: Runtime) -> None:
     """Take `backend` out of force."""
     with _lock:
         _installed.remove(backend)
 
 
-def production() -> Backend:
+def production() -> Runtime:
     """What the settings say."""
     from durable.notifier import notify
 
     alias = conf.DATABASE
-    return Backend(
+    return Runtime(
         store=store_for(alias),
         codec=_codec(conf.CODEC, conf.MAX_PAYLOAD_BYTES),
         now=clock.now,
-        ring=lambda queues: notify.ring_on_commit(queues, using=alias),
-        alarm=lambda queue, moment: notify.alarm_on_commit(queue, moment, using=alias),
-        pause=time.sleep,
+        notify=lambda queues: notify.notify_on_commit(queues, using=alias),
+        notify_at=lambda queue, moment: notify.notify_at_on_commit(queue, moment, using=alias),
+        poll_wait=time.sleep,
         after_commit=lambda callback: notify.on_commit(callback, using=alias),
     )
 

@@ -91,13 +91,13 @@ def answered_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     from durable.notifier import enqueue
     from tests.ringing import wait_for_answers
 
-    ring = enqueue.ring
+    ring = enqueue.notify
 
-    def ring_and_wait(name: str, *, insist: bool = False) -> None:
-        ring(name, insist=insist)
-        wait_for_answers(enqueue._bells[name].sender)
+    def ring_and_wait(name: str, *, force: bool = False) -> None:
+        ring(name, force=force)
+        wait_for_answers(enqueue._notifiers[name].sender)
 
-    monkeypatch.setattr(enqueue, "ring", ring_and_wait)
+    monkeypatch.setattr(enqueue, "notify", ring_and_wait)
 
 
 @pytest.fixture

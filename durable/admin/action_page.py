@@ -28,7 +28,7 @@ from durable.core.errors import (
 from durable.inspection import explain_fully, possible_verbs
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, OperationDeniedError, acting_as, revision
-from durable.operations.audited import attributed
+from durable.operations.audited import audited
 
 if TYPE_CHECKING:
     from durable.admin.run_admin import RunAdmin
@@ -88,7 +88,7 @@ def admit(request: HttpRequest, action: str, run_id: str) -> None:
 def log_denied(request: HttpRequest, action: str, permission: str, run_id: str) -> NoReturn:
     """Have the audit log tell that the user may not do this. Raises PermissionDenied."""
     actor, reason = access.actor_of(request), request.POST.get("reason", "")[:1_000]
-    with acting_as(actor, reason=reason), attributed(runtime.current(), action, run_id):
+    with acting_as(actor, reason=reason), audited(runtime.current(), action, run_id):
         raise OperationDeniedError(action, permission, actor.name)
 
 

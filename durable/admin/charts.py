@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from durable.core.location import spoken
+from durable.core.location import display_location
 from durable.inspection import Node, Shape, Throughput, Timeline
 from durable.inspection.throughput import Bar
 
@@ -77,7 +77,9 @@ def shallow(nodes: Sequence[Node], deepest: int = _DEEPEST) -> list[Node]:
     """The nodes, those below a depth side by side with their paths: no page is nested as deeply as code may be."""
     if deepest:
         return [replace(node, children=shallow(node.children, deepest - 1)) for node in nodes]
-    return [replace(inner, title=spoken(inner.location), children=[]) for node in nodes for inner in node.walk()]
+    return [
+        replace(inner, title=display_location(inner.location), children=[]) for node in nodes for inner in node.walk()
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from uuid import UUID
 from django import forms
 from django.utils import timezone
 
-from durable.core.clock import in_utc
+from durable.core.clock import to_utc
 from durable.core.ids import MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
 from durable.core.records import RunState
@@ -26,7 +26,7 @@ class _MomentField(forms.DateTimeField):
     def clean(self, value: Any) -> datetime | None:
         found = super().clean(value)
         try:
-            return None if found is None else in_utc(found)
+            return None if found is None else to_utc(found)
         except ValueError as error:
             raise forms.ValidationError(str(error)) from error
 

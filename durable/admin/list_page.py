@@ -25,7 +25,7 @@ from durable.inspection import (
 )
 from durable.inspection.runs import WINDOW
 from durable.models import Run
-from durable.notifier.redis_clients import names as queue_names
+from durable.notifier.redis_clients import queue_names as queue_names
 
 if TYPE_CHECKING:
     from durable.admin.run_admin import RunAdmin

@@ -14,7 +14,7 @@ from durable.admin.commands import command
 from durable.admin.forms import ReplayForm
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
-from durable.core.location import spoken
+from durable.core.location import display_location
 from durable.inspection import reading
 from durable.models import Run
 from durable.operations.audit import acting_as
@@ -51,7 +51,7 @@ def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
                 return HttpResponseRedirect(admin.url("change", shown))
     context = {
         **action_page.asking_context(admin, run),
-        "title": f"Replay run {run.id} from {spoken(location)}",
+        "title": f"Replay run {run.id} from {display_location(location)}",
         "form": form,
         "problem": problem,
         "plan": plan,
@@ -84,14 +84,18 @@ def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]
 
 def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
     """What the preview lists: a word for its look, a title, locations, and how many more there are."""
-    returned = [f"{each.queue} (received by {spoken(each.wait)})" for each in plan.messages]
+    returned = [f"{each.queue} (received by {display_location(each.wait)})" for each in plan.messages]
     parts = [
-        ("again", "Steps that run again", [spoken(each) for each in plan.reruns]),
-        ("again", "Messages that are sent again", [spoken(each) for each in plan.resends]),
+        ("again", "Steps that run again", [display_location(each) for each in plan.reruns]),
+        ("again", "Messages that are sent again", [display_location(each) for each in plan.resends]),
         ("back", "Messages that return to the queue", returned),
-        ("grave", "Done, with a rollback handler that is not run", [spoken(each) for each in plan.not_compensated]),
-        ("gone", "All records that go", [spoken(each) for each in plan.removed]),
-        ("stays", "Branches beside it that stay", [spoken(each) for each in plan.siblings]),
-        ("stays", "Records that stay", [spoken(each) for each in plan.kept]),
+        (
+            "grave",
+            "Done, with a rollback handler that is not run",
+            [display_location(each) for each in plan.not_compensated],
+        ),
+        ("gone", "All records that go", [display_location(each) for each in plan.removed]),
+        ("stays", "Branches beside it that stay", [display_location(each) for each in plan.siblings]),
+        ("stays", "Records that stay", [display_location(each) for each in plan.kept]),
     ]
     return [(look, title, names[:_SHOWN], max(0, len(names) - _SHOWN)) for look, title, names in parts if names]

@@ -17,7 +17,7 @@ from durable.admin.streaming import streamed
 from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
 from durable.conf import conf
-from durable.core.location import spoken, unescape
+from durable.core.location import display_location, unescape
 from durable.core.records import ENDED
 from durable.inspection import (
     Progress,
@@ -119,7 +119,7 @@ def _context(admin: RunAdmin, request: HttpRequest, run: Run, progress: Progress
         "run": run,
         "is_ended": run.state in ENDED,
         "explanation": explanation,
-        "explained_at": spoken(explanation.location),
+        "explained_at": display_location(explanation.location),
         "progress": progress,
         "bulk": _bulk_progress(run),
         "wall": wall,
@@ -207,7 +207,7 @@ def _messages(run: Run, with_payloads: bool) -> list[MessageRow]:
             "body": _shown(run.workflow, f"message:{queue}", body),
             "response": _shown(run.workflow, f"response:{queue}", response),
         }
-        rows.append(MessageRow(message=message, queue=queue, receiver=spoken(message.received_by), **shown))
+        rows.append(MessageRow(message=message, queue=queue, receiver=display_location(message.received_by), **shown))
     return rows
 
 

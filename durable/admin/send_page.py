@@ -15,7 +15,7 @@ from durable.admin.forms import SendForm
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.location import unescape
-from durable.core.records import Kind
+from durable.core.records import EntryKind
 from durable.inspection import awaited_queues
 from durable.models import Entry, QueueMessage, Run
 from durable.operations.audit import acting_as
@@ -70,7 +70,7 @@ def _send(request: HttpRequest, run: Run, given: dict[str, Any]) -> None:
 
 def _known_queues(run: Run, awaited: list[str]) -> list[str]:
     """The queues that the run waits for now, then those that it has waited for or was sent to."""
-    found = Entry.objects.using(conf.DATABASE).filter(run=run, kind=Kind.MESSAGE.value).order_by("-ordinal")
+    found = Entry.objects.using(conf.DATABASE).filter(run=run, kind=EntryKind.MESSAGE.value).order_by("-ordinal")
     waits = found.values_list("data", flat=True)
     waited = [str(name) for data in waits[:_MOST] for name in data.get("names", ())]
     sent = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order").values_list("queue", flat=True)

@@ -8,7 +8,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 
 from durable.admin import access, pages
 from durable.admin.commands import command
-from durable.core.location import spoken
+from durable.core.location import display_location
 from durable.inspection import entry_detail, pretty, shown_error, shown_traceback
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
         raise Http404(f'The run has no entry "{location}": a loop, a race or a replay may have pruned it.')
     metadata = detail.entry.metadata
     context = {
-        "title": spoken(location),
+        "title": display_location(location),
         "subtitle": f"{detail.entry.kind.replace('_', ' ')} of run {run.id}",
         "now": pages.now(),
         "run": run,

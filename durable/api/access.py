@@ -22,7 +22,7 @@ from durable.core.errors import RunNotFoundError
 from durable.models import Run
 from durable.models.querysets import RunQuerySet
 from durable.operations.audit import Actor, OperationDeniedError, acting_as
-from durable.operations.audited import attributed
+from durable.operations.audited import audited
 
 __all__ = [
     "Permitted",
@@ -132,7 +132,7 @@ def admit(request: Request, action: str, run_id: str, *, needs: str = "") -> Run
     the user; either is written to the audit log.
     """
     actor = actor_of(request)
-    with acting_as(actor), attributed(runtime.current(), action, run_id):
+    with acting_as(actor), audited(runtime.current(), action, run_id):
         if needs and not actor.may(needs):
             raise OperationDeniedError(action, needs, actor.name)
         return visible_run(request, run_id) if run_id else None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from durable.api.serializers.runs import error_of
-from durable.core.records import Kind
+from durable.core.records import EntryKind
 from durable.inspection import payload
 from durable.models import Attempt, Entry, QueueMessage, Run
 
@@ -14,10 +14,10 @@ __all__ = ["attempt_shown", "entry_shown", "message_shown"]
 
 #: The members of an entry's data that hold values of the workflow's.
 _VALUES: Final = {
-    Kind.LOOP: ("state", "open"),
-    Kind.MESSAGE: ("received",),
-    Kind.JOIN: ("branches",),
-    Kind.RACE: ("branches",),
+    EntryKind.LOOP: ("state", "open"),
+    EntryKind.MESSAGE: ("received",),
+    EntryKind.JOIN: ("branches",),
+    EntryKind.RACE: ("branches",),
 }
 
 
@@ -75,10 +75,10 @@ def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) ->
 
 
 def _facts(entry: Entry) -> dict[str, Any]:
-    facts = _without(_data(entry), *_VALUES.get(Kind(entry.kind), ()))
-    if entry.kind == Kind.MESSAGE:
+    facts = _without(_data(entry), *_VALUES.get(EntryKind(entry.kind), ()))
+    if entry.kind == EntryKind.MESSAGE:
         facts["received"] = [_without(each, "body", "completed") for each in _data(entry).get("received", ())]
-    if entry.kind in (Kind.JOIN, Kind.RACE):
+    if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
         branches = _data(entry).get("branches", {})
         facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}
     return facts
@@ -97,7 +97,7 @@ def _values(run: Run, entry: Entry) -> dict[str, Any]:
     def value(field: str, text: str | None) -> Any:
         return payload(run.workflow, f"{field}:{entry.location}", text)
 
-    return _BY_KIND.get(Kind(entry.kind), _none)(run, entry, value)
+    return _BY_KIND.get(EntryKind(entry.kind), _none)(run, entry, value)
 
 
 _Read = Callable[[str, str | None], Any]
@@ -131,10 +131,10 @@ def _of_fork(_run: Run, entry: Entry, value: _Read) -> dict[str, Any]:
 
 
 _BY_KIND: Final = {
-    Kind.STEP: _of_step,
-    Kind.LOOP: _of_loop,
-    Kind.MESSAGE: _of_wait,
-    Kind.SEND: _of_send,
-    Kind.JOIN: _of_fork,
-    Kind.RACE: _of_fork,
+    EntryKind.STEP: _of_step,
+    EntryKind.LOOP: _of_loop,
+    EntryKind.MESSAGE: _of_wait,
+    EntryKind.SEND: _of_send,
+    EntryKind.JOIN: _of_fork,
+    EntryKind.RACE: _of_fork,
 }

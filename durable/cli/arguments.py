@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
 from durable.cli.output import FORMATS, Output
-from durable.core.clock import in_utc
+from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
 
 __all__ = [
@@ -125,7 +125,7 @@ def moment(text: str) -> datetime:
     """A moment: an ISO 8601 date or time, in the current time zone unless it says another, or a duration before now."""
     found = _parsed(text)
     if found is not None:
-        return in_utc(found if timezone.is_aware(found) else timezone.make_aware(found))
+        return to_utc(found if timezone.is_aware(found) else timezone.make_aware(found))
     try:
         return timezone.now() - parse_duration(text)
     except (ValueError, OverflowError):

@@ -28,7 +28,7 @@ from durable.core import registry
 from durable.core.effects import Call
 from durable.core.errors import LeaseLost
 from durable.core.journal import Event
-from durable.core.location import ANY_QUEUE, spoken
+from durable.core.location import ANY_QUEUE, display_location
 from durable.core.records import RunRecord, RunState
 from durable.core.run_pass import PassOutcome
 from durable.inspection.humanize import either, span
@@ -116,7 +116,7 @@ class StepLines:
             told.seconds[location] = seconds  # its event comes when the failure is recorded
             return
         self._flush(told)
-        what = f"{one_line(spoken(location))}{' undone' if call.is_rollback else ''}"
+        what = f"{one_line(display_location(location))}{' undone' if call.is_rollback else ''}"
         if error is not None:
             told.waiting = f"{what} interrupted after {_took(seconds)}"
             return
@@ -207,7 +207,7 @@ def _retries(event: Event) -> bool:
 def _failure(told: _Pass, event: Event) -> str:
     """`charge failed after 12 ms, attempt 1: ConnectionError: 503; tries again at 14:00:05`."""
     details: Mapping[str, Any] = event.details
-    what = one_line(spoken(details["location"]))
+    what = one_line(display_location(details["location"]))
     handler = "the rollback handler of " if event.name == "rollback_failed" else ""
     seconds = told.seconds.pop(details["location"], None)
     after = f" after {_took(seconds)}" if seconds is not None else ""

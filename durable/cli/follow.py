@@ -12,7 +12,7 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import found_run
 from durable.conf import conf
-from durable.core.location import spoken
+from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
 from durable.inspection import explain, reading
 from durable.inspection.progress import progress_of
@@ -64,7 +64,7 @@ def _print_entry(output: Output, now: datetime, location: str, status: str, atte
         output.json({"at": now.isoformat(), "location": location, "status": status, "attempts": attempts})
         return
     again = f", attempt {attempts}" if attempts > 1 else ""
-    output.line(f"{timezone.localtime(now):%H:%M:%S}  {spoken(location)}: {status}{again}")
+    output.line(f"{timezone.localtime(now):%H:%M:%S}  {display_location(location)}: {status}{again}")
     output.stdout.flush()
 
 

@@ -28,7 +28,7 @@ from durable.core.errors import (
 from durable.core.journal import Node
 from durable.core.location import escape, is_within, join, parent
 from durable.core.mistakes import is_mistake
-from durable.core.records import Entry, Kind, Status
+from durable.core.records import Entry, EntryKind, EntryStatus
 from durable.core.results import Failure, RaceResult, failure_of, with_failure
 from durable.core.scope import Branch, Scope
 
@@ -56,8 +56,8 @@ _PRIORITY: tuple[type[BaseException], ...] = (
 
 def join_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
     """Run all branches until all have settled; their outputs by name, or JoinError."""
-    fork = _meet(scope, Kind.JOIN, name, bodies)
-    if fork.entry.status != Status.COMPLETED:
+    fork = _meet(scope, EntryKind.JOIN, name, bodies)
+    if fork.entry.status != EntryStatus.COMPLETED:
         yield from fork.run(is_decided=lambda: False)
         fork.raise_what_ends_the_pass()
         scope.journal.finish(fork.entry)
@@ -73,8 +73,8 @@ def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
     """Run the branches until one has finished; its name and value, or RaceError if all have failed."""
     if not bodies:
         raise ValueError(f'race "{name}" needs at least one branch')
-    fork = _meet(scope, Kind.RACE, name, bodies)
-    if fork.entry.status != Status.COMPLETED:
+    fork = _meet(scope, EntryKind.RACE, name, bodies)
+    if fork.entry.status != EntryStatus.COMPLETED:
         if not fork.has_winner():
             yield from fork.run(is_decided=fork.has_winner)
         fork.raise_what_ends_the_pass()
@@ -90,19 +90,19 @@ def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
     return RaceResult(winner, fork.output_of(winner))
 
 
-def _meet(scope: Scope, kind: Kind, name: str, bodies: Bodies) -> _Fork:
+def _meet(scope: Scope, kind: EntryKind, name: str, bodies: Bodies) -> _Fork:
     if not isinstance(bodies, Mapping):
         raise TypeError(f"the branches of a {kind} are a dict of name to function, not {type(bodies).__name__}")
     segments = {branch: escape(branch) for branch in bodies}
-    node = scope.meet(kind, name)
+    node = scope.match(kind, name)
     entry = node.entry
     if entry is None:
         data: dict[str, Any] = {"branches": {branch: {"status": _PENDING} for branch in bodies}}
-        if kind == Kind.RACE:
+        if kind == EntryKind.RACE:
             data["winner"] = None
-        entry = scope.create(node, kind, data=data, status=Status.RUNNING)
+        entry = scope.create(node, kind, data=data, status=EntryStatus.RUNNING)
         scope.journal.mark(entry)
-    elif entry.status != Status.COMPLETED and (changed := entry.data["branches"].keys() ^ bodies.keys()):
+    elif entry.status != EntryStatus.COMPLETED and (changed := entry.data["branches"].keys() ^ bodies.keys()):
         scope.diverged(
             f'the {kind} "{node.location}" was begun with the branches {sorted(entry.data["branches"])}, the code now '
             f"has {sorted(bodies)} ({', '.join(sorted(changed))} changed)",
@@ -181,7 +181,7 @@ class _Fork:
             if self.has_winner():
                 return
             self._set(name, status=_COMPLETED, output=output)
-            if self.entry.kind == Kind.RACE:
+            if self.entry.kind == EntryKind.RACE:
                 self.journal.mark(self.entry, data={**self.entry.data, "winner": name})
                 for other, branch in self.running.items():
                     branch.is_lost = other != name
@@ -277,18 +277,18 @@ class _Fork:
 
     def seen(self) -> None:
         """The code has seen the end."""
-        self.scope.see(self.entry)
+        self.scope.observe(self.entry)
         self.scope.receipts.learn(self.entry.location)
 
 
 def _idle_receipts(place: Node) -> list[Entry]:
     """The receipts at and below `place` after which their code began no further operation, and answered nobody."""
     entry = place.entry
-    if entry is not None and entry.kind == Kind.MESSAGE:
+    if entry is not None and entry.kind == EntryKind.MESSAGE:
         received = entry.data.get("received", ())
         return [] if any(each["completed"] for each in received) else [entry] if received else []
     places = list((place.children or {}).values())
-    if places and (entry is None or entry.kind not in (Kind.JOIN, Kind.RACE)):
+    if places and (entry is None or entry.kind not in (EntryKind.JOIN, EntryKind.RACE)):
         places = [max(places, key=_newest)]  # one after the other: only the last can be idle
     return [receipt for each in places for receipt in _idle_receipts(each)]
 

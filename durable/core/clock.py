@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["BEYOND", "in_utc", "now"]
+__all__ = ["BEYOND", "now", "to_utc"]
 
 BEYOND: Final = "In UTC this is before the year 1 or after the year 9999."
 
@@ -15,7 +15,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def in_utc(moment: datetime) -> datetime:
+def to_utc(moment: datetime) -> datetime:
     """The aware moment in UTC, in which each database keeps it. Raises ValueError for one that UTC has no date for."""
     try:
         return moment.astimezone(UTC)

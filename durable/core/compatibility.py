@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from durable.core.errors import HistoryDivergedError
-from durable.core.location import spoken
-from durable.core.records import Entry, Kind, Status
+from durable.core.location import display_location
+from durable.core.records import Entry, EntryKind, EntryStatus
 
 __all__ = ["FORMAT", "cannot_read", "is_readable", "unreadable"]
 
 #: The newest format of an entry's data that this release reads; an entry without one has the first.
 FORMAT: Final = 1
 
-_KINDS: Final = frozenset(Kind)
-_STATUSES: Final = frozenset(Status)
+_KINDS: Final = frozenset(EntryKind)
+_STATUSES: Final = frozenset(EntryStatus)
 _ADVICE: Final = (
     "let workers of the release or of the code that recorded it pass the run, or deploy that again, and recover it"
 )
@@ -43,15 +43,15 @@ def cannot_read(entries: Sequence[Entry]) -> HistoryDivergedError:
         else f"kind {first.kind!r}, status {first.status!r}"
     )
     return _error(
-        f'"{spoken(first.location)}" was recorded as {found}, which this release of durable does not know (it knows '
-        f"format {FORMAT}, the kinds {', '.join(Kind)}): a newer release has passed this run",
+        f'"{display_location(first.location)}" was recorded as {found}, which this release of durable does not know (it knows '
+        f"format {FORMAT}, the kinds {', '.join(EntryKind)}): a newer release has passed this run",
         [each.location for each in entries],
     )
 
 
 def unreadable(location: str, what: str, error: Exception) -> HistoryDivergedError:
     """The error for a value recorded at `location`, "" for the run's own, that the codec cannot give back."""
-    where = f'{what} at "{spoken(location)}"' if location else what
+    where = f'{what} at "{display_location(location)}"' if location else what
     return _error(f"{where} cannot be read by this code: {error}", [location])
 
 

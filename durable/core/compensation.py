@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from durable.core.effects import SAVE, Operation
 from durable.core.errors import Park, RollbackCheckpointError
-from durable.core.records import Kind, Status
+from durable.core.records import EntryKind, EntryStatus
 from durable.core.rollback import RollbackFailed, compensable, roll_back
 from durable.core.scope import Scope
 
@@ -30,13 +30,13 @@ def compensate(scope: Scope, reason: str) -> Operation:
     journal = scope.journal
     node = scope.meet_compensation()
     entry = node.entry
-    if entry is None or entry.status != Status.COMPLETED:
+    if entry is None or entry.status != EntryStatus.COMPLETED:
         left = compensable(journal)
         if not left and not _has_checkpoint(scope):
             raise RollbackCheckpointError(node.location, "ctx.compensate()")
         if entry is None:
             data = {"reason": reason[:_MAX_REASON], "handlers": len(left)}
-            entry = scope.create(node, Kind.COMPENSATE, data=data, status=Status.RUNNING)
+            entry = scope.create(node, EntryKind.COMPENSATE, data=data, status=EntryStatus.RUNNING)
             journal.mark(entry)
         try:
             yield from roll_back(journal, by=entry.location)
@@ -47,8 +47,8 @@ def compensate(scope: Scope, reason: str) -> Operation:
             scope.poison(failed)
         journal.finish(entry)
         yield SAVE
-    scope.see(entry)
+    scope.observe(entry)
 
 
 def _has_checkpoint(scope: Scope) -> bool:
-    return scope.has_checkpoint or any(each.kind == Kind.ROLLBACK_CHECKPOINT for each in scope.journal.entries())
+    return scope.has_checkpoint or any(each.kind == EntryKind.ROLLBACK_CHECKPOINT for each in scope.journal.entries())

@@ -17,7 +17,19 @@ from durable.core.records import RunPatch, RunRecord
 if TYPE_CHECKING:
     from durable.core.scope import Scope
 
-__all__ = ["SAVE", "Body", "Call", "Effect", "Fork", "Lookup", "Operation", "Pause", "Receive", "Save", "StepInfo"]
+__all__ = [
+    "SAVE",
+    "Body",
+    "Call",
+    "Effect",
+    "Fork",
+    "GetRunState",
+    "Operation",
+    "PeekInbox",
+    "Save",
+    "ShortSleep",
+    "StepInfo",
+]
 
 
 @dataclass(slots=True)  # not frozen, as Call
@@ -100,7 +112,7 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
-class Receive:
+class PeekInbox:
     """Look into the run's inbox: `Store.inbox`. Answer: the messages, which stay there until a save takes them."""
 
     names: tuple[str, ...]
@@ -109,18 +121,18 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class GetRunState:
     """Look at another run. Answer: its state, or None if there is none."""
 
     run_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class ShortSleep:
     """Wait in memory, for a time too short to park. In seconds."""
 
     seconds: float
 
 
-Effect = Save | Call | Body | Fork | Receive | Lookup | Pause
+Effect = Save | Call | Body | Fork | PeekInbox | GetRunState | ShortSleep
 Operation = Generator[Effect, Any, Any]

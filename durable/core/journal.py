@@ -16,8 +16,17 @@ from typing import Any, Protocol
 
 from durable.core.compatibility import is_readable
 from durable.core.errors import PassAborted
-from durable.core.message_claims import Claims
-from durable.core.records import AttemptRecord, Batch, Entry, Kind, OutgoingMessage, RunPatch, RunRecord, Status
+from durable.core.message_claims import MessageClaims
+from durable.core.records import (
+    AttemptRecord,
+    Batch,
+    Entry,
+    EntryKind,
+    EntryStatus,
+    OutgoingMessage,
+    RunPatch,
+    RunRecord,
+)
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
 
@@ -122,8 +131,8 @@ class Journal:
         self.is_lost = False
         self.request = run.request
         #: After a crash, an attempt is committed before it runs, until one has gone well.
-        self.is_wary = run.crashes > 0
-        self.claims = Claims()
+        self.commit_before_attempt = run.crashes > 0
+        self.claims = MessageClaims()
         self._crashes = run.crashes
         self._pending = _Pending()
         #: How many times all that was marked has been taken.
@@ -165,7 +174,7 @@ class Journal:
         """The next number of the run's one counter."""
         return next(self._counter)
 
-    def create(self, scope: Node, segment: str, node: Node, kind: Kind, **columns: Any) -> Entry:
+    def create(self, scope: Node, segment: str, node: Node, kind: EntryKind, **columns: Any) -> Entry:
         """A new entry at `node`, the place `segment` of `scope`; it is not marked."""
         with self.lock:
             entry = Entry(
@@ -199,7 +208,7 @@ class Journal:
             if entry.finished_ordinal is None:
                 entry.finished_ordinal = self.next_ordinal()
             entry.completed_at = self.environment.now()
-            self.mark(entry, status=Status.COMPLETED, error=None, next_attempt_at=None, **columns)
+            self.mark(entry, status=EntryStatus.COMPLETED, error=None, next_attempt_at=None, **columns)
 
     def prune(self, parent: Node, segment: str) -> None:
         """Delete all below the place `segment` of `parent`, except completed steps with a rollback handler that has not run."""
@@ -209,7 +218,7 @@ class Journal:
         with self.lock:
             for each in list(node.walk()):
                 entry = each.entry
-                if entry is None or _is_compensable(entry):
+                if entry is None or _was_done(entry):
                     continue
                 each.entry = None
                 self._pending.entries.pop(entry.location, None)
@@ -247,7 +256,7 @@ class Journal:
 
     # -- commits
 
-    def take(self, run: RunPatch | None, park_signal: int | None, *, only: str | None = None) -> Batch | None:
+    def take_batch(self, run: RunPatch | None, park_signal: int | None, *, only: str | None = None) -> Batch | None:
         """What is to be committed, marked no longer; None if there is nothing. With `only`, the entry at that location."""
         with self.lock:
             if self.is_lost:
@@ -276,7 +285,7 @@ class Journal:
                 park_signal=park_signal,
             )
 
-    def due(self) -> int:
+    def generation_due(self) -> int:
         """What `taken` is, or will be, once all that is marked now has been taken."""
         with self.lock:
             return self.taken + bool(self._pending)
@@ -286,12 +295,12 @@ class Journal:
         with self.lock:
             self._pending = _Pending()
 
-    def settle(self, batch: Batch) -> None:
+    def mark_committed(self, batch: Batch) -> None:
         """What `take` gave is committed."""
         if batch.received:
             self.claims.committed([message_id for message_id, _ in batch.received])
 
-    def restore(self, batch: Batch, without: str) -> None:
+    def restore_batch(self, batch: Batch, without: str) -> None:
         """Mark again what `take` gave for a commit that certainly did not happen, except the entry at `without`."""
         with self.lock:
             later, self._pending = self._pending, _Pending()
@@ -316,10 +325,10 @@ class Journal:
         return node
 
 
-def _is_compensable(entry: Entry) -> bool:
+def _was_done(entry: Entry) -> bool:
     return (
-        entry.kind == Kind.STEP
-        and entry.status == Status.COMPLETED
+        entry.kind == EntryKind.STEP
+        and entry.status == EntryStatus.COMPLETED
         and "rollback" in entry.data
         and entry.rollback_completed_at is None
     )

@@ -14,6 +14,7 @@ __all__ = [
     "MAX_LOCATION",
     "MAX_NAME",
     "compensation_segment",
+    "display_location",
     "escape",
     "is_awaited",
     "is_within",
@@ -21,7 +22,6 @@ __all__ = [
     "join",
     "parent",
     "send_segment",
-    "spoken",
     "unescape",
     "waiting_text",
 ]
@@ -80,7 +80,7 @@ def _size(location: str) -> int:
     return len(location.encode())
 
 
-def spoken(location: str) -> str:
+def display_location(location: str) -> str:
     """A location for people: names as they were given, without the escapes."""
     return unescape(location)
 

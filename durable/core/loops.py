@@ -13,7 +13,7 @@ from typing import Any
 from durable.core.effects import SAVE, Operation
 from durable.core.journal import Node
 from durable.core.location import iteration_segment, join
-from durable.core.records import Entry, Kind, Status
+from durable.core.records import Entry, EntryKind, EntryStatus
 from durable.core.results import Break, Continue
 from durable.core.scope import Scope
 
@@ -26,17 +26,17 @@ def loop(
     """Run iterations until one breaks; the value of the break."""
     _check_size("history_prune_interval", prune_interval)
     size = prune_interval if history_size is None else _check_size("history_size", history_size, least=0)
-    node = scope.meet(Kind.LOOP, name)
+    node = scope.match(EntryKind.LOOP, name)
     entry = node.entry
     if entry is None:
         initial = scope.environment.encode(state, f'the state of loop "{name}"')
         entry = scope.create(
-            node, Kind.LOOP, data={"iteration": 0, "state": initial, "pruned": 0}, status=Status.RUNNING
+            node, EntryKind.LOOP, data={"iteration": 0, "state": initial, "pruned": 0}, status=EntryStatus.RUNNING
         )
         scope.journal.mark(entry)
-    if entry.status != Status.COMPLETED:
+    if entry.status != EntryStatus.COMPLETED:
         yield from _Loop(scope, node, entry, name, prune_interval, size, state is not None).run(body)
-    scope.see(entry)
+    scope.observe(entry)
     scope.receipts.learn(entry.location)
     return scope.recorded(entry.location, "the value of the loop", entry.output)
 

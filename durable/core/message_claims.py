@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 from durable.core.records import Message
 
-__all__ = ["Claims"]
+__all__ = ["MessageClaims"]
 
 
-class Claims:
+class MessageClaims:
     """What the waits of one pass have claimed. For several threads at once."""
 
     def __init__(self) -> None:

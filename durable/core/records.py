@@ -21,7 +21,8 @@ __all__ = [
     "Batch",
     "Committed",
     "Entry",
-    "Kind",
+    "EntryKind",
+    "EntryStatus",
     "Message",
     "MessageState",
     "OutgoingMessage",
@@ -30,11 +31,10 @@ __all__ = [
     "RunPatch",
     "RunRecord",
     "RunState",
-    "Status",
 ]
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     """What an entry records."""
 
     STEP = "step"
@@ -50,7 +50,7 @@ class Kind(StrEnum):
     COMPENSATE = "compensate"
 
 
-class Status(StrEnum):
+class EntryStatus(StrEnum):
     """How far an entry is."""
 
     PENDING = "pending"
@@ -107,7 +107,7 @@ class Entry:
     kind: str
     ordinal: int
     created_at: datetime
-    status: str = Status.PENDING
+    status: str = EntryStatus.PENDING
     attempts: int = 0
     output: str | None = None
     arguments: str | None = None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from durable.core.location import escape
-from durable.core.records import Entry, Kind, Message, RunChange, RunPatch, RunRecord, RunState, Status
+from durable.core.records import Entry, EntryKind, EntryStatus, Message, RunChange, RunPatch, RunRecord, RunState
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.rollback import is_compensable
 
@@ -89,7 +89,7 @@ def _rewind_to_each(history: Rewind, compensated: Sequence[str]) -> None:
 def _lost(location: str, around: Entry) -> bool:
     """Whether `location` stands in a branch of `around`, a race, that lost it."""
     winner = around.data.get("winner")
-    if around.kind != Kind.RACE or winner is None:
+    if around.kind != EntryKind.RACE or winner is None:
         return False
     branch = location[len(around.location) + 1 :].partition("/")[0]
     return bool(escape(winner) != branch)
@@ -106,11 +106,11 @@ class _Recovery(Rewind):
         self.drop_later(location, entry.ordinal)
         if entry.kind in FORKS:
             self._reset_fork(entry)
-        elif entry.status in (Status.EXHAUSTED, Status.FAILED):
+        elif entry.status in (EntryStatus.EXHAUSTED, EntryStatus.FAILED):
             data = {key: value for key, value in entry.data.items() if key != "failure"}
             self.put(
                 entry,
-                status=Status.PENDING,
+                status=EntryStatus.PENDING,
                 attempts=0,
                 error=None,
                 data=data,

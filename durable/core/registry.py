@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 __all__ = [
-    "Clash",
+    "NameConflict",
     "Registry",
     "UnknownWorkflowError",
     "WorkflowDefinition",
@@ -24,7 +24,7 @@ __all__ = [
     "is_discovered",
     "register",
     "registry",
-    "where",
+    "source_location",
 ]
 
 
@@ -69,7 +69,7 @@ class UnknownWorkflowError(KeyError):
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
+class NameConflict:
     """One name, claimed by several functions; the last of them has it."""
 
     name: str
@@ -125,9 +125,9 @@ class Registry:
     def __contains__(self, name: object) -> bool:
         return name in self._names()
 
-    def clashes(self) -> list[Clash]:
+    def clashes(self) -> list[NameConflict]:
         """The names that several functions claim."""
-        return [Clash(name, tuple(each)) for name, each in sorted(self._names().items()) if len(each) > 1]
+        return [NameConflict(name, tuple(each)) for name, each in sorted(self._names().items()) if len(each) > 1]
 
     def _names(self) -> dict[str, list[WorkflowDefinition]]:
         if self._by_name is None:
@@ -145,7 +145,7 @@ def _is_same_function(one: WorkflowDefinition, other: WorkflowDefinition) -> boo
     return places[0] == places[1]
 
 
-def where(definition: WorkflowDefinition) -> str:
+def source_location(definition: WorkflowDefinition) -> str:
     """Where a definition's function stands, for messages: `shop.workflows.fulfil (/app/shop/workflows.py:12)`."""
     function = inspect.unwrap(definition.function)
     path = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"

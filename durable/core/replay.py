@@ -17,7 +17,7 @@ from typing import Any
 
 from durable.core.errors import EntryNotFoundError
 from durable.core.location import escape, is_within, parent
-from durable.core.records import Entry, Kind, Message, MessageState, RunChange, RunPatch, RunRecord, RunState
+from durable.core.records import Entry, EntryKind, Message, MessageState, RunChange, RunPatch, RunRecord, RunState
 from durable.core.recovery import rewind_compensated
 from durable.core.rewind import FORKS, Rewind, first_try
 from durable.core.rollback import is_compensable
@@ -147,7 +147,7 @@ class Replay:
     def _generations(self) -> dict[str, int]:
         """What runs again gets new idempotency keys, the iterations that were pruned included."""
         generations = dict(self.run.generations)
-        kinds = (Kind.STEP, Kind.LOOP, *FORKS)
+        kinds = (EntryKind.STEP, EntryKind.LOOP, *FORKS)
         tops = [each for each in self._tops() if self.history.deleted[each].kind in kinds]
         for location in tops if self.history.kept else [""]:
             generations[location] = generations.get(location, 0) + 1
@@ -173,7 +173,7 @@ class Replay:
         data: dict[str, Any] = dict(entry.data)
         if "received" in data:
             data["received"] = [{**each, "id": ids.get(each["id"], each["id"])} for each in data["received"]]
-        if entry.kind == Kind.SEND and data["to"] == self.run.id:
+        if entry.kind == EntryKind.SEND and data["to"] == self.run.id:
             data |= {"to": run_id, "message_id": ids.get(data["message_id"], data["message_id"])}
         return replace(entry, data=data)
 
@@ -183,4 +183,4 @@ def _has_place(around: Entry, segment: str) -> bool:
     if around.kind in FORKS:
         return any(escape(name) == segment for name in around.data["branches"])
     number = _ITERATION.fullmatch(segment)
-    return around.kind == Kind.LOOP and number is not None and int(number[1]) <= around.data["iteration"]
+    return around.kind == EntryKind.LOOP and number is not None and int(number[1]) <= around.data["iteration"]

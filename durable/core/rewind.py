@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from durable.core.location import escape, is_within, parent
-from durable.core.records import Entry, Kind, Message, MessageState, RunChange, RunPatch, RunRecord, Status
+from durable.core.records import Entry, EntryKind, EntryStatus, Message, MessageState, RunChange, RunPatch, RunRecord
 
 __all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try"]
 
-FORKS = (Kind.JOIN, Kind.RACE)
+FORKS = (EntryKind.JOIN, EntryKind.RACE)
 
 #: The columns of an entry that is under way again.
 UNFINISHED: dict[str, Any] = {
-    "status": Status.RUNNING,
+    "status": EntryStatus.RUNNING,
     "completed_at": None,
     "finished_ordinal": None,
     "output": None,
@@ -78,7 +78,7 @@ class Rewind:
         sent = {
             entry.data["message_id"]
             for entry in self.deleted.values()
-            if entry.kind == Kind.SEND and entry.data["to"] == run_id
+            if entry.kind == EntryKind.SEND and entry.data["to"] == run_id
         }
         returned = {each.id for each in self.returned(messages)}
         return {
@@ -98,7 +98,7 @@ class Rewind:
         segments = location.split("/")
         for depth in range(1, len(segments)):
             entry = self.kept.get("/".join(segments[:depth]))
-            if entry is not None and entry.kind in (Kind.LOOP, Kind.RACE):
+            if entry is not None and entry.kind in (EntryKind.LOOP, EntryKind.RACE):
                 return entry
         return None
 
@@ -135,7 +135,7 @@ class Rewind:
         segments = location.split("/")
         for depth in range(1, len(segments)):
             around = self.kept.get("/".join(segments[:depth]))
-            if around is None or around.kind not in (*FORKS, Kind.LOOP):
+            if around is None or around.kind not in (*FORKS, EntryKind.LOOP):
                 continue
             data = around.data
             if around.kind in FORKS:
@@ -144,6 +144,6 @@ class Rewind:
                     for name, status in data["branches"].items()
                 }
                 data = {**data, "branches": branches}
-                if around.kind == Kind.RACE:
+                if around.kind == EntryKind.RACE:
                     data["winner"] = None
             self.put(around, data=data, **UNFINISHED)

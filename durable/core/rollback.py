@@ -15,7 +15,7 @@ from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, Park
 from durable.core.journal import Event, Journal
 from durable.core.options import StepOptions, resolve_name, retry_delay
-from durable.core.records import Entry, Kind, Request, Status
+from durable.core.records import Entry, EntryKind, EntryStatus, Request
 
 __all__ = ["RollbackContext", "RollbackFailed", "compensable", "has_compensation", "is_compensable", "roll_back"]
 
@@ -42,8 +42,8 @@ class RollbackFailed(Exception):  # not an error of the user's: the pass turns i
 def is_compensable(entry: Entry) -> bool:
     """Whether the entry is a completed step with a handler that has not run."""
     return (
-        entry.kind == Kind.STEP
-        and entry.status == Status.COMPLETED
+        entry.kind == EntryKind.STEP
+        and entry.status == EntryStatus.COMPLETED
         and "rollback" in entry.data
         and entry.rollback_completed_at is None
     )

@@ -26,16 +26,16 @@ from durable.core.errors import (
     PayloadError,
 )
 from durable.core.journal import Environment, Journal, Node
-from durable.core.location import compensation_segment, escape, join, send_segment, spoken
+from durable.core.location import compensation_segment, display_location, escape, join, send_segment
 from durable.core.mistakes import is_mistake
 from durable.core.receipts import Receipts
-from durable.core.records import Entry, Kind, Request, Status
+from durable.core.records import Entry, EntryKind, EntryStatus, Request
 
 __all__ = ["Branch", "Scope"]
 
 # These two exist to stand before entries that older code recorded.
-_MAY_PRECEDE = frozenset({Kind.REMOVED, Kind.VERSION_CHECK})
-_FINAL = frozenset({Status.COMPLETED, Status.EXHAUSTED})
+_MAY_PRECEDE = frozenset({EntryKind.REMOVED, EntryKind.VERSION_CHECK})
+_FINAL = frozenset({EntryStatus.COMPLETED, EntryStatus.EXHAUSTED})
 
 
 class Branch:
@@ -68,6 +68,7 @@ class Scope:
         "_used",
         "branch",
         "busy",
+        "ended_by",
         "environment",
         "has_checkpoint",
         "is_concurrent",
@@ -76,7 +77,6 @@ class Scope:
         "node",
         "parent",
         "receipts",
-        "signal",
         "unawaited",
     )
 
@@ -93,7 +93,7 @@ class Scope:
         #: The operation that runs now, for messages.
         self.busy: str | None = None
         #: The control flow that ended this scope; whatever the code does with it, it stands.
-        self.signal: ControlFlow | None = None
+        self.ended_by: ControlFlow | None = None
         #: Operations of an async scope that were called and not awaited yet.
         self.unawaited: dict[int, str] = {}
         self._announced = 0
@@ -116,18 +116,18 @@ class Scope:
             self.poison(self._in_progress(self.busy, label))
         if self.unawaited:
             self.poison(self._in_progress(next(iter(self.unawaited.values())), label))
-        if self.signal is not None:
-            raise self.signal
+        if self.ended_by is not None:
+            raise self.ended_by
         try:
             self.check_may_go_on()
         except ControlFlow as signal:
-            self.signal = signal
+            self.ended_by = signal
             raise
         if self.environment.is_in_transaction():
             self.poison(OpenTransactionError(label))
         self.busy = label
 
-    def announce(self, label: str) -> int:
+    def expect_await(self, label: str) -> int:
         """An operation was called, and is to be awaited; the key under which `unawaited` has it until then."""
         self._announced += 1
         self.unawaited[self._announced] = label
@@ -155,24 +155,24 @@ class Scope:
         if self.environment.is_evicted() or self.environment.is_asked():  # the next pass knows what was asked for
             raise Evicted
 
-    def meet(self, kind: Kind, name: str) -> Node:
+    def match(self, kind: EntryKind, name: str) -> Node:
         """The place of the operation `name`: recorded with its entry, or new and without one.
 
         Raises HistoryDivergedError where the code does not fit the history.
         """
-        return self._meet(kind, escape(name))
+        return self._match(kind, escape(name))
 
-    def meet_send(self, kind: Kind = Kind.SEND) -> Node:
+    def match_send(self, kind: EntryKind = EntryKind.SEND) -> Node:
         """The place of this scope's next send, or of what stands for it."""
         self._sends += 1
-        return self._meet(kind, send_segment(self._sends - 1))
+        return self._match(kind, send_segment(self._sends - 1))
 
-    def meet_compensation(self, kind: Kind = Kind.COMPENSATE) -> Node:
+    def meet_compensation(self, kind: EntryKind = EntryKind.COMPENSATE) -> Node:
         """The place of this scope's next compensation, or of what stands for it."""
         self._compensations += 1
-        return self._meet(kind, compensation_segment(self._compensations - 1))
+        return self._match(kind, compensation_segment(self._compensations - 1))
 
-    def meet_block(self, name: str) -> Node:
+    def match_block(self, name: str) -> Node:
         """The place of a try block. It has no entry of its own, so one that recorded nothing is new each time."""
         segment = escape(name)
         self._use(segment)
@@ -184,16 +184,16 @@ class Scope:
         self.node.unvisited -= 1
         return node
 
-    def create(self, node: Node, kind: Kind, **columns: Any) -> Entry:
+    def create(self, node: Node, kind: EntryKind, **columns: Any) -> Entry:
         """A new entry of this scope at `node`, not marked yet."""
         segment = node.location.rpartition("/")[2]
         return self.journal.create(self.node, segment, node, kind, **columns)
 
-    def _meet(self, kind: Kind, segment: str) -> Node:
+    def _match(self, kind: EntryKind, segment: str) -> Node:
         self._use(segment)
         node = self.node.child(segment)
         if node is None:
-            if kind not in _MAY_PRECEDE and (left := self.unmet()):
+            if kind not in _MAY_PRECEDE and (left := self.unvisited()):
                 self.diverged(
                     f'the code comes to the {kind} "{join(self.location, segment)}", which is not in the history, '
                     f"but the history goes on with {_listed(left)}",
@@ -201,9 +201,9 @@ class Scope:
                 )
             return Node(join(self.location, segment))
         entry = node.entry
-        if entry is None and kind != Kind.REMOVED:
+        if entry is None and kind != EntryKind.REMOVED:
             self.diverged(f'expected a {kind} at "{node.location}", found a try block', node.location)
-        if entry is not None and entry.kind != kind and kind != Kind.REMOVED:
+        if entry is not None and entry.kind != kind and kind != EntryKind.REMOVED:
             self.diverged(f'expected a {kind} at "{node.location}", found a {entry.kind}', node.location)
         self.node.unvisited -= 1
         if self.node.unvisited and kind not in _MAY_PRECEDE and entry is not None and entry.status not in _FINAL:
@@ -229,7 +229,7 @@ class Scope:
 
     # -- code against history
 
-    def unmet(self) -> list[str]:
+    def unvisited(self) -> list[str]:
         """Recorded entries that code has not come to, of this scope or, for a new place within it, one around it."""
         scope: Scope | None = self
         while scope is not None:
@@ -262,8 +262,8 @@ class Scope:
 
         A mistake before the end of the history says more than that the history goes on; it stands, as that would.
         """
-        if self.signal is not None:
-            raise self.signal
+        if self.ended_by is not None:
+            raise self.ended_by
         if self.journal.poison is not None:
             raise self.journal.poison
         if self.busy is not None or self.unawaited:
@@ -311,11 +311,11 @@ class Scope:
         if self.branch is not None and self.branch.is_cancelled():
             return  # it does not count how the code of a loser ends
         for wait, message_id in self.receipts.left_open():
-            self.poison(MessageNotCompletedError(spoken(wait.location), message_id))
+            self.poison(MessageNotCompletedError(display_location(wait.location), message_id))
 
     # -- determinism
 
-    def see(self, entry: Entry) -> None:
+    def observe(self, entry: Entry) -> None:
         """The code has seen this record: time, for it, is not before it."""
         moment = entry.completed_at or entry.last_attempt_at or entry.created_at
         self.moment = max(self.moment, moment)
@@ -336,7 +336,7 @@ class Scope:
         return _ReplayAwareLogger(base, self._is_replaying, self._log_extra())
 
     def _is_replaying(self) -> bool:
-        return bool(self.unmet())
+        return bool(self.unvisited())
 
     def _log_extra(self) -> dict[str, object]:
         run = self.journal.run

@@ -23,9 +23,9 @@ from durable.core.errors import (
     StepTimeoutError,
 )
 from durable.core.journal import Event
-from durable.core.location import spoken
+from durable.core.location import display_location
 from durable.core.options import StepOptions, handler_name, resolve_name, retry_delay
-from durable.core.records import AttemptRecord, Entry, Kind, Status
+from durable.core.records import AttemptRecord, Entry, EntryKind, EntryStatus
 from durable.core.results import Failure, StepFailure, StepResult, failure_of, with_failure
 from durable.core.scope import Scope
 from durable.core.signatures import check_call
@@ -50,19 +50,19 @@ def step(
 
     `caught` are the kinds of failures that the caller makes a value of.
     """
-    node = scope.meet(Kind.STEP, name)
+    node = scope.match(EntryKind.STEP, name)
     entry = node.entry
-    if entry is not None and entry.status == Status.COMPLETED:
+    if entry is not None and entry.status == EntryStatus.COMPLETED:
         if options.rollback is not None:
             _check_checkpoint(scope, node.location)
-        scope.see(entry)
+        scope.observe(entry)
         return scope.recorded(entry.location, "the output of the step", entry.output)
     if options.rollback is not None:
         _check_checkpoint(scope, node.location)
-    if entry is None or entry.status != Status.EXHAUSTED:
+    if entry is None or entry.status != EntryStatus.EXHAUSTED:
         check_call(f'step "{name}"', function, args)
     if entry is None:
-        entry = scope.create(node, Kind.STEP)
+        entry = scope.create(node, EntryKind.STEP)
     attempt = _Attempt(scope, entry, name, args, options, caught)
     return (yield from attempt.make(function))
 
@@ -126,13 +126,13 @@ class _Attempt:
         self.caught = caught
 
     def make(self, function: Callable[..., Any]) -> Operation:
-        if self.entry.status == Status.RUNNING:
+        if self.entry.status == EntryStatus.RUNNING:
             yield from self._settle_lost()
-        if self.entry.status == Status.EXHAUSTED:
+        if self.entry.status == EntryStatus.EXHAUSTED:
             raise self._failure_error()
         self._wait_for_backoff()
         self._start()
-        if self.journal.is_wary:
+        if self.journal.commit_before_attempt:
             self.journal.mark(self.entry)
             yield SAVE
         elif self.options.atomic and self.scope.is_concurrent:
@@ -148,9 +148,9 @@ class _Attempt:
                 verdict, cause = "critical", broken
             yield from self._record_failure(ErrorInfo.of(cause), verdict, cause)
             raise self._outcome() from None
-        if self.journal.is_wary and not self.scope.is_concurrent:
-            self.journal.is_wary = False
-        self.scope.see(self.entry)
+        if self.journal.commit_before_attempt and not self.scope.is_concurrent:
+            self.journal.commit_before_attempt = False
+        self.scope.observe(self.entry)
         return value
 
     # -- before the attempt
@@ -164,7 +164,7 @@ class _Attempt:
         yield from self._record_failure(error, _RETRY)
 
     def _wait_for_backoff(self) -> None:
-        if self.entry.status != Status.FAILED:
+        if self.entry.status != EntryStatus.FAILED:
             return
         due = self.entry.next_attempt_at
         if due is not None and due > self.environment.now():
@@ -177,7 +177,7 @@ class _Attempt:
                 entry.arguments = self._arguments()
             if options.rollback is not None:
                 entry.data = {**entry.data, "rollback": self._compensation(options)}
-            entry.status = Status.RUNNING
+            entry.status = EntryStatus.RUNNING
             entry.attempts += 1
             entry.last_attempt_at = self.environment.now()
             entry.next_attempt_at = None
@@ -239,7 +239,7 @@ class _Attempt:
     # -- after a failure
 
     def _outcome(self) -> BaseException:
-        if self.entry.status == Status.EXHAUSTED:
+        if self.entry.status == EntryStatus.EXHAUSTED:
             return self._failure_error()
         return self._park()
 
@@ -247,7 +247,7 @@ class _Attempt:
         """Until the next attempt."""
         entry = self.entry
         kind = entry.error.type[:_TYPE_LIMIT] if entry.error is not None else "unknown"
-        doing = f'step "{spoken(entry.location)}" failed ({kind}), attempt {entry.attempts} of {self.options.max_retries + 1}'
+        doing = f'step "{display_location(entry.location)}" failed ({kind}), attempt {entry.attempts} of {self.options.max_retries + 1}'
         return Park(entry.next_attempt_at, doing=doing)
 
     def _record_failure(self, error: ErrorInfo, verdict: str, cause: Exception | None = None) -> Operation:
@@ -263,7 +263,7 @@ class _Attempt:
             )
             self.journal.mark(
                 entry,
-                status=Status.FAILED if will_retry else Status.EXHAUSTED,
+                status=EntryStatus.FAILED if will_retry else EntryStatus.EXHAUSTED,
                 error=error,
                 data=data,
                 output=None,

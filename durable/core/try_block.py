@@ -18,7 +18,7 @@ BLOCK_CATCHES_DEFAULT = ("step", "join", "race")
 
 def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collection[str]) -> Operation:
     """The body's value, or the terminal failure that left it, if it is of a kind that is caught."""
-    block = Scope(scope.journal, scope.meet_block(name), scope)
+    block = Scope(scope.journal, scope.match_block(name), scope)
     try:
         value = yield from block.run(body)
     except CONTRACT_ERRORS:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from durable.core.effects import SAVE, Lookup, Operation
+from durable.core.effects import SAVE, GetRunState, Operation
 from durable.core.errors import InvalidTransitionError, RunNotFoundError
 from durable.core.journal import Node
 from durable.core.location import escape
-from durable.core.records import ENDED, Kind, OutgoingMessage, RunState
+from durable.core.records import ENDED, EntryKind, OutgoingMessage, RunState
 from durable.core.scope import Scope
 
 __all__ = ["get_version", "removed", "rollback_checkpoint", "send"]
@@ -16,46 +16,46 @@ __all__ = ["get_version", "removed", "rollback_checkpoint", "send"]
 
 def rollback_checkpoint(scope: Scope, name: str) -> Operation:
     """From here on, steps of this scope and those within it may have rollback handlers."""
-    node = scope.meet(Kind.ROLLBACK_CHECKPOINT, name)
+    node = scope.match(EntryKind.ROLLBACK_CHECKPOINT, name)
     if node.entry is None:
-        scope.journal.finish(scope.create(node, Kind.ROLLBACK_CHECKPOINT))
+        scope.journal.finish(scope.create(node, EntryKind.ROLLBACK_CHECKPOINT))
     scope.has_checkpoint = True
     yield from ()  # an operation is a generator, also one that asks nothing of its driver
 
 
 def removed(scope: Scope, name: str, kind: str) -> Operation:
     """Stand for the entry `name` of this kind, which the code no longer makes."""
-    if kind not in set(Kind):
-        raise ValueError(f"removed knows the kinds {', '.join(Kind)}, not {kind!r}")
+    if kind not in set(EntryKind):
+        raise ValueError(f"removed knows the kinds {', '.join(EntryKind)}, not {kind!r}")
     node = _met(scope, name, kind)
     entry = node.entry
-    if entry is not None and entry.kind not in (Kind.REMOVED, kind):
+    if entry is not None and entry.kind not in (EntryKind.REMOVED, kind):
         scope.diverged(f'expected a {kind} or its removal at "{node.location}", found a {entry.kind}', node.location)
     if entry is None and not node.children:
-        scope.journal.finish(scope.create(node, Kind.REMOVED, data={"original": str(kind)}))
+        scope.journal.finish(scope.create(node, EntryKind.REMOVED, data={"original": str(kind)}))
     yield from ()
 
 
 def _met(scope: Scope, name: str, kind: str) -> Node:
     # sends and compensations have no names: they are numbered, and a removed one keeps its number
-    if kind == Kind.SEND:
-        return scope.meet_send(Kind.REMOVED)
-    if kind == Kind.COMPENSATE:
-        return scope.meet_compensation(Kind.REMOVED)
-    return scope.meet(Kind.REMOVED, name)
+    if kind == EntryKind.SEND:
+        return scope.match_send(EntryKind.REMOVED)
+    if kind == EntryKind.COMPENSATE:
+        return scope.meet_compensation(EntryKind.REMOVED)
+    return scope.match(EntryKind.REMOVED, name)
 
 
 def get_version(scope: Scope, name: str, latest: int) -> Operation:
     """The version this run is pinned to here: `latest` when it comes here first, 1 when older code ran past here."""
     if not isinstance(latest, int) or isinstance(latest, bool) or latest < 1:
         raise ValueError(f"latest must be a whole number of at least 1, not {latest!r}")
-    node = scope.meet(Kind.VERSION_CHECK, name)
+    node = scope.match(EntryKind.VERSION_CHECK, name)
     entry = node.entry
     if entry is None:
-        resolved = 1 if scope.unmet() else latest
-        entry = scope.create(node, Kind.VERSION_CHECK, data={"resolved": resolved, "latest": latest})
+        resolved = 1 if scope.unvisited() else latest
+        entry = scope.create(node, EntryKind.VERSION_CHECK, data={"resolved": resolved, "latest": latest})
         scope.journal.finish(entry)
-    scope.see(entry)
+    scope.observe(entry)
     yield from ()
     return entry.data["resolved"]
 
@@ -64,16 +64,16 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
     """Send a message to this run or another, once. Raises RunNotFoundError, and InvalidTransitionError for an ended one."""
     escape(queue)
     target = to if to is not None else scope.journal.run.id
-    node = scope.meet_send()
+    node = scope.match_send()
     entry = node.entry
     if entry is None:
         text = scope.environment.encode(body, f'the body of a message to "{queue}"')
-        state = RunState.RUNNING if target == scope.journal.run.id else (yield Lookup(target))
+        state = RunState.RUNNING if target == scope.journal.run.id else (yield GetRunState(target))
         refusal = _refusal(state)
         message_id = scope.environment.new_id()
         entry = scope.create(
             node,
-            Kind.SEND,
+            EntryKind.SEND,
             arguments=text,
             data={"queue": queue, "to": target, "message_id": message_id, "refused": refusal},
         )
@@ -89,7 +89,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
             f"{target}",
             node.location,
         )
-    scope.see(entry)
+    scope.observe(entry)
     _raise_refusal(target, entry.data["refused"])
 
 

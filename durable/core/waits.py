@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from durable.core.duration import later
-from durable.core.effects import SAVE, Operation, Pause, Receive
+from durable.core.effects import SAVE, Operation, PeekInbox, ShortSleep
 from durable.core.errors import MessageTimeoutError, Park
-from durable.core.location import escape, spoken
+from durable.core.location import display_location, escape
 from durable.core.receipts import record_of
-from durable.core.records import Entry, Kind, Message, Status
+from durable.core.records import Entry, EntryKind, EntryStatus, Message
 from durable.core.scope import Scope
 
 __all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_one", "sleep"]
@@ -27,22 +27,22 @@ __all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_
 
 def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime | None) -> Operation:
     """Let `duration` pass, or wait for `moment`."""
-    node = scope.meet(Kind.SLEEP, name)
+    node = scope.match(EntryKind.SLEEP, name)
     entry = node.entry
     if entry is None:
         deadline = moment if moment is not None else later(scope.environment.now(), duration or timedelta(), "a wait")
-        entry = scope.create(node, Kind.SLEEP, data={"state": "pending", "deadline": deadline.isoformat()})
+        entry = scope.create(node, EntryKind.SLEEP, data={"state": "pending", "deadline": deadline.isoformat()})
         scope.journal.mark(entry)
         is_new = True
     elif entry.data["state"] != "pending":
-        scope.see(entry)
+        scope.observe(entry)
         return
     else:
         deadline = datetime.fromisoformat(entry.data["deadline"])
         is_new = False
     yield from _rest_until(scope, entry, deadline, is_new)
     scope.journal.finish(entry, data={**entry.data, "state": "completed"})
-    scope.see(entry)
+    scope.observe(entry)
 
 
 def _rest_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) -> Operation:
@@ -50,11 +50,11 @@ def _rest_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) ->
     if remaining <= 0:
         return
     if remaining < scope.environment.short_sleep:
-        yield Pause(remaining)
+        yield ShortSleep(remaining)
         return
     if is_new and scope.is_concurrent:
         yield SAVE  # another branch may run for long before this pass parks and commits
-    raise Park(deadline, doing=f'asleep in "{spoken(entry.location)}"')
+    raise Park(deadline, doing=f'asleep in "{display_location(entry.location)}"')
 
 
 # -- messages
@@ -136,14 +136,14 @@ def receive(scope: Scope, wait: Wait) -> Operation:
 
 def _received(scope: Scope, wait: Wait) -> Operation:
     """The entry of the wait, once it has ended."""
-    node = scope.meet(Kind.MESSAGE, wait.name)
+    node = scope.match(EntryKind.MESSAGE, wait.name)
     entry = node.entry
-    if entry is not None and entry.status == Status.COMPLETED:
-        scope.see(entry)
+    if entry is not None and entry.status == EntryStatus.COMPLETED:
+        scope.observe(entry)
         return entry
     is_new = entry is None
     if entry is None:
-        entry = _begin(scope, wait, scope.create(node, Kind.MESSAGE))
+        entry = _begin(scope, wait, scope.create(node, EntryKind.MESSAGE))
     queues = wait.queues(entry)
     deadline = _deadline(entry)
     is_past = deadline is not None and deadline <= scope.environment.now()
@@ -156,7 +156,7 @@ def _received(scope: Scope, wait: Wait) -> Operation:
     scope.journal.finish(entry, data={**entry.data, "received": [_record(each) for each in messages]})
     scope.journal.receive((each.id for each in messages), entry.location)
     yield SAVE
-    scope.see(entry)
+    scope.observe(entry)
     return entry
 
 
@@ -226,7 +226,7 @@ def _take(scope: Scope, wait: Wait, queues: Sequence[str], before: datetime | No
     while True:
         limit = wait.count + claims.uncommitted_count()
         with claims.looking():
-            found: list[Message] = yield Receive(tuple(queues), limit, before)
+            found: list[Message] = yield PeekInbox(tuple(queues), limit, before)
             claimed = claims.claim(found, wait.count)
         if claimed or len(found) < limit:
             return claimed

@@ -15,10 +15,10 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from durable.core.current import running_scope, running_step
-from durable.core.effects import SAVE, Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
+from durable.core.effects import SAVE, Body, Call, Effect, Fork, GetRunState, Operation, PeekInbox, Save, ShortSleep
 from durable.core.errors import ControlFlow, Evicted, is_readable, kind_of
 from durable.core.scope import Scope
-from durable.drivers.home import Home, Outcome, call_there, unwrapped, whole
+from durable.drivers.home import LoopDelegate, Outcome, call_there, finish_before_cancel, unwrapped
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.raised import body_failure
 from durable.drivers.sync import call_atomically, call_unawaited, within_timeout
@@ -31,7 +31,7 @@ class AsyncDriver:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._home: Home
+        self._home: LoopDelegate
         self._gathering: _Gathering | None = None
         self._passing: list[BaseException] = []
 
@@ -52,7 +52,7 @@ class AsyncDriver:
 
     async def _run_body(self, operation: Operation, effect: Body) -> tuple[Effect | None, Any]:
         """The operation's next effect: it comes to that while tasks which the body has left still run."""
-        self._home = Home()
+        self._home = LoopDelegate()
         try:
             outcome = await self._body(effect)
         except BaseException as error:
@@ -70,7 +70,7 @@ class AsyncDriver:
         try:
             return await self.drive(operation)
         except ControlFlow as signal:
-            scope.signal = signal
+            scope.ended_by = signal
             raise
         except asyncio.CancelledError:
             scope.cancelled(label)
@@ -120,9 +120,9 @@ class AsyncDriver:
         if gathering is None or gathering.has_begun:
             gathering = self._gathering = _Gathering()
             gathering.save = self._home.submit(gathering.begin, self.host)
-            unwrapped(await whole(gathering.save))
+            unwrapped(await finish_before_cancel(gathering.save))
             return
-        _, error = await whole(gathering.save)
+        _, error = await finish_before_cancel(gathering.save)
         if error is not None:  # which may be about the other branch alone
             await self._home.call(self.host.save, SAVE)
 
@@ -184,13 +184,13 @@ class AsyncDriver:
             return True
         return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
-    async def _receive(self, effect: Receive) -> Any:
+    async def _receive(self, effect: PeekInbox) -> Any:
         return await self._home.call(self.host.receive, effect)
 
-    async def _lookup(self, effect: Lookup) -> Any:
+    async def _lookup(self, effect: GetRunState) -> Any:
         return await self._home.call(self.host.lookup, effect)
 
-    async def _pause(self, effect: Pause) -> None:
+    async def _pause(self, effect: ShortSleep) -> None:
         await self.host.async_wait(effect.seconds)
         if self.host.is_evicted():
             raise Evicted
@@ -198,7 +198,7 @@ class AsyncDriver:
     # -- branches
 
     async def _fork(self, effect: Fork) -> None:
-        if self.host.runs_in_turn:
+        if self.host.sequential_branches:
             for branch in effect.branches:
                 if effect.is_decided():
                     return
@@ -219,7 +219,7 @@ class _Operation(Coroutine[Any, Any, Any]):
     def __init__(self, coroutine: Coroutine[Any, Any, Any], scope: Scope, label: str) -> None:
         self._coroutine = coroutine
         self._scope = scope
-        self._token = scope.announce(label)
+        self._token = scope.expect_await(label)
         self._has_begun = False
 
     def _begin(self) -> Coroutine[Any, Any, Any]:
@@ -289,8 +289,8 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     Save: AsyncDriver._save,
     Call: AsyncDriver._call,
     Body: AsyncDriver._body,
-    Receive: AsyncDriver._receive,
-    Lookup: AsyncDriver._lookup,
-    Pause: AsyncDriver._pause,
+    PeekInbox: AsyncDriver._receive,
+    GetRunState: AsyncDriver._lookup,
+    ShortSleep: AsyncDriver._pause,
     Fork: AsyncDriver._fork,
 }

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-__all__ = ["Errands"]
+__all__ = ["ThreadDelegate"]
 
 T = TypeVar("T")
 
 
-class Errands:
+class ThreadDelegate:
     """The errands that the thread which made this does for others."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from asgiref.sync import AsyncToSync, sync_to_async
 
-__all__ = ["Home", "Outcome", "call_there", "unwrapped", "whole"]
+__all__ = ["LoopDelegate", "Outcome", "call_there", "finish_before_cancel", "unwrapped"]
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Outcome = tuple[T | None, BaseException | None]
 
 
-class Home:
+class LoopDelegate:
     """The thread that waits for the running loop, for calls of the engine's."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Home:
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
         """Call it there; what it returns or raises."""
-        return unwrapped(await whole(self.submit(function, *args)))
+        return unwrapped(await finish_before_cancel(self.submit(function, *args)))
 
 
 def _executor() -> Executor | None:
@@ -47,7 +47,7 @@ def _executor() -> Executor | None:
 
 async def call_there(function: Callable[..., T], *args: Any) -> T:
     """Call what calls a user's function in the thread that waits for the running loop; what it returns or raises."""
-    return unwrapped(await whole(_through_asgiref(function, args)))
+    return unwrapped(await finish_before_cancel(_through_asgiref(function, args)))
 
 
 def _outcome(function: Callable[..., T], args: tuple[Any, ...]) -> Outcome[T]:
@@ -68,7 +68,7 @@ def unwrapped(outcome: Outcome[T]) -> T:
     return value  # type: ignore[return-value]  # without an error there is a value
 
 
-async def whole(awaitable: Awaitable[T]) -> T:
+async def finish_before_cancel(awaitable: Awaitable[T]) -> T:
     """Await what must not be left half-done: a cancellation waits until it has ended."""
     future = asyncio.ensure_future(awaitable)
     cancelled: asyncio.CancelledError | None = None

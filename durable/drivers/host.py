@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from durable.core.effects import Call, Lookup, Receive, Save
+from durable.core.effects import Call, GetRunState, PeekInbox, Save
 from durable.core.records import Message
 from durable.core.scope import Scope
-from durable.drivers.errands import Errands
+from durable.drivers.errands import ThreadDelegate
 
 __all__ = ["Host", "refuse_lazy_body"]
 
@@ -19,11 +19,11 @@ class Host(Protocol):
     """The surroundings of one pass."""
 
     #: Branches run one after the other, in the caller's thread.
-    runs_in_turn: bool
+    sequential_branches: bool
     #: Threads for branches.
     max_threads: int
     #: What those threads have the pass's own do.
-    errands: Errands
+    errands: ThreadDelegate
 
     def save(self, effect: Save) -> None:
         """Commit what the journal holds; return when it is committed."""
@@ -34,10 +34,10 @@ class Host(Protocol):
         `record` marks the step's entry. No other commit of the pass may take that along: it is not sure yet.
         """
 
-    def receive(self, effect: Receive) -> list[Message]:
+    def receive(self, effect: PeekInbox) -> list[Message]:
         """Look into the run's inbox."""
 
-    def lookup(self, effect: Lookup) -> str | None:
+    def lookup(self, effect: GetRunState) -> str | None:
         """The state of another run, or None."""
 
     def wait(self, seconds: float) -> None:

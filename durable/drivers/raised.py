@@ -64,4 +64,4 @@ def _goes_on(error: BaseException, host: Host) -> bool:
         return host.is_evicted()  # it is the worker that ends, told so twice
     if kind is KeyboardInterrupt and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return True  # of somebody's keyboard
-    return host.runs_in_turn and not issubclass(kind, _UNWELCOME)  # a test's own: pytest.fail(), for example
+    return host.sequential_branches and not issubclass(kind, _UNWELCOME)  # a test's own: pytest.fail(), for example

@@ -15,7 +15,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from durable.core.current import running_scope, running_step, timed_step
-from durable.core.effects import Body, Call, Effect, Fork, Lookup, Operation, Pause, Receive, Save
+from durable.core.effects import Body, Call, Effect, Fork, GetRunState, Operation, PeekInbox, Save, ShortSleep
 from durable.core.errors import ControlFlow, Evicted, StepTimeoutError, is_readable, kind_of
 from durable.core.scope import Scope
 from durable.drivers import branch_threads
@@ -42,7 +42,7 @@ class SyncDriver:
         try:
             return self.drive(operation)
         except ControlFlow as signal:
-            scope.signal = signal
+            scope.ended_by = signal
             raise
         except Exception:
             raise
@@ -92,13 +92,13 @@ class SyncDriver:
         refuse_lazy_body(value, effect.function)
         return value
 
-    def _receive(self, effect: Receive) -> Any:
+    def _receive(self, effect: PeekInbox) -> Any:
         return self.host.receive(effect)
 
-    def _lookup(self, effect: Lookup) -> Any:
+    def _lookup(self, effect: GetRunState) -> Any:
         return self.host.lookup(effect)
 
-    def _pause(self, effect: Pause) -> None:
+    def _pause(self, effect: ShortSleep) -> None:
         self.host.wait(effect.seconds)
         if self.host.is_evicted():
             raise Evicted
@@ -108,7 +108,7 @@ class SyncDriver:
     def _fork(self, effect: Fork) -> None:
         waiting = deque(effect.branches)
         errors: list[BaseException] = []
-        if self.host.runs_in_turn:
+        if self.host.sequential_branches:
             self._work(effect, waiting, errors)
         elif self.host.errands.are_mine():
             self._serve(effect, waiting, errors)
@@ -262,8 +262,8 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     Save: SyncDriver._save,
     Call: SyncDriver._call,
     Body: SyncDriver._body,
-    Receive: SyncDriver._receive,
-    Lookup: SyncDriver._lookup,
-    Pause: SyncDriver._pause,
+    PeekInbox: SyncDriver._receive,
+    GetRunState: SyncDriver._lookup,
+    ShortSleep: SyncDriver._pause,
     Fork: SyncDriver._fork,
 }

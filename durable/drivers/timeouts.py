@@ -117,7 +117,7 @@ class _Target:
         self._lock = threading.Lock()
         self._is_running = True
         self._has_fired = False
-        self._watch: watchdog.Watch | None = None
+        self._watch: watchdog.Deadline | None = None
 
     def watch(self, timeout: float) -> None:
         with self._lock:

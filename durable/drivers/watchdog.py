@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-__all__ = ["Watch", "watch"]
+__all__ = ["Deadline", "watch"]
 
 logger = logging.getLogger("durable.worker")
 
@@ -25,7 +25,7 @@ _MOST_ENDED: Final = 100  # watches that are over, and still in the heap, before
 
 
 @dataclass(slots=True, order=True)
-class Watch:
+class Deadline:
     """One call that is waited for; `moment` is by the monotonic clock."""
 
     moment: float
@@ -42,13 +42,13 @@ class Watch:
 class _Watchdog:
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._watches: list[Watch] = []
+        self._watches: list[Deadline] = []
         self._numbers = count()
         self._ended = 0
         self._is_served = False
 
-    def watch(self, seconds: float, call: Callable[[], object]) -> Watch:
-        new = Watch(time.monotonic() + seconds, next(self._numbers), call)
+    def watch(self, seconds: float, call: Callable[[], object]) -> Deadline:
+        new = Deadline(time.monotonic() + seconds, next(self._numbers), call)
         with self._changed:
             heapq.heappush(self._watches, new)
             if not self._is_served:
@@ -99,6 +99,6 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def watch(seconds: float, call: Callable[[], object]) -> Watch:
+def watch(seconds: float, call: Callable[[], object]) -> Deadline:
     """Have `call` called in another thread after so many seconds, unless the watch ends before. It must not raise."""
     return _watchdog.watch(seconds, call)

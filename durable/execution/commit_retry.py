@@ -22,7 +22,7 @@ from durable.core.records import Batch, Committed, RunChange, RunRecord
 from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.store import Store
 
-__all__ = ["Holder", "commit_again"]
+__all__ = ["Holder", "retry_commit"]
 
 logger = logging.getLogger("durable.pass")
 
@@ -56,7 +56,7 @@ class _Ended(Exception):
         self.row = row
 
 
-def commit_again(
+def retry_commit(
     batch: Batch,
     trouble: Exception,
     *,
@@ -82,7 +82,9 @@ def commit_again(
                 store.get(run.id)  # a question, to be repeated until the database answers
         except SESSION_TROUBLE:
             continue
-        if not _is_refusal(trouble) and (committed := _found_out(batch, run=run, store=store, holder=holder, now=now)):
+        if not _is_refusal(trouble) and (
+            committed := _resolve_unknown_commit(batch, run=run, store=store, holder=holder, now=now)
+        ):
             return committed
         try:
             return store.commit(replace(batch, fence=run.fence))
@@ -95,7 +97,7 @@ def _is_refusal(error: Exception) -> bool:
     return getattr(error.__cause__, "sqlstate", None) in REFUSED
 
 
-def _found_out(
+def _resolve_unknown_commit(
     batch: Batch, *, run: RunRecord, store: Store, holder: Holder, now: Callable[[], datetime]
 ) -> Committed | None:
     """The commit's answer if it happened; None if it did not and never will, or may as well be made again."""

@@ -32,12 +32,12 @@ from durable.store import sessions
 __all__ = [
     "DATABASE_TROUBLE",
     "SESSION_TROUBLE",
+    "abandon_inherited_connections",
+    "abandon_transactions",
     "close_connections",
     "close_stale_connections",
     "guarded_sessions",
     "in_clean_context",
-    "leave_inherited_connections",
-    "leave_transactions",
     "restore_sessions",
     "worker_name",
 ]
@@ -64,7 +64,7 @@ def worker_name() -> str:
     return _name[1]
 
 
-def leave_inherited_connections() -> None:
+def abandon_inherited_connections() -> None:
     """In a forked child: open connections of its own, and leave the parent's sockets untouched.
 
     Closing an inherited connection would say goodbye to the server in the parent's name. The objects are kept, so
@@ -78,7 +78,7 @@ def leave_inherited_connections() -> None:
         _leave(connection)
 
 
-def _leave_inherited_sessions() -> None:
+def _abandon_inherited_sessions() -> None:
     """In any forked child, a web server's too: two processes on one session of PostgreSQL's take each other's answers, and a
     start that was never committed would look as if it was. Other databases are left to whoever forks: Django's own tests
     inherit SQLite's in memory."""
@@ -87,7 +87,7 @@ def _leave_inherited_sessions() -> None:
             _leave(connection)
 
 
-os.register_at_fork(after_in_child=_leave_inherited_sessions)
+os.register_at_fork(after_in_child=_abandon_inherited_sessions)
 
 
 def _leave(connection: BaseDatabaseWrapper) -> None:
@@ -103,14 +103,14 @@ def _leave(connection: BaseDatabaseWrapper) -> None:
     _inherited.append(pools.pop(connection.alias, None))
 
 
-def close_stale_connections(*, thoroughly: bool) -> None:
+def close_stale_connections(*, all_connections: bool) -> None:
     """Close connections that are broken or past their age; never one inside a transaction, a test's for example.
 
     `thoroughly` is what Django does at both ends of a request. Between the passes of one job only connections that
     had errors or are past a CONN_MAX_AGE are looked at: with the default age of 0 each pass would connect anew.
     """
     for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block and (thoroughly or _is_suspect(connection)):
+        if not connection.in_atomic_block and (all_connections or _is_suspect(connection)):
             connection.close_if_unusable_or_obsolete()
 
 
@@ -121,7 +121,7 @@ def _is_suspect(connection: BaseDatabaseWrapper) -> bool:
     return has_age and connection.close_at is not None and time.monotonic() >= connection.close_at
 
 
-def leave_transactions() -> None:
+def abandon_transactions() -> None:
     """Give up this thread's connections that somebody's code has left in a transaction, or broken."""
     for connection in connections.all(initialized_only=True):
         if connection.connection is not None and (

@@ -18,14 +18,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from durable.conf import conf
 from durable.core.errors import OpenTransactionError
 
-__all__ = ["PassTransactions", "is_within"]
+__all__ = ["OpenTransactions", "in_transaction"]
 
 logger = logging.getLogger("durable.pass")
 
 _BEGUN: Final = (2, 3)  # libpq's PQTRANS_INTRANS and PQTRANS_INERROR
 
 
-class PassTransactions:
+class OpenTransactions:
     """What is open in each thread that works on a pass, besides what was open around the pass: a test's, perhaps.
 
     `on_return` is called first when a step's function has ended, however it did.
@@ -55,7 +55,7 @@ class PassTransactions:
         """
         return _Function(self, what)
 
-    def make_way(self, *, is_told: bool) -> bool:
+    def rollback_leftovers(self, *, is_told: bool) -> bool:
         """Before a commit of the pass: roll back what is open. False if a step, in a task, is still at it.
 
         Raises OpenTransactionError for what was rolled back, unless the run `is_told` of something worse.
@@ -125,7 +125,7 @@ class _Function:
 
     __slots__ = ("_before", "_transactions", "_what")
 
-    def __init__(self, transactions: PassTransactions, what: str) -> None:
+    def __init__(self, transactions: OpenTransactions, what: str) -> None:
         self._transactions = transactions
         self._what = what
 
@@ -138,7 +138,7 @@ class _Function:
             raise OpenTransactionError.left_open_by(self._what, left)
 
 
-def is_within() -> bool:
+def in_transaction() -> bool:
     """Whether this thread has a transaction open on the database of durable's tables."""
     return _nested(connections[conf.DATABASE]) > 0
 

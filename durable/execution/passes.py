@@ -26,7 +26,7 @@ from durable.context import AsyncContext, Context
 from durable.core import registry
 from durable.core.compatibility import unreadable
 from durable.core.current import running_workflow
-from durable.core.effects import Call, Lookup, Receive, Save
+from durable.core.effects import Call, GetRunState, PeekInbox, Save
 from durable.core.errors import STOPPED, ControlFlow, Evicted, LeaseLost, PassAborted, PayloadError
 from durable.core.ids import new_id
 from durable.core.journal import Event, Journal
@@ -35,21 +35,21 @@ from durable.core.registry import WorkflowDefinition
 from durable.core.run_pass import PassOutcome, PassPolicy, run_pass
 from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver
-from durable.drivers.errands import Errands
+from durable.drivers.errands import ThreadDelegate
 from durable.drivers.sync import SyncDriver
-from durable.execution.commit_retry import commit_again
+from durable.execution.commit_retry import retry_commit
 from durable.execution.connections import (
     DATABASE_TROUBLE,
     SESSION_TROUBLE,
+    abandon_transactions,
     close_stale_connections,
-    leave_transactions,
     restore_sessions,
 )
 from durable.execution.forks import Origin
-from durable.execution.open_transactions import PassTransactions, is_within
+from durable.execution.open_transactions import OpenTransactions, in_transaction
 from durable.instrumentation import observers
 from durable.mistakes import mistakes_of
-from durable.runtime import Backend
+from durable.runtime import Runtime
 from durable.store import Store, sessions
 from durable.store.atomic import BROKEN
 
@@ -102,11 +102,11 @@ class Eviction:
         self._event.wait(seconds)
 
 
-def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Backend | None = None) -> PassOutcome:
+def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Runtime | None = None) -> PassOutcome:
     """Pass a claimed run once. Raises LeaseLost or PassAborted where nothing more may or can be written."""
     at = at or runtime.current()
     definition = _definition(record, at)
-    surroundings = _Pass(record, store, eviction, at, mistakes_of(definition))
+    surroundings = PassHost(record, store, eviction, at, mistakes_of(definition))
     policy = PassPolicy(
         max_crashes=conf.MAX_CRASHES,
         divergence_grace=conf.DIVERGENCE_GRACE if at.divergence_grace is None else at.divergence_grace,
@@ -116,7 +116,7 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Bac
         operation = AsyncDriver(surroundings).with_loops(operation)
 
     def drive() -> PassOutcome:
-        with running_workflow(record.id, record.workflow), observers.passing(record, at.now) as surroundings.watch:
+        with running_workflow(record.id, record.workflow), observers.observe_pass(record, at.now) as surroundings.watch:
             outcome: PassOutcome = SyncDriver(surroundings).drive(operation)
             surroundings.watch.outcome = outcome
             return outcome
@@ -125,11 +125,11 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Bac
     return surroundings.finished(contextvars.copy_context().run(drive))
 
 
-def _definition(record: RunRecord, at: Backend) -> WorkflowDefinition | None:
+def _definition(record: RunRecord, at: Runtime) -> WorkflowDefinition | None:
     try:
         return registry.get(record.workflow)
     except registry.UnknownWorkflowError as error:
-        if at.find is not None and (found := at.find(record.workflow)) is not None:
+        if at.find_workflow is not None and (found := at.find_workflow(record.workflow)) is not None:
             return found
         if record.state != RunState.ROLLING_BACK:
             about = {"run_id": record.id, "workflow": record.workflow}
@@ -137,30 +137,30 @@ def _definition(record: RunRecord, at: Backend) -> WorkflowDefinition | None:
         return None
 
 
-class _Pass:
+class PassHost:
     """The host of the drivers and the environment of the engine, for one pass."""
 
     def __init__(
-        self, record: RunRecord, store: Store, eviction: Eviction, at: Backend, mistakes: tuple[type[Exception], ...]
+        self, record: RunRecord, store: Store, eviction: Eviction, at: Runtime, mistakes: tuple[type[Exception], ...]
     ) -> None:
         self.run = record
         self.store = store
         self.eviction = eviction
         self.codec = at.codec
         self.now: Callable[[], datetime] = at.now
-        self.ring = at.ring
-        self.rest = at.rest or eviction.wait
-        self.observe = at.observe
-        self.watch = observers.UNWATCHED
+        self.ring = at.notify
+        self.rest = at.sleep or eviction.wait
+        self.observe = at.on_call
+        self.watch = observers.NO_OBSERVATION
         self.worker = record.worker
         self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
         self.step_timeout = conf.STEP_TIMEOUT
         self.mistakes = mistakes
-        self.runs_in_turn = at.runs_in_turn
+        self.sequential_branches = at.sequential_branches
         self.max_threads = conf.MAX_BRANCH_THREADS
-        self.errands = Errands()
+        self.errands = ThreadDelegate()
         self._origin = Origin(record.id)
-        self._transactions = PassTransactions(self._origin.end_strays)
+        self._transactions = OpenTransactions(self._origin.end_strays)
         self._commit_lock = threading.Lock()
         self._written = 0  # what the journal has counted as taken, and is committed
         self._state = str(record.state)
@@ -231,8 +231,8 @@ class _Pass:
 
     def save(self, effect: Save) -> None:
         self._origin.end_strays()
-        self._make_way(is_told=effect.is_failure or _ends_unfinished(effect.run))
-        due = self.journal.due()
+        self._rollback_leftovers(is_told=effect.is_failure or _ends_unfinished(effect.run))
+        due = self.journal.generation_due()
         self._after(self.errands.do(lambda: self._save(effect, due)))
 
     def _save(self, effect: Save, due: int) -> Committed | None:
@@ -241,15 +241,15 @@ class _Pass:
                 return None  # while this branch waited, another one has committed for both
             return self._commit(effect)
 
-    def _make_way(self, *, is_told: bool) -> None:
-        if not self._transactions.make_way(is_told=is_told):
+    def _rollback_leftovers(self, *, is_told: bool) -> None:
+        if not self._transactions.rollback_leftovers(is_told=is_told):
             self.journal.is_lost = True
             raise PassAborted("an async step holds a transaction open, which could take this commit back")
 
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
         # Beside other branches the commit lock is of no use here: who holds it may be waiting for a row that this very
         # transaction has locked. So the record is taken before another save can see it, and nothing else with it.
-        self._make_way(is_told=False)  # or the transaction would be a part of what is open, and end with that
+        self._rollback_leftovers(is_told=False)  # or the transaction would be a part of what is open, and end with that
         location = effect.info.location
         committed: Committed | None = None
         batch: Batch | None = None
@@ -260,9 +260,9 @@ class _Pass:
                 call()
                 with self.journal.lock:
                     record()
-                    batch = self.journal.take(None, None, only=location if effect.is_concurrent else None)
+                    batch = self.journal.take_batch(None, None, only=location if effect.is_concurrent else None)
                 assert batch is not None, "a call that records leaves something to commit"
-                committed = self._write(batch, in_transaction=True)
+                committed = self._write(batch, in_step_transaction=True)
         except (ControlFlow, PassAborted):
             raise
         except Exception as error:
@@ -270,19 +270,19 @@ class _Pass:
                 raise self._aborted(error) from error
             if batch is None:  # the function failed: its transaction is rolled back, nothing was taken
                 raise
-            self._refused(batch, location, error)
+            self._commit_failed(batch, location, error)
             raise
-        self.journal.settle(batch)
+        self.journal.mark_committed(batch)
         self._after(committed)
 
-    def _refused(self, batch: Batch, location: str, error: Exception) -> None:
+    def _commit_failed(self, batch: Batch, location: str, error: Exception) -> None:
         """The transaction did not commit: a failure of the step, unless nobody knows whether it did."""
         if isinstance(error, DATABASE_TROUBLE):
             self.journal.is_lost = True
             raise PassAborted(f"the commit was not answered: {error}") from error
-        self.journal.restore(batch, without=location)
+        self.journal.restore_batch(batch, without=location)
 
-    def receive(self, effect: Receive) -> list[Message]:
+    def receive(self, effect: PeekInbox) -> list[Message]:
         def look() -> list[Message]:
             sessions.restore_used(conf.DATABASE)
             return self.store.inbox(self.run.id, effect.names, effect.count, effect.before)
@@ -291,7 +291,7 @@ class _Pass:
         with self._reaching_the_store():
             return self.errands.do(look)
 
-    def lookup(self, effect: Lookup) -> str | None:
+    def lookup(self, effect: GetRunState) -> str | None:
         def look() -> RunRecord | None:
             sessions.restore_used(conf.DATABASE)
             return self.store.get(effect.run_id)
@@ -338,16 +338,18 @@ class _Pass:
         return AsyncContext(scope, driver)
 
     def before_branches(self) -> None:
-        self._make_way(is_told=False)
+        self._rollback_leftovers(is_told=False)
 
     @contextmanager
     def branch_thread(self) -> Iterator[None]:
         self._transactions.enter_branch_thread()
-        close_stale_connections(thoroughly=True)  # perhaps the thread has waited for long, see durable.drivers.threads
+        close_stale_connections(
+            all_connections=True
+        )  # perhaps the thread has waited for long, see durable.drivers.threads
         try:
             yield
         finally:
-            leave_transactions()
+            abandon_transactions()
             restore_sessions()
 
     def branch_thread_ends(self) -> None:
@@ -363,24 +365,24 @@ class _Pass:
     # -- commits
 
     def _commit(self, effect: Save) -> Committed | None:
-        batch = self.journal.take(effect.run, effect.park_signal)
+        batch = self.journal.take_batch(effect.run, effect.park_signal)
         if batch is None:
             return None
         taken = self.journal.taken
         committed = self._write(batch)
         self._written = taken
-        self.journal.settle(batch)
+        self.journal.mark_committed(batch)
         return committed
 
-    def _write(self, batch: Batch, *, in_transaction: bool = False) -> Committed:
+    def _write(self, batch: Batch, *, in_step_transaction: bool = False) -> Committed:
         try:
             try:
                 sessions.prepare_commit(conf.DATABASE)
                 return self.store.commit(batch)
             except SESSION_TROUBLE as trouble:
-                if in_transaction or is_within():
+                if in_step_transaction or in_transaction():
                     raise
-                return commit_again(batch, trouble, run=self.run, store=self.store, holder=self.eviction, now=self.now)
+                return retry_commit(batch, trouble, run=self.run, store=self.store, holder=self.eviction, now=self.now)
         except LeaseLost:
             self.eviction.request(LEASE_LOST)
             logger.warning(
@@ -390,7 +392,7 @@ class _Pass:
             )
             raise
         except Exception as error:
-            if in_transaction and isinstance(error, _BROKEN_TRANSACTION):
+            if in_step_transaction and isinstance(error, _BROKEN_TRANSACTION):
                 raise TransactionManagementError(BROKEN) from error  # by the step's function, so it is its failure
             self.journal.is_lost = True
             raise self._aborted(error) from error

@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
-from durable.core.records import Kind
+from durable.core.records import EntryKind
 from durable.inspection.payloads import payload, redacted, shown_traceback
 from durable.inspection.sized import TooLarge, read_within
 from durable.models import Attempt, Entry, QueueMessage, Run
@@ -69,7 +69,7 @@ def entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryDetail
 
 def arguments_field(entry: Entry) -> str:
     """What the redaction hook knows the entry's arguments by: those of a send are the body of a message."""
-    if entry.kind == Kind.SEND:
+    if entry.kind == EntryKind.SEND:
         return f"message:{entry.data.get('queue', '')}"
     return f"arguments:{entry.location}"
 
@@ -109,23 +109,23 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     for name in _PLAIN.get(entry.kind, ()):
         if (value := data.get(name)) not in (None, "", []):
             yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    if entry.kind == Kind.STEP and (failure := data.get("failure")):
+    if entry.kind == EntryKind.STEP and (failure := data.get("failure")):
         yield "failed for good", str(failure.get("kind"))
-    if entry.kind == Kind.STEP and (rollback := data.get("rollback")):
+    if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
         yield "rollback handler", str(rollback.get("handler"))
     for name, branch in data.get("branches", {}).items():
         yield f'branch "{name}"', str(branch.get("status"))
 
 
 _PLAIN: Final[dict[str, tuple[str, ...]]] = {
-    Kind.LOOP: ("iteration", "pruned"),
-    Kind.SLEEP: ("state", "deadline"),
-    Kind.MESSAGE: ("names", "count", "deadline"),
-    Kind.SEND: ("queue", "to"),
-    Kind.RACE: ("winner",),
-    Kind.VERSION_CHECK: ("resolved", "latest"),
-    Kind.REMOVED: ("original",),
-    Kind.COMPENSATE: ("reason", "handlers"),
+    EntryKind.LOOP: ("iteration", "pruned"),
+    EntryKind.SLEEP: ("state", "deadline"),
+    EntryKind.MESSAGE: ("names", "count", "deadline"),
+    EntryKind.SEND: ("queue", "to"),
+    EntryKind.RACE: ("winner",),
+    EntryKind.VERSION_CHECK: ("resolved", "latest"),
+    EntryKind.REMOVED: ("original",),
+    EntryKind.COMPENSATE: ("reason", "handlers"),
 }
 
 
@@ -166,8 +166,8 @@ def _fork(place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
 
 
 _by_kind: Final[dict[str, Callable[[str, dict[str, Any], Shown], Iterator[Field]]]] = {
-    Kind.LOOP: _loop,
-    Kind.MESSAGE: _message,
-    Kind.JOIN: _fork,
-    Kind.RACE: _fork,
+    EntryKind.LOOP: _loop,
+    EntryKind.MESSAGE: _message,
+    EntryKind.JOIN: _fork,
+    EntryKind.RACE: _fork,
 }

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from durable.conf import conf
-from durable.core.location import ANY_QUEUE, spoken, unescape
+from durable.core.location import ANY_QUEUE, display_location, unescape
 from durable.core.mistakes import TRYING_AGAIN, has_stopped, shown
-from durable.core.records import Kind, Request, RunState, Status
+from durable.core.records import EntryKind, EntryStatus, Request, RunState
 from durable.core.run_pass import HANDLER_FAILED
 from durable.inspection.humanize import either, relative, shortened, span, until
 from durable.inspection.payloads import redacted, shown_error
@@ -69,7 +69,7 @@ def explain_fully(run: Run, now: datetime) -> Explanation:
 def open_entries(run_id: str) -> list[Entry]:
     """The run's entries that are not completed, at most `MOST_OPEN`, in the order in which they began; without payloads."""
     recorded = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id)
-    found = recorded.exclude(metadata__status=Status.COMPLETED.value)
+    found = recorded.exclude(metadata__status=EntryStatus.COMPLETED.value)
     found = found.select_related("metadata").defer("output", "arguments", "data")
     return list(found.order_by("ordinal")[:MOST_OPEN])
 
@@ -112,7 +112,7 @@ class _Facts:
 
     def open(self, *statuses: str) -> Entry | None:
         """The newest open step that has one of these statuses."""
-        steps = [each for each in self.entries if each.kind == Kind.STEP and each.metadata.status in statuses]
+        steps = [each for each in self.entries if each.kind == EntryKind.STEP and each.metadata.status in statuses]
         return steps[-1] if steps else None
 
 
@@ -129,7 +129,7 @@ def _late(facts: _Facts) -> Explanation | None:
     run = facts.run
     if not facts.is_late or run.wake_at is None:
         return None
-    known = redis_clients.names()
+    known = redis_clients.queue_names()
     serve = f"See that a worker serves it: python manage.py durable_worker {run.queue}"
     unknown = f"RQ_QUEUES lacks this queue, and has {', '.join(known) or 'none'}: add it, or start the run on another"
     return Explanation(
@@ -156,11 +156,11 @@ def _running(facts: _Facts) -> Explanation:
             detail=f"Worker {run.worker} is passing it",
             remedies=("resume",) if asked == "pause" else (),
         )
-    step = facts.open(Status.RUNNING, Status.FAILED)
+    step = facts.open(EntryStatus.RUNNING, EntryStatus.FAILED)
     if step is not None:
         began = step.metadata.last_attempt_at
         since = f", for {_since(began, now)}" if began is not None else ""
-        headline = f'Running step "{spoken(step.location)}", attempt {max(1, step.metadata.attempts)}{since}'
+        headline = f'Running step "{display_location(step.location)}", attempt {max(1, step.metadata.attempts)}{since}'
         return Explanation(headline=headline, detail=f"Worker {run.worker} has it", location=step.location)
     crashes = f"; it has crashed {run.crashes} workers in a row" if run.crashes else ""
     return Explanation(headline=f"Worker {run.worker} is passing it{crashes}", needs_attention=run.crashes > 1)
@@ -177,11 +177,11 @@ def _sleeping(facts: _Facts) -> Explanation:
         return late
     if facts.is_due:
         return Explanation(headline=f'Due, waiting for a worker of the queue "{run.queue}"')
-    step = facts.open(Status.FAILED)
+    step = facts.open(EntryStatus.FAILED)
     location = step.location if step is not None else ""
     doing = facts.summary
     if not doing and step is not None and step.metadata.error is not None:
-        doing = f'step "{spoken(step.location)}" failed ({step.metadata.error.type}), attempt {step.metadata.attempts}'
+        doing = f'step "{display_location(step.location)}" failed ({step.metadata.error.type}), attempt {step.metadata.attempts}'
     is_retrying = step is not None or doing.startswith('step "')
     headline = _capital(doing or "asleep")
     if run.wake_at is not None:
@@ -195,7 +195,7 @@ def _waiting(facts: _Facts, late: Explanation | None) -> Explanation:
     where = either(queues) if queues else "any queue"
     beside, _, rest = facts.summary.partition("waiting for")
     also = f"{_capital(beside.rstrip('; '))}; waiting" if rest and beside.strip("; ") else "Waiting"
-    wait = next((each for each in reversed(facts.entries) if each.kind == Kind.MESSAGE), None)
+    wait = next((each for each in reversed(facts.entries) if each.kind == EntryKind.MESSAGE), None)
     location = wait.location if wait is not None else ""
     if late is not None:
         return Explanation(
@@ -319,7 +319,7 @@ def _failed(facts: _Facts) -> Explanation:
         )
     undone = " What it had done was compensated." if run.summary == "" and _was_compensated(facts) else ""
     when = f" {relative(run.finished_at, facts.now)}" if run.finished_at is not None else ""
-    where = f' at "{spoken(location)}"' if location else ""
+    where = f' at "{display_location(location)}"' if location else ""
     return Explanation(
         headline=f"Failed{where}{when}: {_LAST_ATTEMPT.sub('', what)}",
         detail=f"Once the cause is mended, retry: what failed is tried again and the rest goes on from there.{undone}",

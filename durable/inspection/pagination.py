@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db.models import BooleanField, DateTimeField, F, Func, Value
 
-from durable.core.clock import in_utc
+from durable.core.clock import to_utc
 from durable.models import Run
 from durable.models.fields import SafeTextField
 
@@ -51,7 +51,7 @@ class Cursor:
             is_key = isinstance(run_id, str) and (created_at is None) == by_id
             if not is_key or (created_at is not None and created_at.tzinfo is None):
                 raise ValueError
-            created_at = None if created_at is None else in_utc(created_at)
+            created_at = None if created_at is None else to_utc(created_at)
         except (ValueError, TypeError, binascii.Error, RecursionError):
             raise InvalidCursorError(text) from None
         return cls(created_at, run_id)

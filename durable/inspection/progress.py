@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Q, Sum
 
 from durable.conf import conf
-from durable.core.records import Status
+from durable.core.records import EntryStatus
 from durable.models import Attempt, EntryMetadata, Run
 
 __all__ = ["Progress", "progress_of"]
@@ -33,7 +33,7 @@ def progress_of(run: Run) -> Progress:
         .of_runs(run.id)
         .aggregate(
             entries=Count("entry_id"),
-            completed=Count("entry_id", filter=Q(status=Status.COMPLETED.value)),
+            completed=Count("entry_id", filter=Q(status=EntryStatus.COMPLETED.value)),
             newest=Max("entry_id"),
             finished=Max("finished_ordinal"),
             attempts=Sum("attempts"),

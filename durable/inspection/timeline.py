@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Final
 
 from durable.conf import conf
-from durable.core.location import spoken
-from durable.core.records import Kind, Status
+from durable.core.location import display_location
+from durable.core.records import EntryKind, EntryStatus
 from durable.inspection.tree import Node
 from durable.models import Attempt, Run
 
@@ -99,14 +99,14 @@ def _spans(node: Node, failed: Sequence[Attempt]) -> Iterator[_Span]:
     if node.entry is None:
         return
     metadata = node.entry.metadata
-    if node.kind == Kind.STEP:
+    if node.kind == EntryKind.STEP:
         yield from _attempts(node, failed)
         if metadata.rollback_completed_at is not None:
             yield _Span("rollback", node, metadata.rollback_completed_at, metadata.rollback_completed_at)
-    elif node.kind == Kind.COMPENSATE:
+    elif node.kind == EntryKind.COMPENSATE:
         yield _Span("rollback", node, metadata.created_at, metadata.completed_at)
-    elif node.kind in (Kind.SLEEP, Kind.MESSAGE):
-        kind = "sleep" if node.kind == Kind.SLEEP else "wait"
+    elif node.kind in (EntryKind.SLEEP, EntryKind.MESSAGE):
+        kind = "sleep" if node.kind == EntryKind.SLEEP else "wait"
         yield _Span(kind, node, metadata.created_at, metadata.completed_at)
 
 
@@ -119,12 +119,12 @@ def _attempts(node: Node, failed: Iterable[Attempt]) -> Iterator[_Span]:
             yield _Span("backoff", node, last_end, attempt.started_at)
         yield _Span("failed", node, attempt.started_at, attempt.finished_at)
         last_end = attempt.finished_at
-    if metadata.status in (Status.COMPLETED, Status.RUNNING):
+    if metadata.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):
         began = metadata.last_attempt_at or metadata.created_at
         if last_end is not None and began > last_end:
             yield _Span("backoff", node, last_end, began)
         yield _Span("attempt", node, began, metadata.completed_at)
-    elif metadata.status == Status.FAILED and last_end is not None:
+    elif metadata.status == EntryStatus.FAILED and last_end is not None:
         yield _Span("backoff", node, last_end, metadata.next_attempt_at)
 
 
@@ -133,8 +133,11 @@ def _lane(location: str, kinds: dict[str, str]) -> str:
     segments = location.split("/")
     for depth in range(len(segments) - 1, 0, -1):
         around = "/".join(segments[:depth])
-        if kinds.get(around) == "branch" or kinds.get("/".join(segments[: depth - 1])) in (Kind.JOIN, Kind.RACE):
-            return spoken(around)
+        if kinds.get(around) == "branch" or kinds.get("/".join(segments[: depth - 1])) in (
+            EntryKind.JOIN,
+            EntryKind.RACE,
+        ):
+            return display_location(around)
     return ""
 
 
@@ -147,7 +150,7 @@ def _shape(span: _Span, begins_at: datetime, ends_at: datetime) -> Shape:
     return Shape(
         kind=span.kind,
         location=span.node.location,
-        title=spoken(span.node.location),
+        title=display_location(span.node.location),
         begins_at=span.begins_at,
         ends_at=span.ends_at,
         start=share(span.begins_at),

@@ -14,7 +14,7 @@ from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from durable.conf import conf
 from durable.core.location import escape, unescape
-from durable.core.records import Kind, Status
+from durable.core.records import EntryKind, EntryStatus
 from durable.models import Entry
 from durable.models.batches import ByteLength
 from durable.models.fields import load_json
@@ -58,12 +58,12 @@ class Node:
     @property
     def is_open(self) -> bool:
         """Whether it has not come to its end."""
-        return self.status in (Status.PENDING, Status.RUNNING, Status.FAILED)
+        return self.status in (EntryStatus.PENDING, EntryStatus.RUNNING, EntryStatus.FAILED)
 
     @property
     def needs_attention(self) -> bool:
         """Whether something in it has failed."""
-        return self.status in (Status.FAILED, Status.EXHAUSTED)
+        return self.status in (EntryStatus.FAILED, EntryStatus.EXHAUSTED)
 
     def add(self, child: Node) -> None:
         """Put a node at the end of what is in it. Most nodes of a long history never get a list of their own."""
@@ -137,7 +137,7 @@ def history_tree(
 def _place_of_interest(nodes: Sequence[Node]) -> int:
     """The position of the last leaf that is not completed; 0 where all is."""
     places = [
-        node.position for node in nodes if node.entry_id and not node.children and node.status != Status.COMPLETED
+        node.position for node in nodes if node.entry_id and not node.children and node.status != EntryStatus.COMPLETED
     ]
     return places[-1] if places else 0
 
@@ -153,7 +153,7 @@ class _Builder:
         for entry_id, location, kind, status, attempts, has_failed_to_undo in rows:
             node = self._node(location)
             node.entry_id, node.kind, node.status = entry_id, kind, status
-            node.note = "retried" if kind == Kind.STEP and attempts > 1 else ""
+            node.note = "retried" if kind == EntryKind.STEP and attempts > 1 else ""
             if has_failed_to_undo:
                 node.note = _NOT_UNDONE
         for root in self.roots:
@@ -168,7 +168,7 @@ class _Builder:
                 location=location,
                 title=_title(segment),
                 kind=self._scope_kind(around, segment),
-                status=Status.COMPLETED,
+                status=EntryStatus.COMPLETED,
                 depth=0 if parent is None else parent.depth + 1,
             )
             self._nodes[location] = node
@@ -181,7 +181,7 @@ class _Builder:
     def _scope_kind(self, around: str, segment: str) -> str:
         if segment.startswith("~"):
             return "iteration"
-        return "branch" if self._kinds.get(around) in (Kind.JOIN, Kind.RACE) else "block"
+        return "branch" if self._kinds.get(around) in (EntryKind.JOIN, EntryKind.RACE) else "block"
 
 
 def _title(segment: str) -> str:
@@ -191,7 +191,13 @@ def _title(segment: str) -> str:
     return f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(segment)
 
 
-_GRAVITY: Final = [Status.COMPLETED, Status.PENDING, Status.RUNNING, Status.FAILED, Status.EXHAUSTED]
+_GRAVITY: Final = [
+    EntryStatus.COMPLETED,
+    EntryStatus.PENDING,
+    EntryStatus.RUNNING,
+    EntryStatus.FAILED,
+    EntryStatus.EXHAUSTED,
+]
 
 
 def _sum_up(node: Node) -> None:
@@ -200,13 +206,15 @@ def _sum_up(node: Node) -> None:
         _sum_up(child)
     node.size = 1 + sum(child.size for child in node.children)
     if node.entry_id is None and node.children:
-        node.status = max((child.status for child in node.children), key=lambda status: _GRAVITY.index(Status(status)))
+        node.status = max(
+            (child.status for child in node.children), key=lambda status: _GRAVITY.index(EntryStatus(status))
+        )
 
 
 def _kept(node: Node) -> Node | None:
     """The node with what is not completed or was retried in it; None if there is nothing."""
     node.children = list(filter(None, (_kept(child) for child in node.children)))
-    return node if node.children or node.note or node.status != Status.COMPLETED else None
+    return node if node.children or node.note or node.status != EntryStatus.COMPLETED else None
 
 
 def _cut(node: Node, shown: set[int]) -> Node | None:
@@ -233,17 +241,17 @@ def _fill(page: Sequence[Node], known: Mapping[str, Node]) -> None:
         node = by_id[entry.pk]
         node.entry = entry
         node.note = _NOT_UNDONE if node.note == _NOT_UNDONE else ""
-        if entry.kind == Kind.LOOP:
+        if entry.kind == EntryKind.LOOP:
             _tell_loop(node, entry.data)
-        elif entry.kind == Kind.COMPENSATE:
+        elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))
-        elif entry.kind in (Kind.JOIN, Kind.RACE):
+        elif entry.kind in (EntryKind.JOIN, EntryKind.RACE):
             _tell_branches(node, entry.data, known)
 
 
 def _tell_loop(node: Node, data: dict[str, Any]) -> None:
     iteration, pruned = data.get("iteration", 0), data.get("pruned", 0)
-    if node.status == Status.COMPLETED:
+    if node.status == EntryStatus.COMPLETED:
         node.note = f"{iteration + 1:,} iteration{'s' if iteration else ''}"
     else:
         node.note = f"in iteration {iteration:,}"
@@ -254,7 +262,7 @@ def _tell_loop(node: Node, data: dict[str, Any]) -> None:
 
 def _tell_branches(node: Node, data: dict[str, Any], known: Mapping[str, Node]) -> None:
     ends = [told["status"] for told in data.get("branches", {}).values()]
-    if data.get("winner") is None and (failed := ends.count(Status.FAILED)):
+    if data.get("winner") is None and (failed := ends.count(EntryStatus.FAILED)):
         node.note = f"{failed} of {len(ends)} branches failed"
     for name, told in data.get("branches", {}).items():
         location = f"{node.location}/{escape(name)}"

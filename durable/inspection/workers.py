@@ -88,7 +88,7 @@ def look_at_workers(within: RunQuerySet | None = None) -> Workers:
     held = _held(within)
     problem, known = "", []
     try:
-        for redis in redis_clients.unique(redis_clients.names()).values():
+        for redis in redis_clients.one_queue_per_redis(redis_clients.queue_names()).values():
             known += _of(redis)
     except (RedisError, OSError) as error:
         logger.warning("Redis could not be asked for workers: %s", error)
@@ -182,7 +182,7 @@ def _process(worker: str) -> tuple[str, int]:
 
 
 def _queues(workers: Sequence[WorkerState], within: RunQuerySet | None) -> list[QueueState]:
-    known, with_runs = redis_clients.names(), queues_with_runs(within)
+    known, with_runs = redis_clients.queue_names(), queues_with_runs(within)
     with_workflows = {conf.QUEUE, *(each.queue for each in registry.all())}
     serving = [queue for worker in workers if worker.state != "unknown" for queue in worker.queues]
     return [

@@ -18,14 +18,14 @@ from durable.core.records import RunRecord
 from durable.core.run_pass import PassOutcome
 
 __all__ = [
-    "UNWATCHED",
+    "NO_OBSERVATION",
     "CallEnds",
     "Observer",
     "PassEnds",
-    "Watch",
+    "PassObservation",
     "install",
     "lateness",
-    "passing",
+    "observe_pass",
     "started",
     "uninstall",
 ]
@@ -87,7 +87,7 @@ def started(run: RunRecord) -> None:
         _safely(each.run_started, run)
 
 
-class Watch:
+class PassObservation:
     """Those who observe one pass, and its outcome once there is one."""
 
     __slots__ = ("_observers", "_run", "outcome")
@@ -115,18 +115,18 @@ class Watch:
 
 
 #: The watch of a pass that nobody observes.
-UNWATCHED = Watch(None, ())
+NO_OBSERVATION = PassObservation(None, ())
 
 
 @contextmanager
-def passing(run: RunRecord, now: Callable[[], datetime]) -> Iterator[Watch]:
+def observe_pass(run: RunRecord, now: Callable[[], datetime]) -> Iterator[PassObservation]:
     """Around a pass."""
     if not _installed:
-        yield Watch(run, ())
+        yield PassObservation(run, ())
         return
     moment = now()
     begun = [(each, ends) for each in _installed if (ends := _safely(each.pass_begins, run, moment)) is not None]
-    watch = Watch(run, tuple(each for each, _ in begun))
+    watch = PassObservation(run, tuple(each for each, _ in begun))
     error: BaseException | None = None
     try:
         yield watch

@@ -18,7 +18,7 @@ from durable.conf import conf
 from durable.inspection.counts import CAP, count_by_state
 from durable.models import Run
 from durable.models.querysets import RunQuerySet
-from durable.notifier.redis_clients import names
+from durable.notifier.redis_clients import queue_names
 
 __all__ = ["NAMES", "RowsCollector"]
 
@@ -64,7 +64,7 @@ class RowsCollector(Collector):
             "durable_due_age_seconds", "For how long the longest of them has been due; 0 without one", labels=["queue"]
         )
         now = timezone.now()
-        for queue in names():
+        for queue in queue_names():
             due: RunQuerySet = Run.objects.using(conf.DATABASE).filter(queue=queue).due(now)
             oldest = due.order_by("wake_at", "id").values_list("wake_at", flat=True).first()
             count.add_metric([queue], due.order_by("wake_at", "id").values("id")[:CAP].count() if oldest else 0)

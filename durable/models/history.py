@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q
 
 from durable.core.errors import ErrorInfo
-from durable.core.records import Kind, Status
+from durable.core.records import EntryKind, EntryStatus
 from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, choices
 from durable.models.querysets import EntryMetadataQuerySet, EntryQuerySet
 from durable.models.run import Run
@@ -26,7 +26,7 @@ class Entry(models.Model):
     # no index of its own: that of the constraint begins with the run
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="entries", db_index=False)
     location = NameField[str, str](max_length=1024)
-    kind = NameField[str, str](max_length=24, choices=choices(Kind))
+    kind = NameField[str, str](max_length=24, choices=choices(EntryKind))
     ordinal = models.BigIntegerField()
     output = SafeTextField[str | None, str | None](null=True, blank=True)
     arguments = SafeTextField[str | None, str | None](null=True, blank=True)
@@ -39,7 +39,7 @@ class Entry(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["run", "location"], name="durable_entry_once_per_location"),
             models.CheckConstraint(
-                condition=Q(kind__in=[kind.value for kind in Kind]), name="durable_entry_kind_is_known"
+                condition=Q(kind__in=[kind.value for kind in EntryKind]), name="durable_entry_kind_is_known"
             ),
         ]
 
@@ -54,7 +54,7 @@ class EntryMetadata(models.Model):
     """
 
     entry = models.OneToOneField(Entry, on_delete=models.CASCADE, primary_key=True, related_name="metadata")
-    status = NameField[str, str](max_length=16, choices=choices(Status), default=Status.PENDING.value)
+    status = NameField[str, str](max_length=16, choices=choices(EntryStatus), default=EntryStatus.PENDING.value)
     attempts = models.IntegerField(default=0)
     error = ErrorField[ErrorInfo | None, ErrorInfo | None](null=True, blank=True)
     created_at = models.DateTimeField()
@@ -71,7 +71,8 @@ class EntryMetadata(models.Model):
         verbose_name_plural = "entry metadata"
         constraints = [
             models.CheckConstraint(
-                condition=Q(status__in=[status.value for status in Status]), name="durable_metadata_status_is_known"
+                condition=Q(status__in=[status.value for status in EntryStatus]),
+                name="durable_metadata_status_is_known",
             ),
             models.CheckConstraint(condition=Q(attempts__gte=0), name="durable_metadata_attempts_from_zero"),
         ]

@@ -109,7 +109,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         """Take the write lock of a database that has no row locks: a write that changes nothing."""
         self.filter(id="").update(fence=F("fence"))
 
-    def take(self, *, now: datetime, lease_until: datetime, worker: str) -> int:
+    def claim(self, *, now: datetime, lease_until: datetime, worker: str) -> int:
         """Give the rows to a worker: a new fence, a lease, and a crash counted where a lease ran out."""
         return self.update(
             fence=F("fence") + 1,
@@ -127,11 +127,11 @@ class RunQuerySet(models.QuerySet["Run"]):
             ),
         )
 
-    def prolong(self, lease_until: datetime) -> int:
+    def renew(self, lease_until: datetime) -> int:
         """Move the end of leases that are held; a run that was handed back meanwhile stays so."""
         return self.filter(lease_expires_at__isnull=False).update(lease_expires_at=lease_until)
 
-    def hand_back(self, now: datetime) -> int:
+    def release(self, now: datetime) -> int:
         """Undo `take` for runs that were not begun: due, nobody's, and as many crashes as were counted."""
         return self.filter(lease_expires_at__isnull=False).update(
             lease_expires_at=None,

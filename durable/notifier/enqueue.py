@@ -20,9 +20,9 @@ from rq.job import Job, JobStatus
 from rq.utils import now, utcformat
 
 from durable.notifier import redis_clients
-from durable.notifier.pipelining import Sender
+from durable.notifier.pipelining import PipelinedSender
 
-__all__ = ["JOB", "KEY", "LOOK", "clear", "ring"]
+__all__ = ["JOB", "KEY", "LOOK", "clear", "notify"]
 
 JOB: Final = "durable.jobs.work"  # by name: enqueueing imports no worker code
 KEY: Final = "durable:bell:{}"
@@ -44,30 +44,30 @@ return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Bell:
+class _QueueNotifier:
     """How one RQ queue is rung."""
 
     queue: Queue
     key: str
     script: str
-    sender: Sender
+    sender: PipelinedSender
 
 
-_bells: dict[str, _Bell] = {}
-os.register_at_fork(after_in_child=_bells.clear)  # their connections are the parent's
+_notifiers: dict[str, _QueueNotifier] = {}
+os.register_at_fork(after_in_child=_notifiers.clear)  # their connections are the parent's
 
 
-def ring(name: str, *, insist: bool = False) -> None:
-    """Enqueue a job of `name` unless the bell is rung; with `insist`, unless the job lies in the queue besides.
+def notify(name: str, *, force: bool = False) -> None:
+    """Enqueue a job of `name` unless the bell is rung; with `force`, unless the job lies in the queue besides.
 
     A single command, so that a try after a broken connection does no harm. The first one waits for the answer, and so do
-    those that insist and those after a failure. Raises KeyError for a queue that RQ_QUEUES lacks, and RedisError.
+    those that force and those after a failure. Raises KeyError for a queue that RQ_QUEUES lacks, and RedisError.
     """
-    bell = _bell(name)
+    bell = _notifier(name)
     job_id = uuid.uuid4().hex
     keys = (bell.key, bell.queue.key, Job.key_for(job_id), Queue.redis_queues_keys, LOOK.format(name))
-    arguments = (job_id, utcformat(now()), "insist" if insist else "")
-    if insist or not bell.sender.send("EVAL", bell.script, len(keys), *keys, *arguments):
+    arguments = (job_id, utcformat(now()), "force" if force else "")
+    if force or not bell.sender.send("EVAL", bell.script, len(keys), *keys, *arguments):
         bell.queue.connection.eval(bell.script, len(keys), *keys, *arguments)
         bell.sender.open()
 
@@ -81,12 +81,12 @@ def clear(name: str) -> bool:
     return bool(looks)
 
 
-def _bell(name: str) -> _Bell:
+def _notifier(name: str) -> _QueueNotifier:
     queue = redis_clients.rq_queue(name)
-    bell = _bells.get(name)
+    bell = _notifiers.get(name)
     if bell is None or bell.queue is not queue:
-        key, sender = KEY.format(name), Sender(queue.connection)
-        bell = _bells[name] = _Bell(queue=queue, key=key, script=_script(queue), sender=sender)
+        key, sender = KEY.format(name), PipelinedSender(queue.connection)
+        bell = _notifiers[name] = _QueueNotifier(queue=queue, key=key, script=_script(queue), sender=sender)
     return bell
 
 

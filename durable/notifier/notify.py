@@ -48,7 +48,7 @@ from durable.conf import conf
 from durable.core import clock
 from durable.notifier import enqueue, redis_clients, silence, wakeups
 
-__all__ = ["ALARMS", "alarm", "alarm_on_commit", "clear", "on_commit", "ring", "ring_on_commit"]
+__all__ = ["ALARMS", "acknowledge", "notify", "notify_at", "notify_at_on_commit", "notify_on_commit", "on_commit"]
 
 logger = logging.getLogger("durable.bell")
 
@@ -69,36 +69,36 @@ QUIET = 5.0  # seconds without a further try after Redis let a caller wait
 #: The pub/sub channel of the alarms; a message is JSON: `{"queue": ..., "at": ISO 8601}`.
 ALARMS = "durable:alarms"
 
-_log_this = redis_clients.Seldom()
+_log_this = redis_clients.LogThrottle()
 _quiet_until: dict[str, float] = {}
 
 
-def ring(queue: str, *, insist: bool = False) -> None:
+def notify(queue: str, *, force: bool = False) -> None:
     """Make a worker look at `queue` now.
 
-    With `insist` (the sweep) the bell is rung even if somebody's ring is pending whose job is lost, and even if Redis
+    With `force` (the sweep) the bell is rung even if somebody's ring is pending whose job is lost, and even if Redis
     has just let a caller wait.
     """
     if not conf.REDIS:
         wakeups.notify(queue)
         return
-    if insist or time.monotonic() >= _quiet_until.get(queue, 0.0):
-        _swallowing(queue, "ring", lambda: enqueue.ring(queue, insist=insist))
+    if force or time.monotonic() >= _quiet_until.get(queue, 0.0):
+        _best_effort(queue, "ring", lambda: enqueue.notify(queue, force=force))
 
 
-def ring_on_commit(queues: Iterable[str], using: str | None = None) -> None:
+def notify_on_commit(queues: Iterable[str], using: str | None = None) -> None:
     """Ring for each queue when the transaction on `using` (durable's database) commits; now if there is none.
 
     However often a transaction asks for a queue, it rings once. A savepoint that is rolled back takes its own wish
     with it, not those of others.
     """
     alias = using or conf.DATABASE
-    rung = _rung_in_this_transaction(alias)
+    rung = _notified_in_this_transaction(alias)
     for queue in queues:
-        on_commit(lambda queue=queue: _ring_once(queue, alias, rung), using=alias)  # type: ignore[misc]
+        on_commit(lambda queue=queue: _notify_once(queue, alias, rung), using=alias)  # type: ignore[misc]
 
 
-def alarm(queue: str, moment: datetime) -> None:
+def notify_at(queue: str, moment: datetime) -> None:
     """Tell the timers that a run of `queue` is due at `moment` (aware).
 
     Timers ask the database for deadlines at every sweep; only one that is nearer needs an alarm, and only for that one
@@ -109,26 +109,26 @@ def alarm(queue: str, moment: datetime) -> None:
         return
     remaining = moment - clock.now()
     if remaining <= timedelta(0):
-        ring(queue)
+        notify(queue)
     elif remaining <= timedelta(seconds=conf.SWEEP_INTERVAL + 1) and time.monotonic() >= _quiet_until.get(queue, 0.0):
         message = json.dumps({"queue": queue, "at": moment.isoformat()})
-        _swallowing(queue, "set an alarm", lambda: redis_clients.client(queue).publish(ALARMS, message))
+        _best_effort(queue, "set an alarm", lambda: redis_clients.client(queue).publish(ALARMS, message))
 
 
-def alarm_on_commit(queue: str, moment: datetime, using: str | None = None) -> None:
+def notify_at_on_commit(queue: str, moment: datetime, using: str | None = None) -> None:
     """`alarm`, when the transaction on `using` (durable's database) commits."""
-    on_commit(lambda: alarm(queue, moment), using=using or conf.DATABASE)
+    on_commit(lambda: notify_at(queue, moment), using=using or conf.DATABASE)
 
 
-def clear(queue: str) -> bool:
+def acknowledge(queue: str) -> bool:
     """Let the next ring be heard; called by the job before it looks. True if a sweep asks it to look at all due runs."""
     answers: list[bool] = []
     if conf.REDIS:
-        _swallowing(queue, "clear the bell", lambda: answers.append(enqueue.clear(queue)))
+        _best_effort(queue, "clear the bell", lambda: answers.append(enqueue.clear(queue)))
     return any(answers)
 
 
-def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:
+def _best_effort(queue: str, what: str, command: Callable[[], object]) -> None:
     if silence.is_silent():
         return
     began = time.monotonic()
@@ -148,14 +148,14 @@ def _swallowing(queue: str, what: str, command: Callable[[], object]) -> None:
     except Exception:  # the caller's work is committed, and must not fail for a wrong setting
         if not _log_this(f"{queue} wrongly"):
             return
-        if queue not in redis_clients.names():
-            logger.error(UNKNOWN_QUEUE, what, queue, ", ".join(redis_clients.names()) or "none")
+        if queue not in redis_clients.queue_names():
+            logger.error(UNKNOWN_QUEUE, what, queue, ", ".join(redis_clients.queue_names()) or "none")
         else:
             logger.exception('cannot %s for queue "%s"; run `manage.py check`', what, queue)
     else:
-        if _log_this.again(queue):
+        if _log_this.clear(queue):
             logger.warning('Redis answers again for queue "%s"', queue)
-        if _log_this.again(refused):
+        if _log_this.clear(refused):
             logger.warning('can %s for queue "%s" again', what, queue)
 
 
@@ -167,7 +167,7 @@ def on_commit(callback: Callable[[], None], *, using: str) -> None:
         callback()  # autocommit is off and no transaction is Django's: the sweep finds what this ring comes too early for
 
 
-def _rung_in_this_transaction(alias: str) -> set[str]:
+def _notified_in_this_transaction(alias: str) -> set[str]:
     """The queues rung so far by the commit to come; shared by all its callbacks, renewed by the first that runs.
 
     Each wish has a callback of its own rather than one for all: Django drops the callbacks of a savepoint that is
@@ -181,10 +181,10 @@ def _rung_in_this_transaction(alias: str) -> set[str]:
     return rung
 
 
-def _ring_once(queue: str, alias: str, rung: set[str]) -> None:
+def _notify_once(queue: str, alias: str, rung: set[str]) -> None:
     connection = connections[alias]
     if getattr(connection, "_durable_rung", None) is rung:
         connection._durable_rung = None  # type: ignore[attr-defined]
     if queue not in rung:
         rung.add(queue)
-        ring(queue)
+        notify(queue)

@@ -13,10 +13,10 @@ from redis import Redis
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-__all__ = ["Sender"]
+__all__ = ["PipelinedSender"]
 
 
-class Sender:
+class PipelinedSender:
     """Sends on connections of its own, out of the client's pool. Any thread may use it; a child process needs another.
 
     A connection is taken from those that are free, and put back when its command is sent, or closed. So nothing is left

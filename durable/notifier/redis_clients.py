@@ -26,7 +26,7 @@ from rq.serializers import JSONSerializer
 from durable.conf import conf
 from durable.core import registry
 
-__all__ = ["Seldom", "client", "names", "rq_queue", "unique"]
+__all__ = ["LogThrottle", "client", "one_queue_per_redis", "queue_names", "rq_queue"]
 
 CONNECT_TIMEOUT = 0.5  # seconds
 SOCKET_TIMEOUT = 1.0  # seconds
@@ -35,7 +35,7 @@ _WORTH_ANOTHER: Final = (RedisConnectionError, ReadOnlyError)
 _queues: dict[str, Queue] = {}
 
 
-def names() -> list[str]:
+def queue_names() -> list[str]:
     """The queues that `settings.RQ_QUEUES` has, in its order; without Redis also those that workflows go to."""
     given = list(getattr(settings, "RQ_QUEUES", None) or {})
     if conf.REDIS:
@@ -49,7 +49,7 @@ def rq_queue(name: str) -> Queue:
         # Imported here: django_rq reads the settings when it is imported.
         from django_rq import get_queue
 
-        connection = _impatient(name)
+        connection = _with_short_timeouts(name)
         # A commit mode of its own, because durable knows which database's commit to wait for, and never `ASYNC: False`:
         # work() inside a web request would run other people's workflows there.
         queue = get_queue(name, connection=connection, serializer=JSONSerializer, commit_mode="auto", is_async=True)
@@ -62,7 +62,7 @@ def client(name: str) -> Redis:
     return rq_queue(name).connection
 
 
-def unique(queues: Iterable[str]) -> dict[str, Redis]:
+def one_queue_per_redis(queues: Iterable[str]) -> dict[str, Redis]:
     """One queue for each Redis that the queues live in, with its client; none where durable uses no Redis."""
     if not conf.REDIS:
         return {}
@@ -84,35 +84,35 @@ def _place(pool: ConnectionPool) -> object:
     return place
 
 
-def _impatient(name: str) -> Redis:
+def _with_short_timeouts(name: str) -> Redis:
     """A client of our own: the project's, django-redis' for example, keeps its timeouts."""
     from django_rq import get_connection
 
     theirs = get_connection(name)
-    pool = _impatient_pool(theirs.connection_pool)
+    pool = _pool_with_short_timeouts(theirs.connection_pool)
     if pool is not None:
         return Redis(connection_pool=pool)
-    theirs.connection_pool.connection_kwargs.update(_patience())
+    theirs.connection_pool.connection_kwargs.update(_short_timeouts())
     return theirs
 
 
-def _impatient_pool(pool: Any) -> ConnectionPool | None:
+def _pool_with_short_timeouts(pool: Any) -> ConnectionPool | None:
     """A pool to the same place that lets nobody wait for a connection; None for one of an unknown class."""
-    kwargs = {**pool.connection_kwargs, "connection_class": pool.connection_class, **_patience()}
+    kwargs = {**pool.connection_kwargs, "connection_class": pool.connection_class, **_short_timeouts()}
     if type(pool) in (ConnectionPool, BlockingConnectionPool):
         return ConnectionPool(**kwargs)
     if type(pool) is not SentinelConnectionPool:
         return None
     # The Sentinels are asked for the master by whoever connects, who must not wait for them either.
     manager = copy(pool.sentinel_manager)
-    sentinels = [_impatient_pool(each.connection_pool) for each in manager.sentinels]
+    sentinels = [_pool_with_short_timeouts(each.connection_pool) for each in manager.sentinels]
     manager.sentinels = [Redis(connection_pool=each) for each in sentinels]
     del kwargs["connection_pool"]  # theirs
     options = {"is_master": pool.is_master, "check_connection": pool.check_connection}
     return SentinelConnectionPool(pool.service_name, manager, **options, **kwargs)  # type: ignore[no-untyped-call]
 
 
-def _patience() -> dict[str, Any]:
+def _short_timeouts() -> dict[str, Any]:
     return {
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_timeout": SOCKET_TIMEOUT,
@@ -124,7 +124,7 @@ def _patience() -> dict[str, Any]:
     }
 
 
-class Seldom:
+class LogThrottle:
     """Says yes at most once per `interval` seconds and key, so that an outage fills no log."""
 
     def __init__(self, interval: float = 30.0) -> None:
@@ -138,7 +138,7 @@ class Seldom:
         self._said[key] = now
         return True
 
-    def again(self, key: str) -> bool:
+    def clear(self, key: str) -> bool:
         """Forget that it was said; True if it was, so that the recovery can be told as well."""
         return self._said.pop(key, None) is not None
 

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from durable.conf import conf
 from durable.notifier import redis_clients
 
-__all__ = ["KEPT", "LastSweep", "beat", "last_sweep"]
+__all__ = ["KEPT", "LastSweep", "last_sweep", "record"]
 
 KEY = "durable:sweep"
 KEPT = 86_400  # seconds that it can be told how long ago the last one was
@@ -33,11 +33,11 @@ class LastSweep:
         return (now - self.at).total_seconds() > 3 * self.interval + 10
 
 
-def beat(now: datetime, name: str) -> None:
+def record(now: datetime, name: str) -> None:
     """Note that a sweep has looked at `now`. Raises nothing if Redis is away."""
     text = json.dumps({"at": now.isoformat(), "interval": conf.SWEEP_INTERVAL, "by": name})
     try:
-        for redis in redis_clients.unique(redis_clients.names()).values():
+        for redis in redis_clients.one_queue_per_redis(redis_clients.queue_names()).values():
             redis.set(KEY, text, ex=KEPT)
     except (RedisError, OSError):
         return  # the bell has said so already
@@ -46,7 +46,7 @@ def beat(now: datetime, name: str) -> None:
 def last_sweep() -> LastSweep | None:
     """The newest sign of life, in any Redis; None if there is none. Raises RedisError or OSError if one is away."""
     found = []
-    for redis in redis_clients.unique(redis_clients.names()).values():
+    for redis in redis_clients.one_queue_per_redis(redis_clients.queue_names()).values():
         text = redis.get(KEY)
         if text is not None:
             found.append(_read(text))

@@ -33,13 +33,13 @@ __all__ = [
     "DENIALS_TOGETHER",
     "PERMISSIONS",
     "SOURCES",
-    "Acting",
     "Actor",
+    "ActorScope",
     "OperationDeniedError",
     "Outcome",
     "acting",
     "acting_as",
-    "by_code",
+    "code_actor",
     "log_refused",
     "reason",
     "revision",
@@ -137,14 +137,14 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acting:
+class ActorScope:
     """An actor at work: why, and, if `expected` is not None, on which revision of the run."""
 
     actor: Actor
     reason: str = ""
     expected: str | None = None
     sees: Callable[[str], bool] | None = None  # whether the run with this id is there for the actor; None: all are
-    within: str | None = None  # the run whose pass the block stands in
+    inside_run: str | None = None  # the run whose pass the block stands in
     is_async: bool = False  # whether the block stands in a coroutine, around which no transaction can be
     refused: list[ActionRecord] = field(default_factory=list)  # to be logged when the block ends
 
@@ -169,7 +169,7 @@ class Acting:
             raise OperationDeniedError(action, permission, self.actor.name)
 
 
-_acting: contextvars.ContextVar[Acting | None] = contextvars.ContextVar("durable_acting", default=None)
+_acting: contextvars.ContextVar[ActorScope | None] = contextvars.ContextVar("durable_acting", default=None)
 
 
 @contextmanager
@@ -184,12 +184,12 @@ def acting_as(
     one that has the id already is not told of. What is refused inside a transaction of the caller's is logged when the block ends: put the block around the
     transaction, and the log has it although the refusal rolled the transaction back.
     """
-    at_work = Acting(
+    at_work = ActorScope(
         actor=actor,
         reason=check_reason(reason),
         expected=expected,
         sees=sees,
-        within=running_run(),
+        inside_run=running_run(),
         is_async=_is_in_event_loop(),
     )
     token = _acting.set(at_work)
@@ -201,7 +201,7 @@ def acting_as(
             _write_refused(at_work.refused)
 
 
-def log_refused(acting: Acting, row: ActionRecord) -> None:
+def log_refused(acting: ActorScope, row: ActionRecord) -> None:
     """Log what `acting` was refused, now or, where a transaction could take it back, when its block ends. Never raises."""
     if connections[conf.DATABASE].in_atomic_block and not acting.is_async:
         acting.refused.append(row)
@@ -230,13 +230,13 @@ def _write_refused(rows: Sequence[ActionRecord]) -> None:
         logger.exception("could not be written to the audit log: %s", actions)
 
 
-def acting() -> Acting | None:
+def acting() -> ActorScope | None:
     """Who is at work here; None if it is the application's own code.
 
     A pass that happens inside the block, as in a test's harness, is nobody's but its own.
     """
     found = _acting.get()
-    return found if found is not None and found.within == running_run() else None
+    return found if found is not None and found.inside_run == running_run() else None
 
 
 def reason() -> str:
@@ -245,7 +245,7 @@ def reason() -> str:
     return "" if found is None else found.reason
 
 
-def by_code() -> Actor:
+def code_actor() -> Actor:
     """The application's own code, as an actor."""
     run_id = running_run()
     return Actor("code", label="" if run_id is None else f"run {run_id}")

@@ -24,10 +24,10 @@ from durable.core.errors import (
 )
 from durable.core.records import ActionRecord, RunChange, RunRecord
 from durable.operations import audit
-from durable.operations.audit import Acting, OperationDeniedError, Outcome
-from durable.runtime import Backend
+from durable.operations.audit import ActorScope, OperationDeniedError, Outcome
+from durable.runtime import Runtime
 
-__all__ = ["REFUSALS", "Attribution", "UnseenRunError", "attributed", "outcome_of"]
+__all__ = ["REFUSALS", "Attribution", "UnseenRunError", "audited", "outcome_of"]
 
 _DETAIL = 2_000  # characters of an error that the log keeps
 
@@ -52,10 +52,10 @@ class UnseenRunError(RunNotFoundError):
 class Attribution:
     """One call of a verb, and who it is by; `acting` is None for the application's own code."""
 
-    at: Backend
+    at: Runtime
     action: str
     run_id: str
-    acting: Acting | None
+    acting: ActorScope | None
     reason: str
 
     def check_seen(self, run: RunRecord) -> None:
@@ -87,7 +87,7 @@ class Attribution:
         return self._row(Outcome.DONE, before, after, detail, run_id)
 
     def _row(self, outcome: Outcome, before: str, after: str, detail: str, run_id: str | None = None) -> ActionRecord:
-        actor = audit.by_code() if self.acting is None else self.acting.actor
+        actor = audit.code_actor() if self.acting is None else self.acting.actor
         return ActionRecord(
             action=self.action,
             run_id=self.run_id if run_id is None else run_id,
@@ -123,7 +123,7 @@ def outcome_of(error: Exception) -> Outcome:
 
 
 @contextmanager
-def attributed(at: Backend, action: str, run_id: str, *, reason: str = "") -> Iterator[Attribution]:
+def audited(at: Runtime, action: str, run_id: str, *, reason: str = "") -> Iterator[Attribution]:
     """The call of a verb on a run ("" if it has no id yet). Raises OperationDeniedError before anything is done.
 
     `reason` is the verb's own; without one, the actor's counts.

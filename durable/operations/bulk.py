@@ -19,7 +19,7 @@ from durable.core import registry
 from durable.core.current import running_run
 from durable.operations import audit
 from durable.operations.audit import Actor, Outcome, acting_as
-from durable.operations.audited import REFUSALS, attributed, outcome_of
+from durable.operations.audited import REFUSALS, audited, outcome_of
 from durable.operations.common import BULK
 from durable.operations.lifecycle import ALLOWED, cancel, pause, recover, resume, wake
 from durable.operations.start import StartRequest, announce_started, put
@@ -174,7 +174,7 @@ def apply(
         in_background = chosen.total is None or chosen.total > AT_ONCE
     if in_background:
         return BulkReport(run_id=_start(verb, chosen, options, as_id))
-    with attributed(runtime.current(), verb, ""):
+    with audited(runtime.current(), verb, ""):
         pass  # whoever may not do it at all is told so once, not for each run
     results: list[BulkResult] = []
     cursor: str | None = None
@@ -205,7 +205,7 @@ def _one(verb: str, run_id: str, options: Mapping[str, Any]) -> BulkResult:
 def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str | None) -> str:
     at, bulk = runtime.current(), registry.get(BULK)
     acting = audit.acting()
-    actor = audit.by_code() if acting is None else acting.actor
+    actor = audit.code_actor() if acting is None else acting.actor
     order = BulkOrder(
         verb=verb,
         selection=selection,
@@ -216,7 +216,7 @@ def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str 
         label=actor.label,
     )
     request = StartRequest(workflow=bulk.name, signature=inspect.signature(bulk.function), queue=bulk.queue)
-    with attributed(at, verb, "") as by, at.store.transaction():
+    with audited(at, verb, "") as by, at.store.transaction():
         found = None if as_id is None else at.store.get(as_id)
         if found is not None and found.workflow == bulk.name:
             return found.id  # ordered twice; a filter of times is another one by now

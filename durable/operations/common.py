@@ -18,7 +18,7 @@ from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideS
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.instrumentation import observers
 from durable.operations.async_calls import run_sync
-from durable.runtime import Backend
+from durable.runtime import Runtime
 
 __all__ = [
     "BULK",
@@ -30,7 +30,7 @@ __all__ = [
     "check_state",
     "decoded",
     "require_step",
-    "tell",
+    "send_run_changed",
     "wait_for",
     "waiting",
 ]
@@ -59,14 +59,14 @@ def require_step(action: str, remedy: str) -> None:
         raise OutsideStepError(action, remedy)
 
 
-def announce(at: Backend, queue: str, wake_at: datetime | None) -> None:
+def announce(at: Runtime, queue: str, wake_at: datetime | None) -> None:
     """Tell workers that a run is due, or timers when it will be."""
     if wake_at is None:
         return
     if wake_at <= at.now():
-        at.ring({queue})
+        at.notify({queue})
     else:
-        at.alarm(queue, wake_at)
+        at.notify_at(queue, wake_at)
 
 
 def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> None:
@@ -81,7 +81,7 @@ def check_not_an_order(workflow: str, action: str) -> None:
         raise BulkOrderError(action, workflow)
 
 
-def tell(at: Backend, runs: Sequence[RunRecord], previous: str) -> None:
+def send_run_changed(at: Runtime, runs: Sequence[RunRecord], previous: str) -> None:
     """Say to the world, once it is so, that the runs' state has changed; `previous` is "" for new ones."""
 
     def say() -> None:
@@ -129,7 +129,7 @@ def wait_for(waiting: Waiting[T]) -> T:
         except StopIteration as stop:
             found: T = stop.value
             return found
-        at.pause(seconds)
+        at.poll_wait(seconds)
 
 
 async def await_for(waiting: Waiting[T]) -> T:
@@ -146,16 +146,16 @@ async def await_for(waiting: Waiting[T]) -> T:
         seconds, found = await run_sync(look)
         if found:
             return found[0]
-        if at.pause is time.sleep:
+        if at.poll_wait is time.sleep:
             await asyncio.sleep(seconds)
         else:  # a harness, which passes what is due meanwhile
-            await run_sync(at.pause, seconds)
+            await run_sync(at.poll_wait, seconds)
 
 
 def _is_in_transaction() -> bool:
     return connections[conf.DATABASE].in_atomic_block
 
 
-def decoded(at: Backend, text: str | None) -> Any:
+def decoded(at: Runtime, text: str | None) -> Any:
     """The value of codec text; None stands for None."""
     return None if text is None else at.codec.decode(text)

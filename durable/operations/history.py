@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from durable.core.errors import ErrorInfo
-from durable.core.records import Entry, Kind
+from durable.core.records import Entry, EntryKind
 
-__all__ = ["HistoryEntry", "readable"]
+__all__ = ["HistoryEntry", "decode_entry"]
 
 Decode = Callable[[str | None], Any]
 
@@ -39,7 +39,7 @@ class HistoryEntry:
     rollback_error: ErrorInfo | None
 
 
-def readable(entry: Entry, decode: Decode) -> HistoryEntry:
+def decode_entry(entry: Entry, decode: Decode) -> HistoryEntry:
     """The entry with its payloads decoded."""
     return HistoryEntry(
         location=entry.location,
@@ -93,10 +93,10 @@ def _branch(status: dict[str, Any], decode: Decode) -> dict[str, Any]:
 
 
 _DATA: dict[str, Callable[[Entry, Decode], dict[str, Any]]] = {
-    Kind.STEP: _step,
-    Kind.LOOP: _loop,
-    Kind.MESSAGE: _message,
-    Kind.SEND: _send,
-    Kind.JOIN: _fork,
-    Kind.RACE: _fork,
+    EntryKind.STEP: _step,
+    EntryKind.LOOP: _loop,
+    EntryKind.MESSAGE: _message,
+    EntryKind.SEND: _send,
+    EntryKind.JOIN: _fork,
+    EntryKind.RACE: _fork,
 }

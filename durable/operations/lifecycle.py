@@ -10,13 +10,13 @@ from typing import Final
 from durable import runtime
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
-from durable.core.records import Entry, Kind, Request, RunChange, RunPatch, RunRecord, RunState, Status
+from durable.core.records import Entry, EntryKind, EntryStatus, Request, RunChange, RunPatch, RunRecord, RunState
 from durable.core.recovery import recover as recovery_of
 from durable.core.rollback import is_compensable
 from durable.operations import audit
-from durable.operations.audited import attributed
-from durable.operations.common import announce, check_state, tell
-from durable.runtime import Backend
+from durable.operations.audited import audited
+from durable.operations.common import announce, check_state, send_run_changed
+from durable.runtime import Runtime
 
 __all__ = ["ALLOWED", "cancel", "pause", "recover", "resume", "wake"]
 
@@ -45,12 +45,14 @@ def wake(run_id: str, *, end_sleeps: bool = False) -> None:
 
 
 def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
-    if entry.kind == Kind.STEP and entry.status == Status.FAILED and entry.next_attempt_at is not None:
+    if entry.kind == EntryKind.STEP and entry.status == EntryStatus.FAILED and entry.next_attempt_at is not None:
         return replace(entry, next_attempt_at=None)
     if is_compensable(entry) and entry.data["rollback"].get("retry_at"):
         return replace(entry, data={**entry.data, "rollback": {**entry.data["rollback"], "retry_at": None}})
-    if end_sleeps and entry.kind == Kind.SLEEP and entry.data.get("state") == "pending":
-        return replace(entry, status=Status.COMPLETED, completed_at=now, data={**entry.data, "state": "interrupted"})
+    if end_sleeps and entry.kind == EntryKind.SLEEP and entry.data.get("state") == "pending":
+        return replace(
+            entry, status=EntryStatus.COMPLETED, completed_at=now, data={**entry.data, "state": "interrupted"}
+        )
     return None
 
 
@@ -133,7 +135,7 @@ def recover(run_id: str) -> None:
 
 
 def _changed(
-    at: Backend,
+    at: Runtime,
     action: str,
     run_id: str,
     decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange],
@@ -141,7 +143,7 @@ def _changed(
     reason: str = "",
 ) -> None:
     previous = ""
-    with attributed(at, action, run_id, reason=reason) as by:
+    with audited(at, action, run_id, reason=reason) as by:
 
         def attributing(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
             nonlocal previous
@@ -154,7 +156,7 @@ def _changed(
         changed = at.store.change(run_id, attributing)
     announce(at, changed.queue, changed.wake_at)
     if changed.state != previous:
-        tell(at, [changed], previous)
+        send_run_changed(at, [changed], previous)
 
 
 def _asked(change: RunChange) -> str:
@@ -163,7 +165,7 @@ def _asked(change: RunChange) -> str:
     return "asked of the worker that is passing it: done at its next operation" if request else ""
 
 
-def _is_held(at: Backend, run: RunRecord) -> bool:
+def _is_held(at: Runtime, run: RunRecord) -> bool:
     """Whether a worker is passing the run now."""
     return run.lease_expires_at is not None and run.lease_expires_at > at.now()
 

@@ -10,8 +10,8 @@ from durable.core.ids import MAX_ID, new_id
 from durable.core.location import escape
 from durable.core.records import ENDED, Message, MessageState, OutgoingMessage, RunState
 from durable.operations import audit
-from durable.operations.audit import Acting
-from durable.operations.audited import attributed
+from durable.operations.audit import ActorScope
+from durable.operations.audited import audited
 from durable.operations.common import (
     UNENDED,
     Waiting,
@@ -24,7 +24,7 @@ from durable.operations.common import (
 )
 from durable.operations.queries import check_not_lost, record
 from durable.operations.standing import standing
-from durable.runtime import Backend
+from durable.runtime import Runtime
 
 __all__ = ["Sent", "aask", "ask", "send"]
 
@@ -50,7 +50,7 @@ def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str |
     if audit.acting() is None:  # the application's own traffic, which is not logged
         message = _message(at, run_id, queue, body, idempotency_id)
         return _same(at, message, _put(at, message), acting=None)
-    with attributed(at, action, run_id) as by:
+    with audited(at, action, run_id) as by:
         message = _message(at, run_id, queue, body, idempotency_id)
         with at.store.transaction():
             run = by.lock()
@@ -60,7 +60,7 @@ def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str |
         return sent
 
 
-def _message(at: Backend, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> OutgoingMessage:
+def _message(at: Runtime, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> OutgoingMessage:
     if idempotency_id is None:
         require_step(f'sending to "{queue}"', "use ctx.queue.send(queue, body, to=...), or give the message an id")
     escape(queue)
@@ -78,7 +78,7 @@ def _logged(message_id: str, queue: str) -> str:
     return f'message {message_id} to "{queue}"'
 
 
-def _same(at: Backend, wanted: OutgoingMessage, found: Message, acting: Acting | None) -> Sent:
+def _same(at: Runtime, wanted: OutgoingMessage, found: Message, acting: ActorScope | None) -> Sent:
     """What was sent. Raises MessageConflictError if the message that has the idempotency id is another one."""
     if found.id == wanted.id:
         return Sent(found.id, is_new=True)
@@ -94,7 +94,7 @@ def _same(at: Backend, wanted: OutgoingMessage, found: Message, acting: Acting |
     raise MessageConflictError(found.run_id, wanted.idempotency_id, problem)
 
 
-def _put(at: Backend, message: OutgoingMessage) -> Message:
+def _put(at: Runtime, message: OutgoingMessage) -> Message:
     """Put the message into the run's inbox; itself as stored, or the one which was sent with its idempotency id."""
     run = record(message.to)
     if run.state in ENDED and message.idempotency_id is not None:
@@ -106,7 +106,7 @@ def _put(at: Backend, message: OutgoingMessage) -> Message:
     if stored[0] is None:
         raise RunNotFoundError(message.to)
     if ring:
-        at.ring(ring)
+        at.notify(ring)
     return stored[0]
 
 
@@ -158,7 +158,7 @@ def _response(message: Message) -> Any:
     return decoded(runtime.current(), message.response)
 
 
-def _answered(at: Backend, run_id: str, message_id: str) -> Message | None:
+def _answered(at: Runtime, run_id: str, message_id: str) -> Message | None:
     """The message, once it is completed. Raises if the run has ended without doing so: it never will."""
     run = record(run_id)  # first: what it did before it ended is seen below
     message = at.store.message(message_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from durable import runtime
 from durable.conf import conf
-from durable.operations.audited import attributed
+from durable.operations.audited import audited
 from durable.retention import Policy, Pruned, Pruner
 
 __all__ = ["preview_pruning", "prune"]
@@ -20,7 +20,7 @@ def prune(policy: Policy, *, tell: Callable[[Pruned], None] = lambda _so_far: No
     """
     at = runtime.current()
     total = Pruned()
-    with attributed(at, "prune", "") as by:
+    with audited(at, "prune", "") as by:
         try:
             for pruned in Pruner(policy, conf.DATABASE).batches(at.now()):
                 total += pruned

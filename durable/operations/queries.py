@@ -10,7 +10,7 @@ from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundEr
 from durable.core.mistakes import has_stopped
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.operations.common import Waiting, await_for, decoded, wait_for, waiting
-from durable.operations.history import HistoryEntry, readable
+from durable.operations.history import HistoryEntry, decode_entry
 from durable.operations.run_info import RunInfo, awaited_queues
 from durable.operations.standing import standing
 
@@ -54,7 +54,7 @@ def history(run_id: str) -> list[HistoryEntry]:
     entries = at.store.history(run_id)
     if not entries:
         record(run_id)
-    return [readable(entry, lambda text: decoded(at, text)) for entry in entries]
+    return [decode_entry(entry, lambda text: decoded(at, text)) for entry in entries]
 
 
 def result(run_id: str, timeout: float | None) -> Any:

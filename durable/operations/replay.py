@@ -9,12 +9,12 @@ from durable.core.errors import EntryNotFoundError, ReplayRefusedError, StalePla
 from durable.core.ids import new_id
 from durable.core.records import Entry, RunChange, RunRecord
 from durable.core.replay import Replay
-from durable.operations.audited import Attribution, attributed
-from durable.operations.common import announce, check_not_an_order, require_step, tell
+from durable.operations.audited import Attribution, audited
+from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record
-from durable.operations.replay_plan import ReplayPlan, plan_of
+from durable.operations.replay_plan import ReplayPlan, build_plan
 from durable.operations.start import Started, check_is_successor, successor
-from durable.runtime import Backend
+from durable.runtime import Runtime
 
 __all__ = ["plan_replay", "replay"]
 
@@ -24,7 +24,7 @@ def plan_replay(run_id: str, location: str) -> ReplayPlan:
     at = runtime.current()
     run = record(run_id)
     entries, messages = at.store.outline(run_id)
-    return plan_of(Replay(run, entries, messages, location), entries, at.now())
+    return build_plan(Replay(run, entries, messages, location), entries, at.now())
 
 
 def replay(
@@ -40,13 +40,13 @@ def replay(
     if in_place and as_id is not None:
         raise ValueError("a replay in place makes no new run: leave out the id, or in_place=True")
     at = runtime.current()
-    with attributed(at, "replay", run_id) as by:
+    with audited(at, "replay", run_id) as by:
         if in_place:
             return _in_place(at, by, location, plan_hash)
         return _as_new_run(at, by, location, plan_hash, as_id)
 
 
-def _in_place(at: Backend, by: Attribution, location: str, plan_hash: str | None) -> Started:
+def _in_place(at: Runtime, by: Attribution, location: str, plan_hash: str | None) -> Started:
     previous = ""
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
@@ -63,11 +63,11 @@ def _in_place(at: Backend, by: Attribution, location: str, plan_hash: str | None
     changed = at.store.change(by.run_id, decide)
     announce(at, changed.queue, changed.wake_at)
     if changed.state != previous:
-        tell(at, [changed], previous)
+        send_run_changed(at, [changed], previous)
     return Started(changed.id, is_new=False)
 
 
-def _as_new_run(at: Backend, by: Attribution, location: str, plan_hash: str | None, as_id: str | None) -> Started:
+def _as_new_run(at: Runtime, by: Attribution, location: str, plan_hash: str | None, as_id: str | None) -> Started:
     with at.store.transaction():
         old = by.lock()
         found = None if as_id is None else at.store.get(as_id)
@@ -96,12 +96,12 @@ def _as_new_run(at: Backend, by: Attribution, location: str, plan_hash: str | No
         detail = f'from "{replay.boundary}", as run {new.id}'
         at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
     announce(at, new.queue, new.wake_at)
-    tell(at, [new], previous="")
+    send_run_changed(at, [new], previous="")
     return Started(new.id, is_new=True)
 
 
 def _planned(
-    at: Backend, run: RunRecord, entries: list[Entry], location: str, plan_hash: str | None, *, in_place: bool
+    at: Runtime, run: RunRecord, entries: list[Entry], location: str, plan_hash: str | None, *, in_place: bool
 ) -> Replay:
     """The replay, if it is the one that was planned and nothing stands in its way."""
     check_not_an_order(run.workflow, "replay")
@@ -111,7 +111,7 @@ def _planned(
         if plan_hash is None:
             raise
         raise StalePlanError(run.id, location) from None  # it was there when the plan was made
-    plan = plan_of(replay, entries, at.now())
+    plan = build_plan(replay, entries, at.now())
     if plan_hash is not None and plan_hash != plan.hash:
         raise StalePlanError(run.id, location)
     if refusals := plan.refusals_of(in_place=in_place):
@@ -119,8 +119,8 @@ def _planned(
     return replay
 
 
-def _plant(at: Backend, replay: Replay, new: RunRecord) -> None:
+def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:
     entries, messages = replay.history_of(new.id, new_id)
     staying = {entry.location for entry in entries}
     attempts = [each for each in at.store.attempts(replay.run.id) if each.location in staying]
-    at.store.plant(new.id, entries=entries, attempts=attempts, messages=messages)
+    at.store.import_history(new.id, entries=entries, attempts=attempts, messages=messages)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from durable.core.records import ENDED, Entry, Kind, RunState, Status
+from durable.core.records import ENDED, Entry, EntryKind, EntryStatus, RunState
 from durable.core.replay import Replay
 from durable.core.rollback import is_compensable
 
-__all__ = ["ReplayPlan", "ReturnedMessage", "plan_of"]
+__all__ = ["ReplayPlan", "ReturnedMessage", "build_plan"]
 
 _SHOWN = 5  # locations that a sentence lists
 _STARTS_AGAIN = {"loop": "its iterations build on each other", "race": "who wins it is decided again"}
@@ -65,7 +65,7 @@ class ReplayPlan:
         return self.in_place_refusals if in_place else self.refusals
 
 
-def plan_of(replay: Replay, entries: Sequence[Entry], now: datetime) -> ReplayPlan:
+def build_plan(replay: Replay, entries: Sequence[Entry], now: datetime) -> ReplayPlan:
     """The plan of `replay`, which was made of these entries."""
     run = replay.run
     gone = sorted(replay.history.deleted.values(), key=lambda entry: entry.ordinal)
@@ -79,8 +79,8 @@ def plan_of(replay: Replay, entries: Sequence[Entry], now: datetime) -> ReplayPl
         boundary=replay.boundary,
         why=tuple(_why(replay)),
         removed=tuple(entry.location for entry in gone),
-        reruns=tuple(entry.location for entry in gone if entry.kind == Kind.STEP),
-        resends=tuple(entry.location for entry in gone if entry.kind == Kind.SEND),
+        reruns=tuple(entry.location for entry in gone if entry.kind == EntryKind.STEP),
+        resends=tuple(entry.location for entry in gone if entry.kind == EntryKind.SEND),
         kept=tuple(entry.location for entry in replay.history),
         siblings=tuple(name for name, _ in replay.siblings()),
         messages=tuple(
@@ -109,7 +109,9 @@ def _refusals(replay: Replay, *, is_held: bool) -> list[str]:
         return ["the run is being compensated: replay it once that has ended"]
     if not is_held:
         return []
-    running = [each.location for each in replay.history if each.kind == Kind.STEP and each.status == Status.RUNNING]
+    running = [
+        each.location for each in replay.history if each.kind == EntryKind.STEP and each.status == EntryStatus.RUNNING
+    ]
     running += [name for name, status in replay.siblings() if status in ("pending", "running")]
     if not running:
         return []

@@ -19,9 +19,9 @@ from durable.core.errors import RunConflictError
 from durable.core.ids import check_id, check_queue, new_id
 from durable.core.records import ActionRecord, RunRecord
 from durable.operations import audit
-from durable.operations.audited import Attribution, attributed
-from durable.operations.common import announce, check_not_an_order, require_step, tell
-from durable.runtime import Backend
+from durable.operations.audited import Attribution, audited
+from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
+from durable.runtime import Runtime
 
 __all__ = ["StartRequest", "Started", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
 
@@ -59,7 +59,7 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
     if audit.acting() is None:  # the application's own traffic, which is not logged
         created = put(at, request, calls)
     else:
-        with attributed(at, "start", _first_id(calls)) as by, at.store.transaction():
+        with audited(at, "start", _first_id(calls)) as by, at.store.transaction():
             check_not_an_order(request.workflow, "start")
             created = put(at, request, calls, by)
             at.store.log([_logged(by, found, is_new) for found, is_new in created])
@@ -67,16 +67,16 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
     return [Started(run.id, is_new) for run, is_new in created]
 
 
-def announce_started(at: Backend, created: Sequence[tuple[RunRecord, bool]]) -> None:
+def announce_started(at: Runtime, created: Sequence[tuple[RunRecord, bool]]) -> None:
     """Tell workers and the world of those that are new."""
     new = [run for run, is_new in created if is_new]
     if new:
         announce(at, new[0].queue, new[0].wake_at)
-        tell(at, new, previous="")
+        send_run_changed(at, new, previous="")
 
 
 def put(
-    at: Backend, request: StartRequest, calls: Sequence[Call], by: Attribution | None = None
+    at: Runtime, request: StartRequest, calls: Sequence[Call], by: Attribution | None = None
 ) -> list[tuple[RunRecord, bool]]:
     """Create the runs, whoever asks; for each the row that now has its id, and whether it is new."""
     if any(run_id is None for run_id, _, _ in calls):
@@ -97,7 +97,7 @@ def put(
     return created
 
 
-def _created(at: Backend, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
+def _created(at: Runtime, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
     try:
         return list(at.store.create(runs))
     except (ProgrammingError, OperationalError) as error:
@@ -120,7 +120,7 @@ def _logged(by: Attribution, run: RunRecord, is_new: bool) -> ActionRecord:
     return by.done(before=run.state, after=run.state, run_id=run.id, detail=f"{run.workflow}: was there already")
 
 
-def _new_run(at: Backend, request: StartRequest, call: Call) -> RunRecord:
+def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
     run_id, args, kwargs = call
     try:
         request.signature.bind(None, *args, **kwargs)
@@ -143,7 +143,7 @@ def _new_run(at: Backend, request: StartRequest, call: Call) -> RunRecord:
 
 
 def _check_same(
-    at: Backend, request: StartRequest, wanted: RunRecord, found: RunRecord, by: Attribution | None
+    at: Runtime, request: StartRequest, wanted: RunRecord, found: RunRecord, by: Attribution | None
 ) -> None:
     if request.refuses_existing:
         raise RunConflictError(found.id, 'and on_conflict="error" was asked for')
@@ -166,7 +166,7 @@ def restart(run_id: str, *, as_id: str | None = None) -> Started:
     """
     require_step("restarting a run", "restart it in a step")
     at = runtime.current()
-    with attributed(at, "restart", run_id) as by, at.store.transaction():
+    with audited(at, "restart", run_id) as by, at.store.transaction():
         old = by.lock()
         check_not_an_order(old.workflow, "restart")
         wanted = successor(at, old, as_id)
@@ -177,12 +177,12 @@ def restart(run_id: str, *, as_id: str | None = None) -> Started:
         detail = f"as run {new.id}{'' if is_new else ': was there already'}"
         at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
     if is_new:
-        at.ring({new.queue})
-        tell(at, [new], previous="")
+        at.notify({new.queue})
+        send_run_changed(at, [new], previous="")
     return Started(new.id, is_new)
 
 
-def successor(at: Backend, old: RunRecord, run_id: str | None, **columns: Any) -> RunRecord:
+def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -> RunRecord:
     """A new run in the place of `old`: the same workflow, queue and input, due now."""
     now = at.now()
     return RunRecord(

@@ -100,7 +100,7 @@ class Store(Protocol):
         Raises RunNotFoundError.
         """
 
-    def plant(
+    def import_history(
         self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
     ) -> None:
         """Give a run that was just created, and that no worker can see yet, a history and an inbox.

@@ -26,7 +26,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from durable.conf import conf
 from durable.store import sessions
 
-__all__ = ["Function", "Row", "rows", "text"]
+__all__ = ["Row", "SQLFunction", "rows", "text"]
 
 Row = tuple[str | None, ...]
 
@@ -36,7 +36,7 @@ _KNOWN: Final = b"42P05"  # of one that exists already
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
-class Function:
+class SQLFunction:
     """A function of the database's: its name, the types of its parameters and, if it has several, its columns."""
 
     def __init__(self, name: str, types: Sequence[str], columns: Sequence[str] = ()) -> None:

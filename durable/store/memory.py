@@ -115,7 +115,7 @@ class MemoryStore:
             for run_id in sorted({message.to for message in messages if message.to in self._runs}):
                 new = [each for each, fresh in filter(None, stored) if fresh and each.run_id == run_id]
                 self._runs[run_id] = run = row_rules.after_messages(self._runs[run_id], new)
-                if row_rules.rings(run, new):
+                if row_rules.should_notify(run, new):
                     ring.add(run.queue)
             return [found and found[0] for found in stored], frozenset(ring)
 
@@ -179,7 +179,7 @@ class MemoryStore:
                 self.log([change.action])
             return row_rules.copied(self._runs[run_id])
 
-    def plant(
+    def import_history(
         self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
     ) -> None:
         with self._lock:
@@ -291,7 +291,7 @@ class MemoryStore:
         own = [found for each in sends if each.to == run_id and (found := self._stored(each))]
         run = self._runs[run_id]
         self._runs[run_id] = replace(run, messages=run.messages + sum(new for _, new in own))
-        ring = {run.queue} if row_rules.rings(run, [each for each, new in own if new]) else set()
+        ring = {run.queue} if row_rules.should_notify(run, [each for each, new in own if new]) else set()
         return self.send([each for each in sends if each.to != run_id])[1] | ring
 
     def _consume(self, run_id: str, consumed: dict[str, tuple[str, str | None, str | None]]) -> None:
@@ -337,7 +337,7 @@ class MemoryStore:
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         with self._lock:
             for run in self._held(held):
-                self._runs[run.id] = row_rules.handed_back(run, now)
+                self._runs[run.id] = row_rules.released(run, now)
 
     def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
         runs = ((self._runs.get(run_id), fence) for run_id, fence in held)

@@ -179,7 +179,7 @@ class OrmStore:
             inbox = [each for each in new if each.run_id == run.id]
             after = row_rules.after_messages(run, inbox)
             self._update(run, after)
-            if row_rules.rings(after, inbox):
+            if row_rules.should_notify(after, inbox):
                 ring.add(run.queue)
         return frozenset(ring)
 
@@ -200,10 +200,10 @@ class OrmStore:
                 self.log([change.action])
             return row_rules.copied(after)
 
-    def plant(
+    def import_history(
         self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
     ) -> None:
-        shared_orm.plant(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
+        shared_orm.import_history(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
         shared_orm.log(self.alias, actions)
@@ -228,7 +228,7 @@ class OrmStore:
             if since is not None:
                 due = due.due_since(*since)
             runs = _records(self._with_locks(due, skip=True)[:limit])
-            self._runs.with_ids([run.id for run in runs]).take(now=now, lease_until=lease_until, worker=worker)
+            self._runs.with_ids([run.id for run in runs]).claim(now=now, lease_until=lease_until, worker=worker)
             return Claimed(row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker) for run in runs)
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
@@ -236,7 +236,7 @@ class OrmStore:
             run = self._locked([run_id]).get(run_id)
             if run is None or not row_rules.claimable(run, now):
                 return None
-            self._runs.with_ids([run_id]).take(now=now, lease_until=lease_until, worker=worker)
+            self._runs.with_ids([run_id]).claim(now=now, lease_until=lease_until, worker=worker)
             return row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker)
 
     def load(self, run_id: str) -> list[Entry]:
@@ -283,7 +283,7 @@ class OrmStore:
             after, overruled = row_rules.after_commit(run, batch, own, self._awaited(run, batch))
             self._update(run, after)
             ring = self._wake(runs.values(), new)
-            if overruled or row_rules.rings(after, own):
+            if overruled or row_rules.should_notify(after, own):
                 ring |= {run.queue}
             return Committed(request=after.request, ring=ring)
 
@@ -346,7 +346,7 @@ class OrmStore:
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
         with transaction.atomic(using=self.alias):
             runs = self._held(held)
-            self._runs.with_ids([run.id for run in runs]).prolong(lease_until)
+            self._runs.with_ids([run.id for run in runs]).renew(lease_until)
             return {run.id: run.request for run in runs}
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
@@ -354,7 +354,7 @@ class OrmStore:
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         with transaction.atomic(using=self.alias):
-            self._runs.with_ids([run.id for run in self._held(held)]).hand_back(now)
+            self._runs.with_ids([run.id for run in self._held(held)]).release(now)
 
     def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
         """Those of the runs whose fence and lease still stand, locked."""

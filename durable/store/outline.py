@@ -6,22 +6,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from durable.core.records import Entry, Kind, Message
+from durable.core.records import Entry, EntryKind, Message
 
 __all__ = ["BARE_KINDS", "bare_data", "bare_entry", "bare_message"]
 
 #: Kinds of entries of whose data no plan needs anything, so that it is not read where it is long.
-BARE_KINDS: Final[Collection[str]] = frozenset({Kind.MESSAGE})
+BARE_KINDS: Final[Collection[str]] = frozenset({EntryKind.MESSAGE})
 
-_FORKS: Final = frozenset({Kind.JOIN, Kind.RACE})
+_FORKS: Final = frozenset({EntryKind.JOIN, EntryKind.RACE})
 _OF_A_BRANCH: Final = ("status", "open")
 
 
 def bare_data(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """The data of an entry without states of loops, outputs of branches and bodies of messages."""
-    if kind == Kind.MESSAGE:
+    if kind == EntryKind.MESSAGE:
         return {name: value for name, value in data.items() if name != "received"}
-    if kind == Kind.LOOP:
+    if kind == EntryKind.LOOP:
         return {name: value for name, value in data.items() if name != "state"}
     if kind in _FORKS:
         branches = {

@@ -166,10 +166,10 @@ class PostgresStore:
                 self.log([change.action])
             return row_rules.copied(after)
 
-    def plant(
+    def import_history(
         self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
     ) -> None:
-        shared_orm.plant(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
+        shared_orm.import_history(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
         shared_orm.log(self.alias, actions)

@@ -7,10 +7,10 @@ from typing import Any, cast
 from durable.core.records import Entry
 from durable.store.base import Store
 
-__all__ = ["preloaded"]
+__all__ = ["prefetched"]
 
 
-def preloaded(store: Store, run_id: str, history: list[Entry]) -> Store:
+def prefetched(store: Store, run_id: str, history: list[Entry]) -> Store:
     """`store` for one pass of the run, whose history was `history` when it was claimed.
 
     What is done to a run from outside after that shows in its row's signal, as if the pass had begun then.

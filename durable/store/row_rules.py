@@ -39,10 +39,10 @@ __all__ = [
     "consumed",
     "copied",
     "entries_to_write",
-    "handed_back",
     "is_repeat",
+    "released",
     "repeated",
-    "rings",
+    "should_notify",
     "stored",
 ]
 
@@ -103,7 +103,7 @@ def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str
     )
 
 
-def handed_back(run: RunRecord, now: datetime) -> RunRecord:
+def released(run: RunRecord, now: datetime) -> RunRecord:
     """The run after a worker that took it returned it, not begun."""
     return replace(
         run,
@@ -140,7 +140,7 @@ def stored(outgoing: OutgoingMessage, order: int) -> Message:
     )
 
 
-def rings(run: RunRecord, queued: Sequence[Message | OutgoingMessage]) -> bool:
+def should_notify(run: RunRecord, queued: Sequence[Message | OutgoingMessage]) -> bool:
     """Whether these messages made the run due, so that a worker should be told."""
     awaited = [each.sent_at for each in queued if is_awaited(run.waiting_for, escape(each.queue))]
     return bool(awaited) and claimable(run, min(awaited))

@@ -17,7 +17,7 @@ from durable.models import Entry as EntryModel
 from durable.store import row_rules
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
 
-__all__ = ["log", "log_repeat", "plant", "retract", "states"]
+__all__ = ["import_history", "log", "log_repeat", "retract", "states"]
 
 _AT_ONCE = 1_000  # rows of one statement
 
@@ -41,7 +41,7 @@ def log_repeat(alias: str, action: ActionRecord, since: datetime) -> bool:
         return True
 
 
-def plant(
+def import_history(
     alias: str,
     run_id: str,
     *,

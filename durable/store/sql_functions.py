@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from durable.core.records import Entry, RunPatch, RunState
-from durable.store.libpq import Function
+from durable.store.libpq import SQLFunction
 from durable.store.rows import ENTRY, METADATA, same
 
 __all__ = [
@@ -33,21 +33,21 @@ _TEXTS: Final[dict[str, Callable[[Any], str]]] = {"timestamptz": datetime.isofor
 
 
 #: A run and all that can be chosen about a new one: "true" if the id was free.
-START: Final = Function(
+START: Final = SQLFunction(
     "durable_start_1", ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text"]
 )
 
 #: Run, fence and one entry as `recorded` gives it: the pending request, None if the fence has moved on.
-RECORD: Final = Function(
+RECORD: Final = SQLFunction(
     "durable_record_1",
     ["text", "bigint", *(ENTRY.types | METADATA.types).values()],
 )
 
 #: Run, fence, and entries as JSON. As RECORD.
-FLUSH: Final = Function("durable_flush_1", ["text", "bigint", "json"])
+FLUSH: Final = SQLFunction("durable_flush_1", ["text", "bigint", "json"])
 
 #: A message and what the signal is raised by: its place, the queue to ring for; or the message that was sent before.
-SEND: Final = Function(
+SEND: Final = SQLFunction(
     "durable_send_1",
     ["text", "text", "text", "text", "timestamptz", "text", "integer"],
     ["place", "ring", "before"],
@@ -55,14 +55,14 @@ SEND: Final = Function(
 
 #: Run, fence, now, then as JSON what is deleted, entries, attempts, messages consumed, waits whose messages return, and
 #: the patch; the known signal; sends. The pending request and the queues to ring for, as JSON.
-COMMIT: Final = Function(
+COMMIT: Final = SQLFunction(
     "durable_commit_1",
     ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json"],
     ["pending", "rings"],
 )
 
 #: Run, fence, moment and output of a run that ends as `is_completion` tells. As RECORD.
-COMPLETE: Final = Function("durable_complete_1", ["text", "bigint", "timestamptz", "text"])
+COMPLETE: Final = SQLFunction("durable_complete_1", ["text", "bigint", "timestamptz", "text"])
 
 #: The columns of a run that a patch may have; COMMIT's function names each.
 PATCHED: Final = frozenset(RunPatch.__annotations__) | {"fence"}

@@ -16,17 +16,17 @@ from django.db import connections, transaction
 
 from durable.store.memory import MemoryStore, Tables
 
-__all__ = ["RehearsalStore"]
+__all__ = ["TransactionalMemoryStore"]
 
 
-class RehearsalStore(MemoryStore):
+class TransactionalMemoryStore(MemoryStore):
     """A `MemoryStore` that follows the transactions of one database."""
 
     def __init__(self, using: str) -> None:
         super().__init__()
         self.using = using
-        self._notes: list[_Note] = []
-        self._lock = _Door(self)
+        self._notes: list[_Snapshot] = []
+        self._lock = _FollowingLock(self)
 
     def follow(self) -> None:
         """Undo what was rolled back since the last use, and note what there is before more is done."""
@@ -43,13 +43,13 @@ class RehearsalStore(MemoryStore):
         if not any(note.place == here for note in self._notes):
             self._notes = _without_released(self._notes, here)
         if not any(note.place == here for note in self._notes):
-            self._notes.append(_Note(here, self._tables(), _Fate(self.using)))
+            self._notes.append(_Snapshot(here, self._tables(), _RollbackProbe(self.using)))
 
 
-class _Door:
+class _FollowingLock:
     """The store's lock; whoever goes in sees what Django's transactions have made of the store."""
 
-    def __init__(self, store: RehearsalStore) -> None:
+    def __init__(self, store: TransactionalMemoryStore) -> None:
         self._store = store
         self._lock = threading.RLock()
 
@@ -85,24 +85,24 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class _Snapshot:
     """What the store held when it was first used at a place."""
 
     place: _Place
     tables: Tables
-    fate: _Fate
+    fate: _RollbackProbe
 
 
-def _without_released(notes: list[_Note], here: _Place) -> list[_Note]:
+def _without_released(notes: list[_Snapshot], here: _Place) -> list[_Snapshot]:
     """The notes, those in released savepoints as notes of what is around them; one for each place, the oldest."""
-    kept: dict[_Place, _Note] = {}
+    kept: dict[_Place, _Snapshot] = {}
     for note in notes:
         place = note.place.within(here)
         kept.setdefault(place, replace(note, place=place))
     return list(kept.values())
 
 
-class _Fate:
+class _RollbackProbe:
     """What becomes of the open transaction. Django alone keeps the callback alive, so that its loss is noticed."""
 
     __slots__ = ("_callback", "is_committed")
@@ -121,7 +121,7 @@ class _Fate:
 class _Callback:
     __slots__ = ("__weakref__", "_fate")
 
-    def __init__(self, fate: _Fate) -> None:
+    def __init__(self, fate: _RollbackProbe) -> None:
         self._fate = fate
 
     def __call__(self) -> None:

@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from durable.admin.url_keys import as_key
-from durable.core.location import spoken as spoken_location
+from durable.core.location import display_location as spoken_location
 from durable.inspection import humanize
 
 __all__: list[str] = []

@@ -20,13 +20,13 @@ from durable.core.current import is_in_step, running_run, running_workflow
 from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call
 from durable.core.errors import ErrorInfo
-from durable.core.records import ENDED, ActionRecord, Batch, Committed, Kind, RunRecord, RunState, Status
+from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunRecord, RunState
 from durable.definitions import Workflow
 from durable.execution.passes import Eviction, execute_pass
 from durable.handles import Handle
-from durable.runtime import Backend
+from durable.runtime import Runtime
 from durable.store.atomic import committed_or_raised
-from durable.store.transactional_memory import RehearsalStore
+from durable.store.transactional_memory import TransactionalMemoryStore
 from durable.testing.muting import muted
 from durable.testing.twins import AsyncTwins, require_no_loop
 
@@ -80,28 +80,28 @@ class Harness(AsyncTwins):
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
         self._store = _CrashingStore()
         self._local: dict[str, Workflow[Any, Any]] = {}
-        self._backend = Backend(
+        self._backend = Runtime(
             store=self._store,
             codec=codec or runtime.production().codec,
             now=lambda: self._now,
-            ring=lambda _queues: None,
-            alarm=lambda _queue, _moment: None,
-            pause=self._pause,
+            notify=lambda _queues: None,
+            notify_at=lambda _queue, _moment: None,
+            poll_wait=self._pause,
             after_commit=lambda callback: callback(),  # a test case's own transaction never commits
             short_sleep=None if short_sleep is None else parse_duration(short_sleep).total_seconds(),
             divergence_grace=parse_duration(divergence_grace).total_seconds(),
-            runs_in_turn=True,
-            rest=lambda seconds: self.advance(seconds),
-            observe=self._check_call,
-            find=self._local.get,
+            sequential_branches=True,
+            sleep=lambda seconds: self.advance(seconds),
+            on_call=self._check_call,
+            find_workflow=self._local.get,
         )
 
     def __enter__(self) -> Self:
-        runtime.install(self._backend)
+        runtime.activate(self._backend)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        runtime.uninstall(self._backend)
+        runtime.deactivate(self._backend)
 
     def _require_force(self) -> None:
         if runtime.current() is not self._backend:
@@ -374,7 +374,7 @@ def _id(run: str | Handle) -> str:
 class _Eviction(Eviction):
     """What code in the harness is told: it looks by itself, where a worker's supervisor does."""
 
-    def __init__(self, store: RehearsalStore, run_id: str) -> None:
+    def __init__(self, store: TransactionalMemoryStore, run_id: str) -> None:
         super().__init__()
         self._store = store
         self._run_id = run_id
@@ -389,7 +389,7 @@ class _Eviction(Eviction):
         pass
 
 
-class _CrashingStore(RehearsalStore):
+class _CrashingStore(TransactionalMemoryStore):
     """The store of a harness: it counts commits, and dies where it is told to."""
 
     def __init__(self) -> None:
@@ -445,7 +445,7 @@ class _CrashingStore(RehearsalStore):
         """Whether this step's result is recorded."""
         with self._lock:
             entry = self._entries[run_id].get(location)
-            return entry is not None and entry.kind == Kind.STEP and entry.status == Status.COMPLETED
+            return entry is not None and entry.kind == EntryKind.STEP and entry.status == EntryStatus.COMPLETED
 
     def queues(self) -> list[str]:
         """The queues of all runs."""

@@ -26,18 +26,18 @@ from rq.worker import WorkerStatus
 from durable.conf import conf
 from durable.core.records import RunRecord
 from durable.drivers import branch_threads
-from durable.execution.connections import close_stale_connections, leave_transactions
+from durable.execution.connections import abandon_transactions, close_stale_connections
 from durable.execution.passes import execute_pass
 from durable.notifier import notify
 from durable.store import Store
-from durable.worker.executor import SHIFT, Execute, Holder
-from durable.worker.leases import Supervisor
+from durable.worker.executor import JOB_TIME_LIMIT, Execute, RunExecutor
+from durable.worker.leases import LeaseManager
 from durable.worker.rq import SimpleWorker
-from durable.worker.scheduler import PUT_OFF, Line
-from durable.worker.shutdown import Stop, stop
-from durable.worker.threads import Slots
+from durable.worker.scheduler import DEFERRAL, Scheduler
+from durable.worker.shutdown import ShutdownFlag, stop
+from durable.worker.threads import ThreadPool
 
-__all__ = ["Crew", "CrewWorker", "at_work"]
+__all__ = ["ConcurrentWorker", "CrewWorker", "current"]
 
 logger = logging.getLogger("durable.worker")
 
@@ -45,29 +45,29 @@ TICK: Final = 0.25  # seconds between two looks at the line, while nobody says t
 LINGER: Final = 0.25  # seconds that a job waits for a slot, before RQ's order says which queue gets the next one
 BEAT: Final = 15.0  # seconds between two signs of life for RQ while no slot is free
 
-_at_work: Crew | None = None
+_at_work: ConcurrentWorker | None = None
 
 
-def at_work() -> Crew | None:
+def current() -> ConcurrentWorker | None:
     """The crew of this process, if it has one."""
     return _at_work
 
 
-class Crew:
+class ConcurrentWorker:
     """Passes up to `size` runs at once, as long as the context that it is. `execute` passes one of them."""
 
-    def __init__(self, size: int, *, store: Store, execute: Execute = execute_pass, stop: Stop = stop) -> None:
+    def __init__(self, size: int, *, store: Store, execute: Execute = execute_pass, stop: ShutdownFlag = stop) -> None:
         self.stop = stop
-        self._line = Line(size)
+        self._scheduler = Scheduler(size)
         self._changes: SimpleQueue[str] = SimpleQueue()
-        self._slots = Slots(size, on_free=self._note_change)
-        self._supervisor = Supervisor(store=store, stop=stop, sees_to_waiting=True)
-        self._holder = Holder(store=store, execute=execute, supervisor=self._supervisor, stop=stop)
+        self._threads = ThreadPool(size, on_free=self._note_change)
+        self._leases = LeaseManager(store=store, stop=stop, sees_to_waiting=True)
+        self._executor = RunExecutor(store=store, execute=execute, supervisor=self._leases, stop=stop)
 
     def __enter__(self) -> Self:
         global _at_work
         self.stop.listen(self._changes)
-        self._supervisor.__enter__()
+        self._leases.__enter__()
         _at_work = self
         return self
 
@@ -80,41 +80,41 @@ class Crew:
                 self._hand_over()
         finally:
             self.stop.forget(self._changes)
-            self._supervisor.__exit__(kind, error, at)
+            self._leases.__exit__(kind, error, at)
 
     def work(self, queue: str) -> None:
         """One job: begin the due runs of `queue` until none is due, the time is up or a stop is requested."""
-        if notify.clear(queue):  # before the first look; see durable.bell
-            self._holder.bounds.forget(queue)
-        if not self._begin_due(queue, time.monotonic() + SHIFT):
-            notify.ring(queue)
+        if notify.acknowledge(queue):  # before the first look; see durable.bell
+            self._executor.bounds.forget(queue)
+        if not self._begin_due(queue, time.monotonic() + JOB_TIME_LIMIT):
+            notify.notify(queue)
 
     @property
     def has_room(self) -> bool:
         """Whether what a job finds could begin at once."""
-        return self._line.room() > 0
+        return self._scheduler.free_slots() > 0
 
     def wait_for_room(self, beat: Callable[[], object]) -> None:
         """Wait until a slot is free or a stop is requested; `beat` is called from time to time."""
-        while not self.stop.requested and not self._await(self._line.room, BEAT):
+        while not self.stop.requested and not self._await(self._scheduler.free_slots, BEAT):
             with contextlib.suppress(RedisError, OSError):  # RQ's records decide nothing
                 beat()
-        close_stale_connections(thoroughly=True)  # it may have handed runs back, and this is no job
+        close_stale_connections(all_connections=True)  # it may have handed runs back, and this is no job
 
     # -- the main thread
 
     def _begin_due(self, queue: str, until: float) -> bool:
         """Claim for the slots that are free, again and again; whether nothing was due any more."""
         while not self.stop.requested and time.monotonic() < until:
-            limit = self._await(lambda: self._line.wanted(conf.CLAIM_BATCH), LINGER)
+            limit = self._await(lambda: self._scheduler.claim_limit(conf.CLAIM_BATCH), LINGER)
             if not limit:
                 return False
-            batch = self._holder.claim(queue, limit, until)
+            batch = self._executor.claim(queue, limit, until)
             if batch is None:
                 return False
             if len(batch) >= limit:
-                notify.ring(queue)  # there may be more, for others
-            self._send_away(*self._line.join(batch))
+                notify.notify(queue)  # there may be more, for others
+            self._release(*self._scheduler.add(batch))
             self._wake()
             if len(batch) < limit:
                 return True
@@ -129,24 +129,24 @@ class Crew:
                 break
             with contextlib.suppress(Empty):
                 self._changes.get(timeout=min(TICK, left))
-            self._see_to_those_in_line()
+            self._release_expired()
         return counted
 
-    def _see_to_those_in_line(self) -> None:
+    def _release_expired(self) -> None:
         """Hand back who waits for too long, and wake slots for who need not wait."""
-        self._send_away(*self._line.leave())
+        self._release(*self._scheduler.pop_expired())
         self._wake()
 
-    def _send_away(self, records: Sequence[RunRecord], to_put_off: Sequence[RunRecord] = ()) -> None:
+    def _release(self, records: Sequence[RunRecord], to_put_off: Sequence[RunRecord] = ()) -> None:
         """Return claimed runs: others may have them now, or, what is to be put off, in a while."""
-        self._holder.hand_back(self._supervisor.let_go(records))
-        self._holder.put_off(self._supervisor.let_go(to_put_off), PUT_OFF)
+        self._executor.release(self._leases.drop(records))
+        self._executor.defer(self._leases.drop(to_put_off), DEFERRAL)
         for queue in {each.queue for each in records}:
-            notify.ring(queue)
+            notify.notify(queue)
 
     def _wake(self) -> None:
-        for _ in range(self._line.startable()):
-            if not self._slots.give(self._pass_those_in_line):
+        for _ in range(self._scheduler.startable()):
+            if not self._threads.submit(self._execute_scheduled):
                 return
 
     def _note_change(self) -> None:
@@ -156,32 +156,32 @@ class Crew:
     def _hand_over(self) -> None:
         if not self.stop.requested:
             self.stop.request()
-        while not self._line.is_empty:
-            self._send_away(self._line.clear())
+        while not self._scheduler.is_empty:
+            self._release(self._scheduler.clear())
             with contextlib.suppress(Empty):
                 self._changes.get(timeout=TICK)
-        self._slots.end()
+        self._threads.end()
 
     # -- a slot's thread
 
-    def _pass_those_in_line(self) -> None:
+    def _execute_scheduled(self) -> None:
         with branch_threads.keep():
-            while not self.stop.requested and (turn := self._line.next()) is not None:
+            while not self.stop.requested and (turn := self._scheduler.next()) is not None:
                 try:
-                    self._pass(turn.record)
+                    self._execute(turn.record)
                 finally:
-                    self._line.end(turn)
+                    self._scheduler.end(turn)
                 if turn.record.crashes:
                     self._note_change()  # others may begin again
 
-    def _pass(self, record: RunRecord) -> None:
+    def _execute(self, record: RunRecord) -> None:
         try:
-            self._holder.carry_on(record)
+            self._executor.execute(record)
         except BaseException as error:  # it would end a thread, and nobody could act on that
             text = "the pass of run %s raised %s; it is tried again when its lease runs out"
             logger.exception(text, record.id, type(error).__name__, extra={"run_id": record.id})
         finally:
-            leave_transactions()  # the slot's next run is another one's
+            abandon_transactions()  # the slot's next run is another one's
 
 
 class CrewWorker(SimpleWorker):
@@ -189,7 +189,7 @@ class CrewWorker(SimpleWorker):
 
     def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
         """Wait for a free slot, then for a job."""
-        crew = at_work()
+        crew = current()
         if crew is not None and not crew.has_room:
             with contextlib.suppress(RedisError, OSError):
                 self.set_state(WorkerStatus.BUSY)  # so a signal to stop is noted, and raises nothing amid what follows

@@ -34,24 +34,24 @@ from durable.execution.forks import Origin
 from durable.execution.passes import Eviction, PassOutcome, may_have_history
 from durable.notifier import notify, redis_clients
 from durable.store import Store
-from durable.store.prefetched import preloaded
+from durable.store.prefetched import prefetched
 from durable.worker.claim_bounds import ClaimBounds, bounds
-from durable.worker.leases import Supervisor
-from durable.worker.shutdown import Stop
+from durable.worker.leases import LeaseManager
+from durable.worker.shutdown import ShutdownFlag
 
-__all__ = ["SHIFT", "Execute", "Holder"]
+__all__ = ["JOB_TIME_LIMIT", "Execute", "RunExecutor"]
 
 T = TypeVar("T")
 
 logger = logging.getLogger("durable.worker")
 
-SHIFT: Final = 5.0  # seconds after which a job claims no further runs
-SHORT: Final = 200  # entries of a history that is loaded together with those of other runs
-SMALL: Final = 65_536  # bytes of its payloads
-ASIDE: Final = 0.25  # seconds after which a claimed run is looked at again before its pass begins
+JOB_TIME_LIMIT: Final = 5.0  # seconds after which a job claims no further runs
+PREFETCH_MAX_ENTRIES: Final = 200  # entries of a history that is loaded together with those of other runs
+PREFETCH_MAX_BYTES: Final = 65_536  # bytes of its payloads
+RECHECK_AFTER: Final = 0.25  # seconds after which a claimed run is looked at again before its pass begins
 BACKOFF: Final = (0.1, 2.0)  # seconds between two tries while the database is away: the first, the longest
 
-_log_this = redis_clients.Seldom()
+_log_this = redis_clients.LogThrottle()
 
 
 class Execute(Protocol):
@@ -61,16 +61,22 @@ class Execute(Protocol):
         """Pass one run that is claimed."""
 
 
-class Holder:
+class RunExecutor:
     """Claims runs into the care of `supervisor`, and passes them with `execute`, until `stop` is requested."""
 
     def __init__(
-        self, *, store: Store, execute: Execute, supervisor: Supervisor, stop: Stop, bounds: ClaimBounds = bounds
+        self,
+        *,
+        store: Store,
+        execute: Execute,
+        supervisor: LeaseManager,
+        stop: ShutdownFlag,
+        bounds: ClaimBounds = bounds,
     ) -> None:
         self.store = store
         self.bounds = bounds
-        self.execute = execute
-        self.supervisor = supervisor
+        self.execute_pass = execute
+        self.leases = supervisor
         self.stop = stop
         self._lock = threading.Lock()
         self._abandoned: dict[str, float] = {}
@@ -78,7 +84,7 @@ class Holder:
 
     def claim(self, queue: str, limit: int, until: float) -> list[RunRecord] | None:
         """Take up to so many due runs; None if the database stayed away until the monotonic time `until`."""
-        return self._persistently("claim runs", lambda: self._claim_once(queue, limit), until)
+        return self._retry_until("claim runs", lambda: self._claim_once(queue, limit), until)
 
     def _claim_once(self, queue: str, limit: int) -> list[RunRecord]:
         now, claimed_at = clock.now(), time.monotonic()
@@ -92,11 +98,11 @@ class Holder:
             since=since,
         )
         self.bounds.note(queue, since, now, batch, limit)
-        self.supervisor.hold(batch, claimed_at)
-        self._load_together(batch)
+        self.leases.add(batch, claimed_at)
+        self._prefetch(batch)
         return batch
 
-    def _load_together(self, batch: Sequence[RunRecord]) -> None:
+    def _prefetch(self, batch: Sequence[RunRecord]) -> None:
         """The short histories of what was claimed, in one round trip instead of one for each.
 
         If that fails, each pass asks for its own: what one of them trips over is no matter of the others.
@@ -105,7 +111,7 @@ class Holder:
         if len(known) < 2:
             return
         try:
-            found = self.store.load_short(known, SHORT, SMALL)
+            found = self.store.load_short(known, PREFETCH_MAX_ENTRIES, PREFETCH_MAX_BYTES)
         except SESSION_TROUBLE:
             close_connections()
             return
@@ -114,7 +120,7 @@ class Holder:
             logger.exception("the histories of %d runs cannot be loaded together", len(known))
             return
         with self._lock:
-            kept = {held: history for held, history in self._histories.items() if self.supervisor.holds(*held)}
+            kept = {held: history for held, history in self._histories.items() if self.leases.holds(*held)}
             self._histories = kept | {(each.id, each.fence): found[each.id] for each in batch if each.id in found}
 
     def _forget(self, records: Iterable[RunRecord]) -> None:
@@ -125,19 +131,19 @@ class Holder:
     def _store_for(self, record: RunRecord) -> Store:
         with self._lock:
             history = self._histories.pop((record.id, record.fence), None)
-        return self.store if history is None else preloaded(self.store, record.id, history)
+        return self.store if history is None else prefetched(self.store, record.id, history)
 
-    def carry_on(self, record: RunRecord) -> None:
+    def execute(self, record: RunRecord) -> None:
         """Pass a run, unless it is no longer held. Raises only what an ordinary error is not: KeyboardInterrupt, say."""
         eviction, store, origin = Eviction(), self._store_for(record), Origin(record.id)
-        if self.supervisor.waited(record) >= ASIDE:
+        if self.leases.waited(record) >= RECHECK_AFTER:
             self._look_again(record)
-        if not self.supervisor.begin(record, eviction):
+        if not self.leases.pass_started(record, eviction):
             return
         about = {"run_id": record.id, "workflow": record.workflow}
         try:
             with guarded_sessions():
-                outcome = in_clean_context(self.execute, record, store=store, eviction=eviction)
+                outcome = in_clean_context(self.execute_pass, record, store=store, eviction=eviction)
         except LeaseLost:
             logger.info("run %s was taken over by another worker", record.id, extra=about)
         except (PassAborted, *SESSION_TROUBLE) as error:
@@ -154,8 +160,8 @@ class Holder:
             self._announce(record, outcome)
         finally:
             origin.end_strays()
-            self.supervisor.end(record)
-            close_stale_connections(thoroughly=False)
+            self.leases.pass_ended(record)
+            close_stale_connections(all_connections=False)
 
     def _look_again(self, record: RunRecord) -> None:
         """What was asked of a run while it waited is done before its first operation, and what is lost is let go."""
@@ -168,13 +174,13 @@ class Holder:
         if record.id in held:
             record.request = held[record.id]
         else:
-            self.supervisor.let_go([record])
+            self.leases.drop([record])
 
     def _announce(self, record: RunRecord, outcome: PassOutcome) -> None:
         for queue in outcome.ring:
-            notify.ring(queue)
+            notify.notify(queue)
         if outcome.wake_at is not None and not outcome.due_now:
-            notify.alarm(record.queue, outcome.wake_at)
+            notify.notify_at(record.queue, outcome.wake_at)
 
     def _abandon(self, record: RunRecord) -> None:
         """Make a run due again whose pass the database cut short, once it answers.
@@ -185,16 +191,16 @@ class Holder:
         close_connections()
         now = time.monotonic()
         with self._lock:
-            self._abandoned = {run_id: at for run_id, at in self._abandoned.items() if now - at < SHIFT}
+            self._abandoned = {run_id: at for run_id, at in self._abandoned.items() if now - at < JOB_TIME_LIMIT}
             if record.id in self._abandoned:
                 return
             self._abandoned[record.id] = now
         held = [(record.id, record.fence)]
-        self._persistently("hand back a run", lambda: self.store.release(held, clock.now()), now + SHIFT)
+        self._retry_until("hand back a run", lambda: self.store.release(held, clock.now()), now + JOB_TIME_LIMIT)
         self.bounds.include(record)
-        notify.ring(record.queue)
+        notify.notify(record.queue)
 
-    def hand_back(self, records: Sequence[RunRecord]) -> None:
+    def release(self, records: Sequence[RunRecord]) -> None:
         """Return runs that were claimed, not begun, and let go by the supervisor."""
         self._forget(records)
         if records:
@@ -203,16 +209,16 @@ class Holder:
             for each in records:
                 self.bounds.include(each)
 
-    def put_off(self, records: Sequence[RunRecord], seconds: float) -> None:
+    def defer(self, records: Sequence[RunRecord], seconds: float) -> None:
         """The same, due again only after so many seconds."""
         self._forget(records)
         due_at = clock.now() + timedelta(seconds=seconds)
         for record in records:
             with _unless_away([record]), suppress(RunNotFoundError):
-                self.store.change(record.id, lambda run, _, held=record: _put_off(run, held, due_at))  # type: ignore[misc]
-                notify.alarm(record.queue, due_at)
+                self.store.change(record.id, lambda run, _, held=record: _deferred(run, held, due_at))  # type: ignore[misc]
+                notify.notify_at(record.queue, due_at)
 
-    def _persistently(self, what: str, command: Callable[[], T], until: float) -> T | None:
+    def _retry_until(self, what: str, command: Callable[[], T], until: float) -> T | None:
         """Try until the database answers; None if it has not by then, or when a stop is requested."""
         pause, longest = BACKOFF
         while True:
@@ -223,7 +229,7 @@ class Holder:
                 if _log_this(what):
                     logger.warning("cannot %s, trying again: %s: %s", what, type(error).__name__, error)
             else:
-                if _log_this.again(what):
+                if _log_this.clear(what):
                     logger.warning("the database answers again")
                 return answer
             if self.stop.requested or time.monotonic() >= until:
@@ -243,7 +249,7 @@ class Holder:
             self.stop.forget(woken)
 
 
-def _put_off(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
+def _deferred(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
     """Nobody's, and due later, if it is still held as it was claimed."""
     if run.fence != held.fence or run.lease_expires_at is None:
         return RunChange(run={"signal": run.signal})

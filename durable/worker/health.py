@@ -28,7 +28,7 @@ from redis.exceptions import RedisError
 
 from durable.conf import conf
 from durable.notifier import redis_clients
-from durable.worker.supervisor import Fleet
+from durable.worker.supervisor import Supervisor
 
 __all__ = ["Health", "Report", "served"]
 
@@ -72,7 +72,7 @@ class Health:
     """What the parent process knows of itself. `missing_migrations` is None until they were asked for."""
 
     missing_migrations: list[str] | None = None
-    fleet: Fleet | None = None
+    fleet: Supervisor | None = None
     _began: float = field(default_factory=time.monotonic)
     _redis_problem: str = ""
     _redis_asked_at: float = float("-inf")
@@ -140,13 +140,13 @@ class Health:
             return self._redis_problem
 
 
-def _workers(fleet: Fleet) -> str:
+def _workers(fleet: Supervisor) -> str:
     return f"{fleet.ready_workers} of {len(fleet.children)} ready"
 
 
 def _problem_of_redis() -> str:
     try:
-        for redis in redis_clients.unique(redis_clients.names()).values():
+        for redis in redis_clients.one_queue_per_redis(redis_clients.queue_names()).values():
             redis.ping()
     except (RedisError, OSError) as error:
         return f"does not answer ({type(error).__name__}): due runs wait for the sweep after it is back"

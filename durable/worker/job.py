@@ -20,33 +20,33 @@ from rq import get_current_job
 from durable.conf import conf
 from durable.core.records import RunRecord
 from durable.drivers import branch_threads
-from durable.execution.connections import close_stale_connections, leave_inherited_connections
+from durable.execution.connections import abandon_inherited_connections, close_stale_connections
 from durable.execution.passes import execute_pass
 from durable.notifier import notify
 from durable.store import Store, store_for
-from durable.worker.concurrent import at_work
-from durable.worker.executor import SHIFT, Execute, Holder
-from durable.worker.leases import Supervisor
-from durable.worker.shutdown import Stop, stop
+from durable.worker.concurrent import current
+from durable.worker.executor import JOB_TIME_LIMIT, Execute, RunExecutor
+from durable.worker.leases import LeaseManager
+from durable.worker.shutdown import ShutdownFlag, stop
 
-__all__ = ["Shift", "work"]
+__all__ = ["QueueJob", "work"]
 
 
 def work(queue: str) -> None:
     """Pass the due runs of `queue`. Raises nothing that a database or a Redis which is away could cause."""
-    leave_inherited_connections()
-    close_stale_connections(thoroughly=True)
+    abandon_inherited_connections()
+    close_stale_connections(all_connections=True)
     try:
-        if (crew := at_work()) is not None:
+        if (crew := current()) is not None:
             crew.work(queue)
             return
         with _terminated_softly(stop):
-            Shift(queue, store=store_for(conf.DATABASE)).run()
+            QueueJob(queue, store=store_for(conf.DATABASE)).run()
     finally:
-        close_stale_connections(thoroughly=True)
+        close_stale_connections(all_connections=True)
 
 
-class Shift:
+class QueueJob:
     """One job's work on one queue. `execute` passes one run; after `seconds` no further pass begins."""
 
     def __init__(
@@ -55,56 +55,56 @@ class Shift:
         *,
         store: Store,
         execute: Execute = execute_pass,
-        stop: Stop = stop,
-        seconds: float = SHIFT,
+        stop: ShutdownFlag = stop,
+        seconds: float = JOB_TIME_LIMIT,
     ) -> None:
         self.queue = queue
         self.stop = stop
         self._ends_at = time.monotonic() + seconds
         rq_worker = _rq_worker()
-        self._supervisor = Supervisor(store=store, stop=stop, asks=(queue, rq_worker) if rq_worker else None)
-        self._holder = Holder(store=store, execute=execute, supervisor=self._supervisor, stop=stop)
+        self._leases = LeaseManager(store=store, stop=stop, asks=(queue, rq_worker) if rq_worker else None)
+        self._executor = RunExecutor(store=store, execute=execute, supervisor=self._leases, stop=stop)
 
     def run(self) -> None:
         """Work until nothing is due, the time is up or a stop is requested."""
-        if notify.clear(self.queue):  # before the first look; see durable.bell
-            self._holder.bounds.forget(self.queue)
-        with self._supervisor, branch_threads.keep():
+        if notify.acknowledge(self.queue):  # before the first look; see durable.bell
+            self._executor.bounds.forget(self.queue)
+        with self._leases, branch_threads.keep():
             try:
                 exhausted = self._work()
             finally:
-                self._hand_back()
+                self._release()
         if not exhausted:
-            notify.ring(self.queue)
+            notify.notify(self.queue)
 
     def _work(self) -> bool:
         """Pass batch after batch; whether nothing was due any more."""
         while self._goes_on():
-            batch = self._holder.claim(self.queue, conf.CLAIM_BATCH, self._ends_at)
+            batch = self._executor.claim(self.queue, conf.CLAIM_BATCH, self._ends_at)
             if batch is None:
                 return False
             if not batch:
                 return True
             if len(batch) >= conf.CLAIM_BATCH:
-                notify.ring(self.queue)  # there may be more, for others
+                notify.notify(self.queue)  # there may be more, for others
             for record in batch:
                 if not self._goes_on():
                     return False
                 if record.crashes:
-                    self._hand_back(besides=record)
-                self._holder.carry_on(record)
+                    self._release(besides=record)
+                self._executor.execute(record)
         return False
 
     def _goes_on(self) -> bool:
         return not self.stop.requested and time.monotonic() < self._ends_at
 
-    def _hand_back(self, besides: RunRecord | None = None) -> None:
+    def _release(self, besides: RunRecord | None = None) -> None:
         """Return the runs that were claimed and not begun.
 
         With `besides`, a run that may have killed its worker: it is passed alone, so that the others of its batch, if it
         does so again, are not counted as having crashed too.
         """
-        self._holder.hand_back(self._supervisor.waiting(besides))
+        self._executor.release(self._leases.pop_unstarted(besides))
 
 
 def _rq_worker() -> str:
@@ -114,7 +114,7 @@ def _rq_worker() -> str:
 
 
 @contextmanager
-def _terminated_softly(stop: Stop) -> Iterator[None]:
+def _terminated_softly(stop: ShutdownFlag) -> Iterator[None]:
     """In a process that a SIGTERM would kill: the first one requests a stop instead.
 
     RQ's work horses are such processes; process managers that signal a whole group reach them. A handler of somebody

@@ -35,20 +35,20 @@ from durable.notifier import notify, redis_clients
 from durable.store.base import Store
 from durable.worker.claim_bounds import bounds
 from durable.worker.overruns import Overruns, Steps
-from durable.worker.shutdown import Stop
+from durable.worker.shutdown import ShutdownFlag
 
-__all__ = ["Evictable", "Supervisor"]
+__all__ = ["Evictable", "LeaseManager"]
 
 logger = logging.getLogger("durable.worker")
 
-PATIENCE = 1.0  # seconds that claimed runs wait behind a pass before other workers get them
+MAX_WAIT = 1.0  # seconds that claimed runs wait behind a pass before other workers get them
 LONG = 1.0  # seconds from which on a step is told of an operator's request while it runs; also between two looks
 TICK = 0.5  # seconds between two looks, at whether RQ's worker was told to stop for example
 BEAT = 30.0  # seconds between two signs of life for RQ
 RETRY = 1.0  # seconds until the next try while the database is away
 MOST = 256  # threads, and so shifts of one process at the same time
 
-_log_this = redis_clients.Seldom()
+_log_this = redis_clients.LogThrottle()
 
 
 @cache
@@ -69,7 +69,7 @@ class Evictable(Protocol):
 
 
 @dataclass(slots=True)
-class _Held:
+class _Lease:
     """A claimed run, since when, and when its lease was renewed (monotonic).
 
     `eviction` is None until its pass begins, which may raise the fence of the record.
@@ -90,23 +90,23 @@ class _Held:
         return self.fence == fence and not (self.eviction is not None and self.eviction.is_changing_fence)
 
 
-class Supervisor:
+class LeaseManager:
     """Watches over the runs that a worker holds. A context manager: the thread lives as long as the block.
 
     `asks` is whom to ask whether RQ wants this worker to shut down: a queue, whose Redis knows, and the name of RQ's
-    worker; None where a signal tells. Runs that wait behind a pass are handed back when `PATIENCE` is over, unless
+    worker; None where a signal tells. Runs that wait behind a pass are handed back when `MAX_WAIT` is over, unless
     whoever holds them `sees_to_waiting` by itself.
     """
 
     def __init__(
-        self, *, store: Store, stop: Stop, asks: tuple[str, str] | None = None, sees_to_waiting: bool = False
+        self, *, store: Store, stop: ShutdownFlag, asks: tuple[str, str] | None = None, sees_to_waiting: bool = False
     ) -> None:
         self._store = store
         self._stop = stop
         self._asks = asks
         self._sees_to_waiting = sees_to_waiting
         self._lock = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._leases: dict[str, _Lease] = {}
         self._returning: list[RunRecord] = []
         self._try_again_at = 0.0
         self._beaten_at = time.monotonic()
@@ -128,64 +128,64 @@ class Supervisor:
 
     # -- called by whoever passes the runs
 
-    def hold(self, records: Sequence[RunRecord], claimed_at: float) -> None:
+    def add(self, records: Sequence[RunRecord], claimed_at: float) -> None:
         """Take care of the leases of `records`, claimed at the monotonic time `claimed_at`."""
         now = time.monotonic()
         with self._lock:
-            before = [self._held[each.id] for each in records if each.id in self._held]
-            self._held.update({each.id: _Held(each, since=now, renewed_at=claimed_at) for each in records})
+            before = [self._leases[each.id] for each in records if each.id in self._leases]
+            self._leases.update({each.id: _Lease(each, since=now, renewed_at=claimed_at) for each in records})
         # their leases had run out by the database's clock, if not by ours, or their passes are just over
         self._lose(before)
 
     def waited(self, record: RunRecord) -> float:
         """For how many seconds the run has been held; 0 for one that is not."""
         with self._lock:
-            held = self._held.get(record.id)
+            held = self._leases.get(record.id)
             return 0.0 if held is None else time.monotonic() - held.since
 
-    def begin(self, record: RunRecord, eviction: Evictable) -> bool:
+    def pass_started(self, record: RunRecord, eviction: Evictable) -> bool:
         """The pass of `record` begins. False: it must not, the run is no longer ours or we are to stop."""
         with self._lock:
-            held = self._held.get(record.id)
+            held = self._leases.get(record.id)
             if held is None or held.fence != record.fence or self._stop.requested:
                 return False
             held.eviction = eviction
             eviction.lease_ends_at = held.renewed_at + conf.LEASE
             return True
 
-    def end(self, record: RunRecord) -> None:
+    def pass_ended(self, record: RunRecord) -> None:
         """The pass of `record` is over; its lease is no longer our business."""
         with self._lock:
-            held = self._held.get(record.id)
+            held = self._leases.get(record.id)
             if held is not None and held.record is record:  # else the run was due again, and has been claimed anew
-                del self._held[record.id]
+                del self._leases[record.id]
 
-    def waiting(self, besides: RunRecord | None = None) -> list[RunRecord]:
+    def pop_unstarted(self, besides: RunRecord | None = None) -> list[RunRecord]:
         """Take the runs whose pass has not begun, `besides` one, out of our care, for the caller to hand back."""
         with self._lock:
             waiting = [
-                each.record for each in self._held.values() if each.eviction is None and each.record is not besides
+                each.record for each in self._leases.values() if each.eviction is None and each.record is not besides
             ]
             for record in waiting:
-                del self._held[record.id]
+                del self._leases[record.id]
         return waiting
 
     def holds(self, run_id: str, fence: int) -> bool:
         """Whether the run is in our care, as it was claimed."""
         with self._lock:
-            held = self._held.get(run_id)
+            held = self._leases.get(run_id)
             return held is not None and held.fence == fence
 
-    def let_go(self, records: Iterable[RunRecord]) -> list[RunRecord]:
+    def drop(self, records: Iterable[RunRecord]) -> list[RunRecord]:
         """Take those of `records` that are still held, and not begun, out of our care."""
         with self._lock:
             mine = [
                 record
                 for record in records
-                if (held := self._held.get(record.id)) is not None and held.record is record and held.eviction is None
+                if (held := self._leases.get(record.id)) is not None and held.record is record and held.eviction is None
             ]
             for record in mine:
-                del self._held[record.id]
+                del self._leases[record.id]
         return mine
 
     # -- the thread
@@ -209,15 +209,15 @@ class Supervisor:
             self._look_for_shutdown()
             if self._stop.requested:
                 self._evict("shutdown")
-                self._returning += self.waiting()
+                self._returning += self.pop_unstarted()
             elif self._is_held_up():
-                self._returning += self.waiting()
-            self._hand_back()
+                self._returning += self.pop_unstarted()
+            self._release()
             self._renew()
             self._ask_for(timed_steps())
             self._beat()
-            if not self._held:
-                close_stale_connections(thoroughly=True)
+            if not self._leases:
+                close_stale_connections(all_connections=True)
         except SESSION_TROUBLE as error:
             close_connections()
             self._try_again_at = time.monotonic() + RETRY
@@ -237,7 +237,7 @@ class Supervisor:
 
     def _evict(self, reason: str) -> None:
         with self._lock:
-            begun = [each.eviction for each in self._held.values() if each.eviction is not None]
+            begun = [each.eviction for each in self._leases.values() if each.eviction is not None]
         for eviction in begun:
             eviction.request(reason)
 
@@ -246,10 +246,10 @@ class Supervisor:
         if self._sees_to_waiting:
             return False
         with self._lock:
-            waiting = [each.since for each in self._held.values() if each.eviction is None]
-            return 0 < len(waiting) < len(self._held) and time.monotonic() - min(waiting) >= PATIENCE
+            waiting = [each.since for each in self._leases.values() if each.eviction is None]
+            return 0 < len(waiting) < len(self._leases) and time.monotonic() - min(waiting) >= MAX_WAIT
 
-    def _hand_back(self) -> None:
+    def _release(self) -> None:
         if not self._returning:
             return
         self._store.release([(each.id, each.fence) for each in self._returning], clock.now())
@@ -258,11 +258,11 @@ class Supervisor:
         queues = {each.queue for each in self._returning}
         self._returning = []
         for queue in queues:
-            notify.ring(queue)
+            notify.notify(queue)
 
     def _renew(self) -> None:
         with self._lock:
-            held = [(each, each.fence) for each in self._held.values()]
+            held = [(each, each.fence) for each in self._leases.values()]
             due = min((each.renewed_at for each, _ in held), default=math.inf) + conf.LEASE / 3
         now = time.monotonic()
         if now < max(due, self._try_again_at):
@@ -278,19 +278,19 @@ class Supervisor:
                         each.eviction.lease_ends_at = now + conf.LEASE
                 elif each.is_lost_without(fence):
                     lost.append(each)
-        _log_this.again("database")
+        _log_this.clear("database")
         self._note_requests(kept, kept)
         self._lose(lost)
 
     def _begun(self) -> set[str]:
         """The runs whose passes are under way."""
         with self._lock:
-            return {run_id for run_id, each in self._held.items() if each.eviction is not None}
+            return {run_id for run_id, each in self._leases.items() if each.eviction is not None}
 
     def _expire(self, run_ids: set[str]) -> None:
         """Have the leases of runs run out now: whoever claims them counts a crash."""
         with self._lock:
-            pairs = [(run_id, each.fence) for run_id, each in self._held.items() if run_id in run_ids]
+            pairs = [(run_id, each.fence) for run_id, each in self._leases.items() if run_id in run_ids]
         self._store.renew(pairs, clock.now())
 
     def _ask_for(self, steps: Steps) -> None:
@@ -306,7 +306,7 @@ class Supervisor:
 
     def _note_requests(self, requests: Mapping[str, str], run_ids: Iterable[str]) -> None:
         with self._lock:
-            evictions = [(run_id, self._held[run_id].eviction) for run_id in run_ids if run_id in self._held]
+            evictions = [(run_id, self._leases[run_id].eviction) for run_id in run_ids if run_id in self._leases]
         for run_id, eviction in evictions:
             if eviction is not None:
                 eviction.asked = requests.get(run_id, "")
@@ -315,17 +315,17 @@ class Supervisor:
         """Without a renewal in time any worker may have taken the runs by now."""
         expired_at = time.monotonic() - conf.LEASE
         with self._lock:
-            lost = [each for each in self._held.values() if each.renewed_at <= expired_at]
+            lost = [each for each in self._leases.values() if each.renewed_at <= expired_at]
         self._lose(lost)
 
-    def _lose(self, lost: Iterable[_Held]) -> None:
+    def _lose(self, lost: Iterable[_Lease]) -> None:
         for each in lost:
             if each.eviction is not None:
                 each.eviction.request(LEASE_LOST)
             with self._lock:
-                is_ours = self._held.get(each.record.id) is each
+                is_ours = self._leases.get(each.record.id) is each
                 if is_ours:
-                    del self._held[each.record.id]
+                    del self._leases[each.record.id]
             if is_ours and each.eviction is not None:  # else the pass ended while we asked
                 logger.warning("the lease of run %s was lost", each.record.id, extra={"run_id": each.record.id})
 

@@ -17,9 +17,9 @@ from typing import Final
 
 from durable.core import clock
 from durable.notifier import wakeups
-from durable.worker.concurrent import Crew
+from durable.worker.concurrent import ConcurrentWorker
 from durable.worker.job import work
-from durable.worker.shutdown import Stop, stop
+from durable.worker.shutdown import ShutdownFlag, stop
 
 __all__ = ["DueQueues", "serve"]
 
@@ -35,7 +35,7 @@ class DueQueues:
     `queues` are those served, in the order of their urgency; with `serves_all` any other one comes after them.
     """
 
-    def __init__(self, queues: Sequence[str], *, serves_all: bool, stop: Stop = stop) -> None:
+    def __init__(self, queues: Sequence[str], *, serves_all: bool, stop: ShutdownFlag = stop) -> None:
         self._rank = {queue: number for number, queue in enumerate(queues)}
         self._serves_all = serves_all
         self._stop = stop
@@ -98,7 +98,13 @@ class DueQueues:
             return None, max(0.0, (self._moments[0][0] - now).total_seconds())
 
 
-def serve(due: DueQueues, *, crew: Crew | None = None, look: Callable[[str], None] = work, stop: Stop = stop) -> None:
+def serve(
+    due: DueQueues,
+    *,
+    crew: ConcurrentWorker | None = None,
+    look: Callable[[str], None] = work,
+    stop: ShutdownFlag = stop,
+) -> None:
     """Look at each queue that is reported, until a stop is requested. `crew` is that of this process, if it has one."""
     wakeups.listen(due)
     try:
@@ -118,7 +124,7 @@ def serve(due: DueQueues, *, crew: Crew | None = None, look: Callable[[str], Non
         wakeups.unlisten(due)
 
 
-def _rest(stop: Stop) -> None:
+def _rest(stop: ShutdownFlag) -> None:
     """Wait before the next try, unless a stop is requested."""
     woken: SimpleQueue[str] = SimpleQueue()
     stop.listen(woken)

@@ -21,22 +21,22 @@ from rq.exceptions import StopRequested
 
 from durable.conf import conf
 from durable.worker import polling
-from durable.worker.concurrent import Crew, CrewWorker
+from durable.worker.concurrent import ConcurrentWorker, CrewWorker
 from durable.worker.rq import SimpleWorker
 from durable.worker.shutdown import stop
-from durable.worker.supervisor import READY_FD, Say
+from durable.worker.supervisor import READY_FD, Echo
 
-__all__ = ["serve"]
+__all__ = ["run_worker"]
 
 GRACE = 10.0  # seconds an orphaned worker has to hand over
 REDIS_RETRY = 1.0  # seconds before a worker tries again that found no Redis
 WORKER_TTL = 60  # seconds after which RQ forgets a worker that gives no sign of life while idle
 
 
-def serve(
+def run_worker(
     queues: Sequence[str],
     *,
-    say: Say,
+    say: Echo,
     concurrency: int = 1,
     logging_level: str = "WARNING",
     serves_all: bool = False,
@@ -55,7 +55,11 @@ def serve(
     say(f"worker ready, pid {os.getpid()}")
     _tell_that_it_is_ready()
     with ExitStack() as stack:
-        crew = stack.enter_context(Crew(concurrency, store=store_for(conf.DATABASE))) if concurrency > 1 else None
+        crew = (
+            stack.enter_context(ConcurrentWorker(concurrency, store=store_for(conf.DATABASE)))
+            if concurrency > 1
+            else None
+        )
         if not conf.REDIS:
             polling.serve(due, crew=crew)
         elif crew is None:
@@ -65,7 +69,7 @@ def serve(
                 _serve(queues, say, CrewWorker, logging_level)
 
 
-def _serve(queues: Sequence[str], say: Say, worker_class: type[SimpleWorker], logging_level: str) -> None:
+def _serve(queues: Sequence[str], say: Echo, worker_class: type[SimpleWorker], logging_level: str) -> None:
     is_told = False
     while not stop.requested:
         try:
@@ -78,7 +82,7 @@ def _serve(queues: Sequence[str], say: Say, worker_class: type[SimpleWorker], lo
             time.sleep(REDIS_RETRY)  # RQ's loop ends by itself only when Redis is in trouble
 
 
-def _tell(say: Say, error: Exception) -> bool:
+def _tell(say: Echo, error: Exception) -> bool:
     say(f"Redis is away, trying again: {type(error).__name__}: {error}")
     return True
 
@@ -104,7 +108,7 @@ def _stop_before_work(_signal: int, _frame: FrameType | None) -> None:
     stop.request()
 
 
-def _watch_parent(say: Say, report: Callable[[bytes], None]) -> None:
+def _watch_parent(say: Echo, report: Callable[[bytes], None]) -> None:
     """Stop when the parent is gone: then its end of our standard input is closed. `report` gets what it sends."""
 
     def watch() -> None:

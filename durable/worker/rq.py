@@ -40,21 +40,21 @@ from rq.worker import WorkerStatus
 
 from durable.conf import conf
 from durable.worker import rq_bookkeeping
-from durable.worker.rq_bookkeeping import handed_on, is_of_the_bell
+from durable.worker.rq_bookkeeping import execution_args, is_durable_job
 from durable.worker.rq_jobs import GuardedJob, ReadsJson, guarded, problem_of, refuse
 from durable.worker.shutdown import stop
 
 logger = logging.getLogger("durable.worker")
 
-__all__ = ["KnowsDurable", "SimpleWorker", "Worker"]
+__all__ = ["DurableWorkerMixin", "SimpleWorker", "Worker"]
 
-FAREWELL = 2.0  # seconds that the end of a worker waits until its listening to commands has ended
+UNSUBSCRIBE_TIMEOUT = 2.0  # seconds that the end of a worker waits until its listening to commands has ended
 SIGN_EVERY = (
     15.0  # seconds; RQ forgets a worker that has been silent for more than a minute longer than it waits for jobs
 )
 
 
-class KnowsDurable:
+class DurableWorkerMixin:
     """What both workers have in common."""
 
     # RQ waits up to a minute between two tries to reach Redis; due runs should not.
@@ -134,7 +134,7 @@ class KnowsDurable:
         """
         farewell = threading.Thread(target=self._unsubscribe, name="durable-farewell", daemon=True)
         farewell.start()
-        farewell.join(FAREWELL)
+        farewell.join(UNSUBSCRIBE_TIMEOUT)
 
     def _unsubscribe(self) -> None:
         with contextlib.suppress(RedisError, OSError):  # a Redis that is away has no subscribers
@@ -142,7 +142,7 @@ class KnowsDurable:
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
         """Note when the job ended. RQ tells Redis as well, of a job of ours that is gone the moment after."""
-        if is_of_the_bell(job):
+        if is_durable_job(job):
             job.ended_at = now()
         else:
             super().handle_execution_ended(job, queue, heartbeat_ttl)  # type: ignore[misc]  # RQ's worker's
@@ -151,16 +151,16 @@ class KnowsDurable:
         self, job: Job, queue: Queue, started_job_registry: StartedJobRegistry, execution: Execution | None = None
     ) -> None:
         """Note the success of a job, unless Redis has forgotten the job meanwhile: then there is nothing to note."""
-        if is_of_the_bell(job):
-            self.forget(job)
+        if is_durable_job(job):
+            self.finish_job(job)
             return
-        given = (job, queue, started_job_registry, *handed_on(execution))
+        given = (job, queue, started_job_registry, *execution_args(execution))
         try:
             super().handle_job_success(*given)  # type: ignore[misc]  # RQ's worker's
         except (InvalidJobOperation, NoSuchJobError):
             logger.warning("Redis has forgotten job %s (%s) while it ran; its work is done", job.id, job.func_name)
 
-    def forget(self, job: Job) -> None:
+    def finish_job(self, job: Job) -> None:
         """A job of the bell has succeeded: delete it and count it."""
         worker: Any = self
         with worker.connection.pipeline(transaction=False) as together:
@@ -168,7 +168,7 @@ class KnowsDurable:
             together.execute()
 
 
-class SimpleWorker(KnowsDurable, rq.SimpleWorker):
+class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
     """Runs jobs in its own process; a signal to stop evicts the pass under way."""
 
     _is_not_suspended = False  # whether Redis has said so since the last job
@@ -203,7 +203,7 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
 
     def prepare_execution(self, job: Job) -> Execution:
         """Note that the worker is busy with the job; of one of ours all that there is to note. Signs of life begin."""
-        execution = rq_bookkeeping.begin(self, job) if is_of_the_bell(job) else super().prepare_execution(job)
+        execution = rq_bookkeeping.begin(self, job) if is_durable_job(job) else super().prepare_execution(job)
         self.execution = self._beats_for = execution
         stop.beat = partial(self._beat, job, execution)
         return execution
@@ -212,7 +212,7 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
         """Tell RQ, from any thread, that job and worker are alive; nothing once the end of the job has begun."""
         with self._beating:
             if self._beats_for is execution:
-                self.maintain_heartbeats(job, *handed_on(execution))
+                self.maintain_heartbeats(job, *execution_args(execution))
 
     def _end_beats(self) -> None:
         """Signs of life end; one that is under way is waited for, so that it writes nothing after the end of its job."""
@@ -227,10 +227,10 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
         """The rest of it, in RQ's telling."""
-        if not is_of_the_bell(job):
+        if not is_durable_job(job):
             super().prepare_job_execution(job, remove_from_intermediate_queue)
 
-    def forget(self, job: Job) -> None:
+    def finish_job(self, job: Job) -> None:
         """Delete and count the job, and ask what RQ's loop asks next, in one round trip."""
         with self.connection.pipeline(transaction=False) as together:
             rq_bookkeeping.end(self, job, together)
@@ -263,7 +263,7 @@ class SimpleWorker(KnowsDurable, rq.SimpleWorker):
             self._end_beats()
 
 
-class Worker(KnowsDurable, rq.Worker):
+class Worker(DurableWorkerMixin, rq.Worker):
     """Runs each job in a forked work horse; a signal to stop is passed on to it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -21,18 +21,18 @@ from rq.worker import BaseWorker, WorkerStatus
 
 from durable.notifier.enqueue import JOB
 
-__all__ = ["begin", "end", "handed_on", "is_of_the_bell"]
+__all__ = ["begin", "end", "execution_args", "is_durable_job"]
 
 #: RQ 3 hands on which execution of a job it speaks of, and keeps a set of those of a worker. RQ 2 knows of one at a time.
 _IS_RQ_2: Final = not hasattr(BaseWorker, "executions_key")
 
 
-def handed_on(execution: Execution | None) -> tuple[Any, ...]:
+def execution_args(execution: Execution | None) -> tuple[Any, ...]:
     """The arguments by which RQ's methods are told of the execution: none in RQ 2."""
     return () if _IS_RQ_2 else (execution,)
 
 
-def is_of_the_bell(job: Job) -> bool:
+def is_durable_job(job: Job) -> bool:
     """Whether the bell has made this job, so that nothing is to be kept of its success."""
     has_more = job.repeats_left or job.group_id or getattr(job, "has_rate_limit", False)  # the last one from RQ 3 on
     if job.result_ttl != 0 or has_more:  # somebody's own, with the same function
@@ -73,5 +73,5 @@ def end(worker: Any, job: Job, together: Pipeline) -> None:
     assert job.ended_at is not None, "RQ notes it before it handles a success"
     worker.increment_successful_job_count(pipeline=together)
     worker.increment_total_working_time(job.ended_at - job.started_at, together)
-    worker.cleanup_execution(job, together, *handed_on(worker.execution))
+    worker.cleanup_execution(job, together, *execution_args(worker.execution))
     together.delete(job.key, job.execution_registry.key)

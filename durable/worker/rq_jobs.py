@@ -131,7 +131,7 @@ def problem_of(job: Job) -> str:
 
 def _is_our_call(args: Any, kwargs: Any) -> bool:
     is_one = isinstance(args, list | tuple) and len(args) == 1 and not kwargs
-    return is_one and isinstance(args[0], str) and args[0] in redis_clients.names()
+    return is_one and isinstance(args[0], str) and args[0] in redis_clients.queue_names()
 
 
 def _method_of(instance: Any, name: str) -> str:

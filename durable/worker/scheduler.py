@@ -18,18 +18,18 @@ from typing import Final
 
 from durable.core.records import RunRecord
 
-__all__ = ["PUT_OFF", "Line", "Turn"]
+__all__ = ["DEFERRAL", "RunningPass", "Scheduler"]
 
-PATIENCE: Final = 1.0  # seconds that a claimed run waits behind passes before other workers get it
-SOLITUDE: Final = 30.0  # seconds for which nothing begins beside a suspect; what kills a process does so soon
-PUT_OFF: Final = 5.0  # seconds that a suspect which finds no moment without other passes is left to other workers
-OVERDUE: Final = 30.0  # seconds after which a suspect that found no moment without other passes is given one
-SOON: Final = 0.05  # seconds within which a run must be expected to begin, to be claimed ahead
-WEIGHT: Final = 0.2  # of the newest pass, in the mean of how long passes take
+MAX_WAIT: Final = 1.0  # seconds that a claimed run waits behind passes before other workers get it
+QUARANTINE: Final = 30.0  # seconds for which nothing begins beside a suspect; what kills a process does so soon
+DEFERRAL: Final = 5.0  # seconds that a suspect which finds no moment without other passes is left to other workers
+MAX_DEFERRAL: Final = 30.0  # seconds after which a suspect that found no moment without other passes is given one
+PREFETCH_WINDOW: Final = 0.05  # seconds within which a run must be expected to begin, to be claimed ahead
+EWMA_WEIGHT: Final = 0.2  # of the newest pass, in the mean of how long passes take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Turn:
+class RunningPass:
     """A pass under way. `began_at` is by the line's clock."""
 
     record: RunRecord
@@ -42,7 +42,7 @@ class _Waiting:
     since: float
 
 
-class Line:
+class Scheduler:
     """For passes of `size` runs at once."""
 
     def __init__(self, size: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,8 +50,8 @@ class Line:
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
-        self._passing: set[Turn] = set()
-        self._suspect: Turn | None = None
+        self._passing: set[RunningPass] = set()
+        self._suspect: RunningPass | None = None
         self._put_off: dict[str, float] = {}
         self._busy_until = -math.inf
         self._mean = math.inf
@@ -62,12 +62,12 @@ class Line:
         with self._lock:
             return not self._waiting and not self._passing
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more runs could begin at once; none beside those that wait."""
         with self._lock:
             return 0 if self._waiting or self._is_closed() else self.size - len(self._passing)
 
-    def wanted(self, most: int) -> int:
+    def claim_limit(self, most: int) -> int:
         """How many runs to claim now: those that could begin, and ahead of them up to `most` that begin soon, as
         quickly as passes have ended of late. What was claimed ahead is to be used up by half before there is more.
         """
@@ -75,11 +75,11 @@ class Line:
             if self._is_closed() or any(each.record.crashes for each in self._waiting):
                 return 0
             free = self.size - len(self._passing) - len(self._waiting)
-            ahead = min(most, int(self.size * SOON / self._mean)) if self._mean else most
+            ahead = min(most, int(self.size * PREFETCH_WINDOW / self._mean)) if self._mean else most
             wanted = free + ahead
             return wanted if free > 0 or (wanted > 0 and 2 * wanted >= ahead) else 0
 
-    def join(self, records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[RunRecord]]:
+    def add(self, records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[RunRecord]]:
         """Have these runs wait; behind them one suspect. The other ones are returned: to be handed back, to be put off."""
         now = self._clock()
         suspects = [each for each in records if each.crashes]
@@ -103,7 +103,7 @@ class Line:
                 return 0 if self._passing else 1
             return min(self.size - len(self._passing), len(self._waiting))
 
-    def next(self) -> Turn | None:
+    def next(self) -> RunningPass | None:
         """The turn of the first that waits, which is under way from now on; None if nobody's it is."""
         with self._lock:
             if not self._waiting or self._is_closed():
@@ -113,13 +113,13 @@ class Line:
                 return None
             self._waiting.popleft()
             self._put_off.pop(record.id, None)
-            turn = Turn(record=record, began_at=self._clock())
+            turn = RunningPass(record=record, began_at=self._clock())
             self._passing.add(turn)
             if record.crashes:
                 self._suspect = turn
             return turn
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: RunningPass) -> None:
         """The pass is over. Ending it twice does no harm."""
         with self._lock:
             if turn not in self._passing:
@@ -128,25 +128,25 @@ class Line:
             if self._suspect is turn:
                 self._suspect = None
             took = self._clock() - turn.began_at
-            self._mean = took if self._mean == math.inf else self._mean + WEIGHT * (took - self._mean)
+            self._mean = took if self._mean == math.inf else self._mean + EWMA_WEIGHT * (took - self._mean)
 
-    def leave(self) -> tuple[list[RunRecord], list[RunRecord]]:
-        """Take those out who have waited longer than `PATIENCE` behind others: to be handed back, to be put off.
+    def pop_expired(self) -> tuple[list[RunRecord], list[RunRecord]]:
+        """Take those out who have waited longer than `MAX_WAIT` behind others: to be handed back, to be put off.
 
-        A suspect that is put off again and again stays after `OVERDUE`; nothing begins then until its turn has come.
+        A suspect that is put off again and again stays after `MAX_DEFERRAL`; nothing begins then until its turn has come.
         """
         now = self._clock()
         with self._lock:
             if not self._passing:
                 return [], []
-            left = [each for each in self._waiting if now - each.since >= PATIENCE]
+            left = [each for each in self._waiting if now - each.since >= MAX_WAIT]
             left = [each for each in left if self._suspect is not None or not self._is_overdue(each.record, now)]
             for each in left:
                 self._waiting.remove(each)
             records = [each.record for each in left]
             suspects = [each for each in records if each.crashes]
             if suspects:
-                self._busy_until = now + PUT_OFF
+                self._busy_until = now + DEFERRAL
                 self._remember(suspects, now)
             return [each for each in records if not each.crashes], suspects
 
@@ -159,13 +159,13 @@ class Line:
 
     def _is_closed(self) -> bool:
         """Whether nothing may begin, because a suspect is to be alone."""
-        return self._suspect is not None and self._clock() - self._suspect.began_at < SOLITUDE
+        return self._suspect is not None and self._clock() - self._suspect.began_at < QUARANTINE
 
     def _is_overdue(self, record: RunRecord, now: float) -> bool:
-        return bool(record.crashes) and now - self._put_off.get(record.id, math.inf) >= OVERDUE
+        return bool(record.crashes) and now - self._put_off.get(record.id, math.inf) >= MAX_DEFERRAL
 
     def _remember(self, suspects: Sequence[RunRecord], now: float) -> None:
         # Others may have taken a run since: what was put off long ago is forgotten.
-        self._put_off = {run_id: at for run_id, at in self._put_off.items() if now - at < 10 * OVERDUE}
+        self._put_off = {run_id: at for run_id, at in self._put_off.items() if now - at < 10 * MAX_DEFERRAL}
         for each in suspects:
             self._put_off.setdefault(each.id, now)

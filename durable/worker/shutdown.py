@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from queue import SimpleQueue
 
-__all__ = ["Stop", "stop"]
+__all__ = ["ShutdownFlag", "stop"]
 
 
-class Stop:
+class ShutdownFlag:
     """A stop that can be requested from a signal handler.
 
     - `requested`: once True it stays so, until `clear`.
@@ -49,4 +49,4 @@ class Stop:
 
 
 #: The stop of this process.
-stop = Stop()
+stop = ShutdownFlag()

@@ -28,9 +28,9 @@ from types import FrameType
 
 from durable.conf import conf
 from durable.notifier import wakeups
-from durable.worker.timer import Alarms, Periodic, Sweep, Timer
+from durable.worker.timer import DeadlineListener, Periodic, Sweep, Timer
 
-__all__ = ["COMMAND", "READY_FD", "Fleet", "Say", "command_line", "worker_command"]
+__all__ = ["COMMAND", "READY_FD", "Echo", "Supervisor", "command_line", "worker_command"]
 
 COMMAND = "durable_worker"
 PARENTS = (COMMAND, "durable_dev")  # the commands that start workers
@@ -40,7 +40,7 @@ RESTART = (0.2, 10.0)  # seconds before a worker that died starts again: at firs
 HEALTHY = 30.0  # seconds after which a worker's death is the first one again
 AGAIN = 0.5  # seconds within which a second signal is the echo of the first
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _Child:
     pause: float = field(default=RESTART[0])
 
 
-class Fleet:
+class Supervisor:
     """Runs `processes` workers until it is told to stop. `say` prints one line.
 
     With `reloads` a worker that cannot start is started again when the code has changed (`code_changed`). `ends_with` is
@@ -68,7 +68,7 @@ class Fleet:
         command: Sequence[str],
         processes: int,
         *,
-        say: Say,
+        say: Echo,
         reloads: bool = False,
         ends_with: Callable[[], int | None] = lambda: None,
     ) -> None:
@@ -102,7 +102,7 @@ class Fleet:
         try:
             store = store_for(conf.DATABASE)
             wakeups.listen(self)
-            with Timer(store) as timer, Alarms(timer), Sweep(store) as sweep:
+            with Timer(store) as timer, DeadlineListener(timer), Sweep(store) as sweep:
                 self._periodic = (timer, sweep)
                 self._supervise(reader)
         finally:
@@ -159,7 +159,7 @@ class Fleet:
 
     def _supervise(self, wakeup: socket.socket) -> None:
         while True:
-            self._obey()
+            self._handle_signals()
             self._reap()
             self.ticked_at = time.monotonic()
             if any(each.process is not None for each in self.children):
@@ -253,7 +253,7 @@ class Fleet:
             child.start_at = time.monotonic() + child.pause
             self.say(f"worker {child.number} died, pid {pid}, {how}; starting again in {child.pause:g} s")
 
-    def _obey(self) -> None:
+    def _handle_signals(self) -> None:
         while self._signals:
             number = self._signals.pop(0)
             if self._stopping_since is None:

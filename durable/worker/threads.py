@@ -16,7 +16,7 @@ from django.db import connections
 
 from durable.execution.connections import close_stale_connections
 
-__all__ = ["Slots"]
+__all__ = ["ThreadPool"]
 
 logger = logging.getLogger("durable.worker")
 
@@ -25,27 +25,27 @@ RESTING: Final = (1.0, 60.0)  # seconds without work after which connections are
 Work = Callable[[], object]
 
 
-class Slots:
+class ThreadPool:
     """Up to `count` threads, begun when they are needed; `on_free` is called in the one that has become free."""
 
     def __init__(self, count: int, on_free: Work) -> None:
         self.count = count
         self._on_free = on_free
         self._lock = threading.Lock()
-        self._slots: set[_Slot] = set()
-        self._free: list[_Slot] = []
+        self._slots: set[_WorkerThread] = set()
+        self._free: list[_WorkerThread] = []
 
-    def give(self, work: Work) -> bool:
+    def submit(self, work: Work) -> bool:
         """Do `work` in a thread that is free, the one that was busy last if possible; False if none is."""
         with self._lock:
             if self._free:
                 slot = self._free.pop()
             elif len(self._slots) < self.count:
-                slot = _Slot(self._freed, self._gone)
+                slot = _WorkerThread(self._freed, self._gone)
                 self._slots.add(slot)
             else:
                 return False
-        slot.give(work)
+        slot.submit(work)
         return True
 
     def end(self) -> None:
@@ -55,12 +55,12 @@ class Slots:
         for slot in slots:
             slot.end()
 
-    def _freed(self, slot: _Slot) -> None:
+    def _freed(self, slot: _WorkerThread) -> None:
         with self._lock:
             self._free.append(slot)
         self._on_free()
 
-    def _gone(self, slot: _Slot) -> None:
+    def _gone(self, slot: _WorkerThread) -> None:
         """A thread has ended, for whatever reason: another one may take its place."""
         with self._lock:
             self._slots.discard(slot)
@@ -69,17 +69,17 @@ class Slots:
         self._on_free()
 
 
-class _Slot:
+class _WorkerThread:
     """A daemon that does what it is given."""
 
-    def __init__(self, freed: Callable[[_Slot], object], gone: Callable[[_Slot], object]) -> None:
+    def __init__(self, freed: Callable[[_WorkerThread], object], gone: Callable[[_WorkerThread], object]) -> None:
         self._on_freed = freed
         self._on_gone = gone
         self._given: SimpleQueue[Work | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="durable-slot", daemon=True)
         self._thread.start()
 
-    def give(self, work: Work) -> None:
+    def submit(self, work: Work) -> None:
         self._given.put(work)
 
     def end(self) -> None:
@@ -105,9 +105,9 @@ class _Slot:
             try:
                 work = self._given.get(timeout=pause)
             except Empty:
-                close_stale_connections(thoroughly=True)
+                close_stale_connections(all_connections=True)
                 pause, has_rested = later, True
                 continue
             if has_rested and work is not None:
-                close_stale_connections(thoroughly=True)
+                close_stale_connections(all_connections=True)
             return work

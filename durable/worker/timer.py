@@ -31,7 +31,7 @@ from durable.notifier import notify, redis_clients, sweep_heartbeat
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.store.base import Store
 
-__all__ = ["Alarms", "Periodic", "Sweep", "Timer"]
+__all__ = ["DeadlineListener", "Periodic", "Sweep", "Timer"]
 
 logger = logging.getLogger("durable.timer")
 
@@ -42,7 +42,7 @@ PRUNE_FOR = 2.0  # seconds of one sweep in which rows are deleted, at most
 PRUNE_EVERY = 60.0  # seconds from the end of a round of pruning to the next
 LOG_EVERY = 3_600.0  # seconds between two rows of the audit log about pruning
 
-_log_this = redis_clients.Seldom()
+_log_this = redis_clients.LogThrottle()
 
 
 class Periodic:
@@ -75,7 +75,7 @@ class Periodic:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
-    def look(self, now: datetime) -> datetime:
+    def tick(self, now: datetime) -> datetime:
         """Ring for what is due at `now`; the moment of the next look."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class Periodic:
                 with self._condition:
                     self._next = None  # from here on an alarm may come for a deadline that the look does not see
                 try:
-                    self.bring_forward(self._look_safely())
+                    self.bring_forward(self._tick_safely())
                     self._wait()
                 except Exception:  # the thread must outlive whatever it meets
                     logger.exception("the %s failed, trying again", type(self).__name__.lower())
@@ -100,11 +100,11 @@ class Periodic:
         finally:
             close_connections()
 
-    def _look_safely(self) -> datetime:
+    def _tick_safely(self) -> datetime:
         name = type(self).__name__.lower()
         try:
-            close_stale_connections(thoroughly=True)
-            moment = self.look(clock.now())
+            close_stale_connections(all_connections=True)
+            moment = self.tick(clock.now())
             self.succeeded_at = time.monotonic()
         except SESSION_TROUBLE as error:
             close_connections()
@@ -116,7 +116,7 @@ class Periodic:
             if _log_this(name):
                 logger.exception("the %s failed, trying again", name)
             return clock.now() + timedelta(seconds=RETRY)
-        if _log_this.again(name):
+        if _log_this.clear(name):
             logger.warning("the %s goes on", name)
         return moment
 
@@ -143,16 +143,16 @@ class Timer(Periodic):
         super().__init__(store, "durable-timer")
         self._looked_at: datetime | None = None
 
-    def look(self, now: datetime) -> datetime:
+    def tick(self, now: datetime) -> datetime:
         """Ring for the queues with runs that have become due since the last look; the next deadline, or when to ask for it
         again. What became due before, and what nobody has claimed yet, is the sweep's."""
-        queues = redis_clients.names()
+        queues = redis_clients.queue_names()
         if self._looked_at is None or not conf.REDIS:
             due = self.store.due_queues(now)
         else:
             due = self.store.due_queues(now, queues=queues, since=min(self._looked_at, now) - OVERLAP)
         for queue in due:
-            notify.ring(queue)
+            notify.notify(queue)
         self._looked_at = now
         ask_again = now + timedelta(seconds=conf.SWEEP_INTERVAL if conf.REDIS else conf.POLL_INTERVAL)
         deadline = self.store.next_deadline(queues, now, until=ask_again)
@@ -169,11 +169,11 @@ class Sweep(Periodic):
         self._unlogged = Pruned()
         self._next_row = 0.0  # when the audit log may be written to again, monotonic
 
-    def look(self, now: datetime) -> datetime:
+    def tick(self, now: datetime) -> datetime:
         """Ring, prune a little, and come again after the interval."""
         for queue in self.store.due_queues(now):
-            notify.ring(queue, insist=True)
-        sweep_heartbeat.beat(now, worker_name())
+            notify.notify(queue, force=True)
+        sweep_heartbeat.record(now, worker_name())
         self._prune(now)
         self._log(now)
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
@@ -228,7 +228,7 @@ def _pruner() -> Pruner | None:
     return None if policy.keeps_all else Pruner(policy, conf.DATABASE)
 
 
-class Alarms:
+class DeadlineListener:
     """Listens for alarms (`durable.notifier.notify.alarm`) and brings the timer forward; a thread per Redis."""
 
     def __init__(self, timer: Timer) -> None:
@@ -240,7 +240,7 @@ class Alarms:
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
-        places = redis_clients.unique(redis_clients.names())
+        places = redis_clients.one_queue_per_redis(redis_clients.queue_names())
         self._deaf = set(places)
         for queue, redis in places.items():
             name = f"durable-alarms-{queue}"
@@ -280,7 +280,7 @@ class Alarms:
                     self._on_alarm(message["data"])
 
     def _hear(self, queue: str) -> None:
-        _log_this.again(queue)
+        _log_this.clear(queue)
         self._deaf.discard(queue)
         if not self._deaf:
             self.listening.set()
@@ -291,7 +291,7 @@ class Alarms:
             moment = datetime.fromisoformat(json.loads(data)["at"])
             if moment.utcoffset() is None:
                 raise ValueError("a moment without an offset from UTC")
-            self.timer.bring_forward(clock.in_utc(moment))
+            self.timer.bring_forward(clock.to_utc(moment))
         except Exception as error:  # noqa: BLE001 - anything may be published here: deep JSON is a RecursionError
             logger.warning(
                 "an alarm of another shape is ignored: %s: %s", type(error).__name__, ascii(str(error)[:200])

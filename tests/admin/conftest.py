@@ -70,14 +70,14 @@ def staged() -> Iterator[Stage]:
     installed = replace(
         runtime.production(),
         now=lambda: stage.now,
-        ring=lambda queues: None,
-        alarm=lambda queue, moment: None,
-        pause=lambda seconds: None,
-        runs_in_turn=True,
+        notify=lambda queues: None,
+        notify_at=lambda queue, moment: None,
+        poll_wait=lambda seconds: None,
+        sequential_branches=True,
     )
-    runtime.install(installed)
+    runtime.activate(installed)
     yield stage
-    runtime.uninstall(installed)
+    runtime.deactivate(installed)
 
 
 MakeUser = Callable[..., User]

@@ -256,11 +256,11 @@ def test_what_the_hook_returns_in_its_place_is_shown(settings: Settings) -> None
 def test_a_value_that_cannot_be_read_tells_nothing_that_the_hook_hides(settings: Settings, stage: Stage) -> None:
     settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide_cards"}
     installed = replace(runtime.current(), codec=_Telling())
-    runtime.install(installed)
+    runtime.activate(installed)
     try:
         assert payload("tests.quick", "input", SECRET) == {"unreadable": "ValueError: cannot read (hidden)"}
     finally:
-        runtime.uninstall(installed)
+        runtime.deactivate(installed)
 
 
 class _Telling:

@@ -158,7 +158,7 @@ class TestLooking:
         def away(_names: Any) -> Any:
             raise ConnectionError("Error 111 connecting to redis.internal:6379")
 
-        monkeypatch.setattr(redis_clients, "unique", away)
+        monkeypatch.setattr(redis_clients, "one_queue_per_redis", away)
         for path in ("/workers", "/queues"):
             problem = api.get(path).json()["problem"]
             assert problem.startswith("Redis does not answer (ConnectionError)")

@@ -10,7 +10,7 @@ from datetime import timedelta
 from durable import runtime
 from durable.conf import conf
 from durable.execution.passes import Eviction, PassOutcome, execute_pass
-from durable.runtime import Backend
+from durable.runtime import Runtime
 from durable.store.orm import OrmStore
 
 __all__ = ["STORES", "in_force", "passed"]
@@ -19,19 +19,19 @@ STORES = ("chosen", "portable")
 
 
 @contextmanager
-def in_force(name: str) -> Iterator[Backend]:
+def in_force(name: str) -> Iterator[Runtime]:
     """The production backend with this store. Branches run in turn, in the thread that has the test's transaction."""
-    at = replace(runtime.production(), runs_in_turn=True)
+    at = replace(runtime.production(), sequential_branches=True)
     if name == "portable":
         at = replace(at, store=OrmStore(conf.DATABASE))
-    runtime.install(at)
+    runtime.activate(at)
     try:
         yield at
     finally:
-        runtime.uninstall(at)
+        runtime.deactivate(at)
 
 
-def passed(at: Backend, run_id: str) -> PassOutcome:
+def passed(at: Runtime, run_id: str) -> PassOutcome:
     """One pass of the run, due or not."""
     now = at.now()
     claimed = at.store.claim_run(run_id, now=now, lease_until=now + timedelta(seconds=conf.LEASE), worker="test")

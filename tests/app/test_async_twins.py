@@ -18,8 +18,8 @@ from durable import AsyncContext, Context, Handle, aget_run, workflow
 from durable.models import Run
 from durable.store import store_for
 from durable.testing import Harness
-from durable.worker.job import Shift
-from durable.worker.shutdown import Stop
+from durable.worker.job import QueueJob
+from durable.worker.shutdown import ShutdownFlag
 from tests.api.serving import asgi_server
 from tests.app.test_worker import eventually, only_with_a_server
 
@@ -61,7 +61,7 @@ def shout(text: str) -> str:
 
 
 def pass_all() -> None:
-    Shift("default", store=store_for("default"), stop=Stop()).run()
+    QueueJob("default", store=store_for("default"), stop=ShutdownFlag()).run()
 
 
 def pass_all_elsewhere() -> None:

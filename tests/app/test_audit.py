@@ -33,7 +33,7 @@ from durable import (
 from durable.core.records import ActionRecord, RunChange
 from durable.models import OperatorAction, Run
 from durable.operations import audit
-from durable.runtime import Backend
+from durable.runtime import Runtime
 from durable.testing import Harness
 from tests.app.stores import STORES, in_force, passed
 
@@ -322,7 +322,7 @@ def test_a_heartbeat_and_a_pass_that_changes_nothing_are_no_move(h: Harness) -> 
 
 
 @pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, db: None) -> Iterator[Backend]:
+def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
     with in_force(request.param) as at:
         yield at
 
@@ -339,7 +339,7 @@ def rows() -> list[tuple[str, str, str, str]]:
     return list(OperatorAction.objects.order_by("id").values_list("action", "outcome", "before", "after"))
 
 
-def test_each_permission_allows_its_own_verbs(at: Backend, operator: User) -> None:
+def test_each_permission_allows_its_own_verbs(at: Runtime, operator: User) -> None:
     run = order.using(id="o").start(1)
     passed(at, "o")
     with acting_as(Actor("admin", operator)):
@@ -357,7 +357,7 @@ def test_each_permission_allows_its_own_verbs(at: Backend, operator: User) -> No
     assert set(OperatorAction.objects.values_list("actor", "actor_label", "source")) == {(operator.pk, "olga", "admin")}
 
 
-def test_being_staff_allows_nothing(at: Backend) -> None:
+def test_being_staff_allows_nothing(at: Runtime) -> None:
     order.using(id="o").start(1)
     staff = Actor("admin", User.objects.create_user("staff", is_staff=True))
     with acting_as(staff), pytest.raises(OperationDeniedError):
@@ -365,7 +365,7 @@ def test_being_staff_allows_nothing(at: Backend) -> None:
     assert get_run("o").state == "pending"
 
 
-def test_the_change_and_its_row_are_one_transaction(at: Backend, operator: User) -> None:
+def test_the_change_and_its_row_are_one_transaction(at: Runtime, operator: User) -> None:
     run = order.using(id="o").start(1)
     with suppress(ZeroDivisionError), transaction.atomic(), acting_as(Actor("admin", operator)):
         run.pause()
@@ -381,7 +381,7 @@ def test_the_change_and_its_row_are_one_transaction(at: Backend, operator: User)
     )
 
 
-def test_without_its_row_a_change_does_not_happen(at: Backend, operator: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_row_a_change_does_not_happen(at: Runtime, operator: User, monkeypatch: pytest.MonkeyPatch) -> None:
     run = order.using(id="o").start(1)
 
     def broken(actions: object) -> None:
@@ -401,7 +401,7 @@ def test_without_its_row_a_change_does_not_happen(at: Backend, operator: User, m
     assert (run.state, at.store.messages("o"), Run.objects.count()) == ("pending", [], 1)
 
 
-def test_a_refusal_is_logged_although_it_rolls_back_the_transaction(at: Backend, operator: User) -> None:
+def test_a_refusal_is_logged_although_it_rolls_back_the_transaction(at: Runtime, operator: User) -> None:
     run = order.using(id="o").start(1)
     with acting_as(Actor("admin", operator)):
         with suppress(OperationDeniedError), transaction.atomic():
@@ -411,7 +411,7 @@ def test_a_refusal_is_logged_although_it_rolls_back_the_transaction(at: Backend,
     assert rows() == [("restart", "denied", "pending", "pending"), ("recover", "refused", "pending", "pending")]
 
 
-def test_a_user_of_another_database_is_named_and_not_referred_to(at: Backend) -> None:
+def test_a_user_of_another_database_is_named_and_not_referred_to(at: Runtime) -> None:
     run = order.using(id="o").start(1)
     root = User.objects.create_superuser("root")
     root._state.db = "users"
@@ -421,7 +421,7 @@ def test_a_user_of_another_database_is_named_and_not_referred_to(at: Backend) ->
     assert (row.actor, row.actor_label) == (None, "root (token 3)")
 
 
-def test_the_log_outlives_the_user(at: Backend, operator: User) -> None:
+def test_the_log_outlives_the_user(at: Runtime, operator: User) -> None:
     run = order.using(id="o").start(1)
     with acting_as(Actor("admin", operator)):
         run.pause()
@@ -430,7 +430,7 @@ def test_the_log_outlives_the_user(at: Backend, operator: User) -> None:
     assert (row.actor, row.actor_label) == (None, "olga")
 
 
-def test_from_async_code(at: Backend) -> None:
+def test_from_async_code(at: Runtime) -> None:
     async def steer() -> None:
         handle = await order.using(id="o").astart(1)
         with acting_as(Actor("cli", label="ops")):

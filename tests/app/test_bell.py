@@ -60,7 +60,7 @@ def rolled_back() -> Iterator[None]:
 
 class TestRing:
     def test_a_job_is_the_name_of_a_queue_in_json(self, redis_connection: redis.Redis) -> None:
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         (job,) = jobs()
         assert (job.func_name, list(job.args), dict(job.kwargs)) == ("durable.jobs.work", [QUEUE], {})
         assert job.data.startswith(b"[")
@@ -69,7 +69,7 @@ class TestRing:
 
     def test_it_is_the_job_that_rq_would_have_enqueued(self, redis_connection: redis.Redis) -> None:
         before = timezone.now()
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         rq_queue = redis_clients.rq_queue(QUEUE)
         rq_queue.enqueue_call(
             "durable.jobs.work",
@@ -91,74 +91,74 @@ class TestRing:
     def test_any_name_of_a_queue_is_kept_as_it_is(self, redis_connection: redis.Redis) -> None:
         name = 'späti "high" \\ {x} %s\n'
         with override_settings(RQ_QUEUES={name: settings.RQ_QUEUES[QUEUE]}):
-            notify.ring(name)
-            notify.ring(name)
+            notify.notify(name)
+            notify.notify(name)
             (job,) = jobs(name)
             assert (list(job.args), job.origin, job.description) == ([name], name, f"durable: {name}")
             redis_connection.delete(redis_clients.rq_queue(name).key)
-            notify.ring(name, insist=True)
+            notify.notify(name, force=True)
             assert len(jobs(name)) == 1
 
     def test_a_redis_that_has_forgotten_the_script_is_told_it_again(self, redis_connection: redis.Redis) -> None:
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         redis_connection.script_flush()
-        notify.clear(QUEUE)
-        notify.ring(QUEUE)
+        notify.acknowledge(QUEUE)
+        notify.notify(QUEUE)
         assert len(jobs()) == 2
 
     @pytest.mark.parametrize("is_rung_before", [False, True])
     def test_a_sweep_has_whoever_clears_the_bell_look_at_all(self, is_rung_before: bool) -> None:
-        notify.ring(QUEUE)
-        assert notify.clear(QUEUE) is False
+        notify.notify(QUEUE)
+        assert notify.acknowledge(QUEUE) is False
         if is_rung_before:
-            notify.ring(QUEUE)
-        notify.ring(QUEUE, insist=True)
-        notify.ring(QUEUE)
-        assert notify.clear("high") is False
-        assert notify.clear(QUEUE) is True
-        assert notify.clear(QUEUE) is False
+            notify.notify(QUEUE)
+        notify.notify(QUEUE, force=True)
+        notify.notify(QUEUE)
+        assert notify.acknowledge("high") is False
+        assert notify.acknowledge(QUEUE) is True
+        assert notify.acknowledge(QUEUE) is False
 
     def test_a_thousand_rings_are_one_job(self) -> None:
         for _ in range(1000):
-            notify.ring(QUEUE)
+            notify.notify(QUEUE)
         assert len(jobs()) == 1
 
     def test_queues_ring_apart(self) -> None:
-        notify.ring("default")
-        notify.ring("high")
+        notify.notify("default")
+        notify.notify("high")
         assert (len(jobs("default")), len(jobs("high"))) == (1, 1)
 
     def test_a_ring_after_the_clear_is_heard(self) -> None:
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         take_job()
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         assert jobs() == []  # the job that was taken has not looked yet
-        notify.clear(QUEUE)
-        notify.ring(QUEUE)
+        notify.acknowledge(QUEUE)
+        notify.notify(QUEUE)
         assert len(jobs()) == 1
 
     def test_an_enqueueing_that_fails_leaves_the_bell_free(self, redis_connection: redis.Redis) -> None:
         redis_connection.set(redis_clients.rq_queue(QUEUE).key, "no list")
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         assert not redis_connection.exists(KEY)
         assert redis_connection.keys("rq:job:*") == []
         redis_connection.delete(redis_clients.rq_queue(QUEUE).key)
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         assert len(jobs()) == 1
 
     def test_a_flushed_redis_is_rung_again(self, redis_connection: redis.Redis) -> None:
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         redis_connection.flushdb()
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         assert len(jobs()) == 1
 
     def test_the_key_expires(self, redis_connection: redis.Redis) -> None:
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         assert 0 < redis_connection.ttl(KEY) <= 60
 
     def test_a_queue_that_rq_lacks_is_reported_and_breaks_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
-        notify.ring("nowhere")
-        notify.ring("nowhere")
+        notify.notify("nowhere")
+        notify.notify("nowhere")
         [told] = caplog.records
         assert 'cannot ring for queue "nowhere": RQ_QUEUES lacks it, and has default' in told.getMessage()
         assert told.exc_info is None  # a traceback would bury it
@@ -168,7 +168,7 @@ class TestRing:
 
         def ring() -> None:
             start.wait()
-            notify.ring(QUEUE)
+            notify.notify(QUEUE)
 
         threads = [threading.Thread(target=ring) for _ in range(8)]
         for each in threads:
@@ -182,41 +182,41 @@ class TestInsist:
     """The sweep's ring: it does not believe a key whose job is gone."""
 
     def test_a_lost_job_is_replaced(self) -> None:
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         take_job()  # by a worker that dies now
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         assert jobs() == []
-        notify.ring(QUEUE, insist=True)
+        notify.notify(QUEUE, force=True)
         assert len(jobs()) == 1
 
     def test_a_waiting_job_is_believed(self) -> None:
         for _ in range(5):
-            notify.ring(QUEUE, insist=True)
+            notify.notify(QUEUE, force=True)
         assert len(jobs()) == 1
 
     def test_the_replacement_is_believed_too(self) -> None:
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         take_job()
         for _ in range(5):
-            notify.ring(QUEUE, insist=True)
+            notify.notify(QUEUE, force=True)
         assert len(jobs()) == 1
 
 
 @pytest.mark.django_db(transaction=True)
 class TestCommit:
     def test_outside_a_transaction_it_rings_now(self) -> None:
-        notify.ring_on_commit([QUEUE])
+        notify.notify_on_commit([QUEUE])
         assert len(jobs()) == 1
 
     def test_it_rings_when_the_transaction_commits(self) -> None:
         with transaction.atomic():
-            notify.ring_on_commit([QUEUE])
+            notify.notify_on_commit([QUEUE])
             assert jobs() == []
         assert len(jobs()) == 1
 
     def test_a_transaction_that_is_rolled_back_rings_not(self) -> None:
         with rolled_back():
-            notify.ring_on_commit([QUEUE])
+            notify.notify_on_commit([QUEUE])
         assert jobs() == []
 
     def test_the_next_transaction_rings_after_one_that_was_rolled_back(self) -> None:
@@ -226,24 +226,24 @@ class TestCommit:
     def test_a_savepoint_that_is_rolled_back_takes_no_other_ring_along(self) -> None:
         with transaction.atomic():
             with rolled_back():
-                notify.ring_on_commit([QUEUE])
-            notify.ring_on_commit([QUEUE])
+                notify.notify_on_commit([QUEUE])
+            notify.notify_on_commit([QUEUE])
         assert len(jobs()) == 1
 
     def test_one_transaction_rings_once_for_each_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rung: list[str] = []
-        monkeypatch.setattr(notify, "ring", rung.append)
+        monkeypatch.setattr(notify, "notify", rung.append)
         for _ in range(2):
             with transaction.atomic():
                 for _ in range(100):
-                    notify.ring_on_commit(["default", "high"])
+                    notify.notify_on_commit(["default", "high"])
         assert rung == ["default", "high"] * 2
 
     def test_without_autocommit_it_rings_at_once(self) -> None:
         connection.ensure_connection()
         transaction.set_autocommit(False)
         try:
-            notify.ring_on_commit([QUEUE])
+            notify.notify_on_commit([QUEUE])
         finally:
             transaction.rollback()
             transaction.set_autocommit(True)
@@ -267,23 +267,23 @@ class TestAlarm:
 
     def test_a_near_deadline_is_told(self, heard: Callable[[], dict[str, Any] | None]) -> None:
         moment = timezone.now() + timedelta(seconds=5)
-        notify.alarm(QUEUE, moment)
+        notify.notify_at(QUEUE, moment)
         assert heard() == {"queue": QUEUE, "at": moment.isoformat()}
 
     def test_a_far_one_is_left_to_the_timers(self, heard: Callable[[], dict[str, Any] | None]) -> None:
-        notify.alarm(QUEUE, timezone.now() + timedelta(minutes=1))
+        notify.notify_at(QUEUE, timezone.now() + timedelta(minutes=1))
         assert heard() is None
         assert jobs() == []
 
     def test_a_passed_one_rings(self, heard: Callable[[], dict[str, Any] | None]) -> None:
-        notify.alarm(QUEUE, timezone.now())
+        notify.notify_at(QUEUE, timezone.now())
         assert heard() is None
         assert len(jobs()) == 1
 
     @pytest.mark.django_db(transaction=True)
     def test_on_commit(self, heard: Callable[[], dict[str, Any] | None]) -> None:
         with transaction.atomic():
-            notify.alarm_on_commit(QUEUE, timezone.now() + timedelta(seconds=5))
+            notify.notify_at_on_commit(QUEUE, timezone.now() + timedelta(seconds=5))
             assert heard() is None
         assert heard() is not None
 
@@ -304,9 +304,9 @@ class TestOutage:
         pauses: list[float] = []
         monkeypatch.setattr(time, "sleep", pauses.append)
         for _ in range(20):
-            notify.ring(QUEUE)
-            notify.clear(QUEUE)
-            notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+            notify.notify(QUEUE)
+            notify.acknowledge(QUEUE)
+            notify.notify_at(QUEUE, timezone.now() + timedelta(seconds=1))
         assert (pauses, notify._quiet_until) == ([], {})  # a refused connection is no reason to wait
         assert len(caplog.records) == 1
         assert "after Redis is back" in caplog.text
@@ -314,19 +314,19 @@ class TestOutage:
     def test_a_job_of_rqs_that_rings_at_its_timeout_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """RQ tells it once."""
 
-        def too_late(_name: str, *, insist: bool) -> None:
+        def too_late(_name: str, *, force: bool) -> None:
             raise JobTimeoutException
 
-        monkeypatch.setattr(enqueue, "ring", too_late)
+        monkeypatch.setattr(enqueue, "notify", too_late)
         with pytest.raises(JobTimeoutException):
-            notify.ring("default")
+            notify.notify("default")
 
     def test_a_restarted_redis_is_used_again_at_once(
         self, own_redis: EmbeddedRedis, caplog: pytest.LogCaptureFixture
     ) -> None:
-        notify.ring(QUEUE)  # leaves a connection in the pool
+        notify.notify(QUEUE)  # leaves a connection in the pool
         own_redis.restart("kill")
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         assert len(jobs()) == 1
         assert caplog.records == []
 
@@ -336,8 +336,8 @@ class TestOutage:
 
         queues = {QUEUE: {"URL": f"{settings.REDIS_URL}?client_name=forgotten", "SERIALIZER": "json"}}
         with override_settings(RQ_QUEUES=queues):
-            notify.ring(QUEUE)
-            notify.ring(QUEUE)
+            notify.notify(QUEUE)
+            notify.notify(QUEUE)
             assert "forgotten" in names()
         deadline = time.monotonic() + 60
         while "forgotten" in names():
@@ -352,7 +352,7 @@ class TestOutage:
             url = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
             with override_settings(RQ_QUEUES={QUEUE: {"URL": url, "SERIALIZER": "json"}}):
                 for _ in range(50):
-                    notify.ring(QUEUE)
+                    notify.notify(QUEUE)
             mute.accept()[0].close()
             mute.setblocking(False)
             with pytest.raises(BlockingIOError):  # nobody else has tried
@@ -373,10 +373,10 @@ class TestOutage:
         with override_settings(RQ_QUEUES={QUEUE: {"HOST": "redis.example", "PORT": 6379}}):
             redis_clients.client(QUEUE)
             monkeypatch.setattr(socket, "getaddrinfo", ask)
-            notify.ring(QUEUE)
+            notify.notify(QUEUE)
             count = len(asked)
             assert count
-            notify.ring(QUEUE)
+            notify.notify(QUEUE)
             assert len(asked) == count
         assert "Temporary failure in name resolution" in caplog.text
 
@@ -397,14 +397,16 @@ class TestRefusal:
     ) -> None:
         acl(redis_connection, "SETUSER", user, "-eval")
         for _ in range(5):
-            notify.ring(QUEUE)
-            notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))  # is not refused, which says nothing of rings
-            notify.clear(QUEUE)
+            notify.notify(QUEUE)
+            notify.notify_at(
+                QUEUE, timezone.now() + timedelta(seconds=1)
+            )  # is not refused, which says nothing of rings
+            notify.acknowledge(QUEUE)
         [told] = [each.getMessage() for each in caplog.records]
         assert told.startswith('cannot ring for queue "default", due runs wait until Redis allows its user what docs/')
         assert "'eval'" in told
         acl(redis_connection, "SETUSER", user, "+eval")
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         assert caplog.records[-1].getMessage() == 'can ring for queue "default" again'
         assert len(jobs()) == 1
 
@@ -414,9 +416,9 @@ class TestRefusal:
         guide = (settings.BASE_DIR / "docs/guides/operating.md").read_text()
         [listed] = re.findall(r"ACL SETUSER shop-web on >\S+ (.+)", guide)
         acl(redis_connection, "SETUSER", user, "reset", "on", ">secret", *listed.split())
-        for insist in (False, False, True):
-            notify.ring(QUEUE, insist=insist)
-            notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        for force in (False, False, True):
+            notify.notify(QUEUE, force=force)
+            notify.notify_at(QUEUE, timezone.now() + timedelta(seconds=1))
         assert redis_connection.llen("rq:queue:default") == 1
         assert caplog.records == []
 
@@ -425,12 +427,12 @@ class TestRefusal:
     ) -> None:
         redis_connection.config_set("maxmemory", "1")  # a byte
         try:
-            notify.ring(QUEUE)
+            notify.notify(QUEUE)
         finally:
             redis_connection.config_set("maxmemory", "0")
         queue = {**settings.RQ_QUEUES[QUEUE], "PASSWORD": "another"}
         with override_settings(RQ_QUEUES={QUEUE: queue}):
-            notify.ring(QUEUE)
+            notify.notify(QUEUE)
         full, unknown = [each.getMessage() for each in caplog.records]
         assert "OOM command not allowed" in full
         assert "after Redis is back" not in full

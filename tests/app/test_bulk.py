@@ -22,12 +22,12 @@ from durable import (
     workflow,
     workflows,
 )
-from durable.core.records import ActionRecord, Entry, Kind, RunChange
+from durable.core.records import ActionRecord, Entry, EntryKind, RunChange
 from durable.inspection.runs import RunFilter
 from durable.inspection.selection import Filtered
 from durable.models import OperatorAction, Run
 from durable.operations import bulk
-from durable.runtime import Backend
+from durable.runtime import Runtime
 from durable.testing import Harness, SimulatedCrash
 from tests.app.stores import STORES, in_force, passed
 
@@ -85,7 +85,7 @@ def test_counting_costs_one_query_for_two_hundred_runs(db: None) -> None:
         assert len(queries) == 2
 
 
-def connection_of(at: Backend) -> Any:
+def connection_of(at: Runtime) -> Any:
     from django.db import connections
 
     return connections[at.store.alias]  # type: ignore[attr-defined]  # a store on a database
@@ -145,7 +145,7 @@ def test_without_the_permission_nothing_begins(h: Harness, count: int) -> None:
 
 
 @pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, db: None) -> Iterator[Backend]:
+def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
     with in_force(request.param) as at:
         yield at
 
@@ -170,7 +170,7 @@ def background(report: bulk.BulkReport) -> Handle:
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_many_runs_are_done_by_a_run(at: Backend, olga: User) -> None:
+def test_many_runs_are_done_by_a_run(at: Runtime, olga: User) -> None:
     ids = started(8)
     get_run(ids[4]).cancel()
     OperatorAction.objects.all().delete()
@@ -193,7 +193,7 @@ def test_many_runs_are_done_by_a_run(at: Backend, olga: User) -> None:
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_its_progress_is_that_of_a_loop(at: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_progress_is_that_of_a_loop(at: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = started(8)
     run = background(bulk.apply("pause", ids))
     calls = []
@@ -220,7 +220,7 @@ def test_its_progress_is_that_of_a_loop(at: Backend, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("loses", ["permission", "account", "activity"])
-def test_the_permission_is_checked_again(at: Backend, olga: User, loses: str) -> None:
+def test_the_permission_is_checked_again(at: Runtime, olga: User, loses: str) -> None:
     ids = started(8)
     with acting_as(Actor("admin", olga)):
         run = background(bulk.apply("pause", ids))
@@ -258,11 +258,11 @@ def test_nobody_has_an_order_carried_out_in_the_name_of_another(h: Harness) -> N
 
 
 def a_loop() -> Entry:
-    return Entry("runs", Kind.LOOP, 1, NOW, data={"iteration": 0, "state": "null", "pruned": 0})
+    return Entry("runs", EntryKind.LOOP, 1, NOW, data={"iteration": 0, "state": "null", "pruned": 0})
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_bulk_leaves_itself_alone(at: Backend) -> None:
+def test_a_bulk_leaves_itself_alone(at: Runtime) -> None:
     ids = started(5)
 
     class Everything:
@@ -282,7 +282,7 @@ def test_a_bulk_leaves_itself_alone(at: Backend) -> None:
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_all_that_a_filter_describes(at: Backend) -> None:
+def test_all_that_a_filter_describes(at: Runtime) -> None:
     ids = started(8)
     for each in ids[::2]:
         get_run(each).pause()

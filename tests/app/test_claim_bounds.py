@@ -17,7 +17,7 @@ from durable.store import Store, store_for
 from durable.store.base import Claimed
 from durable.worker.claim_bounds import CHEAP, MARGIN, ClaimBounds
 from durable.worker.claim_bounds import bounds as process_bounds
-from durable.worker.job import Shift
+from durable.worker.job import QueueJob
 from durable.worker.timer import Sweep
 from tests.app.runs import finish, new_runs
 from tests.store.making import NOW, a_run, at
@@ -131,11 +131,11 @@ def test_a_job_finds_late_runs_once_a_sweep_has_rung(redis_connection: redis.Red
     try:
         process_bounds.note("default", None, moments.now(), Claimed(passed_over=10_000 * DEAR), 1)
         [late] = new_runs(store, wake_at=moments.now() - timedelta(minutes=3))
-        notify.ring("default")
-        Shift("default", store=store, execute=_finish).run()
+        notify.notify("default")
+        QueueJob("default", store=store, execute=_finish).run()
         assert store.states([late]) == {late: "pending"}, "the claim begins where the last one ended"
-        Sweep(store).look(moments.now())
-        Shift("default", store=store, execute=_finish).run()
+        Sweep(store).tick(moments.now())
+        QueueJob("default", store=store, execute=_finish).run()
         assert store.states([late]) == {late: "completed"}
     finally:
         process_bounds.clear()

@@ -12,7 +12,7 @@ from durable import AsyncContext, Context, Handle, get_run, operations, workflow
 from durable.core.errors import LeaseLost
 from durable.execution.passes import Eviction, execute_pass
 from durable.models import Entry, Run
-from durable.runtime import Backend
+from durable.runtime import Runtime
 from tests.app.stores import STORES, in_force, passed
 
 LEDGER: list[str] = []
@@ -61,7 +61,7 @@ def mistaken(ctx: Context) -> str:
 
 
 @pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, db: None) -> Iterator[Backend]:
+def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
     LEDGER.clear()
     MEANWHILE.clear()
     with in_force(request.param) as at:
@@ -72,7 +72,7 @@ CHARGED = ["charge a", "charge b", "charge c"]
 
 
 @pytest.mark.parametrize("flow", [rejecting, rejecting_async])
-def test_it_is_recorded_and_the_run_completes(at: Backend, flow: Any) -> None:
+def test_it_is_recorded_and_the_run_completes(at: Runtime, flow: Any) -> None:
     run: Handle = flow.start()
     passed(at, run.id)
     assert (run.state, run.output) == ("completed", "rejected")
@@ -92,7 +92,7 @@ def hostile(ctx: Context, reasons: list[int]) -> str:
 
 
 @pytest.mark.parametrize("reason", ["", "a\x00b\ud800", "é" * 5_000, 'q"/~%'])
-def test_any_text_is_a_reason(at: Backend, reason: str) -> None:
+def test_any_text_is_a_reason(at: Runtime, reason: str) -> None:
     run = hostile.start([ord(each) for each in reason])
     for _ in range(2):
         passed(at, run.id)
@@ -101,7 +101,7 @@ def test_any_text_is_a_reason(at: Backend, reason: str) -> None:
 
 
 @pytest.mark.parametrize("flow", [rejecting, rejecting_async])
-def test_an_eviction_in_the_middle_goes_on_with_the_next_handler(at: Backend, flow: Any) -> None:
+def test_an_eviction_in_the_middle_goes_on_with_the_next_handler(at: Runtime, flow: Any) -> None:
     run: Handle = flow.start()
     eviction = Eviction()
     MEANWHILE.append(lambda: eviction.request("the worker stops"))
@@ -113,7 +113,7 @@ def test_an_eviction_in_the_middle_goes_on_with_the_next_handler(at: Backend, fl
     assert [*CHARGED, "refund c", "refund b", "refund a", "told"] == LEDGER
 
 
-def test_a_worker_that_lost_its_lease_writes_nothing_more(at: Backend) -> None:
+def test_a_worker_that_lost_its_lease_writes_nothing_more(at: Runtime) -> None:
     run = rejecting.start()
 
     def take_over() -> None:
@@ -129,7 +129,7 @@ def test_a_worker_that_lost_its_lease_writes_nothing_more(at: Backend) -> None:
     assert [*CHARGED, "refund c", "refund c", "refund b", "refund a", "told"] == LEDGER
 
 
-def test_a_mistake_is_tried_again_and_another_workers_code_goes_on(at: Backend) -> None:
+def test_a_mistake_is_tried_again_and_another_workers_code_goes_on(at: Runtime) -> None:
     """With the grace period of the settings, as workers have it."""
     CODE["is wrong"] = True
     run = mistaken.start()
@@ -146,7 +146,7 @@ def test_a_mistake_is_tried_again_and_another_workers_code_goes_on(at: Backend) 
     assert LEDGER == ["charge a"]
 
 
-def test_after_the_grace_period_it_stops_whole_and_recovers(at: Backend) -> None:
+def test_after_the_grace_period_it_stops_whole_and_recovers(at: Runtime) -> None:
     CODE["is wrong"] = True
     run = mistaken.start()
     passed(at, run.id)
@@ -166,6 +166,6 @@ def test_after_the_grace_period_it_stops_whole_and_recovers(at: Backend) -> None
     assert operations.record(run.id).summary == ""
 
 
-def claimed(at: Backend, run_id: str) -> Any:
+def claimed(at: Runtime, run_id: str) -> Any:
     now = at.now()
     return at.store.claim_run(run_id, now=now, lease_until=now + timedelta(seconds=30), worker="test")

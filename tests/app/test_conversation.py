@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Break, Context, Continue, Handle, QueueMessage, models, runtime, workflow
-from durable.runtime import Backend
+from durable.runtime import Runtime
 from tests.app.stores import STORES, in_force, passed
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -57,7 +57,7 @@ async def async_agent(ctx: AsyncContext) -> list[Any]:
 
 
 @pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest) -> Iterator[Backend]:
+def at(request: pytest.FixtureRequest) -> Iterator[Runtime]:
     with in_force(request.param) as at:
         yield at
 
@@ -68,7 +68,7 @@ def responses(run: Handle) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize("definition", [agent, async_agent])
-def test_a_question_stays_open_while_others_are_asked_and_answered(at: Backend, definition: Any) -> None:
+def test_a_question_stays_open_while_others_are_asked_and_answered(at: Runtime, definition: Any) -> None:
     run = definition.start()
     run.send("question", 42)
     for permission in ("no", "no", "yes"):
@@ -90,7 +90,7 @@ def forgetful(ctx: Context) -> None:
     ctx.queue.next("question", completable=True)
 
 
-def test_one_left_open_stops_the_run(at: Backend) -> None:
+def test_one_left_open_stops_the_run(at: Runtime) -> None:
     run = forgetful.start()
     run.send("question", 42)
     error = passed(at, run.id).error

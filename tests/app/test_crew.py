@@ -17,9 +17,9 @@ from durable.core.records import RunRecord, RunState
 from durable.execution.passes import Eviction, PassOutcome
 from durable.store import Store, store_for
 from durable.worker import concurrent, scheduler, threads
-from durable.worker.concurrent import Crew
-from durable.worker.leases import Supervisor
-from durable.worker.shutdown import Stop
+from durable.worker.concurrent import ConcurrentWorker
+from durable.worker.leases import LeaseManager
+from durable.worker.shutdown import ShutdownFlag
 from tests.app.runs import Passes, finish, new_runs, park
 from tests.app.test_bell import jobs, take_job
 from tests.app.test_worker import eventually, only_with_a_server, state
@@ -42,7 +42,7 @@ def store() -> Store:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience ends at once, and is looked at often."""
-    monkeypatch.setattr(scheduler, "PATIENCE", 0.02)
+    monkeypatch.setattr(scheduler, "MAX_WAIT", 0.02)
     monkeypatch.setattr(concurrent, "TICK", 0.01)
 
 
@@ -79,17 +79,17 @@ class Held(Passes):
 
 
 @contextmanager
-def at_work(size: int, store: Store, execute: Passes) -> Iterator[Crew]:
+def at_work(size: int, store: Store, execute: Passes) -> Iterator[ConcurrentWorker]:
     """A crew that is handed over at the end, with all its connections closed."""
-    with Crew(size, store=store, execute=execute, stop=Stop()) as made:
+    with ConcurrentWorker(size, store=store, execute=execute, stop=ShutdownFlag()) as made:
         yield made
 
 
-def room(made: Crew) -> None:
+def room(made: ConcurrentWorker) -> None:
     made.wait_for_room(lambda: None)
 
 
-def answer(made: Crew) -> None:
+def answer(made: ConcurrentWorker) -> None:
     """Take the jobs of the bell, as RQ's worker does."""
     for _ in jobs():
         room(made)
@@ -97,7 +97,7 @@ def answer(made: Crew) -> None:
         made.work(QUEUE)
 
 
-def are_completed(made: Crew, store: Store, ids: Iterable[str]) -> bool:
+def are_completed(made: ConcurrentWorker, store: Store, ids: Iterable[str]) -> bool:
     """Whether the runs are, while the crew does what it is told: what is slow to begin is handed back, and rung for."""
     answer(made)
     return {state(store, each).state for each in ids} == {RunState.COMPLETED}
@@ -316,8 +316,8 @@ class TestSuspects:
 
     @pytest.mark.usefixtures("hasty")
     def test_it_is_not_left_to_others_for_ever(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(scheduler, "OVERDUE", 0.0)
-        monkeypatch.setattr(concurrent, "PUT_OFF", 0.0)
+        monkeypatch.setattr(scheduler, "MAX_DEFERRAL", 0.0)
+        monkeypatch.setattr(concurrent, "DEFERRAL", 0.0)
         (long,) = new_runs(store)
         held = Held()
         with at_work(2, store, held) as made:
@@ -382,19 +382,19 @@ class TestLeases:
         second = store.claim_run(run_id, now=now, lease_until=now + timedelta(minutes=1), worker="us")
         assert first is not None
         assert second is not None
-        care = Supervisor(store=store, stop=Stop())
-        care.hold([first], 0.0)
-        assert care.begin(first, Eviction())
-        care.hold([second], 0.0)
-        care.end(first)
-        assert care.waiting() == [second]
+        care = LeaseManager(store=store, stop=ShutdownFlag())
+        care.add([first], 0.0)
+        assert care.pass_started(first, Eviction())
+        care.add([second], 0.0)
+        care.pass_ended(first)
+        assert care.pop_unstarted() == [second]
 
 
 class TestStop:
     def test_all_are_handed_over_at_once(self, store: Store) -> None:
         ids = new_runs(store, 5)
-        held, stop = Held(), Stop()
-        with Crew(3, store=store, execute=held, stop=stop) as made, beside(lambda: made.work(QUEUE)):
+        held, stop = Held(), ShutdownFlag()
+        with ConcurrentWorker(3, store=store, execute=held, stop=stop) as made, beside(lambda: made.work(QUEUE)):
             eventually(lambda: held.at_once == 3)
             stop.request()
         assert held.at_once == 0
@@ -406,8 +406,8 @@ class TestStop:
 
     def test_nothing_is_claimed_after_a_stop(self, store: Store) -> None:
         new_runs(store)
-        passes, stop = Passes(), Stop()
-        with Crew(2, store=store, execute=passes, stop=stop) as made:
+        passes, stop = Passes(), ShutdownFlag()
+        with ConcurrentWorker(2, store=store, execute=passes, stop=stop) as made:
             stop.request()
             made.work(QUEUE)
             room(made)
@@ -420,12 +420,12 @@ class TestStop:
             made.work(QUEUE)
         found = state(store, run_id)
         assert (found.lease_expires_at, found.crashes) == (None, 0)
-        assert concurrent.at_work() is None
+        assert concurrent.current() is None
 
     def test_the_second_signal_waits_for_nothing(self, store: Store) -> None:
         new_runs(store)
         held = Held()
-        made = Crew(1, store=store, execute=held, stop=Stop())
+        made = ConcurrentWorker(1, store=store, execute=held, stop=ShutdownFlag())
         made.__enter__()
         made.work(QUEUE)
         eventually(lambda: held.at_once == 1)
@@ -433,7 +433,7 @@ class TestStop:
         assert held.at_once == 1
         assert [each.daemon for each in threading.enumerate() if each.name == "durable-slot"] == [True]
         held.release.set()
-        made._slots.end()
+        made._threads.end()
 
 
 class TestFaults:

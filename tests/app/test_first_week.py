@@ -43,10 +43,10 @@ def impatient() -> Iterator[None]:
         if next(looks, None) is None:
             raise Impatient
 
-    used = replace(runtime.production(), pause=pause)
-    runtime.install(used)
+    used = replace(runtime.production(), poll_wait=pause)
+    runtime.activate(used)
     yield
-    runtime.uninstall(used)
+    runtime.deactivate(used)
 
 
 def test_how_to_start_is_not_an_argument() -> None:

@@ -121,7 +121,7 @@ def start_run(store: Store, workflow: str, *arguments: object) -> str:
     text = JsonCodec().encode({"args": list(arguments), "kwargs": {}})
     run_id = f"{workflow}-{arguments[0]}"
     store.create([RunRecord(id=run_id, workflow=workflow, queue="default", input=text, created_at=now, wake_at=now)])
-    notify.ring("default")
+    notify.notify("default")
     return run_id
 
 
@@ -321,7 +321,7 @@ class TestRqworker:
         redis_connection.set("go long", "1")
 
         def goes_on() -> bool:
-            notify.ring("default")  # as the sweep of a durable_worker does
+            notify.notify("default")  # as the sweep of a durable_worker does
             return is_completed(store, long)
 
         eventually(goes_on)

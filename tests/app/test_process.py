@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from durable.execution.connections import leave_transactions
+from durable.execution.connections import abandon_transactions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -17,7 +17,7 @@ def test_a_connection_left_in_a_transaction_is_given_up_and_the_next_one_is_clea
     transaction.atomic().__enter__()
     left = connections["default"]
     assert left.in_atomic_block
-    leave_transactions()
+    abandon_transactions()
     assert left.closed_in_transaction
     assert connections["default"] is not left
     with transaction.atomic():
@@ -29,7 +29,7 @@ def test_a_connection_in_order_stays_open() -> None:
     connection = connections["default"]
     connection.ensure_connection()
     before = connection.connection
-    leave_transactions()
+    abandon_transactions()
     assert connections["default"] is connection
     assert connection.connection is before
 

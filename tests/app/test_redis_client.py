@@ -103,23 +103,23 @@ class TestSentinels:
             sentinel.sentinel_remove(name)
 
     def test_masters_are_told_apart(self, queues: dict[str, dict[str, Any]], masters: list[redis.Redis]) -> None:
-        places = redis_clients.unique([QUEUE, "high", QUEUE])
+        places = redis_clients.one_queue_per_redis([QUEUE, "high", QUEUE])
         assert list(places) == [QUEUE, "high"]
         places[QUEUE].set("mine", "1")
         assert [each.dbsize() for each in masters] == [1, 0]
 
     def test_names_of_one_master_are_one_place(self, queues: dict[str, dict[str, Any]]) -> None:
         with override_settings(RQ_QUEUES={QUEUE: queues[QUEUE], "high": queues[QUEUE]}):
-            assert list(redis_clients.unique([QUEUE, "high"])) == [QUEUE]
+            assert list(redis_clients.one_queue_per_redis([QUEUE, "high"])) == [QUEUE]
 
     def test_who_rings_leaves_a_connection_for_others(
         self, queues: dict[str, dict[str, Any]], masters: list[redis.Redis], caplog: pytest.LogCaptureFixture
     ) -> None:
         """A limit that the project has set is for clients of its own."""
-        notify.ring(QUEUE)
-        notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        notify.notify(QUEUE)
+        notify.notify_at(QUEUE, timezone.now() + timedelta(seconds=1))
         masters[0].delete(JOBS)
-        notify.ring(QUEUE, insist=True)
+        notify.notify(QUEUE, force=True)
         assert masters[0].llen(JOBS) == 1
         assert caplog.records == []
 
@@ -131,14 +131,14 @@ class TestSentinels:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         old, new = masters
-        notify.ring(QUEUE)
-        notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        notify.notify(QUEUE)
+        notify.notify_at(QUEUE, timezone.now() + timedelta(seconds=1))
         old.delete(KEY)
         demote(old, new)
         sentinel.sentinel_remove("first")
         watch(sentinel, "first", new)
-        notify.ring(QUEUE)  # lost: nobody waits for its answer
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)  # lost: nobody waits for its answer
+        notify.notify(QUEUE)
         assert new.llen(JOBS) == 1
         assert caplog.records == []
 
@@ -149,7 +149,7 @@ class TestSentinels:
         monkeypatch.setattr("redis.retry.sleep", waits.append)
         queue = {"SENTINELS": [("127.0.0.1", free_port()), ("127.0.0.1", free_port())], "MASTER_NAME": "m", "DB": 0}
         with override_settings(RQ_QUEUES={QUEUE: queue}):
-            notify.ring(QUEUE)
+            notify.notify(QUEUE)
         assert waits == []
         assert "after Redis is back" in caplog.text
 
@@ -166,10 +166,10 @@ class TestSentinels:
                 manager: Any = redis_clients.client(QUEUE).connection_pool
                 [asked] = manager.sentinel_manager.sentinels
                 assert asked.connection_pool.connection_kwargs["socket_timeout"] == 0.05
-                notify.ring(QUEUE)
+                notify.notify(QUEUE)
                 mute.setblocking(False)
                 drain(mute)
-                notify.ring(QUEUE)
+                notify.notify(QUEUE)
                 assert drain(mute) == 0
         assert len(caplog.records) == 1
 
@@ -197,18 +197,18 @@ def test_where_a_name_leads_to_another_master_the_old_one_is_left(
     """Connections to what is a replica now stay open, and are of no use."""
     old, new = masters
     with override_settings(RQ_QUEUES={QUEUE: {"HOST": "127.0.0.1", "PORT": port(old), "PASSWORD": PASSWORD}}):
-        notify.ring(QUEUE)
-        notify.alarm(QUEUE, timezone.now() + timedelta(seconds=1))
+        notify.notify(QUEUE)
+        notify.notify_at(QUEUE, timezone.now() + timedelta(seconds=1))
         old.delete(KEY)
         demote(old, new)
         pool: Any = redis_clients.client(QUEUE).connection_pool
         for connection in [*pool._available_connections, *pool._in_use_connections]:
             connection.port = port(new)
-        notify.ring(QUEUE)  # lost: nobody waits for its answer
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)  # lost: nobody waits for its answer
+        notify.notify(QUEUE)
         assert new.llen(JOBS) == 1
-        notify.clear(QUEUE)
-        notify.ring(QUEUE)
+        notify.acknowledge(QUEUE)
+        notify.notify(QUEUE)
         assert new.llen(JOBS) == 2
     assert caplog.records == []
 
@@ -220,7 +220,7 @@ def test_a_replica_is_called_one(masters: list[redis.Redis], caplog: pytest.LogC
         old.set("a", "b")
     with override_settings(RQ_QUEUES={QUEUE: {"HOST": "127.0.0.1", "PORT": port(old), "PASSWORD": PASSWORD}}):
         for _ in range(3):
-            notify.clear(QUEUE)
+            notify.acknowledge(QUEUE)
     assert len(caplog.records) == 1
     assert "until RQ_QUEUES leads to the master" in caplog.text
 

@@ -18,7 +18,7 @@ from redis.connection import Connection
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from durable.notifier.pipelining import Sender
+from durable.notifier.pipelining import PipelinedSender
 from project.servers import EmbeddedRedis
 
 pytestmark = pytest.mark.redis
@@ -26,8 +26,8 @@ LIST = "durable:test:sent"
 
 
 @pytest.fixture
-def sender(redis_connection: redis.Redis) -> Sender:
-    return Sender(redis_connection)
+def sender(redis_connection: redis.Redis) -> PipelinedSender:
+    return PipelinedSender(redis_connection)
 
 
 def sent(connection: redis.Redis, count: int) -> list[bytes]:
@@ -40,7 +40,7 @@ def sent(connection: redis.Redis, count: int) -> list[bytes]:
         time.sleep(0.001)
 
 
-def test_nothing_is_sent_before_somebody_was_answered(sender: Sender, redis_connection: redis.Redis) -> None:
+def test_nothing_is_sent_before_somebody_was_answered(sender: PipelinedSender, redis_connection: redis.Redis) -> None:
     assert not sender.send("RPUSH", LIST, "a")
     sender.open()
     sender.open()
@@ -49,7 +49,7 @@ def test_nothing_is_sent_before_somebody_was_answered(sender: Sender, redis_conn
 
 
 def test_no_answer_is_waited_for_but_that_of_the_command_before(
-    sender: Sender, monkeypatch: pytest.MonkeyPatch
+    sender: PipelinedSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[None] = []
     read: Any = Connection.read_response
@@ -65,7 +65,9 @@ def test_no_answer_is_waited_for_but_that_of_the_command_before(
         assert len(reads) == before
 
 
-def test_what_redis_refuses_is_noticed_by_the_next_command(sender: Sender, redis_connection: redis.Redis) -> None:
+def test_what_redis_refuses_is_noticed_by_the_next_command(
+    sender: PipelinedSender, redis_connection: redis.Redis
+) -> None:
     redis_connection.set(LIST, "no list")
     sender.open()
     assert sender.send("RPUSH", LIST, "a")
@@ -77,7 +79,9 @@ def test_what_redis_refuses_is_noticed_by_the_next_command(sender: Sender, redis
     assert sent(redis_connection, 1) == [b"b"]
 
 
-def test_a_connection_that_redis_has_closed_is_not_written_to(sender: Sender, redis_connection: redis.Redis) -> None:
+def test_a_connection_that_redis_has_closed_is_not_written_to(
+    sender: PipelinedSender, redis_connection: redis.Redis
+) -> None:
     sender.open()
     for number in range(1, 3):  # without an answer owed, and with one
         redis_connection.client_kill_filter(_type="normal", skipme=True)
@@ -87,9 +91,9 @@ def test_a_connection_that_redis_has_closed_is_not_written_to(sender: Sender, re
         assert sent(redis_connection, number) == [b"kept"] * number
 
 
-def test_a_redis_that_dies_is_noticed(sender: Sender) -> None:
+def test_a_redis_that_dies_is_noticed(sender: PipelinedSender) -> None:
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
-        theirs = Sender(client)
+        theirs = PipelinedSender(client)
         theirs.open()
         assert theirs.send("PING")
         server.restart("kill")
@@ -109,7 +113,7 @@ def test_whoever_finds_that_redis_is_silent_waits_once() -> None:
             protocol=2,
             driver_info=None,
         )
-        sender = Sender(client)
+        sender = PipelinedSender(client)
         sender.open()
         assert sender.send("RPUSH", LIST, "a")
         with pytest.raises(RedisTimeoutError):
@@ -118,7 +122,7 @@ def test_whoever_finds_that_redis_is_silent_waits_once() -> None:
 
 
 def test_an_interruption_between_command_and_answer_puts_no_answer_in_anothers_place(
-    sender: Sender, redis_connection: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    sender: PipelinedSender, redis_connection: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send: Any = Connection.send_command
 
@@ -137,14 +141,14 @@ def test_an_interruption_between_command_and_answer_puts_no_answer_in_anothers_p
     assert sorted(sent(redis_connection, 2)) == [b"a", b"c"]
 
 
-def test_after_an_interruption_at_any_line_it_goes_on(sender: Sender, redis_connection: redis.Redis) -> None:
+def test_after_an_interruption_at_any_line_it_goes_on(sender: PipelinedSender, redis_connection: redis.Redis) -> None:
     """Nothing stays locked, and no answer comes in another's place."""
 
     def interrupting(line: int) -> Any:
         lines = count()
 
         def trace(frame: FrameType, event: str, _arg: object) -> Any:
-            if frame.f_code not in (Sender.send.__code__, Sender._send.__code__):
+            if frame.f_code not in (PipelinedSender.send.__code__, PipelinedSender._send.__code__):
                 return None
             if event == "line" and next(lines) == line:
                 raise KeyboardInterrupt
@@ -177,7 +181,7 @@ def test_after_an_interruption_at_any_line_it_goes_on(sender: Sender, redis_conn
     assert line > 5, "it has more lines"
 
 
-def test_a_thread_does_not_wait_for_another_one(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_does_not_wait_for_another_one(sender: PipelinedSender, monkeypatch: pytest.MonkeyPatch) -> None:
     sending, go_on = threading.Event(), threading.Event()
     send: Any = Connection.send_command
 
@@ -198,7 +202,7 @@ def test_a_thread_does_not_wait_for_another_one(sender: Sender, monkeypatch: pyt
     assert sender.send("RPUSH", LIST, "c")
 
 
-def test_many_threads_lose_no_command(sender: Sender, redis_connection: redis.Redis) -> None:
+def test_many_threads_lose_no_command(sender: PipelinedSender, redis_connection: redis.Redis) -> None:
     sender.open()
     refused: list[int] = []
 
@@ -219,20 +223,20 @@ def test_many_threads_lose_no_command(sender: Sender, redis_connection: redis.Re
 def test_a_child_process_leaves_its_parents_connection_alone(redis_connection: redis.Redis) -> None:
     from durable.notifier import enqueue, notify
 
-    notify.ring("default")
-    notify.ring("default")
+    notify.notify("default")
+    notify.notify("default")
     child = os.fork()
     if not child:
         try:
-            assert not enqueue._bells
-            notify.clear("default")
-            notify.ring("default")
-            notify.ring("default")
+            assert not enqueue._notifiers
+            notify.acknowledge("default")
+            notify.notify("default")
+            notify.notify("default")
         except BaseException:
             os._exit(1)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert redis_connection.llen("rq:queue:default") == 2
     redis_connection.delete("durable:bell:default")
-    assert enqueue._bells["default"].sender.send("RPUSH", LIST, "of the parent's")
+    assert enqueue._notifiers["default"].sender.send("RPUSH", LIST, "of the parent's")
     assert sent(redis_connection, 1) == [b"of the parent's"]

@@ -121,4 +121,4 @@ def test_modules_named_workflows_are_imported(tmp_path: Path, monkeypatch: pytes
 
 
 def test_where_names_the_line() -> None:
-    assert registry.where(Definition("x", one)).startswith(f"{__name__}.one ({__file__}:")
+    assert registry.source_location(Definition("x", one)).startswith(f"{__name__}.one ({__file__}:")

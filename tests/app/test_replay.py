@@ -27,7 +27,7 @@ from durable import (
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run
 from durable.operations import audit
 from durable.operations.audit import Actor
-from durable.runtime import Backend
+from durable.runtime import Runtime
 from tests.app.stores import STORES, in_force, passed
 
 CALLS: list[str] = []
@@ -65,14 +65,14 @@ def fulfil(ctx: Context, order: int) -> list[Any]:
 
 
 @pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, db: None) -> Iterator[Backend]:
+def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
     CALLS.clear()
     KEYS.clear()
     with in_force(request.param) as at:
         yield at
 
 
-def completed(at: Backend) -> Handle:
+def completed(at: Runtime) -> Handle:
     """A run that went through it all."""
     run = fulfil.using(id="first").start(3)
     run.send("approved", {"by": 7}, id="once")
@@ -82,7 +82,7 @@ def completed(at: Backend) -> Handle:
     return run
 
 
-def finished(at: Backend, run: Handle) -> Handle:
+def finished(at: Runtime, run: Handle) -> Handle:
     for _ in range(5):
         if run.state in ("pending", "sleeping"):
             passed(at, run.id)
@@ -107,7 +107,7 @@ def rows() -> list[list[Any]]:
         ("close", ["close"]),
     ],
 )
-def test_what_runs_again(at: Backend, target: str, calls: list[str], in_place: bool) -> None:
+def test_what_runs_again(at: Runtime, target: str, calls: list[str], in_place: bool) -> None:
     run = completed(at)
     before, output = rows(), run.output
     plan = run.plan_replay(target)
@@ -126,7 +126,7 @@ def test_what_runs_again(at: Backend, target: str, calls: list[str], in_place: b
         assert untouched == [[row for row in table if row.get("run_id", row["id"]) == "first"] for table in before[:4]]
 
 
-def test_failed_attempts_go_and_stay_with_their_steps(at: Backend) -> None:
+def test_failed_attempts_go_and_stay_with_their_steps(at: Runtime) -> None:
     run = completed(at)
     new = run.replay("close")
     assert [each.location for each in at.store.attempts(new.id)] == ["ship/mail/send"]
@@ -135,7 +135,7 @@ def test_failed_attempts_go_and_stay_with_their_steps(at: Backend) -> None:
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_all_of_it_or_nothing(at: Backend, monkeypatch: pytest.MonkeyPatch, in_place: bool) -> None:
+def test_all_of_it_or_nothing(at: Runtime, monkeypatch: pytest.MonkeyPatch, in_place: bool) -> None:
     run = completed(at)
     before = rows()
 
@@ -149,7 +149,7 @@ def test_all_of_it_or_nothing(at: Backend, monkeypatch: pytest.MonkeyPatch, in_p
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_it_happens_if_the_callers_transaction_commits(at: Backend, in_place: bool) -> None:
+def test_it_happens_if_the_callers_transaction_commits(at: Runtime, in_place: bool) -> None:
     run = completed(at)
     before = rows()
     with suppress(ZeroDivisionError), transaction.atomic():
@@ -158,7 +158,7 @@ def test_it_happens_if_the_callers_transaction_commits(at: Backend, in_place: bo
     assert rows() == before
 
 
-def test_two_operators_who_saw_the_same(at: Backend) -> None:
+def test_two_operators_who_saw_the_same(at: Runtime) -> None:
     run = completed(at)
     plan = run.plan_replay("close")
     seen = audit.revision(operations.record(run.id))
@@ -170,7 +170,7 @@ def test_two_operators_who_saw_the_same(at: Backend) -> None:
         run.replay("close", in_place=True, plan_hash=plan.hash)
 
 
-def test_a_replay_of_a_replay_whose_first_run_is_gone(at: Backend) -> None:
+def test_a_replay_of_a_replay_whose_first_run_is_gone(at: Runtime) -> None:
     """The history of a new run is its own, and read also when nothing tells any more where it came from."""
     run = completed(at)
     output = run.output
@@ -183,14 +183,14 @@ def test_a_replay_of_a_replay_whose_first_run_is_gone(at: Backend) -> None:
     assert CALLS == ["close", "close"]
 
 
-def test_a_plan_is_read_in_three_queries(at: Backend) -> None:
+def test_a_plan_is_read_in_three_queries(at: Runtime) -> None:
     run = completed(at)
     with CaptureQueriesContext(connections["default"]) as queries:
         assert run.plan_replay("charge").reruns
     assert len(queries) == 3
 
 
-def test_from_async_code(at: Backend) -> None:
+def test_from_async_code(at: Runtime) -> None:
     run = completed(at)
 
     async def replayed() -> tuple[ReplayPlan, Handle]:

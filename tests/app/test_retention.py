@@ -16,7 +16,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable.core.errors import ErrorInfo
-from durable.core.records import ENDED, Kind, MessageState, RunState, Status
+from durable.core.records import ENDED, EntryKind, EntryStatus, MessageState, RunState
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.retention import Policy, Pruned, Pruner, pruning
 from durable.store import store_for
@@ -53,8 +53,8 @@ def a_run(
 def with_all(run: Run, entries: int = 1) -> Run:
     """The run with entries, a failed attempt and a message."""
     for _ in range(entries):
-        entry = Entry.objects.create(run=run, location=f"step {next(_numbers)}", kind=Kind.STEP, ordinal=1)
-        EntryMetadata.objects.create(entry=entry, status=Status.COMPLETED, created_at=NOW)
+        entry = Entry.objects.create(run=run, location=f"step {next(_numbers)}", kind=EntryKind.STEP, ordinal=1)
+        EntryMetadata.objects.create(entry=entry, status=EntryStatus.COMPLETED, created_at=NOW)
     Attempt.objects.create(
         run=run, location="step", number=1, started_at=NOW, finished_at=NOW, error=ErrorInfo("ValueError", "no")
     )
@@ -337,7 +337,7 @@ class TestSweep:
     def test_without_a_setting_everything_stays(self, sweep: Sweep) -> None:
         a_run("old")
         with override_settings(DURABLE={}):
-            sweep.look(NOW)
+            sweep.tick(NOW)
         assert runs() == {"old"}
 
     def test_a_round_goes_on_from_sweep_to_sweep(self, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,10 +347,10 @@ class TestSweep:
         left = []
         with override_settings(DURABLE={"RETENTION": DAY}):
             for _ in range(4):
-                sweep.look(NOW)
+                sweep.tick(NOW)
                 left.append(len(runs()))
             a_run("next", days=5)  # for the next round, for which it is not yet time
-            sweep.look(NOW)
+            sweep.tick(NOW)
         assert left == [3, 1, 0, 0]
         assert runs() == {"next"}
 
@@ -360,22 +360,22 @@ class TestSweep:
             a_run(f"run {number}", days=20 - number)
         with override_settings(DURABLE={"RETENTION": {"completed": DAY}}):
             for _ in range(4):
-                sweep.look(NOW)
+                sweep.tick(NOW)
             row = OperatorAction.objects.get()
             assert (row.action, row.source, row.outcome) == ("prune", "code", "done")
             assert row.actor_label.startswith("the sweep of ")
             assert row.detail == "2 runs, 0 rows of the audit log"
             monkeypatch.setattr(sweep, "_next_row", 0.0)  # an hour later, when nothing is left to prune
-            sweep.look(NOW)
+            sweep.tick(NOW)
             assert OperatorAction.objects.order_by("id").last().detail.startswith("4 runs, ")  # type: ignore[union-attr]  # there is one
-            sweep.look(NOW)
+            sweep.tick(NOW)
         assert OperatorAction.objects.count() == 2
 
     def test_a_round_ends_within_a_sweep_if_there_is_time(self, sweep: Sweep) -> None:
         for number in range(5):
             a_run(f"run {number}")
         with override_settings(DURABLE={"RETENTION": {"completed": DAY}, "SWEEP_INTERVAL": 3600}):
-            sweep.look(NOW)
+            sweep.tick(NOW)
         assert runs() == set()
 
     def test_an_error_ends_the_round_and_not_the_ringing(
@@ -389,13 +389,13 @@ class TestSweep:
         with override_settings(DURABLE={"RETENTION": DAY}):
             with monkeypatch.context() as patch:
                 patch.setattr(Pruner, "batches", broken)
-                sweep._look_safely()
+                sweep._tick_safely()
             assert "the sweep failed" in caplog.text
-            sweep.look(NOW)  # not at once again
+            sweep.tick(NOW)  # not at once again
             assert runs() == {"old"}
             monkeypatch.setattr(timer, "PRUNE_EVERY", 0)
             sweep._next_round = 0.0
-            sweep.look(timezone.now())
+            sweep.tick(timezone.now())
         assert runs() == set()
 
     def test_a_setting_that_cannot_be_read_prunes_nothing_and_is_told_once(
@@ -403,7 +403,7 @@ class TestSweep:
     ) -> None:
         a_run("old")
         with override_settings(DURABLE={"RETENTION": {"completed": "30 days"}}):
-            sweep.look(NOW)
-            sweep.look(NOW)
+            sweep.tick(NOW)
+            sweep.tick(NOW)
         assert runs() == {"old"}
         assert len([record for record in caplog.records if "RETENTION" in record.message]) == 1

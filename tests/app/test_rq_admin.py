@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 def test_the_bell_of_a_queue_is_a_job_that_the_pages_show(client: Client, redis_connection: redis.Redis) -> None:
     client.force_login(User.objects.create_superuser("operator"))
-    notify.ring("default")
+    notify.notify("default")
     overview = client.get(reverse("admin:django_rq_home"), follow=True)
     assert overview.status_code == 200
     assert "default" in overview.content.decode()

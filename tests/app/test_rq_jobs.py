@@ -120,7 +120,7 @@ class TestAttacks:
         for attack in ATTACKS:
             data, fields = attack(str(marker))
             refused.append(put(rq_redis, data, **fields))
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         serve(kind, rq_redis)
         assert not marker.exists()
         assert marker.with_name("bell").exists()
@@ -155,7 +155,7 @@ class TestAttacks:
         work: None,
     ) -> None:
         put(rq_redis, ["os.system", None, [f"touch {marker}"], {}], **fields)
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         serve(kind, rq_redis)
         assert (marker.exists(), marker.with_name("bell").exists()) == (False, True)
 

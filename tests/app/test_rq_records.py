@@ -81,7 +81,7 @@ def test_a_job_is_seen_while_it_runs_and_nothing_is_left_of_it(
         seen.update(executions=[each.id for each in job.get_executions()] == [execution_id])
 
     working(look)
-    notify.ring(QUEUE)
+    notify.notify(QUEUE)
     [waiting] = queue.job_ids
     serve(worker)
     assert (seen["name"], seen["job"], seen["current_job"]) == (QUEUE, waiting, waiting)
@@ -102,12 +102,12 @@ def test_a_job_that_fails_is_listed_as_failed_and_the_next_one_is_served(
     def fail_once(name: str) -> None:
         calls.append(name)
         if len(calls) == 1:
-            notify.clear(QUEUE)
-            notify.ring(QUEUE)
+            notify.acknowledge(QUEUE)
+            notify.notify(QUEUE)
             raise ZeroDivisionError("of the engine's")
 
     working(fail_once)
-    notify.ring(QUEUE)
+    notify.notify(QUEUE)
     serve(worker)
     assert len(calls) == 2
     [failed] = queue.failed_job_registry.get_job_ids()
@@ -129,11 +129,11 @@ def test_workers_that_were_suspended_during_a_job_begin_no_other_one(
     def work(name: str) -> None:
         calls.append(name)
         suspend(connection)
-        notify.clear(QUEUE)
-        notify.ring(QUEUE)
+        notify.acknowledge(QUEUE)
+        notify.notify(QUEUE)
 
     working(work)
-    notify.ring(QUEUE)
+    notify.notify(QUEUE)
     serve(worker)
     assert (len(calls), queue.count) == (1, 1)
     resume(connection)
@@ -149,8 +149,8 @@ def test_a_stop_while_the_end_of_a_job_is_noted_fails_no_job(
 
     def work(name: str) -> None:
         calls.append(name)
-        notify.clear(QUEUE)
-        notify.ring(QUEUE)  # the next job, which is for another worker
+        notify.acknowledge(QUEUE)
+        notify.notify(QUEUE)  # the next job, which is for another worker
         monkeypatch.setattr(worker, "sign", stopped)
 
     def stopped(*args: Any) -> Any:
@@ -160,7 +160,7 @@ def test_a_stop_while_the_end_of_a_job_is_noted_fails_no_job(
         return answers
 
     working(work)
-    notify.ring(QUEUE)
+    notify.notify(QUEUE)
     serve(worker)
     assert (len(calls), queue.count) == (1, 1)
     assert queue.failed_job_registry.count == 0
@@ -179,7 +179,7 @@ def test_a_worker_whose_redis_was_flushed_during_a_job_is_known_again_and_idle(
         return found
 
     monkeypatch.setattr(worker, "dequeue_job_and_maintain_ttl", looking)
-    notify.ring(QUEUE)
+    notify.notify(QUEUE)
     serve(worker)
     assert (seen[-1]["state"], seen[-1]["queues"], int(seen[-1]["pid"])) == ("idle", QUEUE, worker.pid)
 
@@ -206,7 +206,7 @@ def test_a_stock_worker_leaves_nothing_of_a_job_either(
 
     working(look)
     stock = rq.SimpleWorker([queue], connection=connection, serializer=JSONSerializer)
-    notify.ring(QUEUE)
+    notify.notify(QUEUE)
     stock.work(burst=True, logging_level="CRITICAL")
     assert seen == [stock.name]
     assert records(connection) == set()
@@ -224,7 +224,7 @@ def test_a_worker_ends_whose_farewell_to_the_channel_of_commands_does_not(
     queue: Queue, connection: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with versions of redis-py in which a subscriber that has to connect anew waits for itself."""
-    monkeypatch.setattr(rq_workers, "FAREWELL", 0.01)
+    monkeypatch.setattr(rq_workers, "UNSUBSCRIBE_TIMEOUT", 0.01)
     worker = SimpleWorker([queue], connection=connection)
     never, begun = threading.Event(), threading.Event()
     worker.subscribe()  # type: ignore[no-untyped-call]  # RQ's own
@@ -284,7 +284,7 @@ def test_signs_of_life_begin_when_the_execution_is_noted_and_end_before_its_end_
     monkeypatch.setattr(worker, "prepare_execution", prepare_seen)
     monkeypatch.setattr(worker, "cleanup_execution", end_seen)
     if of_the_bell:
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
     else:
         queue.enqueue(JOB, QUEUE, result_ttl=60)
     serve(worker)

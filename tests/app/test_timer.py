@@ -18,7 +18,7 @@ from durable.core import clock
 from durable.notifier import notify, redis_clients
 from durable.store import Store, store_for
 from durable.worker import timer
-from durable.worker.timer import Alarms, Sweep, Timer
+from durable.worker.timer import DeadlineListener, Sweep, Timer
 from project.servers import EmbeddedRedis
 from tests.app.runs import new_runs
 from tests.app.test_bell import jobs, take_job
@@ -48,9 +48,9 @@ class Rings:
         self.rung: list[tuple[str, bool, datetime]] = []
         self._condition = threading.Condition()
 
-    def __call__(self, queue: str, *, insist: bool = False) -> None:
+    def __call__(self, queue: str, *, force: bool = False) -> None:
         with self._condition:
-            self.rung.append((queue, insist, timezone.now()))
+            self.rung.append((queue, force, timezone.now()))
             self._condition.notify_all()
 
     def wait(self, count: int = 1) -> tuple[str, bool, datetime]:
@@ -62,13 +62,13 @@ class Rings:
 @pytest.fixture
 def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
     found = Rings()
-    monkeypatch.setattr(notify, "ring", found)
+    monkeypatch.setattr(notify, "notify", found)
     return found
 
 
 @contextmanager
 def listening_timer(store: Store) -> Iterator[Timer]:
-    with Timer(store) as found, Alarms(found) as alarms:
+    with Timer(store) as found, DeadlineListener(found) as alarms:
         assert alarms.listening.wait(60)
         yield found
 
@@ -80,8 +80,8 @@ class TestTimer:
         new_runs(store, queue="high", wake_at=deadline)
         new_runs(store, queue="high", wake_at=deadline + timedelta(hours=1))
         with Timer(store):
-            queue, insist, moment = rings.wait()
-        assert (queue, insist) == ("high", False)
+            queue, force, moment = rings.wait()
+        assert (queue, force) == ("high", False)
         assert moment >= deadline
         assert len(rings.rung) == 1
 
@@ -110,7 +110,7 @@ class TestTimer:
             deadline = timezone.now() + timedelta(seconds=0.3)
             with transaction.atomic():
                 new_runs(store, wake_at=deadline)
-                notify.alarm_on_commit(QUEUE, deadline)
+                notify.notify_at_on_commit(QUEUE, deadline)
             queue, _, moment = rings.wait()  # in time, not at the next look without an alarm
         assert queue == QUEUE
         assert moment >= deadline
@@ -148,17 +148,17 @@ class TestTimer:
         self, store: Store, rings: Rings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(timer, "RETRY", 0.01)
-        listen, failures = Alarms._listen, iter([RuntimeError("of no class that is known")])
+        listen, failures = DeadlineListener._listen, iter([RuntimeError("of no class that is known")])
 
-        def fail_once(self: Alarms, queue: str, redis: redis.Redis) -> None:
+        def fail_once(self: DeadlineListener, queue: str, redis: redis.Redis) -> None:
             if (error := next(failures, None)) is not None:
                 raise error
             listen(self, queue, redis)
 
-        monkeypatch.setattr(Alarms, "_listen", fail_once)
+        monkeypatch.setattr(DeadlineListener, "_listen", fail_once)
         with listening_timer(store):
             new_runs(store, wake_at=timezone.now())
-            notify.alarm(QUEUE, timezone.now() + timedelta(seconds=0.1))
+            notify.notify_at(QUEUE, timezone.now() + timedelta(seconds=0.1))
             assert rings.wait()[0] == QUEUE
         assert "listening for alarms failed" in caplog.text
 
@@ -227,7 +227,7 @@ class TestSweep:
     @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
     def test_a_lost_job_is_replaced(self, store: Store) -> None:
         new_runs(store)
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         take_job()  # by a worker that is killed before it looks
         with Sweep(store):
             eventually(lambda: len(jobs()) == 1)
@@ -238,7 +238,7 @@ class TestSweep:
 
         class Watched(Sweep):
             def look(self, now: datetime) -> datetime:
-                moment = super().look(now)
+                moment = super().tick(now)
                 looks.release()
                 return moment
 
@@ -256,16 +256,16 @@ class TestLooks:
         now = timezone.now()
         new_runs(store, queue="default", wake_at=now - timedelta(hours=1))
         found = Timer(store)
-        found.look(now)
+        found.tick(now)
         assert [queue for queue, _, _ in rings.rung] == ["default"]
         new_runs(store, queue="high", wake_at=now + timedelta(seconds=2))
-        assert found.look(now + timedelta(seconds=1)) == now + timedelta(seconds=2)
+        assert found.tick(now + timedelta(seconds=1)) == now + timedelta(seconds=2)
         assert len(rings.rung) == 1, "the sweep rings for what nobody has claimed"
-        found.look(now + timedelta(seconds=2))
+        found.tick(now + timedelta(seconds=2))
         assert [queue for queue, _, _ in rings.rung] == ["default", "high"]
-        found.look(now - timedelta(minutes=59))  # the clock was set back
+        found.tick(now - timedelta(minutes=59))  # the clock was set back
         new_runs(store, queue="default", wake_at=now - timedelta(minutes=58))
-        found.look(now - timedelta(minutes=58))
+        found.tick(now - timedelta(minutes=58))
         assert [queue for queue, _, _ in rings.rung] == ["default", "high", "default"]
 
     def test_a_sweep_rings_for_all_that_is_due(self, store: Store, rings: Rings) -> None:
@@ -273,8 +273,8 @@ class TestLooks:
         new_runs(store, queue="default", wake_at=now - timedelta(hours=1))
         sweep = Sweep(store)
         for _ in range(2):
-            sweep.look(now)
-        assert [(queue, insist) for queue, insist, _ in rings.rung] == [("default", True)] * 2
+            sweep.tick(now)
+        assert [(queue, force) for queue, force, _ in rings.rung] == [("default", True)] * 2
 
 
 class TestOutage:
@@ -315,7 +315,7 @@ class TestOutage:
             with override_settings(RQ_QUEUES=queues), listening_timer(store) as found, Sweep(store):
                 own.stop("kill")
                 new_runs(store)
-                notify.ring(QUEUE)  # lost
+                notify.notify(QUEUE)  # lost
                 own.start()
                 eventually(lambda: len(jobs()) == 1)  # by the sweep
                 # the alarms are heard again, too
@@ -326,7 +326,7 @@ class TestOutage:
 
                 def is_heard() -> bool:
                     told.append(timezone.now() + timedelta(seconds=0.9))
-                    notify.alarm(QUEUE, told[-1])
+                    notify.notify_at(QUEUE, told[-1])
                     return not set(told).isdisjoint(heard)
 
                 eventually(is_heard)

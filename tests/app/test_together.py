@@ -9,14 +9,14 @@ from django.utils import timezone
 
 from durable import Handle
 from durable.core.errors import ErrorInfo
-from durable.core.records import Batch, Entry, Kind, RunChange, RunRecord, Status
+from durable.core.records import Batch, Entry, EntryKind, EntryStatus, RunChange, RunRecord
 from durable.execution.passes import Eviction, PassOutcome
 from durable.store import Store, store_for
 from durable.worker import executor
-from durable.worker.executor import Holder
-from durable.worker.job import Shift
-from durable.worker.leases import Supervisor
-from durable.worker.shutdown import Stop
+from durable.worker.executor import RunExecutor
+from durable.worker.job import QueueJob
+from durable.worker.leases import LeaseManager
+from durable.worker.shutdown import ShutdownFlag
 from tests.app.runs import Passes, finish, new_runs, park
 from tests.benchmarks.workflows import receiving
 
@@ -42,7 +42,7 @@ def store() -> Any:
 
 
 def a_step(location: str) -> Entry:
-    return Entry(location, Kind.STEP, 0, timezone.now(), status=Status.COMPLETED, output='"x"')
+    return Entry(location, EntryKind.STEP, 0, timezone.now(), status=EntryStatus.COMPLETED, output='"x"')
 
 
 def record_and_park(count: int) -> Any:
@@ -57,16 +57,16 @@ def record_and_park(count: int) -> Any:
 
 
 def shift(store: Any, execute: Passes) -> None:
-    Shift(QUEUE, store=store, execute=execute, stop=Stop()).run()
+    QueueJob(QUEUE, store=store, execute=execute, stop=ShutdownFlag()).run()
 
 
 def passes_once(store: Any, work: Any) -> None:
     """One claim of all that is due, and a pass of each."""
-    stop = Stop()
-    with Supervisor(store=store, stop=stop) as supervisor:
-        holder = Holder(store=store, execute=Passes(work), supervisor=supervisor, stop=stop)
+    stop = ShutdownFlag()
+    with LeaseManager(store=store, stop=stop) as supervisor:
+        holder = RunExecutor(store=store, execute=Passes(work), supervisor=supervisor, stop=stop)
         for record in holder.claim(QUEUE, 10, 0.0) or []:
-            holder.carry_on(record)
+            holder.execute(record)
 
 
 class Loads:
@@ -93,7 +93,7 @@ def test_one_question_for_all_instead_of_one_for_each(store: Any) -> None:
 
 
 def test_a_long_history_is_loaded_by_its_own_pass(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "SHORT", 2)
+    monkeypatch.setattr(executor, "PREFETCH_MAX_ENTRIES", 2)
     new_runs(store, 2)
     passes_once(store, record_and_park(3))
     loads = Loads()
@@ -146,16 +146,16 @@ def test_what_is_handed_back_is_loaded_anew(store: Any) -> None:
     """Another worker may have written meanwhile."""
     ids = new_runs(store, 2)
     passes_once(store, record_and_park(1))
-    stop, loads = Stop(), Loads()
-    with Supervisor(store=store, stop=stop) as supervisor:
-        holder = Holder(store=store, execute=Passes(loads), supervisor=supervisor, stop=stop)
+    stop, loads = ShutdownFlag(), Loads()
+    with LeaseManager(store=store, stop=stop) as supervisor:
+        holder = RunExecutor(store=store, execute=Passes(loads), supervisor=supervisor, stop=stop)
         batch = holder.claim(QUEUE, 10, 0.0)
         assert batch is not None
         assert len(batch) == 2
-        holder.hand_back(supervisor.let_go(batch))
+        holder.release(supervisor.drop(batch))
         passes_once(store, record_and_park(4))
         for record in holder.claim(QUEUE, 10, 0.0) or []:
-            holder.carry_on(record)
+            holder.execute(record)
     assert {run: len(found) for run, found in loads.found.items()} == dict.fromkeys(ids, 4)
 
 
@@ -169,7 +169,7 @@ def test_workflows_that_were_called_together_go_on_with_their_own_histories() ->
 
 
 def shift_of_all() -> None:
-    Shift(QUEUE, store=store_for("default")).run()
+    QueueJob(QUEUE, store=store_for("default")).run()
 
 
 def test_a_verb_between_the_claim_and_the_pass_is_not_lost(store: Any) -> None:

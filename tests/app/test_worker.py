@@ -24,8 +24,8 @@ from durable.notifier import enqueue, notify
 from durable.store import Store, store_for
 from durable.worker import job, leases, shutdown
 from durable.worker.executor import Execute
-from durable.worker.job import Shift
-from durable.worker.shutdown import Stop
+from durable.worker.job import QueueJob
+from durable.worker.shutdown import ShutdownFlag
 from tests.app.runs import Passes, finish, new_runs, park
 from tests.app.test_bell import jobs, take_job
 
@@ -49,7 +49,7 @@ def state(store: Store, run_id: str) -> RunRecord:
 
 
 @contextmanager
-def in_thread(shift: Shift) -> Iterator[threading.Thread]:
+def in_thread(shift: QueueJob) -> Iterator[threading.Thread]:
     """Work a shift in a thread of its own, with connections of its own."""
 
     def run() -> None:
@@ -85,7 +85,7 @@ class TestLoop:
     def test_every_due_run_is_passed_once(self, store: Store) -> None:
         ids = new_runs(store, 25)
         passes = Passes()
-        Shift(QUEUE, store=store, execute=passes, stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
         assert sorted(passes.passed) == sorted(ids)
         assert {state(store, each).state for each in ids} == {RunState.COMPLETED}
 
@@ -93,11 +93,11 @@ class TestLoop:
         new_runs(store, queue="high")
         new_runs(store, wake_at=timezone.now() + timedelta(hours=1))
         passes = Passes()
-        Shift(QUEUE, store=store, execute=passes, stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
         assert passes.passed == []
 
     def test_the_bell_is_cleared_before_the_look(self, store: Store, redis_connection: redis.Redis) -> None:
-        notify.ring(QUEUE)
+        notify.notify(QUEUE)
         take_job()
         seen: list[int] = []
 
@@ -107,7 +107,7 @@ class TestLoop:
                     seen.append(int(str(redis_connection.exists(enqueue.KEY.format(QUEUE)))))
                 return getattr(store, name)
 
-        Shift(QUEUE, store=Watched(), execute=Passes(), stop=Stop()).run()  # type: ignore[arg-type]
+        QueueJob(QUEUE, store=Watched(), execute=Passes(), stop=ShutdownFlag()).run()  # type: ignore[arg-type]
         assert seen == [0]
         assert jobs() == []  # nothing was due, nobody has to look again
 
@@ -120,12 +120,12 @@ class TestLoop:
             return finish(record, store)
 
         with override_settings(DURABLE={"CLAIM_BATCH": 2}):
-            Shift(QUEUE, store=store, execute=Passes(note), stop=Stop()).run()
+            QueueJob(QUEUE, store=store, execute=Passes(note), stop=ShutdownFlag()).run()
         assert rung == [1, 1, 1]
 
     def test_a_batch_that_is_not_full_wakes_nobody(self, store: Store) -> None:
         new_runs(store, 3)
-        Shift(QUEUE, store=store, execute=Passes(), stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=Passes(), stop=ShutdownFlag()).run()
         assert jobs() == []
 
     def test_a_run_that_is_due_again_is_passed_again(self, store: Store) -> None:
@@ -133,29 +133,29 @@ class TestLoop:
         passes = Passes(
             lambda record, store, _: park(record, store, None) if record.fence < 3 else finish(record, store)
         )
-        Shift(QUEUE, store=store, execute=passes, stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
         assert passes.passed == [run_id] * 3
 
     def test_the_end_of_the_shift_rings(self, store: Store) -> None:
         ids = new_runs(store, 3)
         passes = Passes()
-        Shift(QUEUE, store=store, execute=passes, stop=Stop(), seconds=0).run()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag(), seconds=0).run()
         assert passes.passed == []
         assert len(jobs()) == 1
         assert {state(store, each).lease_expires_at for each in ids} == {None}
 
     def test_what_a_long_batch_has_not_begun_goes_back_at_the_end(self, store: Store) -> None:
         new_runs(store, 3)
-        stop = Stop()
+        stop = ShutdownFlag()
 
         def stop_it(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
             stop.request()
             return finish(record, store)
 
-        Shift(QUEUE, store=store, execute=Passes(stop_it), stop=stop).run()
+        QueueJob(QUEUE, store=store, execute=Passes(stop_it), stop=stop).run()
         assert len(jobs()) == 1
         passes = Passes()
-        Shift(QUEUE, store=store, execute=passes, stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
         assert len(passes.passed) == 2
 
     def test_queues_of_the_outcome_are_rung(self, store: Store) -> None:
@@ -165,16 +165,16 @@ class TestLoop:
             finish(record, store)
             return PassOutcome(state=RunState.COMPLETED, ring=frozenset({"high"}))
 
-        Shift(QUEUE, store=store, execute=Passes(send), stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=Passes(send), stop=ShutdownFlag()).run()
         assert len(jobs("high")) == 1
 
     def test_a_near_deadline_is_told_to_the_timers(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         new_runs(store)
         wake_at = timezone.now() + timedelta(seconds=2)
         told: list[object] = []
-        monkeypatch.setattr(notify, "alarm", lambda queue, moment: told.append((queue, moment)))
+        monkeypatch.setattr(notify, "notify_at", lambda queue, moment: told.append((queue, moment)))
         passes = Passes(lambda record, store, _: park(record, store, wake_at))
-        Shift(QUEUE, store=store, execute=passes, stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
         assert told == [(QUEUE, wake_at)]
 
     def test_a_fault_of_the_engine_takes_no_other_run_along(
@@ -187,7 +187,7 @@ class TestLoop:
                 raise RuntimeError("a fault")
             return finish(record, store)
 
-        Shift(QUEUE, store=store, execute=Passes(fail_first), stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=Passes(fail_first), stop=ShutdownFlag()).run()
         assert state(store, ids[1]).state == RunState.COMPLETED
         assert state(store, ids[0]).lease_expires_at is not None  # tried again when that runs out, not at once
         assert "a fault" in caplog.text
@@ -198,7 +198,7 @@ class TestLoop:
         def lose(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
             raise LeaseLost
 
-        Shift(QUEUE, store=store, execute=Passes(lose), stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=Passes(lose), stop=ShutdownFlag()).run()
         assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
     def test_many_workers_pass_each_run_once(self, store: Store) -> None:
@@ -223,7 +223,7 @@ class TestContext:
             return finish(record, store)
 
         with translation.override("fr"), timezone.override(timezone.get_fixed_timezone(60)):
-            Shift(QUEUE, store=store, execute=Passes(look), stop=Stop()).run()
+            QueueJob(QUEUE, store=store, execute=Passes(look), stop=ShutdownFlag()).run()
             assert translation.get_language() == "fr"
         assert seen == [("en-us", "UTC")] * 2
         assert timezone.get_current_timezone() == UTC or timezone.get_current_timezone_name() == "UTC"
@@ -234,7 +234,7 @@ class TestContext:
             inner = connection.connection
             connection.close_at = 0
             connection.errors_occurred = True
-            process.close_stale_connections(thoroughly=True)
+            process.close_stale_connections(all_connections=True)
             process.close_connections()
             assert connection.connection is inner
             connection.errors_occurred = False
@@ -246,7 +246,7 @@ class TestContext:
         connection.errors_occurred = True
         assert connection.connection is not None
         connection.connection.close()
-        process.close_stale_connections(thoroughly=False)
+        process.close_stale_connections(all_connections=False)
         assert connection.connection is None
         close_old_connections()
 
@@ -262,8 +262,8 @@ class TestContext:
         pid = os.fork()
         if pid == 0:  # in the child nothing of pytest's may go on
             try:
-                process.leave_inherited_connections()
-                Shift(QUEUE, store=store, execute=Passes(), stop=Stop()).run()
+                process.abandon_inherited_connections()
+                QueueJob(QUEUE, store=store, execute=Passes(), stop=ShutdownFlag()).run()
                 connections.close_all()
                 os.write(writer, b"done")
             finally:
@@ -308,7 +308,7 @@ class TestLeases:
         assert state(store, run_id).worker == "another"
 
     def test_runs_that_wait_behind_a_long_pass_go_back(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(leases, "PATIENCE", 0.05)
+        monkeypatch.setattr(leases, "MAX_WAIT", 0.05)
         monkeypatch.setattr(leases, "TICK", 0.02)
         ids = new_runs(store, 4)
         slow, quick = Passes(), Passes()
@@ -316,8 +316,8 @@ class TestLeases:
         with in_thread(shift_of(store, slow)):
             assert slow.begun.wait(10)
             eventually(lambda: len(jobs()) == 1)
-            monkeypatch.setattr(leases, "PATIENCE", 60.0)  # a pass of the other worker may take its time
-            Shift(QUEUE, store=store, execute=quick, stop=Stop()).run()
+            monkeypatch.setattr(leases, "MAX_WAIT", 60.0)  # a pass of the other worker may take its time
+            QueueJob(QUEUE, store=store, execute=quick, stop=ShutdownFlag()).run()
             assert sorted(quick.passed) == sorted(set(ids) - set(slow.passed))
             assert len(slow.passed) == 1
             slow.release.set()
@@ -341,13 +341,13 @@ class TestLeases:
             seen.append(eviction.reason)
             raise LeaseLost
 
-        shift = Shift(QUEUE, store=Away(), execute=Passes(wait), stop=Stop())  # type: ignore[arg-type]
+        shift = QueueJob(QUEUE, store=Away(), execute=Passes(wait), stop=ShutdownFlag())  # type: ignore[arg-type]
         with override_settings(DURABLE={"LEASE": 0.3}), in_thread(shift):
             eventually(lambda: seen == ["lease lost"])
 
 
-def shift_of(store: Store, execute: Execute, stop: Stop | None = None) -> Shift:
-    return Shift(QUEUE, store=store, execute=execute, stop=stop or Stop())
+def shift_of(store: Store, execute: Execute, stop: ShutdownFlag | None = None) -> QueueJob:
+    return QueueJob(QUEUE, store=store, execute=execute, stop=stop or ShutdownFlag())
 
 
 class TestStop:
@@ -355,7 +355,7 @@ class TestStop:
         ids = new_runs(store, 3)
         passes = Passes()
         passes.what = passes.hold
-        stop = Stop()
+        stop = ShutdownFlag()
         with in_thread(shift_of(store, passes, stop)) as thread:
             assert passes.begun.wait(10)
             stop.request()
@@ -370,9 +370,9 @@ class TestStop:
 
     def test_nothing_is_claimed_after_a_stop(self, store: Store) -> None:
         new_runs(store)
-        passes, stop = Passes(), Stop()
+        passes, stop = Passes(), ShutdownFlag()
         stop.request()
-        Shift(QUEUE, store=store, execute=passes, stop=stop).run()
+        QueueJob(QUEUE, store=store, execute=passes, stop=stop).run()
         assert passes.passed == []
         assert len(jobs()) == 1
 
@@ -404,7 +404,7 @@ class TestStop:
             return park(record, store, None)
 
         with job._terminated_softly(shutdown.stop):
-            Shift(QUEUE, store=store, execute=Passes(terminated), stop=shutdown.stop).run()
+            QueueJob(QUEUE, store=store, execute=Passes(terminated), stop=shutdown.stop).run()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert state(store, run_id).lease_expires_at is None
         assert len(jobs()) == 1
@@ -427,7 +427,7 @@ class TestOutage:
                 return getattr(store, name)
 
         passes = Passes()
-        Shift(QUEUE, store=Flaky(), execute=passes, stop=Stop()).run()  # type: ignore[arg-type]
+        QueueJob(QUEUE, store=Flaky(), execute=passes, stop=ShutdownFlag()).run()  # type: ignore[arg-type]
         assert sorted(passes.passed) == sorted(ids)
         assert len([each for each in caplog.records if "trying again" in each.message]) == 1
 
@@ -443,7 +443,7 @@ class TestOutage:
             raise PassAborted("the commit was not answered") from OperationalError("terminating connection")
 
         passes = Passes(cut_first)
-        Shift(QUEUE, store=store, execute=passes, stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
         assert passes.passed == [run_id] * 2
         assert state(store, run_id).state == RunState.COMPLETED
 
@@ -454,7 +454,7 @@ class TestOutage:
             raise PassAborted("the store did not answer") from OperationalError("disk full")
 
         passes = Passes(refused)
-        Shift(QUEUE, store=store, execute=passes, stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
         assert passes.passed == [run_id] * 2
         assert state(store, run_id).lease_expires_at is not None
 
@@ -463,7 +463,7 @@ class TestOutage:
             def claim(self, **kwargs: object) -> list[RunRecord]:
                 raise OperationalError("connection refused")
 
-        Shift(QUEUE, store=Away(), execute=Passes(), stop=Stop(), seconds=0.3).run()  # type: ignore[arg-type]
+        QueueJob(QUEUE, store=Away(), execute=Passes(), stop=ShutdownFlag(), seconds=0.3).run()  # type: ignore[arg-type]
         assert len(jobs()) == 1
 
     def test_connections_that_the_server_ended_are_replaced(self, store: Store) -> None:
@@ -476,7 +476,7 @@ class TestOutage:
                     cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
             return finish(record, store)
 
-        Shift(QUEUE, store=store, execute=Passes(end_it), stop=Stop()).run()
+        QueueJob(QUEUE, store=store, execute=Passes(end_it), stop=ShutdownFlag()).run()
         assert {state(store, each).state for each in ids} == {RunState.COMPLETED}
 
 
@@ -495,5 +495,5 @@ def test_conf_is_what_the_shift_claims(store: Store) -> None:
 
     with override_settings(DURABLE={"CLAIM_BATCH": 2}):
         assert conf.CLAIM_BATCH == 2
-        Shift(QUEUE, store=Counted(), execute=Passes(), stop=Stop()).run()  # type: ignore[arg-type]
+        QueueJob(QUEUE, store=Counted(), execute=Passes(), stop=ShutdownFlag()).run()  # type: ignore[arg-type]
     assert sizes == [2, 1, 0]

@@ -12,7 +12,7 @@ from durable.conf import conf
 from durable.core.records import RunRecord
 from durable.execution.passes import Eviction, PassOutcome, execute_pass
 from durable.store import store_for
-from durable.worker.job import Shift
+from durable.worker.job import QueueJob
 
 __all__ = ["claimed", "count_rows", "empty_tables", "one_pass", "work_off"]
 
@@ -41,7 +41,7 @@ def one_pass(record: RunRecord) -> PassOutcome:
 
 def work_off() -> None:
     """The worker's loop until nothing is due."""
-    Shift(conf.QUEUE, store=store_for("default"), seconds=3600).run()
+    QueueJob(conf.QUEUE, store=store_for("default"), seconds=3600).run()
 
 
 def count_rows(table: str, run: str) -> int:

@@ -24,7 +24,7 @@ from durable.conf import conf
 from durable.notifier import notify, redis_clients
 from durable.store import store_for
 from durable.worker import executor, leases
-from durable.worker.job import Shift
+from durable.worker.job import QueueJob
 from durable.worker.rq import SimpleWorker
 from tests.benchmarks import workflows
 from tests.benchmarks.measures.replay import recorded
@@ -47,8 +47,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(tra
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine runs wait behind others for so long that they are looked at again, or handed back."""
-    monkeypatch.setattr(executor, "ASIDE", math.inf)
-    monkeypatch.setattr(leases, "PATIENCE", math.inf)
+    monkeypatch.setattr(executor, "RECHECK_AFTER", math.inf)
+    monkeypatch.setattr(leases, "MAX_WAIT", math.inf)
 
 
 def statements_of(work: Callable[[], object]) -> list[str]:
@@ -73,7 +73,7 @@ def commits_of(handle: Handle) -> int:
 
 
 def shift() -> None:
-    Shift("default", store=store_for("default"), seconds=3600).run()
+    QueueJob("default", store=store_for("default"), seconds=3600).run()
 
 
 @pytest.mark.parametrize("workflow", [steps, asteps])
@@ -106,17 +106,17 @@ def test_what_runs_do_most_often_is_left_to_functions_whose_plans_are_kept() -> 
 
 
 def test_a_ring_is_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
-    notify.clear("default")
-    notify.ring("default")  # Redis knows the script
-    notify.clear("default")
+    notify.acknowledge("default")
+    notify.notify("default")  # Redis knows the script
+    notify.acknowledge("default")
     commands = counted_commands(monkeypatch)
-    notify.ring("default")
+    notify.notify("default")
     assert len(commands) <= 1, commands
-    notify.ring("default")
+    notify.notify("default")
     assert len(commands) <= 2, commands
-    notify.ring("default")
+    notify.notify("default")
     assert len(commands) <= 3, commands
-    notify.ring("default", insist=True)
+    notify.notify("default", force=True)
     assert len(commands) <= 4, commands
 
 
@@ -130,14 +130,14 @@ def test_from_one_job_of_the_bell_to_the_next_a_worker_asks_redis_five_times(
 
     def work(name: str) -> None:
         counts.append(len(commands))
-        notify.clear(name)
+        notify.acknowledge(name)
         if len(counts) < 6:
-            notify.ring(name)
+            notify.notify(name)
         del commands[:]
 
     monkeypatch.setattr("durable.worker.job.work", work)
     monkeypatch.setattr(worker, "_install_signal_handlers", lambda: None)
-    notify.ring("default")
+    notify.notify("default")
     worker.work(burst=True, logging_level="CRITICAL")
     assert len(counts) == 6
     assert max(counts[1:]) <= 5  # it is done; the next one, its fields, that it is taken, that it is kept

@@ -13,12 +13,12 @@ from durable.core.records import ENDED
 from durable.models import Entry, QueueMessage, Run
 from tests.chaos import workflows
 
-__all__ = ["Load", "insist"]
+__all__ = ["Load", "force"]
 
 T = TypeVar("T")
 
 
-def insist(call: Callable[[], T], seconds: float = 60.0) -> T:
+def force(call: Callable[[], T], seconds: float = 60.0) -> T:
     """The answer of a call that may be repeated: ids make it the same call."""
     deadline = time.monotonic() + seconds
     while True:
@@ -61,7 +61,7 @@ class Load:
     def send_some(self) -> None:
         """The next number to each run that collects them."""
         for run_id, number in list(self._numbers.items()):
-            insist(lambda run_id=run_id, number=number: self._send(run_id, number))  # type: ignore[misc]  # bound here
+            force(lambda run_id=run_id, number=number: self._send(run_id, number))  # type: ignore[misc]  # bound here
             self._numbers[run_id] += 1
             if self._numbers[run_id] == 9:
                 del self._numbers[run_id]
@@ -75,13 +75,13 @@ class Load:
         """Until all runs have ended; those that have not, and what their rows say."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if not (left := insist(self._unended)):
+            if not (left := force(self._unended)):
                 return []
             time.sleep(0.2)
-        return [insist(lambda run_id=run_id: _described(run_id)) for run_id in left]  # type: ignore[misc]  # bound here
+        return [force(lambda run_id=run_id: _described(run_id)) for run_id in left]  # type: ignore[misc]  # bound here
 
     def _start(self, run_id: str, workflow: Any, *args: Any, output: Any, charges: int = 0, **kwargs: Any) -> None:
-        insist(lambda: workflow.using(id=run_id).start(*args, **kwargs))
+        force(lambda: workflow.using(id=run_id).start(*args, **kwargs))
         self.expected[run_id] = output
         self.charges += charges
 
@@ -93,7 +93,7 @@ class Load:
                 workflows.count.using(id=f"never-{group}").start(1)
                 transaction.set_rollback(True)
 
-        insist(start)
+        force(start)
 
     def _send(self, run_id: str, number: int) -> None:
         from durable import get_run

@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from durable.models import Run
-from durable.runtime import Backend
+from durable.runtime import Runtime
 from tests.app.stores import in_force, passed
 from tests.cli import workflows
 
@@ -85,7 +85,7 @@ def shell(db: None, monkeypatch: pytest.MonkeyPatch) -> Shell:
 class Stage:
     """Starts runs and passes them until they rest."""
 
-    def __init__(self, at: Backend) -> None:
+    def __init__(self, at: Runtime) -> None:
         self.at = at
 
     def start(self, workflow: Any, *args: Any, id: str) -> Run:

@@ -146,7 +146,7 @@ class TestDoctor:
 
     def test_in_good_health(self, shell: Shell, worker: SimpleWorker, stage: Stage) -> None:
         stage.start(napping, id="asleep")
-        Sweep(store_for("default")).look(timezone.now())
+        Sweep(store_for("default")).tick(timezone.now())
         done = shell("doctor")
         assert done.status == 0, done.out
         rows = dict(line.split()[:2] for line in done.lines[1:])
@@ -160,7 +160,7 @@ class TestDoctor:
         assert "manage.py durable_worker" in done.out
 
     def test_a_sweep_that_was_long_ago(self, shell: Shell, worker: SimpleWorker) -> None:
-        sweep_heartbeat.beat(timezone.now() - timedelta(hours=2), "host:1:abc")
+        sweep_heartbeat.record(timezone.now() - timedelta(hours=2), "host:1:abc")
         done = shell("doctor")
         assert done.status == 1
         assert "last 2 h ago, by host:1:abc" in done.out
@@ -169,7 +169,7 @@ class TestDoctor:
         stage.start(failing, id="one")
         stage.start(napping, id="two")
         Run.objects.filter(pk="two").update(wake_at=timezone.now() - timedelta(minutes=10))
-        Sweep(store_for("default")).look(timezone.now())
+        Sweep(store_for("default")).tick(timezone.now())
         done = shell("doctor")
         assert done.status == 1
         assert {"exhausted": "problem", "unclaimed": "problem"}.items() <= self.verdicts(shell).items()
@@ -178,7 +178,7 @@ class TestDoctor:
 
     def test_what_is_known_can_be_let_pass(self, shell: Shell, worker: SimpleWorker, stage: Stage) -> None:
         stage.start(failing, id="one")
-        Sweep(store_for("default")).look(timezone.now())
+        Sweep(store_for("default")).tick(timezone.now())
         assert shell("doctor").status == 1
         done = shell("doctor", "--ignore", "exhausted")
         assert done.status == 0
@@ -255,7 +255,7 @@ class TestPulse:
 
     def test_a_sweep_gives_one_and_goes_on_without_redis(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = timezone.now()
-        sweep_heartbeat.beat(now, "host:1:abc")
+        sweep_heartbeat.record(now, "host:1:abc")
         found = sweep_heartbeat.last_sweep()
         assert found is not None
         assert (found.at, found.by) == (now, "host:1:abc")
@@ -265,5 +265,5 @@ class TestPulse:
         def away(_names: object) -> None:
             raise redis.ConnectionError("refused")
 
-        monkeypatch.setattr(redis_clients, "unique", away)
-        sweep_heartbeat.beat(now, "host:1:abc")
+        monkeypatch.setattr(redis_clients, "one_queue_per_redis", away)
+        sweep_heartbeat.record(now, "host:1:abc")

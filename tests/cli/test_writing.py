@@ -264,12 +264,12 @@ class TestMessages:
         def pause(_seconds: float) -> None:
             stage.settle("one")
 
-        answering = replace(stage.at, pause=pause)
-        runtime.install(answering)
+        answering = replace(stage.at, poll_wait=pause)
+        runtime.activate(answering)
         try:
             assert shell("ask", "one", "quote", '{"sku": 4}', "--timeout", "20 s").json == {"price": 8}
         finally:
-            runtime.uninstall(answering)
+            runtime.deactivate(answering)
 
     def test_a_question_that_nobody_answers(self, shell: Shell, stage: Stage) -> None:
         stage.start(asked, id="one")

@@ -218,7 +218,7 @@ def test_threads_that_wait_for_a_commit_are_committed_together_and_once(
     h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Held(h._store, 6)
-    due = Journal.due
+    due = Journal.generation_due
 
     def noting(journal: Journal) -> int:
         number = due(journal)
@@ -232,7 +232,7 @@ def test_threads_that_wait_for_a_commit_are_committed_together_and_once(
         ctx.join("join", dict.fromkeys("abcdef", branch))
         return "done"
 
-    monkeypatch.setattr(Journal, "due", noting)
+    monkeypatch.setattr(Journal, "generation_due", noting)
     run = h.start(ship, id="run")
     threaded_pass(h, "run", store=store)
     assert run.output == "done"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from durable.drivers.errands import Errands
+from durable.drivers.errands import ThreadDelegate
 
 
 class Asking(threading.Thread):
     """A thread that asks once, and leaves."""
 
-    def __init__(self, errands: Errands, work: Callable[[], Any]) -> None:
+    def __init__(self, errands: ThreadDelegate, work: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
         self.errands = errands
         self.work = work
@@ -35,24 +35,24 @@ class Asking(threading.Thread):
 
 
 @pytest.fixture
-def errands() -> Errands:
-    return Errands()
+def errands() -> ThreadDelegate:
+    return ThreadDelegate()
 
 
-def test_the_thread_that_made_them_does_them_for_the_others(errands: Errands) -> None:
+def test_the_thread_that_made_them_does_them_for_the_others(errands: ThreadDelegate) -> None:
     with errands.served():
         asking = [Asking(errands, threading.get_ident) for _ in range(3)]
         errands.serve(3)
     assert {each.answered() for each in asking} == {threading.get_ident()}
 
 
-def test_it_does_its_own_at_once(errands: Errands) -> None:
+def test_it_does_its_own_at_once(errands: ThreadDelegate) -> None:
     assert errands.do(threading.get_ident) == threading.get_ident()
     with errands.served():
         assert errands.do(threading.get_ident) == threading.get_ident()
 
 
-def test_an_error_is_raised_where_it_was_asked_for(errands: Errands) -> None:
+def test_an_error_is_raised_where_it_was_asked_for(errands: ThreadDelegate) -> None:
     def broken() -> None:
         raise ValueError("broken")
 
@@ -62,12 +62,12 @@ def test_an_error_is_raised_where_it_was_asked_for(errands: Errands) -> None:
     assert str(asking.answered()) == "broken"
 
 
-def test_where_nobody_serves_a_thread_does_its_own(errands: Errands) -> None:
+def test_where_nobody_serves_a_thread_does_its_own(errands: ThreadDelegate) -> None:
     asking = Asking(errands, threading.get_ident)
     assert asking.answered() == asking.ident
 
 
-def test_what_was_asked_for_and_not_done_is_left_to_who_asked(errands: Errands) -> None:
+def test_what_was_asked_for_and_not_done_is_left_to_who_asked(errands: ThreadDelegate) -> None:
     with errands.served():
         asking = Asking(errands, threading.get_ident)
         while errands._asked.empty():

@@ -11,7 +11,7 @@ import pytest
 from durable import signals
 from durable.core.effects import Save
 from durable.drivers import home
-from durable.execution.passes import _Pass
+from durable.execution.passes import PassHost
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
 
@@ -43,15 +43,15 @@ class Gathered:
 def counted_saves(monkeypatch: pytest.MonkeyPatch, fails: int = -1) -> list[Save]:
     """The saves of passes; the one of that number fails before it has written anything."""
     saves: list[Save] = []
-    save = _Pass.save
+    save = PassHost.save
 
-    def noting(host: _Pass, effect: Save) -> None:
+    def noting(host: PassHost, effect: Save) -> None:
         saves.append(effect)
         if len(saves) - 1 == fails:
             raise ValueError("not this one")
         save(host, effect)
 
-    monkeypatch.setattr(_Pass, "save", noting)
+    monkeypatch.setattr(PassHost, "save", noting)
     return saves
 
 
@@ -110,9 +110,9 @@ def test_everything_goes_to_the_thread_that_waits(h: Harness, monkeypatch: pytes
     if not is_kept:
         monkeypatch.setattr(home, "_executor", lambda: None)
     threads: list[int] = []
-    save = _Pass.save
+    save = PassHost.save
 
-    def noting(host: _Pass, effect: Save) -> None:
+    def noting(host: PassHost, effect: Save) -> None:
         threads.append(threading.get_ident())
         save(host, effect)
 
@@ -122,7 +122,7 @@ def test_everything_goes_to_the_thread_that_waits(h: Harness, monkeypatch: pytes
         await ctx.queue.next("wait", names=["news"])
         return found
 
-    monkeypatch.setattr(_Pass, "save", noting)
+    monkeypatch.setattr(PassHost, "save", noting)
     run = h.start(ship, id="run")
     h.finish(run)
     assert run.output == threading.get_ident()

@@ -23,7 +23,7 @@ from durable.notifier import notify, wakeups
 from durable.store import Store
 from durable.testing import Harness
 from durable.worker.polling import DueQueues
-from durable.worker.shutdown import Stop
+from durable.worker.shutdown import ShutdownFlag
 from tests.app.test_fleet import is_completed
 from tests.app.test_worker import eventually
 from tests.development.conftest import Run, Start, run_command
@@ -138,10 +138,10 @@ class TestStarts:
             server.settimeout(0)
             with override_settings(RQ_QUEUES=queues):
                 with transaction.atomic():
-                    notify.ring_on_commit(["default"])
-                notify.ring("default", insist=True)
-                notify.alarm("default", timezone.now() + timedelta(seconds=1))
-                notify.clear("default")
+                    notify.notify_on_commit(["default"])
+                notify.notify("default", force=True)
+                notify.notify_at("default", timezone.now() + timedelta(seconds=1))
+                notify.acknowledge("default")
                 look_at_workers()
             with pytest.raises(BlockingIOError):
                 server.accept()
@@ -160,25 +160,25 @@ class TestStarts:
         wakeups.listen(listener)
         try:
             with transaction.atomic():
-                notify.ring_on_commit(["default", "default"])
-                notify.alarm_on_commit("high", timezone.now() + timedelta(hours=1))
+                notify.notify_on_commit(["default", "default"])
+                notify.notify_at_on_commit("high", timezone.now() + timedelta(hours=1))
                 assert heard == []
             assert heard == ["default", "high later"]
         finally:
             wakeups.unlisten(listener)
-        notify.ring("default")
+        notify.notify("default")
         assert len(heard) == 2
 
 
 class TestDueQueues:
     def test_the_most_urgent_comes_first(self) -> None:
-        due = DueQueues(["high", "low"], serves_all=True, stop=Stop())
+        due = DueQueues(["high", "low"], serves_all=True, stop=ShutdownFlag())
         due.report(b"strange\nlow\nhi")
         due.report(b"gh\nlow\n")
         assert [due.next(), due.next(), due.next()] == ["high", "low", "strange"]
 
     def test_queues_that_are_not_served_are_left_alone(self) -> None:
-        due = DueQueues(["high"], serves_all=False, stop=Stop())
+        due = DueQueues(["high"], serves_all=False, stop=ShutdownFlag())
         due.run_is_due("low")
         due.run_is_due_at("low", timezone.now())
         due.run_is_due("high")
@@ -186,14 +186,14 @@ class TestDueQueues:
         assert due._due == set()
 
     def test_a_moment_makes_a_queue_due(self) -> None:
-        due = DueQueues(["default"], serves_all=False, stop=Stop())
+        due = DueQueues(["default"], serves_all=False, stop=ShutdownFlag())
         moment = timezone.now() + timedelta(seconds=0.2)
         due.run_is_due_at("default", moment)
         assert due.next() == "default"
         assert timezone.now() >= moment
 
     def test_a_stop_ends_the_wait(self) -> None:
-        stop = Stop()
+        stop = ShutdownFlag()
         due = DueQueues(["default"], serves_all=False, stop=stop)
         threading.Timer(0.05, stop.request).start()
         assert due.next() is None

@@ -139,8 +139,8 @@ def _failed(_: Play, __: Namespace) -> Iterator[None]:
         return "alive"
 
     clock = [timezone.now() - timedelta(hours=2, minutes=5)]
-    at = replace(runtime.production(), runs_in_turn=True, now=lambda: clock[0])
-    runtime.install(at)
+    at = replace(runtime.production(), sequential_branches=True, now=lambda: clock[0])
+    runtime.activate(at)
     try:
         bills = bill.start_many([(number,) for number in range(17)], ids=[f"bill-{number}" for number in range(17)])
         beat = heartbeat.using(id="heartbeat-9").start()
@@ -149,7 +149,7 @@ def _failed(_: Play, __: Namespace) -> Iterator[None]:
                 clock[0] = max(clock[0], _moment(run.wake_at))
                 passed(at, run_id)
     finally:
-        runtime.uninstall(at)
+        runtime.deactivate(at)
     yield
 
 

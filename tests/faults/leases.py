@@ -22,7 +22,7 @@ from durable.core.records import (
     ENDED,
     Batch,
     Entry,
-    Kind,
+    EntryKind,
     MessageState,
     OutgoingMessage,
     Request,
@@ -87,23 +87,23 @@ class LeaseMachine(RuleBasedStateMachine):
         self.states = dict.fromkeys(RUNS, "pending")
         self.fences = dict.fromkeys(RUNS, 0)
         self.before = runtime.current()
-        self.installed = runtime.Backend(
+        self.installed = runtime.Runtime(
             store=self.store,
             codec=self.before.codec,
             now=lambda: self.outside,
-            ring=lambda _queues: None,
-            alarm=lambda _queue, _moment: None,
-            pause=lambda _seconds: None,
+            notify=lambda _queues: None,
+            notify_at=lambda _queue, _moment: None,
+            poll_wait=lambda _seconds: None,
             after_commit=lambda callback: callback(),
         )
-        runtime.install(self.installed)
+        runtime.activate(self.installed)
         self.store.create(
             [RunRecord(id=run, workflow="w", queue="q", input="[]", created_at=start, wake_at=start) for run in RUNS]
         )
 
     def teardown(self) -> None:
         """Put the backend back."""
-        runtime.uninstall(self.installed)
+        runtime.deactivate(self.installed)
 
     # -- the workers
 
@@ -309,7 +309,7 @@ class LeaseMachine(RuleBasedStateMachine):
         fence = max(each.run.fence for (who, _), each in self.held.items() if who == worker)
         return Entry(
             location=location,
-            kind=Kind.STEP,
+            kind=EntryKind.STEP,
             ordinal=next(self.numbers),
             created_at=self.clocks[worker],
             data={"fence": fence},

@@ -12,7 +12,7 @@ from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from durable.notifier import enqueue, notify, redis_clients
-from durable.notifier.pipelining import Sender
+from durable.notifier.pipelining import PipelinedSender
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
 
@@ -47,17 +47,17 @@ def failing(number: int, how: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     with monkeypatch.context() as patch:
         patch.setattr(redis.Redis, "execute_command", fault.around(redis.Redis.execute_command))
         patch.setattr(Pipeline, "execute", fault.around(Pipeline.execute))
-        patch.setattr(Sender, "_send", fault.around(Sender._send))
+        patch.setattr(PipelinedSender, "_send", fault.around(PipelinedSender._send))
         yield fault
 
 
 def ring_and_take() -> None:
     """What happens to a bell in its life: a ring, a second one, a job that clears it, another ring, the sweep's."""
-    notify.ring(QUEUE)
-    notify.ring(QUEUE)
-    notify.clear(QUEUE)
-    notify.ring(QUEUE)
-    notify.ring(QUEUE, insist=True)
+    notify.notify(QUEUE)
+    notify.notify(QUEUE)
+    notify.acknowledge(QUEUE)
+    notify.notify(QUEUE)
+    notify.notify(QUEUE, force=True)
 
 
 def waiting(connection: redis.Redis) -> int:
@@ -85,7 +85,7 @@ def test_a_fault_at_any_command_is_made_up_for_by_the_next_sweep(
         monkeypatch.setattr(notify, "_quiet_until", {})
         with failing(number, how, monkeypatch):
             ring_and_take()
-        notify.ring(QUEUE, insist=True)
+        notify.notify(QUEUE, force=True)
         assert waiting(redis_connection) >= 1, f"{how} {number} of {seen}: nobody will look"
         assert waiting(redis_connection) <= 3
 
@@ -98,6 +98,6 @@ def test_a_fault_of_the_sweep_itself_is_made_up_for_by_the_one_after_it(
         redis_connection.flushdb()
         redis_connection.set(enqueue.KEY.format(QUEUE), "a job that was lost")
         with failing(number, how, monkeypatch):
-            notify.ring(QUEUE, insist=True)
-        notify.ring(QUEUE, insist=True)
+            notify.notify(QUEUE, force=True)
+        notify.notify(QUEUE, force=True)
         assert waiting(redis_connection) >= 1, f"{how} {number}"

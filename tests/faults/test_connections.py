@@ -24,8 +24,8 @@ from durable.core.errors import PassAborted
 from durable.execution.passes import Eviction, execute_pass
 from durable.models import Entry, Run
 from durable.store import store_for
-from durable.worker.job import Shift
-from durable.worker.shutdown import Stop
+from durable.worker.job import QueueJob
+from durable.worker.shutdown import ShutdownFlag
 from project.shop.models import Mail
 from tests.faults.workflows import post
 from tests.locks import other_session
@@ -103,7 +103,7 @@ def work_until_ended(
     """Shifts, as RQ would start them; a lease that nobody holds runs out between them."""
     for _ in range(8):
         with around():
-            Shift("default", store=store_for("default"), stop=Stop(), seconds=5).run()
+            QueueJob("default", store=store_for("default"), stop=ShutdownFlag(), seconds=5).run()
         connections.close_all()
         run = Run.objects.get(pk=handle.id)
         if run.state in ("completed", "failed"):

@@ -18,8 +18,8 @@ from durable.conf import conf
 from durable.core import clock
 from durable.models import Run
 from durable.store import store_for
-from durable.worker.job import Shift
-from durable.worker.shutdown import Stop
+from durable.worker.job import QueueJob
+from durable.worker.shutdown import ShutdownFlag
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.databases import migrated
@@ -77,7 +77,7 @@ def away(ctx: Context) -> list[Any]:
 
 
 def work() -> None:
-    Shift(conf.QUEUE, store=store_for(conf.DATABASE), stop=Stop(), seconds=5).run()
+    QueueJob(conf.QUEUE, store=store_for(conf.DATABASE), stop=ShutdownFlag(), seconds=5).run()
 
 
 def test_a_run_lives_wholly_in_the_database_that_the_settings_name(

@@ -30,10 +30,10 @@ from durable.models import OperatorAction, Run
 from durable.operations.audit import Actor, acting_as
 from durable.store import Store
 from durable.worker import executor, scheduler
-from durable.worker.concurrent import Crew
-from durable.worker.executor import Execute, Holder
-from durable.worker.leases import Supervisor
-from durable.worker.shutdown import Stop
+from durable.worker.concurrent import ConcurrentWorker
+from durable.worker.executor import Execute, RunExecutor
+from durable.worker.leases import LeaseManager
+from durable.worker.shutdown import ShutdownFlag
 from tests.faults.passing import production_store
 
 pytestmark = [
@@ -94,9 +94,9 @@ class Worker:
     """One worker process's keeping of runs, driven by hand."""
 
     def __init__(self, store: Store | None = None, execute: Execute = execute_pass) -> None:
-        self.stop = Stop()
-        self.supervisor = Supervisor(store=production_store(), stop=self.stop)
-        self.holder = Holder(
+        self.stop = ShutdownFlag()
+        self.supervisor = LeaseManager(store=production_store(), stop=self.stop)
+        self.holder = RunExecutor(
             store=store or production_store(), execute=execute, supervisor=self.supervisor, stop=self.stop
         )
 
@@ -107,13 +107,13 @@ class Worker:
 
     def carry_on(self, records: list[RunRecord]) -> None:
         for record in records:
-            self.holder.carry_on(record)
+            self.holder.execute(record)
 
     def outlive_leases(self, records: list[RunRecord]) -> None:
         """The process was stopped for so long that its leases have run out, as every clock says."""
         past = timezone.now() - timedelta(seconds=1)
         assert Run.objects.filter(pk__in=[each.id for each in records]).update(lease_expires_at=past) == len(records)
-        self.supervisor.hold(records, time.monotonic() - conf.LEASE)
+        self.supervisor.add(records, time.monotonic() - conf.LEASE)
 
 
 def settle() -> None:
@@ -242,7 +242,7 @@ def check(name: str, handle: Handle, does: list[str], *, is_held: bool = True, c
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits is looked at again, however short it waits."""
-    monkeypatch.setattr(executor, "ASIDE", 0.0)
+    monkeypatch.setattr(executor, "RECHECK_AFTER", 0.0)
 
 
 @pytest.mark.usefixtures("attentive")
@@ -301,9 +301,9 @@ def test_a_verb_before_a_run_goes_back(name: str) -> None:
     batch = worker.claim()
     for each in handles:
         asked(name, each)
-    back, off = worker.supervisor.let_go(batch)
-    worker.holder.hand_back([back])
-    worker.holder.put_off([off], 3600.0)
+    back, off = worker.supervisor.drop(batch)
+    worker.holder.release([back])
+    worker.holder.defer([off], 3600.0)
     assert Run.objects.filter(pk=off.id, wake_at__gt=timezone.now()).update(wake_at=timezone.now()) == 1
     settle()
     for each in handles:
@@ -348,12 +348,12 @@ def test_a_verb_when_another_worker_has_claimed_the_run(name: str) -> None:
 def test_a_pause_that_the_claim_has_told_of_is_taken_back_before_the_pass(
     aside: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "ASIDE", aside)
+    monkeypatch.setattr(executor, "RECHECK_AFTER", aside)
     [handle] = due_again(1)
     worker = Worker()
     batch = worker.claim()
     elsewhere(handle.pause)
-    worker.holder.hand_back(worker.supervisor.let_go(batch))
+    worker.holder.release(worker.supervisor.drop(batch))
     batch = worker.claim()
     assert [each.request for each in batch] == ["pause"]
     elsewhere(handle.resume)
@@ -398,7 +398,7 @@ def test_a_verb_before_a_compensation_goes_on(
 @pytest.mark.usefixtures("attentive")
 def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes were quick, so a crew has claimed runs ahead of its slots, which are busy now."""
-    monkeypatch.setattr(scheduler, "SOON", 1e6)
+    monkeypatch.setattr(scheduler, "PREFETCH_WINDOW", 1e6)
     go, busy = threading.Event(), threading.Semaphore(0)
 
     def execute(record: RunRecord, *, store: Store, eviction: Eviction) -> PassOutcome:
@@ -409,7 +409,7 @@ def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.Monke
 
     holding_up: set[str] = set()
     many = override_settings(DURABLE={"CLAIM_BATCH": 2 * len(VERBS)})
-    with many, Crew(size, store=production_store(), execute=execute, stop=Stop()) as crew:
+    with many, ConcurrentWorker(size, store=production_store(), execute=execute, stop=ShutdownFlag()) as crew:
         quick: Handle = gap.start()
         crew.work(QUEUE)
         crew.wait_for_room(lambda: None)
@@ -446,11 +446,11 @@ def test_a_run_that_is_claimed_anew_by_the_process_that_passes_it_loses_its_firs
     worker = Worker()
     [record] = worker.claim()
     first = Eviction()
-    assert worker.supervisor.begin(record, first)
+    assert worker.supervisor.pass_started(record, first)
     past = timezone.now() - timedelta(seconds=1)
     Run.objects.filter(pk=handle.id).update(lease_expires_at=past)
     again = worker.claim()
     assert first.is_lost
-    worker.supervisor.end(record)
+    worker.supervisor.pass_ended(record)
     worker.carry_on(again)
     check("wake", handle, BOTH)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from durable.core.errors import LeaseLost
-from durable.core.records import Batch, Entry, Kind, RunRecord
+from durable.core.records import Batch, Entry, EntryKind, RunRecord
 from durable.models import Entry as EntryRow
 from durable.models import Run
 from durable.store import Store, store_for
@@ -96,7 +96,9 @@ class Skewed:
         for _ in range(self.chance.randint(1, 6)):
             self._writes += 1
             number = self.number * 1_000_000 + self._writes
-            entry = Entry(f"{run.id}-{number}", Kind.STEP, number, START, data={"fence": run.fence, "number": number})
+            entry = Entry(
+                f"{run.id}-{number}", EntryKind.STEP, number, START, data={"fence": run.fence, "number": number}
+            )
             patch = {"summary": f"{number}"} if self.chance.random() < 0.3 else None
             try:
                 self.store.commit(

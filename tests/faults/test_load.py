@@ -19,7 +19,7 @@ from django.test.utils import CaptureQueriesContext
 
 from durable import AsyncContext, Break, Context, Continue, workflow
 from durable.core.journal import Journal
-from durable.core.records import Batch, Entry, Kind, OutgoingMessage, RunRecord, RunState, Status
+from durable.core.records import Batch, Entry, EntryKind, EntryStatus, OutgoingMessage, RunRecord, RunState
 from durable.execution.passes import Eviction, execute_pass
 from durable.models import Entry as EntryRow
 from durable.models import QueueMessage, Run
@@ -159,7 +159,7 @@ def test_a_run_with_fifty_thousand_entries_replays_with_one_query() -> None:
     for first in range(0, ENTRIES, 10_000):
         entries = [
             Entry(
-                f"{n}", Kind.STEP, n * 2, NOW, status=Status.COMPLETED, attempts=1, output="0",
+                f"{n}", EntryKind.STEP, n * 2, NOW, status=EntryStatus.COMPLETED, attempts=1, output="0",
                 completed_at=NOW, finished_ordinal=n * 2 + 1,
             )
             for n in range(first, first + 10_000)
@@ -251,14 +251,14 @@ def looping(ctx: Context, until: int) -> int:
 @pytest.mark.django_db(transaction=True)
 def test_the_rows_and_the_memory_of_a_long_loop_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
-    take = Journal.take
+    take = Journal.take_batch
 
     def taking(self: Journal, *args: Any, **kwargs: Any) -> object:
         nonlocal most
         most = max(most, sum(1 for _ in self.entries()))
         return take(self, *args, **kwargs)
 
-    monkeypatch.setattr(Journal, "take", taking)
+    monkeypatch.setattr(Journal, "take_batch", taking)
     handle = looping.start(ITERATIONS)
     with tracing() as allocations:
         assert pass_once(handle).output == ITERATIONS

@@ -56,7 +56,7 @@ def test_it_costs_rqs_work_horse(child_environment: dict[str, str], tmp_path: Pa
         try:
             while handle.state not in {"completed", "failed"}:
                 assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
-                notify.ring("default", insist=True)  # rqworker alone has no sweep
+                notify.notify("default", force=True)  # rqworker alone has no sweep
                 time.sleep(0.2)
             assert process.poll() is None
         finally:

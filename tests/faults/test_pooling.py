@@ -22,8 +22,8 @@ from durable.conf import conf
 from durable.models import Run
 from durable.store import Store, store_for
 from durable.store.orm import OrmStore
-from durable.worker.job import Shift
-from durable.worker.shutdown import Stop
+from durable.worker.job import QueueJob
+from durable.worker.shutdown import ShutdownFlag
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.databases import migrated
@@ -109,7 +109,7 @@ def test_runs_live_behind_a_pooler_that_forgets_every_session(
         [(each,) for one, other in pairs for each in (other, one)], ids=[each for pair in pairs for each in pair]
     )
     for _ in range(40):
-        Shift(conf.QUEUE, store=store or store_for(ALIAS), stop=Stop(), seconds=5).run()
+        QueueJob(conf.QUEUE, store=store or store_for(ALIAS), stop=ShutdownFlag(), seconds=5).run()
         if not Run.objects.using(ALIAS).exclude(state__in=["completed", "failed"]).exists():
             break
     joined = dict.fromkeys("abc", "done")

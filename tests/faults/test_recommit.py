@@ -19,8 +19,8 @@ from durable.execution.passes import Eviction, PassOutcome, execute_pass
 from durable.store import Store, store_for
 from durable.store.orm import OrmStore
 from durable.testing import Harness
-from durable.worker.job import Shift
-from durable.worker.shutdown import Stop
+from durable.worker.job import QueueJob
+from durable.worker.shutdown import ShutdownFlag
 from tests.core.conftest import NOW
 from tests.faults.passing import pass_once
 
@@ -232,7 +232,7 @@ def test_a_renewal_under_the_fence_of_before_is_not_taken_for_a_loss(redis_conne
 
     idle.start()
     with override_settings(DURABLE={"LEASE": 0.5}):
-        Shift("default", store=Racing(), execute=work, stop=Stop(), seconds=1).run()
+        QueueJob("default", store=Racing(), execute=work, stop=ShutdownFlag(), seconds=1).run()
     assert seen == [False]
 
 

@@ -16,9 +16,9 @@ from durable.execution.passes import execute_pass
 from durable.store import store_for
 from durable.testing import Harness
 from durable.worker import leases
-from durable.worker.executor import Holder
-from durable.worker.leases import Supervisor
-from durable.worker.shutdown import Stop
+from durable.worker.executor import RunExecutor
+from durable.worker.leases import LeaseManager
+from durable.worker.shutdown import ShutdownFlag
 
 LIMIT = 120.0  # seconds
 began = threading.Event()
@@ -79,15 +79,15 @@ def passing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], threading.
     """Pass the run that is due in a thread, as a worker does; the thread."""
     began.clear()
     heard.clear()
-    stop, store = Stop(), store_for(conf.DATABASE)
-    with Supervisor(store=store, stop=stop) as watching:
-        holder = Holder(store=store, execute=execute_pass, supervisor=watching, stop=stop)
+    stop, store = ShutdownFlag(), store_for(conf.DATABASE)
+    with LeaseManager(store=store, stop=stop) as watching:
+        holder = RunExecutor(store=store, execute=execute_pass, supervisor=watching, stop=stop)
 
         def carry_on() -> None:
             try:
                 while batch := holder.claim("default", 10, time.monotonic() + LIMIT):
                     for record in batch:
-                        holder.carry_on(record)
+                        holder.execute(record)
             finally:
                 connections.close_all()
 

@@ -14,8 +14,8 @@ from pytest_django.plugin import DjangoDbBlocker
 from durable import AsyncContext, Context, workflow
 from durable.conf import conf
 from durable.store import store_for
-from durable.worker.job import Shift
-from durable.worker.shutdown import Stop
+from durable.worker.job import QueueJob
+from durable.worker.shutdown import ShutdownFlag
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.databases import migrated
@@ -104,7 +104,7 @@ def test_a_step_that_finished_while_the_server_was_away_is_not_run_again(
     outage: threading.Event, redis_connection: redis.Redis, flow: Any, calls: list[str], output: list[str]
 ) -> None:
     handle = flow.start()
-    Shift(conf.QUEUE, store=store_for(ALIAS), stop=Stop(), seconds=5).run()
+    QueueJob(conf.QUEUE, store=store_for(ALIAS), stop=ShutdownFlag(), seconds=5).run()
     assert handle.output == output
     assert sorted(_calls) == calls
     assert {each.attempts for each in handle.history() if each.kind == "step"} == {1}

@@ -17,9 +17,9 @@ from durable.core.records import RunRecord
 from durable.execution.passes import execute_pass
 from durable.models import Run
 from durable.store import sessions, store_for
-from durable.worker.executor import Holder
-from durable.worker.leases import Supervisor
-from durable.worker.shutdown import Stop
+from durable.worker.executor import RunExecutor
+from durable.worker.leases import LeaseManager
+from durable.worker.shutdown import ShutdownFlag
 from tests.e2e.workers import Workers
 from tests.faults.workflows import POLLUTIONS, apolluted, in_branches, plain, polluted, where_am_i
 
@@ -67,24 +67,24 @@ def test_what_a_step_sets_in_its_session_stops_no_other_run(
 
 
 @pytest.fixture
-def holder() -> Iterator[Holder]:
+def holder() -> Iterator[RunExecutor]:
     """What passes the runs of a worker, in this thread."""
-    stop, store = Stop(), store_for(conf.DATABASE)
-    with Supervisor(store=store, stop=stop) as supervisor:
-        yield Holder(store=store, execute=execute_pass, supervisor=supervisor, stop=stop)
+    stop, store = ShutdownFlag(), store_for(conf.DATABASE)
+    with LeaseManager(store=store, stop=stop) as supervisor:
+        yield RunExecutor(store=store, execute=execute_pass, supervisor=supervisor, stop=stop)
     connection_created.disconnect(dispatch_uid="durable.store.sessions")
     connections.close_all()
 
 
-def claimed(holder: Holder) -> list[RunRecord]:
+def claimed(holder: RunExecutor) -> list[RunRecord]:
     found = holder.claim("default", 10, time.monotonic() + 60)
     assert found
     return found
 
 
-def carry_on(holder: Holder) -> None:
+def carry_on(holder: RunExecutor) -> None:
     for record in claimed(holder):
-        holder.carry_on(record)
+        holder.execute(record)
 
 
 def _dsn() -> str:
@@ -98,7 +98,7 @@ def _dsn() -> str:
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("way", list(POLLUTIONS))
 def test_the_session_is_as_new_for_the_engine_and_for_the_next_step(
-    holder: Holder, role: str, way: str, *, atomic: bool
+    holder: RunExecutor, role: str, way: str, *, atomic: bool
 ) -> None:
     handle = where_am_i.start(way, atomic)
     with connection.cursor() as cursor:
@@ -112,7 +112,7 @@ def test_the_session_is_as_new_for_the_engine_and_for_the_next_step(
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_a_step_that_uses_the_database_costs_no_round_trip_more(
-    holder: Holder, role: str, monkeypatch: pytest.MonkeyPatch
+    holder: RunExecutor, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     restored: list[str] = []
     original = sessions.restore
@@ -134,7 +134,7 @@ def test_a_step_that_uses_the_database_costs_no_round_trip_more(
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_a_step_that_leaves_the_database_alone_leaves_the_session_alone(
-    holder: Holder, monkeypatch: pytest.MonkeyPatch
+    holder: RunExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     restored: list[bool] = []
     original = sessions.preface
@@ -146,16 +146,16 @@ def test_a_step_that_leaves_the_database_alone_leaves_the_session_alone(
     monkeypatch.setattr(sessions, "preface", preface)
     handles = [plain.start(7), plain.start(8)]
     first, second = claimed(holder)
-    holder.carry_on(first)
+    holder.execute(first)
     del restored[:]  # this thread has started the runs
-    holder.carry_on(second)
+    holder.execute(second)
     assert restored == []
     assert [each.state for each in handles] == ["completed", "completed"]
 
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_who_prepares_new_sessions_prepares_those_that_are_restored(holder: Holder) -> None:
+def test_who_prepares_new_sessions_prepares_those_that_are_restored(holder: RunExecutor) -> None:
     def prepare(*, connection: Any, **_: object) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SET lock_timeout = '77s'")
@@ -177,7 +177,7 @@ def test_who_prepares_new_sessions_prepares_those_that_are_restored(holder: Hold
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_a_server_that_became_read_only_is_left_for_a_new_connection(holder: Holder) -> None:
+def test_a_server_that_became_read_only_is_left_for_a_new_connection(holder: RunExecutor) -> None:
     """As a primary that was demoted without cutting its connections: no code of a step has touched the session."""
     handle = plain.start(1)
     name = connection.settings_dict["NAME"]
@@ -198,7 +198,7 @@ def test_a_server_that_became_read_only_is_left_for_a_new_connection(holder: Hol
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_pragma_of_a_step_does_not_outlive_it_on_sqlite(holder: Holder, tmp_path: Path) -> None:
+def test_a_pragma_of_a_step_does_not_outlive_it_on_sqlite(holder: RunExecutor, tmp_path: Path) -> None:
     if connection.vendor != "sqlite":
         pytest.skip("speaks of SQLite")
     handle = polluted.start("pragma")

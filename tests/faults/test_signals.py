@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from durable import AsyncContext, Context, workflow
-from durable.core.records import Status
+from durable.core.records import EntryStatus
 from durable.execution.passes import Eviction, execute_pass
 from durable.handles import Handle
 from tests.faults.passing import claimed, pass_once, production_store
@@ -115,4 +115,4 @@ def test_a_worker_that_is_told_twice_to_stop_fails_no_run(program: Callable[[], 
         execute_pass(claimed(handle), store=production_store(), eviction=eviction)
     assert handle.state == "running"
     assert handle.error is None
-    assert not [entry for entry in handle.history() if entry.status in (Status.FAILED, Status.EXHAUSTED)]
+    assert not [entry for entry in handle.history() if entry.status in (EntryStatus.FAILED, EntryStatus.EXHAUSTED)]

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
-from durable.core.records import ENDED, Batch, Committed, Kind, RunState, Status
+from durable.core.records import ENDED, Batch, Committed, EntryKind, EntryStatus, RunState
 from durable.models import Entry, Run
 from durable.store import store_for
 from durable.testing import _CrashingStore
@@ -66,8 +66,8 @@ class DatabaseWorld:
 
     def has_result(self, run_id: str, location: str) -> bool:
         """Whether this step's result is recorded."""
-        found = Entry.objects.filter(run=run_id, location=location, kind=Kind.STEP)
-        return found.filter(metadata__status=Status.COMPLETED).exists()
+        found = Entry.objects.filter(run=run_id, location=location, kind=EntryKind.STEP)
+        return found.filter(metadata__status=EntryStatus.COMPLETED).exists()
 
     def queues(self) -> list[str]:
         """The queues of all runs."""

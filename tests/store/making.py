@@ -12,13 +12,13 @@ from durable.core.records import (
     Batch,
     Committed,
     Entry,
-    Kind,
+    EntryKind,
+    EntryStatus,
     Message,
     OutgoingMessage,
     RunPatch,
     RunRecord,
     RunState,
-    Status,
 )
 from durable.store import Store
 
@@ -55,14 +55,14 @@ def a_run(run_id: str = "run", **values: Any) -> RunRecord:
 
 
 def an_entry(location: str = "a", **values: Any) -> Entry:
-    return Entry(**{"location": location, "kind": Kind.STEP, "ordinal": next(_ids), "created_at": NOW, **values})
+    return Entry(**{"location": location, "kind": EntryKind.STEP, "ordinal": next(_ids), "created_at": NOW, **values})
 
 
 def a_full_entry(location: str, text: str) -> Entry:
     """An entry with something in every column, and `text` wherever a user could put it."""
     return an_entry(
         location,
-        status=Status.EXHAUSTED,
+        status=EntryStatus.EXHAUSTED,
         attempts=4,
         output=text,
         arguments=text,

@@ -8,7 +8,7 @@ import pytest
 from django.db import IntegrityError
 
 from durable.core.errors import ErrorInfo, LeaseLost
-from durable.core.records import AttemptRecord, Batch, Entry, MessageState, Request, RunChange, RunState, Status
+from durable.core.records import AttemptRecord, Batch, Entry, EntryStatus, MessageState, Request, RunChange, RunState
 from durable.store import Store
 from tests.store.making import (
     NOW,
@@ -50,7 +50,7 @@ def test_an_entry_that_is_there_is_replaced(store: Store, count: int) -> None:
     held = started(store)
     first = [a_full_entry(f"{n}", "old") for n in range(count)]
     commit(store, held, entries=first)
-    second = [an_entry(f"{n}", status=Status.COMPLETED, output="new", data={"b": 2}) for n in range(count)]
+    second = [an_entry(f"{n}", status=EntryStatus.COMPLETED, output="new", data={"b": 2}) for n in range(count)]
     commit(store, held, entries=second)
     assert by_location(store.load("run")) == by_location(second)
 
@@ -67,11 +67,11 @@ def test_later_changes_of_a_written_entry_stay_outside(store: Store) -> None:
     entry = an_entry(data={"list": [1]})
     commit(store, held, entries=[entry])
     entry.data["list"].append(2)
-    entry.status = Status.FAILED
+    entry.status = EntryStatus.FAILED
     store.load("run")[0].data["list"].append(3)
     [kept] = store.load("run")
     assert kept.data == {"list": [1]}
-    assert kept.status == Status.PENDING
+    assert kept.status == EntryStatus.PENDING
 
 
 def test_locations_differ_in_case_and_entries_in_their_run(store: Store) -> None:

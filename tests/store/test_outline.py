@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from durable.core.errors import ErrorInfo
-from durable.core.records import Entry, Kind, Status
+from durable.core.records import Entry, EntryKind, EntryStatus
 from durable.core.replay import Replay
 from durable.models.batches import BATCH_BYTES
-from durable.operations.replay_plan import plan_of
+from durable.operations.replay_plan import build_plan
 from durable.store import Store
 from tests.store.making import NOW, a_message, an_entry, at, commit, sent, started, the
 
@@ -19,24 +19,29 @@ VALUE = "VALUE"
 
 
 def entries_of_every_kind(value: str) -> list[Entry]:
-    done: dict[str, Any] = {"status": Status.COMPLETED, "completed_at": at(1), "attempts": 1, "output": value}
+    done: dict[str, Any] = {"status": EntryStatus.COMPLETED, "completed_at": at(1), "attempts": 1, "output": value}
     branch = {"status": "completed", "output": value, "open": {"m": "wait"}}
     found = [
         an_entry(
             "a", **done, arguments=value, finished_ordinal=1, data={"rollback": {"handler": "x.y", "attempts": 1}}
         ),
-        an_entry("wait", kind=Kind.MESSAGE, data={"names": ["mail"], "received": [{"id": "m", "body": value}]}),
-        an_entry("l", kind=Kind.LOOP, data={"iteration": 2, "state": value, "pruned": 1}),
+        an_entry("wait", kind=EntryKind.MESSAGE, data={"names": ["mail"], "received": [{"id": "m", "body": value}]}),
+        an_entry("l", kind=EntryKind.LOOP, data={"iteration": 2, "state": value, "pruned": 1}),
         an_entry(
-            "l/~2/b", status=Status.FAILED, error=ErrorInfo("E", value, value), rollback_error=ErrorInfo("E", value)
+            "l/~2/b",
+            status=EntryStatus.FAILED,
+            error=ErrorInfo("E", value, value),
+            rollback_error=ErrorInfo("E", value),
         ),
         an_entry(
-            "j", kind=Kind.JOIN, data={"branches": {"one": branch, "two": {"status": "failed", "error": [value]}}}
+            "j", kind=EntryKind.JOIN, data={"branches": {"one": branch, "two": {"status": "failed", "error": [value]}}}
         ),
         an_entry("j/one/c", **done, finished_ordinal=2),
-        an_entry("r", kind=Kind.RACE, **done, data={"branches": {"x": branch}, "winner": "x"}),
-        an_entry("send~0", kind=Kind.SEND, arguments=value, data={"queue": "mail", "to": "run", "message_id": "m"}),
-        an_entry("late", kind=Kind.SLEEP, data={"state": "pending", "deadline": "2026-01-01"}),
+        an_entry("r", kind=EntryKind.RACE, **done, data={"branches": {"x": branch}, "winner": "x"}),
+        an_entry(
+            "send~0", kind=EntryKind.SEND, arguments=value, data={"queue": "mail", "to": "run", "message_id": "m"}
+        ),
+        an_entry("late", kind=EntryKind.SLEEP, data={"state": "pending", "deadline": "2026-01-01"}),
     ]
     for number, entry in enumerate(found):
         entry.ordinal = number
@@ -66,7 +71,7 @@ def test_a_plan_made_of_it_is_the_plan(store: Store) -> None:
     whole = store.history("run"), store.messages("run")
     for target in [each.location for each in whole[0]] + ["l/~1", "j/two"]:
         plans = [
-            plan_of(Replay(run, entries, messages, target), entries, NOW) for entries, messages in (outline, whole)
+            build_plan(Replay(run, entries, messages, target), entries, NOW) for entries, messages in (outline, whole)
         ]
         assert plans[0] == plans[1]
 
@@ -77,15 +82,15 @@ def test_a_run_of_nothing(store: Store) -> None:
     assert store.outline("nobody") == ([], [])
 
 
-@pytest.mark.parametrize("kind", [Kind.STEP, Kind.MESSAGE, Kind.LOOP, Kind.JOIN])
-def test_what_it_takes_does_not_grow_with_the_values(database_store: Store, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [EntryKind.STEP, EntryKind.MESSAGE, EntryKind.LOOP, EntryKind.JOIN])
+def test_what_it_takes_does_not_grow_with_the_values(database_store: Store, kind: EntryKind) -> None:
     held, number = started(database_store), 12
     value = "x" * (BATCH_BYTES // 4)
-    by_kind: dict[Kind, dict[str, Any]] = {
-        Kind.STEP: {},
-        Kind.MESSAGE: {"received": [{"id": "m", "body": value}]},
-        Kind.LOOP: {"iteration": 0, "state": value},
-        Kind.JOIN: {"branches": {"one": {"status": "completed", "output": value}}},
+    by_kind: dict[EntryKind, dict[str, Any]] = {
+        EntryKind.STEP: {},
+        EntryKind.MESSAGE: {"received": [{"id": "m", "body": value}]},
+        EntryKind.LOOP: {"iteration": 0, "state": value},
+        EntryKind.JOIN: {"branches": {"one": {"status": "completed", "output": value}}},
     }
     for each in range(number):
         commit(database_store, held, entries=[an_entry(f"e{each}", kind=kind, output=value, data=by_kind[kind])])

@@ -72,7 +72,7 @@ def test_a_history_is_planted_as_it_is(store: Store, text: str) -> None:
     ]
     with store.transaction():
         store.create([a_run("new", fence=1)])
-        store.plant("new", entries=entries, attempts=attempts, messages=messages)
+        store.import_history("new", entries=entries, attempts=attempts, messages=messages)
     assert store.history("new") == entries
     assert store.attempts("new") == attempts
     assert store.messages("new") == messages
@@ -83,7 +83,7 @@ def test_a_history_is_planted_as_it_is(store: Store, text: str) -> None:
 def test_messages_go_on_behind_what_was_planted(store: Store) -> None:
     with store.transaction():
         store.create([a_run("new", fence=1)])
-        store.plant("new", entries=[], attempts=[], messages=[a_stored_message(3, idempotency_id="once")])
+        store.import_history("new", entries=[], attempts=[], messages=[a_stored_message(3, idempotency_id="once")])
     assert sent(store, a_message("new")).order == 4
     assert sent(store, a_message("new", idempotency_id="once")).id == "planted-3"
     assert sent(store, a_message("new")).order == 5
@@ -92,7 +92,7 @@ def test_messages_go_on_behind_what_was_planted(store: Store) -> None:
 def test_a_planted_run_is_passed_like_any(store: Store) -> None:
     with store.transaction():
         store.create([a_run("new", fence=1)])
-        store.plant("new", entries=[an_entry("a")], attempts=[], messages=[])
+        store.import_history("new", entries=[an_entry("a")], attempts=[], messages=[])
     held = store.claim_run("new", now=NOW, lease_until=NOW, worker="w")
     assert held is not None
     assert held.fence == 2
@@ -104,7 +104,7 @@ def test_a_planted_run_is_passed_like_any(store: Store) -> None:
 def test_what_is_planted_in_a_transaction_that_rolls_back_is_not_there(store: Store) -> None:
     with suppress(ZeroDivisionError), store.transaction():
         store.create([a_run("new", fence=1)])
-        store.plant("new", entries=[an_entry("a")], attempts=[an_attempt()], messages=[a_stored_message(1)])
+        store.import_history("new", entries=[an_entry("a")], attempts=[an_attempt()], messages=[a_stored_message(1)])
         store.log([an_action()])
         raise ZeroDivisionError
     assert (store.get("new"), store.history("new"), store.message("planted-1"), logged(store)) == (None, [], None, [])

@@ -158,7 +158,7 @@ def plant(store: DatabaseStore) -> Callable[[], object]:
     def write() -> None:
         with transaction.atomic(using=store.alias):
             store.create([a_run("new", wake_at=None)])
-            store.plant("new", entries=[an_entry("a")], attempts=[an_attempt()], messages=[message])
+            store.import_history("new", entries=[an_entry("a")], attempts=[an_attempt()], messages=[message])
 
     return write
 

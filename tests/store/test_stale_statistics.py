@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from durable.core.records import Status
+from durable.core.records import EntryStatus
 from durable.models import Entry
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
@@ -62,7 +62,9 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 QUESTIONS: dict[str, Callable[[Any], Any]] = {
-    "open entries": lambda found: found.exclude(metadata__status=Status.COMPLETED.value).select_related("metadata"),
+    "open entries": lambda found: found.exclude(metadata__status=EntryStatus.COMPLETED.value).select_related(
+        "metadata"
+    ),
     "a history": lambda found: found.order_by("ordinal").values_list("id", "metadata__status", "metadata__attempts"),
     "failed ones": lambda found: found.filter(metadata__status="failed").select_related("metadata"),
 }

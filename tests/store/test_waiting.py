@@ -16,7 +16,7 @@ from django.db import connections
 from psycopg.pq import TransactionStatus
 
 from durable.store import libpq
-from durable.store.libpq import Function
+from durable.store.libpq import SQLFunction
 from durable.store.postgres import PostgresStore
 from tests.locks import other_session, until_sessions_wait_for_locks
 from tests.store.conftest import POSTGRES
@@ -106,7 +106,7 @@ def test_other_threads_run_while_an_answer_that_has_begun_is_waited_for(postgres
         """)
     with held() as let_go:
         other = meanwhile(wait_until_blocked, let_go)
-        assert Function("pg_temp.noisy", ["text"])(POSTGRES, ["run"], uninterrupted=True) == ("run",)
+        assert SQLFunction("pg_temp.noisy", ["text"])(POSTGRES, ["run"], uninterrupted=True) == ("run",)
         other.join()
 
 

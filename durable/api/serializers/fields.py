@@ -14,7 +14,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable.api.problems import MAX_FAULTS
-from durable.core.clock import BEYOND, in_utc
+from durable.core.clock import BEYOND, to_utc
 from durable.core.ids import MAX_ID, check_id
 
 __all__ = [
@@ -99,7 +99,7 @@ class Moment(serializers.DateTimeField):
         if timezone.is_naive(value):
             self.fail("naive")
         try:
-            return in_utc(value)
+            return to_utc(value)
         except ValueError:
             self.fail("beyond")
 

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from durable.api.paging import PageQuery
 from durable.api.serializers.fields import Moment, Query, QueryFlag
 from durable.api.serializers.runs import ErrorSerializer
-from durable.core.records import Kind, MessageState, Status
+from durable.core.records import EntryKind, EntryStatus, MessageState
 
 __all__ = [
     "AnswerSerializer",
@@ -25,8 +25,8 @@ __all__ = [
     "TreeSerializer",
 ]
 
-_KINDS = [kind.value for kind in Kind]
-_STATUSES = [status.value for status in Status]
+_KINDS = [kind.value for kind in EntryKind]
+_STATUSES = [status.value for status in EntryStatus]
 
 
 @extend_schema_serializer(component_name="Entry")

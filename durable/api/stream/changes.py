@@ -20,7 +20,7 @@ from django.db.models import Case, Count, F, Q, Subquery, TextField, Value, When
 from durable.api.sizes import fitting, sized
 from durable.api.stream.told import UNKNOWN, Marks, Told
 from durable.conf import conf
-from durable.core.records import ENDED, RunState, Status
+from durable.core.records import ENDED, EntryStatus, RunState
 from durable.inspection.pagination import InvalidCursorError
 from durable.models import Entry, Run
 from durable.models.querysets import EntryQuerySet
@@ -44,7 +44,7 @@ _COLUMNS: Final = (
 )
 #: An entry's data as long as it changes: a loop's iteration, the state of a join's branches, the next try of a handler.
 _MOVING_DATA: Final = Case(
-    When(metadata__status=Status.COMPLETED.value, metadata__rollback_error__isnull=True, then=Value(None)),
+    When(metadata__status=EntryStatus.COMPLETED.value, metadata__rollback_error__isnull=True, then=Value(None)),
     default=F("data"),
     output_field=TextField(),
 )
@@ -151,7 +151,7 @@ class Follower:
         newest = self._told.newest
         may_have_changed = (
             Q(metadata__entry__gte=newest)
-            | ~Q(metadata__status=Status.COMPLETED.value)
+            | ~Q(metadata__status=EntryStatus.COMPLETED.value)
             | Q(metadata__finished_ordinal__gt=self._finished)
             | Q(metadata__rollback_completed_at__isnull=False)
             | Q(metadata__rollback_error__isnull=False)
@@ -259,7 +259,9 @@ def _mark(row: _Row, finished: int) -> int:
     number = int.from_bytes(blake2b(text, digest_size=8).digest()) >> 2
     _, _, status, _, completion, compensated_at, rollback_error, _, _ = row
     is_untouched = compensated_at is None and rollback_error is None
-    is_known = status == Status.COMPLETED.value and completion is not None and completion <= finished and is_untouched
+    is_known = (
+        status == EntryStatus.COMPLETED.value and completion is not None and completion <= finished and is_untouched
+    )
     return number << 1 | is_known
 
 

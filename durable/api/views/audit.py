@@ -14,7 +14,7 @@ from durable.api.schema import described
 from durable.api.serializers.system import ActionListQuery, ActionPageSerializer, ActionSerializer
 from durable.api.views.base import View
 from durable.conf import conf
-from durable.core.clock import in_utc
+from durable.core.clock import to_utc
 from durable.inspection.pagination import InvalidCursorError
 from durable.models import OperatorAction
 
@@ -57,7 +57,7 @@ def _behind(cursor: str | None) -> Q:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             raise ValueError
-        moment = in_utc(moment)
+        moment = to_utc(moment)
     except ValueError:
         raise InvalidCursorError(str(cursor)) from None
     # said so that the index begins at the moment: all that is newer would be read where either may hold

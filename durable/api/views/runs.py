@@ -137,7 +137,7 @@ def is_offered(name: str) -> bool:
 
 
 def _check_queue(queue: str | None) -> None:
-    names = sorted(redis_clients.names())
+    names = sorted(redis_clients.queue_names())
     if queue is not None and queue not in names and conf.REDIS:
         detail = f"No worker can serve this queue: the project's queues are {', '.join(names)}."
         errors = [{"at": "queue", "detail": detail, "code": "unknown"}]

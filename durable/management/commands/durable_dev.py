@@ -35,7 +35,7 @@ class Command(durable_worker.Command):
         parser.add_argument("--noreload", action="store_true", help="keep the code that both were started with")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from durable.worker.supervisor import Fleet, command_line, worker_command
+        from durable.worker.supervisor import Supervisor, command_line, worker_command
 
         if options["concurrency"] < 1:
             raise CommandError(f"--concurrency must be at least 1, not {options['concurrency']}")
@@ -50,7 +50,7 @@ class Command(durable_worker.Command):
             with WebServer(command_line("runserver", *web)) as server:
                 self._await_migrations(lambda: server.status is not None)
                 self._say_wrong_routines()
-                fleet = Fleet(worker, 1, say=self._say, reloads=reloads, ends_with=lambda: self._ended(server))
+                fleet = Supervisor(worker, 1, say=self._say, reloads=reloads, ends_with=lambda: self._ended(server))
                 with CodeWatch(fleet.code_changed) if reloads else nullcontext():
                     status = fleet.run()
         except KeyboardInterrupt:  # before there were workers
@@ -68,7 +68,7 @@ class Command(durable_worker.Command):
         if not conf.REDIS:
             return f"without Redis ({WITHOUT_REDIS}): the worker polls the database every {conf.POLL_INTERVAL:g} s"
         try:
-            for redis in redis_clients.unique(redis_clients.names()).values():
+            for redis in redis_clients.one_queue_per_redis(redis_clients.queue_names()).values():
                 redis.ping()
         except (RedisError, OSError) as error:
             return (

@@ -65,15 +65,15 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         from durable.cli import console
         from durable.worker.health import Health
-        from durable.worker.process import serve
-        from durable.worker.supervisor import Fleet, worker_command
+        from durable.worker.process import run_worker
+        from durable.worker.supervisor import Supervisor, worker_command
 
         queues = self._queues(options["queues"])
         if options["as_child"]:
             level = "INFO" if options["verbosity"] > 2 else "WARNING"
             if options["verbosity"] > 1:
                 console.install(sys.stdout, self.style)
-            serve(
+            run_worker(
                 queues,
                 say=self._say,
                 concurrency=options["concurrency"],
@@ -96,7 +96,7 @@ class Command(BaseCommand):
                 # without Redis, none named are all there will be
                 named = queues if conf.REDIS or options["queues"] else []
                 command = worker_command(named, self._inherited(options))
-                fleet = Fleet(command, options["processes"], say=self._say, reloads=options["reload"])
+                fleet = Supervisor(command, options["processes"], say=self._say, reloads=options["reload"])
                 health.fleet = fleet
                 with CodeWatch(fleet.code_changed) if options["reload"] else nullcontext():
                     status = fleet.run()
@@ -138,7 +138,7 @@ class Command(BaseCommand):
             yield
 
     def _queues(self, wanted: list[str]) -> list[str]:
-        known = redis_clients.names()
+        known = redis_clients.queue_names()
         if not conf.REDIS:  # any name may be a queue's
             return list(dict.fromkeys(wanted or known))
         if not known:
@@ -149,7 +149,7 @@ class Command(BaseCommand):
                 advice = f"did you mean {nearest[0]!r}? " if nearest else ""
                 raise CommandError(f"there is no queue {name!r}; {advice}RQ_QUEUES has {', '.join(known)}")
         queues = list(dict.fromkeys(wanted or known))
-        places = redis_clients.unique(queues)
+        places = redis_clients.one_queue_per_redis(queues)
         if len(places) > 1:
             raise CommandError(
                 f"one worker serves queues of one Redis, and {', '.join(places)} have different ones; "
