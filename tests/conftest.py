@@ -6,6 +6,7 @@ starts one of its own: the ones here are shared.
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,7 +90,7 @@ def answered_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever rings in this process goes on when Redis has answered: what a test asks Redis on another connection could come
     before what was sent and not waited for."""
     from durable.notifier import enqueue
-    from tests.ringing import wait_for_answers
+    from tests.support.notifications import wait_for_answers
 
     ring = enqueue.notify
 
@@ -152,3 +153,33 @@ def _no_browser(why: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(f"CI is true and there is no browser: {why}")
     pytest.skip(why)
+
+
+@pytest.fixture
+def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log in each test what is otherwise logged at most once in half a minute."""
+    from durable.notifier import notify
+    from durable.worker import executor, leases
+
+    for module in (notify, executor, leases):
+        monkeypatch.setattr(module._log_this, "_said", {})
+
+
+@pytest.fixture
+def no_outages(unlogged: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the notifier forget the outages of other tests."""
+    from durable.notifier import notify
+
+    monkeypatch.setattr(notify, "_quiet_until", {})
+
+
+@pytest.fixture
+def rq_redis(redis_connection: "redis.Redis") -> Iterator["redis.Redis"]:
+    """An empty Redis for RQ's workers in this process. They install signal handlers, which end with the test."""
+    from durable.worker.shutdown import stop
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield redis_connection
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    stop.clear()

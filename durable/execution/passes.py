@@ -345,7 +345,7 @@ class PassHost:
         self._transactions.enter_branch_thread()
         close_stale_connections(
             all_connections=True
-        )  # perhaps the thread has waited for long, see durable.drivers.threads
+        )  # perhaps the thread has waited for long, see durable.drivers.branch_threads
         try:
             yield
         finally:

@@ -1,6 +1,6 @@
 """Notices of due runs within one process, for workers without Redis (`DURABLE["REDIS"] = False`).
 
-Owns who is notified. `durable.bell` sends a notice where it would otherwise ring through Redis: a run of a queue is
+Owns who is notified. `durable.notifier.notify` sends a notice where it would otherwise ring through Redis: a run of a queue is
 due, or will be at a moment. Nothing depends on a notice: workers poll the database as well (`durable.worker.polling`).
 """
 

@@ -1,7 +1,7 @@
 """Retention: how long what has ended is kept, and how it goes.
 
 `policy` owns the meaning of `DURABLE["RETENTION"]`, `pruning` the deletion of what is past it. Neither decides when: the
-sweep does (`durable.timer`), and operators (`durable.operations.prune`).
+sweep does (`durable.worker.timer`), and operators (`durable.operations.prune`).
 """
 
 from __future__ import annotations

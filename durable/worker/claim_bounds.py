@@ -6,7 +6,7 @@ process that had to pass over many begins its next claims where the last one end
 
 - after a rest that is a multiple of what such a look costs, so that these looks take a twentieth of its time at most;
 - after a sweep's interval in any case;
-- at once when a sweep asks for it (`durable.bell`), which finds runs wherever they are in the order.
+- at once when a sweep asks for it (`durable.notifier.notify`), which finds runs wherever they are in the order.
 
 A run that becomes due with a `wake_at` behind that point (a start in a long transaction, a clock that is behind, a lease
 that ran out) is found by the next of these. Where looking at all is cheap, as it is while vacuum does its work, every claim

@@ -84,7 +84,7 @@ class ConcurrentWorker:
 
     def work(self, queue: str) -> None:
         """One job: begin the due runs of `queue` until none is due, the time is up or a stop is requested."""
-        if notify.acknowledge(queue):  # before the first look; see durable.bell
+        if notify.acknowledge(queue):  # before the first look; see durable.notifier.notify
             self._executor.bounds.forget(queue)
         if not self._begin_due(queue, time.monotonic() + JOB_TIME_LIMIT):
             notify.notify(queue)

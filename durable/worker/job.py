@@ -67,7 +67,7 @@ class QueueJob:
 
     def run(self) -> None:
         """Work until nothing is due, the time is up or a stop is requested."""
-        if notify.acknowledge(self.queue):  # before the first look; see durable.bell
+        if notify.acknowledge(self.queue):  # before the first look; see durable.notifier.notify
             self._executor.bounds.forget(self.queue)
         with self._leases, branch_threads.keep():
             try:

@@ -1,4 +1,4 @@
-"""Slots: threads in which several passes run beside each other, each with database connections of its own.
+"""A pool of threads in which several passes run beside each other, each with database connections of its own.
 
 Owns the threads, and the connections while a thread rests: kept for a moment, then as Django keeps them between two
 requests (`CONN_MAX_AGE`, health checks). Knows nothing of what is called.

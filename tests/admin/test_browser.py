@@ -17,7 +17,7 @@ from project.shop.models import Fault, Order, Product
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.test_pages import url
-from tests.browsing import complaints_of, working
+from tests.support.browsing import complaints_of, working
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -27,10 +27,10 @@ from durable.models import QueueMessage, Run
 from tests.api import workflows
 from tests.api.serving import asgi_server
 from tests.api.test_stream import parsed
-from tests.app.test_worker import eventually
 from tests.e2e.workers import Workers
 from tests.faults.passing import pass_once
-from tests.locks import sessions
+from tests.support.locks import sessions
+from tests.worker.test_job import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 

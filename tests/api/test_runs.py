@@ -300,7 +300,7 @@ class TestResults:
 
 def test_the_interface_works_below_any_prefix(make_api: MakeApi) -> None:
     api = make_api(*ALL)
-    with override_settings(ROOT_URLCONF="tests.api.elsewhere"):
+    with override_settings(ROOT_URLCONF="tests.api.second_database"):
         api.prefix = "/deep/below/v1"
         started = api.post("/runs", {"workflow": "tests.api.add", "args": [1], "id": "a"})
         assert started["Location"] == "/deep/below/v1/runs/a"

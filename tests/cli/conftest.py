@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from durable.models import Run
 from durable.runtime import Runtime
-from tests.app.stores import in_force, passed
 from tests.cli import workflows
+from tests.support.stores import in_force, passed
 
 
 class Terminal(io.StringIO):

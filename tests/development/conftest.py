@@ -15,8 +15,8 @@ from django.utils import timezone
 from durable.codec import JsonCodec
 from durable.core.records import RunRecord
 from durable.store import Store, store_for
-from tests.app.test_fleet import Program
 from tests.development.project import Project
+from tests.worker.test_supervisor import Program
 
 __all__ = ["Manage", "Start"]
 

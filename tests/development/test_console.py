@@ -24,9 +24,9 @@ from durable.core.records import RunRecord
 from durable.core.run_pass import PassOutcome
 from durable.instrumentation import observers
 from durable.testing import Harness
-from tests.app.test_worker import eventually
 from tests.development.conftest import Run, Start
 from tests.development.project import Project
+from tests.worker.test_job import eventually
 
 Lines = list[str]
 TIMES = re.compile(r"(<1|\d+) ms|\d+(\.\d+)? s\b")

@@ -17,10 +17,10 @@ from django.test import override_settings
 
 from durable import get_run
 from durable.store import Store
-from tests.app.test_fleet import is_completed
-from tests.app.test_worker import eventually
 from tests.development.conftest import Manage, Run, Start, run_command
 from tests.development.project import WORKFLOWS, Project
+from tests.worker.test_job import eventually
+from tests.worker.test_supervisor import is_completed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -22,9 +22,9 @@ from django.test import override_settings
 from durable.worker import health
 from durable.worker.health import Health, served
 from project.servers import EmbeddedRedis
-from tests.app.test_worker import eventually
 from tests.development.conftest import Manage, Run, run_command
 from tests.development.project import Project
+from tests.worker.test_job import eventually
 
 
 def fleet(**given: Any) -> Any:

@@ -24,10 +24,10 @@ from durable.store import Store
 from durable.testing import Harness
 from durable.worker.polling import DueQueues
 from durable.worker.shutdown import ShutdownFlag
-from tests.app.test_fleet import is_completed
-from tests.app.test_worker import eventually
 from tests.development.conftest import Run, Start, run_command
 from tests.development.project import Project
+from tests.worker.test_job import eventually
+from tests.worker.test_supervisor import is_completed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -108,13 +108,13 @@ def test_a_further_signal_does_not_interrupt_the_end(site: Project, environment:
 import os, signal, sys
 import django
 django.setup()
-from durable.fleet import Fleet
+from durable.worker.supervisor import Supervisor
 
 def say(line):
     if "started" in line:
         os.kill(os.getpid(), signal.SIGINT)
 
-status = Fleet([sys.executable, "-c", "input()"], 1, say=say).run()
+status = Supervisor([sys.executable, "-c", "input()"], 1, say=say).run()
 os.kill(os.getpid(), signal.SIGINT)
 print("ended", status)
 """

@@ -19,8 +19,8 @@ from django.utils import timezone
 from durable import Context, get_run, runtime, workflow
 from durable.core.records import ENDED
 from durable.testing import Harness
-from tests.app.stores import in_force, passed
 from tests.docs.playing import Play
+from tests.support.stores import in_force, passed
 
 __all__ = ["of"]
 

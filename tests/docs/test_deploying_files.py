@@ -18,10 +18,10 @@ import httpx
 import pytest
 import yaml
 
-from tests.app.test_fleet import Program
-from tests.app.test_worker import eventually
 from tests.development.project import Project
 from tests.docs.pages import SITE
+from tests.worker.test_job import eventually
+from tests.worker.test_supervisor import Program
 
 FILES: Final = SITE / "deploy"
 ASGI: Final = """

@@ -10,7 +10,7 @@ import pytest
 from durable import Context, get_run, workflow
 from project.shop.models import Mail
 from tests.faults.passing import pass_once
-from tests.locks import until_sessions_wait_for_locks
+from tests.support.locks import until_sessions_wait_for_locks
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 

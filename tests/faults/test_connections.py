@@ -28,7 +28,7 @@ from durable.worker.job import QueueJob
 from durable.worker.shutdown import ShutdownFlag
 from project.shop.models import Mail
 from tests.faults.workflows import post
-from tests.locks import other_session
+from tests.support.locks import other_session
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 

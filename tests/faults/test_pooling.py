@@ -26,8 +26,8 @@ from durable.worker.job import QueueJob
 from durable.worker.shutdown import ShutdownFlag
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
-from tests.databases import migrated
 from tests.faults.pooler import Pooler
+from tests.support.databases import migrated
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis]
 

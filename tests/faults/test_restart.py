@@ -18,7 +18,7 @@ from durable.worker.job import QueueJob
 from durable.worker.shutdown import ShutdownFlag
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
-from tests.databases import migrated
+from tests.support.databases import migrated
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from project.shop.models import Order, Product
-from tests.browsing import complaints_of, working
+from tests.support.browsing import complaints_of, working
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Request

@@ -19,7 +19,7 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
-from tests.databases import migrated
+from tests.support.databases import migrated
 
 SQLITE = "store_sqlite"
 POSTGRES = "store_postgres"

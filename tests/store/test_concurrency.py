@@ -16,9 +16,9 @@ from durable.core.records import Batch, RunChange, RunRecord
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
-from tests.locks import until_sessions_wait_for_locks
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
+from tests.support.locks import until_sessions_wait_for_locks
 
 T = TypeVar("T")
 DEADLINE = 90.0

@@ -20,9 +20,9 @@ from durable.store.base import Claimed
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from durable.worker.claim_bounds import ClaimBounds
-from tests.locks import other_session
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, a_message, a_run, at, commit, finished, park, started, the
+from tests.support.locks import other_session
 
 
 class Worker:

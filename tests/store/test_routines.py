@@ -19,9 +19,9 @@ from django.db import connections
 import durable.migrations
 from durable.store.postgres import PostgresStore
 from durable.store.routines import MIGRATIONS, differences
-from tests.locks import other_session
 from tests.store.conftest import POSTGRES
 from tests.store.making import an_entry, commit, started
+from tests.support.locks import other_session
 
 STATES = [path.stem for path in sorted(Path(str(durable.migrations.__file__)).parent.glob("0*.py"))]
 

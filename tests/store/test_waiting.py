@@ -18,9 +18,9 @@ from psycopg.pq import TransactionStatus
 from durable.store import libpq
 from durable.store.libpq import SQLFunction
 from durable.store.postgres import PostgresStore
-from tests.locks import other_session, until_sessions_wait_for_locks
 from tests.store.conftest import POSTGRES
 from tests.store.making import a_run, an_entry, commit, started, the
+from tests.support.locks import other_session, until_sessions_wait_for_locks
 
 
 class Interrupted(KeyboardInterrupt):

@@ -1,0 +1,128 @@
+"""No page grows with the tables: the same number of statements, each along an index, however many runs there are."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+from pytest_django import DjangoDbBlocker
+
+from durable.admin import audit_log
+from durable.inspection import RunFilter, list_runs
+from durable.inspection.runs import WINDOW
+from durable.models import Run
+from tests.admin.bigdata import GROWING, LONG, filled
+from tests.admin.test_pages import url
+from tests.support.plans import scans, sifted, sorts
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
+
+RUNS = 40_000
+ENTRIES = 1_000
+LISTS = [
+    "",
+    "?state=failed",
+    "?state=failed&state=sleeping&state=cancelled",
+    "?workflow=big.workflow_3",
+    "?workflow=big.workflow_3&state=failed",
+    "?q=run-0001",
+    "?q=no answer for 39",
+    "?queue=nobody",
+    "?waiting=approved",
+    "?since=day&state=completed",
+]
+
+
+@pytest.fixture(scope="module")
+def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    if connection.vendor != "postgresql":
+        pytest.skip("the rows are made by PostgreSQL")
+    with django_db_blocker.unblock(), filled(runs=RUNS, entries=ENTRIES):
+        yield
+
+
+def test_lists_follow_an_index_and_cost_a_constant_number_of_statements(crowd: None, operator: Client) -> None:
+    for query in LISTS:
+        with CaptureQueriesContext(connection) as queries:
+            response = operator.get(url("changelist") + query)
+        assert response.status_code == 200
+        assert scans(queries, GROWING) + sorts(queries, GROWING) == [], query
+        assert len(queries) <= 16, query
+        assert response.context["rows"] or "nobody" in query, query
+
+
+def test_the_overview_and_a_long_history_do_too(crowd: None, operator: Client) -> None:
+    for address in ("/admin/durable/", url("change", LONG), url("live", LONG)):
+        with CaptureQueriesContext(connection) as queries:
+            assert operator.get(address).status_code == 200
+        assert scans(queries, GROWING) + sorts(queries, GROWING) == [], address
+        assert len(queries) <= 30, address
+
+
+def test_a_long_history_is_paged_and_its_drawing_capped(crowd: None, operator: Client) -> None:
+    page = operator.get(url("change", LONG), {"start": "400"})
+    assert (page.context["tree"].start, page.context["tree"].total) == (400, ENTRIES)
+    assert page.content.decode().count("<rect") <= 400
+    assert "step 401" in page.content.decode()
+    assert "step 700" not in page.content.decode()
+
+
+def test_pages_by_key_lose_and_repeat_nothing(crowd: None) -> None:
+    wanted = RunFilter(states=frozenset({"failed", "cancelled"}))
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = list_runs(wanted, cursor=cursor, limit=50)
+        seen += [run.id for run in page.runs]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == [run.id for run in Run.objects.filter(state__in=wanted.states).newest_first()]
+
+
+def test_what_no_index_serves_is_looked_for_window_by_window(crowd: None) -> None:
+    wanted = RunFilter(queue="high", created_until=Run.objects.get(pk="run-00030000").created_at)
+    seen: list[str] = []
+    cursor, windows = None, 0
+    while True:
+        page = list_runs(wanted, cursor=cursor, limit=2_000)
+        seen += [run.id for run in page.runs]
+        windows += page.is_window
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert len(seen) == len(set(seen)) == 2_999
+    assert windows >= 2
+    assert WINDOW < 30_000
+
+
+def test_many_runs_of_one_instant_are_paged_too(db: None) -> None:
+    now = timezone.now()
+    Run.objects.bulk_create(
+        Run(id=f"same-{n:04}", workflow="w", queue="q", input="[]", created_at=now, state="pending") for n in range(120)
+    )
+    seen, cursor = [], None
+    for _ in range(4):
+        page = list_runs(RunFilter(workflow="w"), cursor=cursor, limit=40)
+        seen += [run.id for run in page.runs]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == [f"same-{n:04}" for n in reversed(range(120))]
+
+
+def test_the_audit_log_is_looked_through_no_further_than_its_window(
+    crowd: None, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_log, "_WINDOW", 500)
+    log = reverse("admin:durable_operatoraction_changelist")
+    found = {"": True, f"?q={LONG}": True, "?q=run-0003": True, "?q=run-0001": False, "?outcome=denied": False}
+    for query, is_found in found.items():
+        with CaptureQueriesContext(connection) as queries:
+            response = operator.get(log + query)
+        assert bool(response.context["cl"].result_list) is is_found, query
+        assert scans(queries, GROWING) == [], query
+        assert sifted(queries, GROWING) <= 500, query

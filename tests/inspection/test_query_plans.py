@@ -1,0 +1,182 @@
+"""Among many runs, nothing that reads a history, a list or the audit log reads the tables: each follows an index."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from pytest_django import DjangoDbBlocker
+
+from durable.api.paging import cursor_of
+from durable.api.stream.changes import Follower
+from durable.inspection.runs import WINDOW
+from durable.models import Entry, EntryMetadata, OperatorAction, Run
+from durable.operations.prune import preview_pruning, prune
+from durable.retention import Policy, Pruned
+from durable.store.orm import OrmStore
+from tests.admin.bigdata import GROWING, LONG, filled
+from tests.support.plans import read, scans, sifted, sorts
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
+
+RUNS = 40_000
+ENTRIES = 1_000
+SHORT = "run-00000200"
+MIDDLE = f"run-{RUNS // 2:08}"
+LISTS = [
+    "/runs",
+    "/runs?state=failed",
+    "/runs?state=failed&state=sleeping",
+    "/runs?workflow=big.workflow_3&state=failed",
+    "/runs?queue=nobody",
+    "/runs?error=no answer for 39",
+    "/runs?waiting_queue=nobody",
+    "/runs?id_prefix=run-0001",
+    "/runs?id_prefix=run-&queue=nobody",
+    "/counts",
+    "/queues",
+    "/workers",
+    "/operator-actions",
+    f"/operator-actions?run={LONG}",
+    f"/operator-actions?run={SHORT}",
+    f"/runs/{LONG}/messages",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    if connection.vendor != "postgresql":
+        pytest.skip("the rows are made by PostgreSQL")
+    with django_db_blocker.unblock(), filled(runs=RUNS, entries=ENTRIES):
+        yield
+
+
+@pytest.fixture
+def get(client: Client) -> Callable[[str], Any]:
+    """Asks the interface, as somebody who may do all."""
+    client.force_login(User.objects.create_superuser("ada"))
+
+    def get(address: str) -> Any:
+        response = client.get(f"/api{address}")
+        assert response.status_code == 200, response.content
+        return response.json()
+
+    return get
+
+
+def paged(get: Callable[[str], Any], address: str) -> None:
+    """The first page and the one behind it."""
+    if cursor := get(address).get("next_cursor"):
+        assert get(f"{address}{'&' if '?' in address else '?'}cursor={cursor}")["results"] is not None
+
+
+def durable(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("durable", *arguments, stdout=out, stderr=io.StringIO())
+    return out.getvalue()
+
+
+def the_long_one() -> Run:
+    return Run.objects.defer("input", "output").get(pk=LONG)
+
+
+def told_all(follower: Follower) -> list[str]:
+    """The places of what the follower has to tell, until it has told all."""
+    news = follower.look()
+    places = [each.location for each in news.entries]
+    while news.has_more:
+        news = follower.look()
+        places += [each.location for each in news.entries]
+    return places
+
+
+def test_lists_of_the_interface_sift_no_more_than_a_window(get: Callable[[str], Any]) -> None:
+    for address in LISTS:
+        with CaptureQueriesContext(connection) as queries:
+            paged(get, address)
+        assert scans(queries, GROWING) + sorts(queries, GROWING) == [], address
+        assert sifted(queries, GROWING) <= WINDOW, address
+
+
+def test_a_page_deep_in_the_audit_log_begins_where_it_begins(get: Callable[[str], Any]) -> None:
+    middle = OperatorAction.objects.get(run_id=MIDDLE)
+    with CaptureQueriesContext(connection) as queries:
+        page = get(f"/operator-actions?cursor={cursor_of(middle.created_at.isoformat(), middle.pk)}")
+    assert len(page["results"]) > 1
+    assert scans(queries, GROWING) + sorts(queries, GROWING) == []
+    assert sifted(queries, GROWING) <= 1
+
+
+def test_a_long_history_is_looked_up(get: Callable[[str], Any]) -> None:
+    for address in (f"/runs/{LONG}", f"/runs/{LONG}/tree", f"/runs/{LONG}/entries/nap"):
+        with CaptureQueriesContext(connection) as queries:
+            get(address)
+        assert scans(queries, GROWING) == [], address
+
+
+def test_a_page_of_entries_reads_its_own_metadata_alone(get: Callable[[str], Any]) -> None:
+    first = get(f"/runs/{LONG}/entries?limit=20")
+    with CaptureQueriesContext(connection) as queries:
+        second = get(f"/runs/{LONG}/entries?limit=20&cursor={first['next_cursor']}")
+    assert [each["location"] for each in second["results"]] == [f"step {number}" for number in range(21, 41)]
+    assert scans(queries, GROWING) == []
+    assert read(queries, "durable_entrymetadata") == 20
+
+
+def test_a_stream_looks_up_what_it_tells(get: Callable[[str], Any]) -> None:
+    Run.objects.filter(pk=LONG).update(state="running", lease_expires_at=timezone.now() + timedelta(minutes=1))
+    follower = Follower(the_long_one)
+    with CaptureQueriesContext(connection) as first:
+        assert len(told_all(follower)) == ENTRIES
+    assert scans(first, GROWING) == []
+    EntryMetadata.objects.filter(entry__run=LONG, entry__location="step 7").update(rollback_completed_at=timezone.now())
+    with CaptureQueriesContext(connection) as poll:
+        assert told_all(follower) == ["step 7"]
+    assert scans(poll, GROWING) == []
+    Entry.objects.filter(run=LONG, location="step 8").delete()
+    with CaptureQueriesContext(connection) as compared:
+        assert list(follower.look().removed) == ["step 8"]
+    assert scans(compared, GROWING) == []
+
+
+def test_commands_look_up_a_history() -> None:
+    Run.objects.filter(pk=LONG).update(state="completed", wake_at=None, finished_at=timezone.now())
+    for arguments in (("show", LONG), ("why", LONG), ("export", LONG), ("show", LONG, "--follow")):
+        with CaptureQueriesContext(connection) as queries:
+            assert LONG in durable(*arguments)
+        assert scans(queries, GROWING) == [], arguments
+
+
+def test_the_portable_store_looks_up_histories() -> None:
+    store = OrmStore("default")
+    with CaptureQueriesContext(connection) as queries:
+        assert len(store.load(LONG)) == ENTRIES
+        assert [each.location for each in store.history(LONG)][-1] == "nap"
+        short = store.load_short([LONG, SHORT, "run-00000300"], most=ENTRIES, size=10**6)
+    assert {run_id: len(entries) for run_id, entries in short.items()} == {LONG: ENTRIES, SHORT: 1, "run-00000300": 1}
+    assert scans(queries, GROWING) == []
+
+
+def test_pruning_reads_what_goes() -> None:
+    an_hour_ago = timezone.now() - timedelta(hours=1)
+    Run.objects.filter(pk=LONG).update(state="completed", wake_at=None, finished_at=an_hour_ago)
+    long = Policy.older_than(60, workflow="big.long")
+    others = Policy.older_than(60, workflow="big.workflow_3", states=["completed"])
+    with CaptureQueriesContext(connection) as previews:
+        assert preview_pruning(long, most=1_000) == Pruned(runs=1)
+        assert preview_pruning(others, most=1_000) == Pruned(runs=1_000)
+    assert scans(previews, GROWING) == []
+    assert sifted(previews, GROWING) <= 1
+    with CaptureQueriesContext(connection) as queries:
+        pruned = prune(long)
+    assert (pruned.runs, pruned.entries, pruned.messages) == (1, ENTRIES, ENTRIES)
+    assert scans(queries, GROWING) == []

@@ -1,0 +1,171 @@
+"""`ctx.compensate`, and a mistake, on a database: on each store, with an eviction in the middle, with two workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from durable import AsyncContext, Context, Handle, get_run, operations, workflow
+from durable.core.errors import LeaseLost
+from durable.execution.passes import Eviction, execute_pass
+from durable.models import Entry, Run
+from durable.runtime import Runtime
+from tests.support.stores import STORES, in_force, passed
+
+LEDGER: list[str] = []
+MEANWHILE: list[Callable[[], Any]] = []
+CODE: dict[str, bool] = {}
+
+
+def charge(name: str) -> str:
+    LEDGER.append(f"charge {name}")
+    return name
+
+
+def refund(_rollback: Any, name: str) -> None:
+    LEDGER.append(f"refund {name}")
+    if MEANWHILE:
+        MEANWHILE.pop()()
+
+
+@workflow(name="tests.compensate")
+def rejecting(ctx: Context) -> str:
+    ctx.rollback_checkpoint("from here")
+    for name in ("a", "b", "c"):
+        ctx.step(name, charge, name, rollback=refund)
+    ctx.compensate("rejected")
+    ctx.step("tell", LEDGER.append, "told")
+    return "rejected"
+
+
+@workflow(name="tests.compensate_async")
+async def rejecting_async(ctx: AsyncContext) -> str:
+    await ctx.rollback_checkpoint("from here")
+    for name in ("a", "b", "c"):
+        await ctx.step(name, charge, name, rollback=refund)
+    await ctx.compensate("rejected")
+    await ctx.step("tell", LEDGER.append, "told")
+    return "rejected"
+
+
+@workflow(name="tests.compensate_mistaken")
+def mistaken(ctx: Context) -> str:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("a", charge, "a", rollback=refund)
+    if CODE["is wrong"]:
+        raise KeyError("a typo")
+    return "done"
+
+
+@pytest.fixture(params=STORES)
+def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
+    LEDGER.clear()
+    MEANWHILE.clear()
+    with in_force(request.param) as at:
+        yield at
+
+
+CHARGED = ["charge a", "charge b", "charge c"]
+
+
+@pytest.mark.parametrize("flow", [rejecting, rejecting_async])
+def test_it_is_recorded_and_the_run_completes(at: Runtime, flow: Any) -> None:
+    run: Handle = flow.start()
+    passed(at, run.id)
+    assert (run.state, run.output) == ("completed", "rejected")
+    assert [*CHARGED, "refund c", "refund b", "refund a", "told"] == LEDGER
+    entry = Entry.objects.get(run_id=run.id, kind="compensate")
+    assert entry.location == "compensate~0"
+    assert entry.data == {"reason": "rejected", "handlers": 3}
+    assert Entry.objects.filter(run_id=run.id, metadata__rollback_completed_at__isnull=False).count() == 3
+
+
+@workflow(name="tests.compensate_hostile")
+def hostile(ctx: Context, reasons: list[int]) -> str:
+    ctx.rollback_checkpoint("from here")
+    ctx.compensate("".join(map(chr, reasons)))
+    ctx.sleep("z", "1 hour")
+    return "rejected"
+
+
+@pytest.mark.parametrize("reason", ["", "a\x00b\ud800", "é" * 5_000, 'q"/~%'])
+def test_any_text_is_a_reason(at: Runtime, reason: str) -> None:
+    run = hostile.start([ord(each) for each in reason])
+    for _ in range(2):
+        passed(at, run.id)
+        assert run.state == "sleeping"
+    assert Entry.objects.get(run_id=run.id, kind="compensate").data["reason"] == reason[:1_000]
+
+
+@pytest.mark.parametrize("flow", [rejecting, rejecting_async])
+def test_an_eviction_in_the_middle_goes_on_with_the_next_handler(at: Runtime, flow: Any) -> None:
+    run: Handle = flow.start()
+    eviction = Eviction()
+    MEANWHILE.append(lambda: eviction.request("the worker stops"))
+    execute_pass(claimed(at, run.id), store=at.store, eviction=eviction, at=at)
+    assert run.state == "pending"
+    assert [*CHARGED, "refund c"] == LEDGER
+    passed(at, run.id)
+    assert run.output == "rejected"
+    assert [*CHARGED, "refund c", "refund b", "refund a", "told"] == LEDGER
+
+
+def test_a_worker_that_lost_its_lease_writes_nothing_more(at: Runtime) -> None:
+    run = rejecting.start()
+
+    def take_over() -> None:
+        Run.objects.filter(pk=run.id).update(lease_expires_at=at.now() - timedelta(seconds=1))
+        passed(at, run.id)
+        assert run.state == "completed"
+
+    MEANWHILE.append(take_over)
+    with pytest.raises(LeaseLost):
+        passed(at, run.id)
+    assert run.output == "rejected"
+    # its handler was under way when it lost the lease: that one ran twice, with one key
+    assert [*CHARGED, "refund c", "refund c", "refund b", "refund a", "told"] == LEDGER
+
+
+def test_a_mistake_is_tried_again_and_another_workers_code_goes_on(at: Runtime) -> None:
+    """With the grace period of the settings, as workers have it."""
+    CODE["is wrong"] = True
+    run = mistaken.start()
+    passed(at, run.id)
+    row = Run.objects.get(pk=run.id)
+    assert row.state == "sleeping"
+    assert row.diverged_at is not None
+    assert row.summary.startswith("a mistake in the code, trying again until the grace period ends: KeyError: 'a typo'")
+    CODE["is wrong"] = False
+    run.wake()
+    passed(at, run.id)
+    assert run.output == "done"
+    assert Run.objects.get(pk=run.id).diverged_at is None
+    assert LEDGER == ["charge a"]
+
+
+def test_after_the_grace_period_it_stops_whole_and_recovers(at: Runtime) -> None:
+    CODE["is wrong"] = True
+    run = mistaken.start()
+    passed(at, run.id)
+    Run.objects.filter(pk=run.id).update(diverged_at=at.now() - timedelta(hours=1))
+    passed(at, run.id)
+    row = Run.objects.get(pk=run.id)
+    assert (row.state, row.error.type if row.error else None) == ("failed", "KeyError")
+    assert row.diverged_at is not None
+    assert row.summary.startswith("stopped: KeyError: 'a typo' (tests.operations.test_compensate.mistaken, line ")
+    assert LEDGER == ["charge a"]
+    CODE["is wrong"] = False
+    get_run(run.id).recover()
+    assert Run.objects.get(pk=run.id).diverged_at is None
+    passed(at, run.id)
+    assert run.output == "done"
+    assert LEDGER == ["charge a"]
+    assert operations.record(run.id).summary == ""
+
+
+def claimed(at: Runtime, run_id: str) -> Any:
+    now = at.now()
+    return at.store.claim_run(run_id, now=now, lease_until=now + timedelta(seconds=30), worker="test")

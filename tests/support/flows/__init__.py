@@ -1,0 +1,1 @@
+"""An app with workflows for the tests that start worker processes; installed by `tests.support.flows.settings`."""

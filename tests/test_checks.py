@@ -1,0 +1,339 @@
+"""The system checks: each finds what it is for, is silent otherwise, and has a hint."""
+
+from dataclasses import fields
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, run_checks
+from django.db import connection
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
+from django.db.models import Model
+from django.test import override_settings
+
+from durable import checks
+from durable.codec import JsonCodec
+from durable.conf import Values
+from durable.core import registry
+from durable.core.registry import Registry
+from tests.core.test_registry import Definition, one, other
+
+JSON_QUEUE = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}
+#: Settings whose value is a name: what has no such thing says the name.
+_NAMES_OF_THINGS = {"CODEC", "DATABASE", "QUEUE", "REDACT", "API_RUNS", "RETENTION"}
+DATABASES: dict[str, dict[str, Any]] = {"default": {}, "archive": {}}  # only looked at, never connected to
+
+
+@pytest.fixture(autouse=True)
+def workflows(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """A registry with nothing in it but what the test registers."""
+    empty = Registry()
+    monkeypatch.setattr(registry, "registry", empty)
+    monkeypatch.setattr(registry, "clashes", empty.clashes)
+    return empty
+
+
+def ids(messages: list[CheckMessage]) -> list[str | None]:
+    assert all(message.hint for message in messages), "every finding needs a hint"
+    return [message.id for message in messages]
+
+
+def test_the_project_itself_is_in_order() -> None:
+    assert run_checks(tags=["durable"]) == []
+
+
+class TestSettings:
+    def test_a_typo_is_answered_with_the_nearest_key(self) -> None:
+        with override_settings(DURABLE={"LAESE": 30, "max_crashes": 3}):
+            messages = checks.check_settings()
+        assert ids(messages) == ["durable.E002", "durable.E002"]
+        assert '"LEASE"' in str(messages[0].hint)
+        assert '"MAX_CRASHES"' in str(messages[1].hint)
+
+    @pytest.mark.parametrize("given", [["LEASE"], "LEASE", None])
+    def test_no_dict(self, given: object) -> None:
+        with override_settings(DURABLE=given):
+            assert ids(checks.check_settings()) == ["durable.E001"]
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("LEASE", "30"),
+            ("LEASE", 0),
+            ("LEASE", True),
+            ("LEASE", timedelta(seconds=-1)),
+            ("SHORT_SLEEP", -0.1),
+            ("SWEEP_INTERVAL", None),
+            ("MAX_PAYLOAD_BYTES", 0),
+            ("MAX_PAYLOAD_BYTES", 1.5),
+            ("MAX_BRANCH_THREADS", 0),
+            ("CLAIM_BATCH", "10"),
+            ("CODEC", JsonCodec),
+            ("QUEUE", ""),
+            ("DATABASE", 1),
+            ("RETENTION", 0),
+            ("RETENTION", "30 days"),
+            ("API_MAX_WAITING", -1),
+            ("API_MAX_WAITING", True),
+            ("API_WORKFLOWS", "shop.fulfil"),
+            ("API_WORKFLOWS", [1]),
+            ("API_RUNS", ""),
+            ("API_RUNS", "durable.nowhere.runs"),
+            ("API_RUNS", len),
+            ("ENCRYPTION_KEYS", "one key, and no list"),
+            ("ENCRYPTION_KEYS", [""]),
+        ],
+    )
+    def test_wrong_values(self, key: str, value: object) -> None:
+        with override_settings(DURABLE={key: value}):
+            messages = checks.check_settings()
+        assert ids(messages) == ["durable.E003"]
+        assert key in messages[0].msg
+
+    @pytest.mark.parametrize("key", [each.name for each in fields(Values)])
+    @pytest.mark.parametrize("secret", ["kQm3SECRETKEY", b"kQm3SECRETKEY", ["kQm3SECRETKEY", 1], {"kQm3SECRETKEY": 1}])
+    def test_no_value_that_may_be_a_secret_is_told(self, key: str, secret: object) -> None:
+        with override_settings(DURABLE={key: secret}):
+            found = run_checks(tags=["durable"])
+        told = [f"{each.msg} {each.hint}" for each in found if key not in _NAMES_OF_THINGS or each.id == "durable.E003"]
+        assert not [each for each in told if "SECRETKEY" in each]
+
+    def test_a_number_is_told(self) -> None:
+        with override_settings(DURABLE={"LEASE": -3}):
+            assert "not -3." in checks.check_settings()[0].msg
+        with override_settings(DURABLE={"METRICS_TOKEN": 4711}):
+            assert "4711" not in checks.check_settings()[0].msg
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("LEASE", timedelta(seconds=3)),
+            ("LEASE", 0.5),
+            ("SHORT_SLEEP", 0),
+            ("DIVERGENCE_GRACE", timedelta(0)),
+            ("RETENTION", None),
+            ("RETENTION", timedelta(days=30)),
+            ("RETENTION", {"completed": 60, "failed": None}),
+            ("ENCRYPTION_KEYS", ("a", b"b")),
+        ],
+    )
+    def test_right_values(self, key: str, value: object) -> None:
+        with override_settings(DURABLE={key: value}):
+            assert checks.check_settings() == []
+
+
+class TestRetention:
+    @pytest.mark.parametrize(
+        ("retention", "advice"),
+        [
+            ({"complete": 60}, '"completed"'),
+            ({"completed": 0}, "timedelta"),
+            ({"completed": "30 days"}, "timedelta"),
+            ({"audit": True}, "timedelta"),
+            ({"workflows": ["shop.fulfil"]}, "shop.fulfil"),
+            ({"workflows": {"shop.fulfil": {"fialed": 60}}}, '"failed"'),
+            ({"workflows": {"shop.fulfil": {"failed": -1}}}, "timedelta"),
+        ],
+    )
+    def test_what_cannot_be_read_is_told_with_what_would_be_right(self, retention: object, advice: str) -> None:
+        with override_settings(DURABLE={"RETENTION": retention}):
+            messages = checks.check_retention()
+        assert ids(messages) == ["durable.E009"]
+        assert advice in str(messages[0].hint)
+
+    def test_a_workflow_that_there_is_not(self, workflows: Registry) -> None:
+        workflows.register(Definition("shop.fulfil"))
+        retention = {"completed": 60, "workflows": {"shop.fulfill": None, "shop.fulfil": timedelta(days=1)}}
+        with override_settings(DURABLE={"RETENTION": retention}):
+            messages = checks.check_retention()
+        assert ids(messages) == ["durable.W086"]
+        assert '"shop.fulfil"' in str(messages[0].hint)
+
+
+class Deaf:
+    def encode(self, value: object) -> str:
+        return str(value)
+
+
+class Lossy(JsonCodec):
+    def decode(self, text: str, *args: Any, **kwargs: Any) -> Any:
+        return {}
+
+
+class Picky:
+    def __init__(self) -> None:
+        raise RuntimeError("no key")
+
+
+class TestCodec:
+    @pytest.mark.parametrize(
+        ("path", "found"),
+        [
+            ("durable.codec.JsonCodec", []),
+            ("durable.codec.JsonKodec", ["durable.E004"]),
+            ("nothing", ["durable.E004"]),
+            ("tests.test_checks.Picky", ["durable.E004"]),
+            ("tests.test_checks.Deaf", ["durable.E005"]),
+            ("tests.test_checks.Lossy", ["durable.E005"]),
+            ("durable.crypto.FernetCodec", ["durable.E005"]),
+        ],
+    )
+    def test_what_is_found(self, path: str, found: list[str]) -> None:
+        with override_settings(DURABLE={"CODEC": path}):
+            assert ids(checks.check_codec()) == found
+
+    def test_keys_that_nothing_uses(self) -> None:
+        with override_settings(DURABLE={"ENCRYPTION_KEYS": ["k"]}):
+            assert ids(checks.check_codec()) == ["durable.W085"]
+
+
+class TestQueues:
+    def test_the_default_queue_is_missing(self) -> None:
+        with override_settings(RQ_QUEUES={"low": JSON_QUEUE}):
+            messages = checks.check_queues()
+        assert ids(messages) == ["durable.E007"]
+        assert "RQ_QUEUES has low" in str(messages[0].hint)
+
+    def test_a_workflows_queue_is_missing(self, workflows: Registry) -> None:
+        workflows.register(Definition("shop.a", queue="hihg"))
+        with override_settings(RQ_QUEUES={"default": JSON_QUEUE, "high": JSON_QUEUE}):
+            messages = checks.check_queues()
+        assert ids(messages) == ["durable.E007"]
+        assert 'did you mean "high"?' in str(messages[0].hint)
+        assert "shop.a" in messages[0].msg
+
+    def test_no_queues_at_all(self) -> None:
+        with override_settings(RQ_QUEUES=None):
+            assert ids(checks.check_queues()) == ["durable.E007"]
+            assert checks.check_serializers() == checks.check_rqworker() == []
+
+    @pytest.mark.parametrize(
+        ("serializer", "found"),
+        [("rq.serializers.JSONSerializer", []), ("json", []), ("pickle", ["durable.W081"]), (None, ["durable.W081"])],
+    )
+    def test_the_serializer(self, serializer: str | None, found: list[str]) -> None:
+        queue = {**JSON_QUEUE, "SERIALIZER": serializer}
+        with override_settings(RQ_QUEUES={"default": queue, "someone else's": {"URL": ""}}):
+            assert ids(checks.check_serializers()) == found
+
+    def test_the_serializer_of_a_queue_that_the_same_worker_serves(self) -> None:
+        there = {"URL": "redis://127.0.0.1:1/0"}
+        queues = {"default": JSON_QUEUE, "mails": there, "elsewhere": {"URL": "redis://127.0.0.1:1/1"}}
+        with override_settings(RQ_QUEUES=queues):
+            [found] = checks.check_serializers()
+        assert (found.id, found.msg) == ("durable.W081", 'RQ_QUEUES["mails"] has no JSON serializer.')
+        assert 'DURABLE["OTHER_JOBS"]' in (found.hint or "")
+
+    @pytest.mark.parametrize(
+        ("rq", "found"),
+        [
+            ({"WORKER_CLASS": "durable.rq_workers.Worker"}, []),
+            ({"WORKER_CLASS": "durable.rq_workers.SimpleWorker"}, []),
+            ({"WORKER_CLASS": "rq.Worker"}, ["durable.W082"]),
+            ({"WORKER_CLASS": "not.there"}, ["durable.W082"]),
+            ({}, ["durable.W082"]),
+            (None, ["durable.W082"]),
+        ],
+    )
+    def test_rqworker(self, rq: object, found: list[str]) -> None:
+        with override_settings(RQ=rq):
+            assert ids(checks.check_rqworker()) == found
+
+
+def test_two_workflows_of_one_name(workflows: Registry) -> None:
+    workflows.register(Definition("shop.x", one))
+    workflows.register(Definition("shop.y", one))
+    assert checks.check_workflows() == []
+    workflows.register(Definition("shop.x", other))
+    (message,) = checks.check_workflows()
+    assert message.id == "durable.E008"
+    assert message.hint
+    assert f"{__name__.rpartition('.')[0]}.test_registry.one" in message.msg
+    assert "test_registry.other" in message.msg
+
+
+class Astray:
+    """A router that sends everything to another database."""
+
+    def db_for_read(self, model: type[Model], **hints: object) -> str:
+        return "archive"
+
+    db_for_write = db_for_read
+
+
+class Unmigrated:
+    def allow_migrate(self, db: str, app_label: str, **hints: object) -> bool:
+        return False
+
+
+class TestSqlite:
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [({}, ["durable.W088"]), ({"timeout": 20}, ["durable.W088"]), ({"transaction_mode": "immediate"}, [])],
+    )
+    def test_transactions_that_do_not_wait_are_found(
+        self, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], expected: list[str]
+    ) -> None:
+        connection = SimpleNamespace(vendor="sqlite", settings_dict={"OPTIONS": options})
+        monkeypatch.setattr(checks, "connections", {"default": connection})
+        assert ids(checks.check_sqlite()) == expected
+
+    def test_other_databases_have_row_locks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        connection = SimpleNamespace(vendor="postgresql", settings_dict={"OPTIONS": {}})
+        monkeypatch.setattr(checks, "connections", {"default": connection})
+        assert checks.check_sqlite() == []
+
+
+class TestDatabase:
+    def test_an_unknown_alias(self) -> None:
+        with override_settings(DURABLE={"DATABASE": "defualt"}):
+            messages = checks.check_database()
+            assert checks.check_router() == checks.check_atomic_requests() == []
+        assert ids(messages) == ["durable.E006"]
+        assert 'Did you mean "default"?' in str(messages[0].hint)
+
+    @pytest.mark.parametrize(
+        ("options", "found"),
+        [
+            ({}, []),
+            ({"isolation_level": IsolationLevel.READ_COMMITTED}, []),
+            ({"isolation_level": IsolationLevel.REPEATABLE_READ}, ["durable.E011"]),
+            ({"isolation_level": IsolationLevel.SERIALIZABLE.value}, ["durable.E011"]),
+        ],
+    )
+    def test_isolation(self, options: dict[str, Any], found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+        expected = found if connection.vendor == "postgresql" else []
+        assert ids(checks.check_isolation()) == expected
+
+    @pytest.mark.parametrize(
+        ("mine", "atomic", "found"),
+        [
+            ("default", {"default": True, "archive": False}, []),
+            ("default", {"default": False, "archive": False}, []),
+            ("default", {"default": True, "archive": True}, ["durable.W083"]),
+            ("archive", {"default": True, "archive": False}, ["durable.W083"]),
+        ],
+    )
+    def test_atomic_requests_elsewhere(
+        self, mine: str, atomic: dict[str, bool], found: list[str], monkeypatch: pytest.MonkeyPatch, settings: Any
+    ) -> None:
+        databases = {alias: {"ATOMIC_REQUESTS": value} for alias, value in atomic.items()}
+        monkeypatch.setattr(django_settings, "DATABASES", databases)
+        settings.DURABLE = {"DATABASE": mine}
+        assert ids(checks.check_atomic_requests()) == found
+
+    @pytest.mark.parametrize("router", [Astray(), Unmigrated()])
+    def test_a_router_that_leads_astray(self, router: object) -> None:
+        assert checks.check_router() == []
+        with override_settings(DATABASE_ROUTERS=[router]):
+            messages = checks.check_router()
+        assert ids(messages) == ["durable.W084"]
+        assert "Run" in messages[0].msg
+
+    def test_no_router_for_another_alias(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(django_settings, "DATABASES", DATABASES)
+        settings.DURABLE = {"DATABASE": "archive"}
+        assert ids(checks.check_router()) == ["durable.W084"]

@@ -1,0 +1,499 @@
+"""The work of one RQ job on real databases and a real Redis: the loop, leases, hand-over, outages."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, timedelta
+
+import pytest
+import redis
+from django.db import InterfaceError, OperationalError, close_old_connections, connection, connections, transaction
+from django.test import override_settings
+from django.utils import timezone, translation
+
+from durable.conf import conf
+from durable.core.errors import LeaseLost, PassAborted
+from durable.core.records import RunRecord, RunState
+from durable.execution import connections as process
+from durable.execution.passes import Eviction, PassOutcome
+from durable.notifier import enqueue, notify
+from durable.store import Store, store_for
+from durable.worker import job, leases, shutdown
+from durable.worker.executor import Execute
+from durable.worker.job import QueueJob
+from durable.worker.shutdown import ShutdownFlag
+from tests.notifier.test_notify import jobs, take_job
+from tests.support.runs import Passes, finish, new_runs, park
+
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis_connection", "unlogged"),
+]
+QUEUE = "default"
+
+
+@pytest.fixture
+def store() -> Store:
+    return store_for("default")
+
+
+def state(store: Store, run_id: str) -> RunRecord:
+    run = store.get(run_id)
+    assert run is not None
+    return run
+
+
+@contextmanager
+def in_thread(shift: QueueJob) -> Iterator[threading.Thread]:
+    """Work a shift in a thread of its own, with connections of its own."""
+
+    def run() -> None:
+        try:
+            shift.run()
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        shift.stop.request()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def only_with_a_server() -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("without a server no connection breaks")
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until another thread has done its part."""
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+class TestLoop:
+    def test_every_due_run_is_passed_once(self, store: Store) -> None:
+        ids = new_runs(store, 25)
+        passes = Passes()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        assert sorted(passes.passed) == sorted(ids)
+        assert {state(store, each).state for each in ids} == {RunState.COMPLETED}
+
+    def test_other_queues_and_later_runs_are_left_alone(self, store: Store) -> None:
+        new_runs(store, queue="high")
+        new_runs(store, wake_at=timezone.now() + timedelta(hours=1))
+        passes = Passes()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        assert passes.passed == []
+
+    def test_the_bell_is_cleared_before_the_look(self, store: Store, redis_connection: redis.Redis) -> None:
+        notify.notify(QUEUE)
+        take_job()
+        seen: list[int] = []
+
+        class Watched:
+            def __getattr__(self, name: str) -> object:
+                if name == "claim":
+                    seen.append(int(str(redis_connection.exists(enqueue.KEY.format(QUEUE)))))
+                return getattr(store, name)
+
+        QueueJob(QUEUE, store=Watched(), execute=Passes(), stop=ShutdownFlag()).run()  # type: ignore[arg-type]
+        assert seen == [0]
+        assert jobs() == []  # nothing was due, nobody has to look again
+
+    def test_a_full_batch_wakes_another_worker_before_the_work(self, store: Store) -> None:
+        new_runs(store, 3)
+        rung: list[int] = []
+
+        def note(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            rung.append(len(jobs()))
+            return finish(record, store)
+
+        with override_settings(DURABLE={"CLAIM_BATCH": 2}):
+            QueueJob(QUEUE, store=store, execute=Passes(note), stop=ShutdownFlag()).run()
+        assert rung == [1, 1, 1]
+
+    def test_a_batch_that_is_not_full_wakes_nobody(self, store: Store) -> None:
+        new_runs(store, 3)
+        QueueJob(QUEUE, store=store, execute=Passes(), stop=ShutdownFlag()).run()
+        assert jobs() == []
+
+    def test_a_run_that_is_due_again_is_passed_again(self, store: Store) -> None:
+        (run_id,) = new_runs(store)
+        passes = Passes(
+            lambda record, store, _: park(record, store, None) if record.fence < 3 else finish(record, store)
+        )
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        assert passes.passed == [run_id] * 3
+
+    def test_the_end_of_the_shift_rings(self, store: Store) -> None:
+        ids = new_runs(store, 3)
+        passes = Passes()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag(), seconds=0).run()
+        assert passes.passed == []
+        assert len(jobs()) == 1
+        assert {state(store, each).lease_expires_at for each in ids} == {None}
+
+    def test_what_a_long_batch_has_not_begun_goes_back_at_the_end(self, store: Store) -> None:
+        new_runs(store, 3)
+        stop = ShutdownFlag()
+
+        def stop_it(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            stop.request()
+            return finish(record, store)
+
+        QueueJob(QUEUE, store=store, execute=Passes(stop_it), stop=stop).run()
+        assert len(jobs()) == 1
+        passes = Passes()
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        assert len(passes.passed) == 2
+
+    def test_queues_of_the_outcome_are_rung(self, store: Store) -> None:
+        new_runs(store)
+
+        def send(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            finish(record, store)
+            return PassOutcome(state=RunState.COMPLETED, ring=frozenset({"high"}))
+
+        QueueJob(QUEUE, store=store, execute=Passes(send), stop=ShutdownFlag()).run()
+        assert len(jobs("high")) == 1
+
+    def test_a_near_deadline_is_told_to_the_timers(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        new_runs(store)
+        wake_at = timezone.now() + timedelta(seconds=2)
+        told: list[object] = []
+        monkeypatch.setattr(notify, "notify_at", lambda queue, moment: told.append((queue, moment)))
+        passes = Passes(lambda record, store, _: park(record, store, wake_at))
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        assert told == [(QUEUE, wake_at)]
+
+    def test_a_fault_of_the_engine_takes_no_other_run_along(
+        self, store: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ids = new_runs(store, 2)
+
+        def fail_first(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            if record.id == ids[0]:
+                raise RuntimeError("a fault")
+            return finish(record, store)
+
+        QueueJob(QUEUE, store=store, execute=Passes(fail_first), stop=ShutdownFlag()).run()
+        assert state(store, ids[1]).state == RunState.COMPLETED
+        assert state(store, ids[0]).lease_expires_at is not None  # tried again when that runs out, not at once
+        assert "a fault" in caplog.text
+
+    def test_a_lost_lease_is_no_error(self, store: Store, caplog: pytest.LogCaptureFixture) -> None:
+        new_runs(store, 2)
+
+        def lose(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            raise LeaseLost
+
+        QueueJob(QUEUE, store=store, execute=Passes(lose), stop=ShutdownFlag()).run()
+        assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+    def test_many_workers_pass_each_run_once(self, store: Store) -> None:
+        ids = new_runs(store, 60)
+        passes = Passes()
+        with ExitStack() as stack:
+            threads = [stack.enter_context(in_thread(shift_of(store, passes))) for _ in range(4)]
+            for each in threads:
+                each.join(60)
+        assert sorted(passes.passed) == sorted(ids)
+
+
+class TestContext:
+    def test_language_and_time_zone_are_those_of_the_project(self, store: Store) -> None:
+        new_runs(store, 2)
+        seen: list[object] = []
+
+        def look(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            seen.append((translation.get_language(), timezone.get_current_timezone_name()))
+            translation.activate("de")
+            timezone.activate(timezone.get_fixed_timezone(120))
+            return finish(record, store)
+
+        with translation.override("fr"), timezone.override(timezone.get_fixed_timezone(60)):
+            QueueJob(QUEUE, store=store, execute=Passes(look), stop=ShutdownFlag()).run()
+            assert translation.get_language() == "fr"
+        assert seen == [("en-us", "UTC")] * 2
+        assert timezone.get_current_timezone() == UTC or timezone.get_current_timezone_name() == "UTC"
+
+    def test_a_connection_inside_a_transaction_is_left_alone(self) -> None:
+        with transaction.atomic():
+            connection.ensure_connection()
+            inner = connection.connection
+            connection.close_at = 0
+            connection.errors_occurred = True
+            process.close_stale_connections(all_connections=True)
+            process.close_connections()
+            assert connection.connection is inner
+            connection.errors_occurred = False
+            connection.close_at = None
+
+    def test_a_broken_connection_is_closed_between_passes(self, store: Store) -> None:
+        only_with_a_server()
+        connection.ensure_connection()
+        connection.errors_occurred = True
+        assert connection.connection is not None
+        connection.connection.close()
+        process.close_stale_connections(all_connections=False)
+        assert connection.connection is None
+        close_old_connections()
+
+    def test_the_name_is_the_process(self) -> None:
+        name = process.worker_name()
+        assert name == process.worker_name()
+        assert name.split(":")[1] == str(os.getpid())
+
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    def test_a_forked_child_leaves_the_parents_connection_alone(self, store: Store) -> None:
+        (run_id,) = new_runs(store)  # opens the connection of this process
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:  # in the child nothing of pytest's may go on
+            try:
+                process.abandon_inherited_connections()
+                QueueJob(QUEUE, store=store, execute=Passes(), stop=ShutdownFlag()).run()
+                connections.close_all()
+                os.write(writer, b"done")
+            finally:
+                os._exit(0)
+        os.close(writer)
+        assert os.read(reader, 10) == b"done"
+        os.close(reader)
+        os.waitpid(pid, 0)
+        assert state(store, run_id).state == RunState.COMPLETED  # our connection still works
+
+
+class TestLeases:
+    def test_leases_are_renewed_during_a_long_pass(self, store: Store) -> None:
+        (run_id,) = new_runs(store)
+        passes = Passes()
+        passes.what = passes.hold
+        with override_settings(DURABLE={"LEASE": 2.0}), in_thread(shift_of(store, passes)):
+            assert passes.begun.wait(60)
+            first = state(store, run_id).lease_expires_at
+            assert first is not None
+            eventually(lambda: (state(store, run_id).lease_expires_at or first) > first + timedelta(seconds=2.0))
+            assert state(store, run_id).fence == 1
+            passes.release.set()
+            eventually(lambda: state(store, run_id).state == RunState.COMPLETED)
+
+    def test_a_lost_lease_evicts(self, store: Store) -> None:
+        (run_id,) = new_runs(store)
+        reasons: list[str] = []
+        evicted = threading.Event()
+
+        def wait(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            later = timezone.now() + timedelta(hours=1)
+            assert store.claim_run(record.id, now=later, lease_until=later, worker="another") is not None
+            eviction.wait(20)
+            reasons.append(eviction.reason)
+            evicted.set()
+            raise LeaseLost
+
+        with override_settings(DURABLE={"LEASE": 0.3}), in_thread(shift_of(store, Passes(wait))):
+            assert evicted.wait(20)
+        assert reasons == ["lease lost"]
+        assert state(store, run_id).worker == "another"
+
+    def test_runs_that_wait_behind_a_long_pass_go_back(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(leases, "MAX_WAIT", 0.05)
+        monkeypatch.setattr(leases, "TICK", 0.02)
+        ids = new_runs(store, 4)
+        slow, quick = Passes(), Passes()
+        slow.what = slow.hold
+        with in_thread(shift_of(store, slow)):
+            assert slow.begun.wait(10)
+            eventually(lambda: len(jobs()) == 1)
+            monkeypatch.setattr(leases, "MAX_WAIT", 60.0)  # a pass of the other worker may take its time
+            QueueJob(QUEUE, store=store, execute=quick, stop=ShutdownFlag()).run()
+            assert sorted(quick.passed) == sorted(set(ids) - set(slow.passed))
+            assert len(slow.passed) == 1
+            slow.release.set()
+            eventually(lambda: {state(store, each).state for each in ids} == {RunState.COMPLETED})
+
+    def test_leases_that_could_not_be_renewed_in_time_evict(self, store: Store) -> None:
+        new_runs(store)
+        seen: list[str] = []
+
+        class Away:
+            """The database, which answers the supervisor no more."""
+
+            def renew(self, *args: object) -> dict[str, str]:
+                raise OperationalError("the server is gone")
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(store, name)
+
+        def wait(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            eviction.wait(20)
+            seen.append(eviction.reason)
+            raise LeaseLost
+
+        shift = QueueJob(QUEUE, store=Away(), execute=Passes(wait), stop=ShutdownFlag())  # type: ignore[arg-type]
+        with override_settings(DURABLE={"LEASE": 0.3}), in_thread(shift):
+            eventually(lambda: seen == ["lease lost"])
+
+
+def shift_of(store: Store, execute: Execute, stop: ShutdownFlag | None = None) -> QueueJob:
+    return QueueJob(QUEUE, store=store, execute=execute, stop=stop or ShutdownFlag())
+
+
+class TestStop:
+    def test_a_stop_evicts_the_pass_and_hands_back_the_rest(self, store: Store) -> None:
+        ids = new_runs(store, 3)
+        passes = Passes()
+        passes.what = passes.hold
+        stop = ShutdownFlag()
+        with in_thread(shift_of(store, passes, stop)) as thread:
+            assert passes.begun.wait(10)
+            stop.request()
+            thread.join(20)
+            assert not thread.is_alive()
+        assert len(passes.passed) == 1
+        assert len(jobs()) == 1
+        now = timezone.now()
+        due = store.claim(queues=[QUEUE], now=now, lease_until=now + timedelta(minutes=1), worker="next", limit=10)
+        assert sorted(each.id for each in due) == sorted(ids)
+        assert {each.crashes for each in due} == {0}
+
+    def test_nothing_is_claimed_after_a_stop(self, store: Store) -> None:
+        new_runs(store)
+        passes, stop = Passes(), ShutdownFlag()
+        stop.request()
+        QueueJob(QUEUE, store=store, execute=passes, stop=stop).run()
+        assert passes.passed == []
+        assert len(jobs()) == 1
+
+    def test_the_shutdown_that_rq_notes_in_redis_is_seen(
+        self, store: Store, redis_connection: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in a work horse of a stock RQ worker, which no signal reaches."""
+        monkeypatch.setattr(leases, "TICK", 0.02)
+        monkeypatch.setattr(job, "_rq_worker", lambda: "stock")
+        new_runs(store)
+        passes = Passes()
+        passes.what = passes.hold
+        with in_thread(shift_of(store, passes)) as thread:
+            assert passes.begun.wait(10)
+            redis_connection.hset("rq:worker:stock", "shutdown_requested_date", "2026-01-01T00:00:00Z")
+            thread.join(20)
+            assert not thread.is_alive()
+        assert len(jobs()) == 1
+
+    def test_sigterm_evicts_where_it_would_kill(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shutdown.stop, "requested", False)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        (run_id,) = new_runs(store)
+
+        def terminated(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            os.kill(os.getpid(), signal.SIGTERM)
+            eviction.wait(20)
+            assert eviction.reason == "shutdown"
+            return park(record, store, None)
+
+        with job._terminated_softly(shutdown.stop):
+            QueueJob(QUEUE, store=store, execute=Passes(terminated), stop=shutdown.stop).run()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert state(store, run_id).lease_expires_at is None
+        assert len(jobs()) == 1
+
+
+class TestOutage:
+    def test_a_database_that_is_away_for_a_moment_is_waited_for(
+        self, store: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ids = new_runs(store, 2)
+        failures = [OperationalError("restarting"), InterfaceError("closed")]
+
+        class Flaky:
+            def claim(self, **kwargs: object) -> list[RunRecord]:
+                if failures:
+                    raise failures.pop(0)
+                return store.claim(**kwargs)  # type: ignore[arg-type]
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(store, name)
+
+        passes = Passes()
+        QueueJob(QUEUE, store=Flaky(), execute=passes, stop=ShutdownFlag()).run()  # type: ignore[arg-type]
+        assert sorted(passes.passed) == sorted(ids)
+        assert len([each for each in caplog.records if "trying again" in each.message]) == 1
+
+    @pytest.mark.parametrize("wrapped", [True, False])
+    def test_a_run_whose_pass_the_database_cut_short_goes_on_at_once(self, store: Store, wrapped: bool) -> None:
+        (run_id,) = new_runs(store)
+
+        def cut_first(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            if record.fence > 1:
+                return finish(record, store)
+            if not wrapped:
+                raise OperationalError("terminating connection due to administrator command")
+            raise PassAborted("the commit was not answered") from OperationalError("terminating connection")
+
+        passes = Passes(cut_first)
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        assert passes.passed == [run_id] * 2
+        assert state(store, run_id).state == RunState.COMPLETED
+
+    def test_a_run_that_the_database_refuses_does_not_spin(self, store: Store) -> None:
+        (run_id,) = new_runs(store)
+
+        def refused(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            raise PassAborted("the store did not answer") from OperationalError("disk full")
+
+        passes = Passes(refused)
+        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        assert passes.passed == [run_id] * 2
+        assert state(store, run_id).lease_expires_at is not None
+
+    def test_a_database_that_stays_away_ends_the_shift_and_rings(self) -> None:
+        class Away:
+            def claim(self, **kwargs: object) -> list[RunRecord]:
+                raise OperationalError("connection refused")
+
+        QueueJob(QUEUE, store=Away(), execute=Passes(), stop=ShutdownFlag(), seconds=0.3).run()  # type: ignore[arg-type]
+        assert len(jobs()) == 1
+
+    def test_connections_that_the_server_ended_are_replaced(self, store: Store) -> None:
+        only_with_a_server()
+        ids = new_runs(store, 3)
+
+        def end_it(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
+            if record.id == ids[0] and record.fence == 1:
+                with connection.cursor() as cursor:  # as a restart does: this connection breaks
+                    cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            return finish(record, store)
+
+        QueueJob(QUEUE, store=store, execute=Passes(end_it), stop=ShutdownFlag()).run()
+        assert {state(store, each).state for each in ids} == {RunState.COMPLETED}
+
+
+def test_conf_is_what_the_shift_claims(store: Store) -> None:
+    new_runs(store, 3)
+    sizes: list[int] = []
+
+    class Counted:
+        def claim(self, **kwargs: object) -> list[RunRecord]:
+            found = store.claim(**kwargs)  # type: ignore[arg-type]
+            sizes.append(len(found))
+            return found
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+    with override_settings(DURABLE={"CLAIM_BATCH": 2}):
+        assert conf.CLAIM_BATCH == 2
+        QueueJob(QUEUE, store=Counted(), execute=Passes(), stop=ShutdownFlag()).run()  # type: ignore[arg-type]
+    assert sizes == [2, 1, 0]

@@ -1,0 +1,56 @@
+"""The threads of a crew: given work, kept, replaced."""
+
+import threading
+
+import pytest
+
+from durable.worker import threads
+from durable.worker.threads import ThreadPool
+from tests.worker.test_job import eventually
+
+WAIT = 60.0  # seconds until a test gives up
+
+
+def test_a_thread_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[int] = []
+    pool = ThreadPool(1, on_free=lambda: freed.append(threading.get_ident()))
+    monkeypatch.setattr(threads.logger, "exception", lambda *args: 1 / 0)
+
+    def die() -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    assert pool.submit(die)
+    eventually(lambda: len(freed) == 1)
+    eventually(lambda: freed[0] not in {each.ident for each in threading.enumerate()})
+    done = threading.Event()
+    assert pool.submit(done.set)
+    assert done.wait(WAIT)
+    eventually(lambda: len(freed) == 2)
+    pool.end()
+
+
+def test_nothing_is_taken_beyond_the_count() -> None:
+    pool = ThreadPool(2, on_free=lambda: None)
+    go = threading.Event()
+    assert pool.submit(go.wait)
+    assert pool.submit(go.wait)
+    assert not pool.submit(go.wait)
+    go.set()
+    pool.end()
+
+
+def test_the_thread_that_was_busy_last_is_taken_first() -> None:
+    freed: list[int] = []
+    pool = ThreadPool(2, on_free=lambda: freed.append(threading.get_ident()))
+    first, second = threading.Event(), threading.Event()
+    assert pool.submit(first.wait)
+    assert pool.submit(second.wait)
+    first.set()
+    eventually(lambda: len(freed) == 1)
+    second.set()
+    eventually(lambda: len(freed) == 2)
+    assert pool.submit(lambda: None)
+    eventually(lambda: len(freed) == 3)
+    assert freed[2] == freed[1] != freed[0]
+    pool.end()
