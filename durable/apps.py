@@ -25,8 +25,10 @@ class DurableConfig(AppConfig):
         logs.guard()
         silence.note_settings()
         self.autodiscover()
-        # checks registers them; process notes which process this is, before a worker forks.
+        # checks registers them; connections notes which process this is, before a worker forks.
+        from durable import checks  # noqa: F401
         from durable.execution import connections  # noqa: F401
+        from durable.inspection import database_checks  # noqa: F401
         from durable.store.routines import restore
         from durable.tasks import workflow  # noqa: F401  # the workflow that tasks are runs of
 
