@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
-from types import SimpleNamespace
 from typing import Any, Final
 
 import httpx
@@ -55,19 +54,6 @@ def _services(player: Play, _: Namespace) -> Iterator[None]:
     """What the first page's shop does, in two functions."""
     player.module("shop.services", charge_card=lambda order_id: f"payment-{order_id}", send_mail=lambda order_id: None)
     yield
-
-
-@contextmanager
-def _shop(player: Play, names: Namespace) -> Iterator[None]:
-    """The shop of the README, with a customer who orders and a shopkeeper who approves."""
-    user = User.objects.create(username="ada")
-    with _models(player, names):
-        player.module("shop.bank", gateway=SimpleNamespace(refund=lambda payment, key: None))
-        player.module("shop.services", mark_paid=lambda order_id, payment: None, send_mail=lambda order_id: None)
-        player.module("shop.services", buy_label=lambda order_id: "label", charge_card=lambda order_id: "payment")
-        customer = player.module("shop.models").Customer.objects.create(name="Ada", email="ada@example.org")
-        names.update(customer=customer, request=SimpleNamespace(user=user))
-        yield
 
 
 @contextmanager
@@ -159,7 +145,6 @@ def _moment(moment: datetime | None) -> datetime:
 
 
 STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]]]] = {
-    "README.md": _shop,
     "docs/admin.md": _models,
     "docs/cli.md": _failed,
     "docs/guides/deploying.md": _in_one_harness,
