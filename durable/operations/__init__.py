@@ -1,8 +1,8 @@
 """The verbs: everything that starts, steers or reads a run from outside a pass.
 
-Each verb validates, changes the run in one atomic step of the store, and rings the bell. Inside a transaction of the
-caller's it happens if and when that transaction commits. Surfaces and handles go through here; nothing here runs
-workflow code.
+Each verb validates its arguments, changes the run in one atomic step of the store, and notifies workers. If the caller
+has a transaction open, the verb takes effect when that transaction commits. The admin, REST, the command line and
+handles call these functions. Nothing here runs workflow code.
 """
 
 from __future__ import annotations

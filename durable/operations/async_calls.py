@@ -1,10 +1,10 @@
 """Call durable's synchronous functions from an event loop, and leave that loop's database connections as they were.
 
 The call runs in the thread in which Django runs all synchronous code of the request or the loop, so it belongs to the
-transaction that is open there. Nobody else looks after that thread's connections: outside a request no signal of Django
-closes them, and a connection that PostgreSQL has cut fails for ever. So a connection that a call opens is closed at its
-end, whatever CONN_MAX_AGE says, and a connection that the server has cut is replaced before the call uses it.
-Connections inside a transaction, a test's for example, are left alone.
+transaction that is open there. No other code maintains that thread's connections: outside a request no Django signal
+closes them, and a connection that PostgreSQL has cut fails for ever. So a connection that a call opens is closed at the
+end of the call, whatever CONN_MAX_AGE says, and a connection that the server has cut is replaced before the call uses
+it. Connections inside a transaction, for example a test's, are left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ R = TypeVar("R")
 
 
 async def run_sync(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return what `function` returns. It must not block for long: all synchronous code of the loop waits for it."""
+    """Return what `function` returns.
+
+    The function must not block for long: it blocks all synchronous code of the loop.
+    """
 
     def call() -> R:
         with _connections_as_found():
@@ -51,7 +54,7 @@ def _connections_as_found() -> Iterator[None]:
 
 
 def _may_be_cut(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the server may have closed the session. Costs no round trip: an idle socket has nothing to read."""
+    """Return whether the server may have closed the session, without a round trip: an idle socket has no data."""
     if connection.errors_occurred:
         return True
     try:
@@ -59,7 +62,7 @@ def _may_be_cut(connection: BaseDatabaseWrapper) -> bool:
             descriptor = connection.connection.fileno()
     except AttributeError:
         return False  # a database without a socket, SQLite
-    except Error:  # the driver knows that it is closed
+    except Error:  # the driver knows that the connection is closed
         return True
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)

@@ -1,8 +1,8 @@
-"""Who acts: the operator behind the verbs that are called here and now, and what they may do.
+"""The actor: who calls the verbs in this context, and what that actor may do.
 
-A surface says who its user is with `acting_as`; every verb of `durable.operations` inside it checks that actor's
-permission first and is written to the audit log, refusals included. Without it a verb is called by the application's own
-code: steering, restarting and replaying are logged with the source "code", starting and sending are plain traffic.
+A surface names its user with `acting_as`. Inside that block every verb of `durable.operations` first checks the actor's
+permission, and then writes to the audit log, refusals included. Outside such a block the application's own code calls
+the verb: steering, restarting and replaying are logged with the source "code"; starting and sending are not logged.
 Nothing here reads or writes a run.
 """
 
@@ -49,13 +49,13 @@ logger = logging.getLogger("durable.operations.audit")
 
 SOURCES: Final = ("admin", "api", "cli", "code")
 
-#: Denials of one verb to one actor within this time of the first are counted in its row: whoever may do nothing must not
-#: be able to bury what others did.
+#: Denials of one verb to one actor within this time of the first one are counted in its row, so that an actor without
+#: permissions cannot bury what others did.
 DENIALS_TOGETHER: Final = timedelta(minutes=10)
 
-_TRUSTED: Final = frozenset({"cli", "code"})  # whoever calls these without a user could write the rows as well
+_TRUSTED: Final = frozenset({"cli", "code"})  # a caller from these sources without a user could write the rows as well
 
-#: The permission, of the app `durable`, that each action needs.
+#: The permission of the app `durable` that each action needs.
 PERMISSIONS: Final[Mapping[str, str]] = {
     "start": "start_run",
     "restart": "start_run",
@@ -72,19 +72,19 @@ PERMISSIONS: Final[Mapping[str, str]] = {
 
 
 class Outcome(StrEnum):
-    """What came of an action. All but the first changed nothing."""
+    """The result of an action. All but the first changed nothing."""
 
     DONE = "done"
-    DENIED = "denied"  # the actor has not the permission
+    DENIED = "denied"  # the actor lacks the permission
     REFUSED = "refused"  # the state of the run does not allow it
-    STALE = "stale"  # the run is not as the actor saw it
+    STALE = "stale"  # the run is not in the state that the actor saw
     CONFLICT = "conflict"  # the id is taken
-    MISSING = "missing"  # there is no such run, or no such place in its history
-    INVALID = "invalid"  # what was given with it cannot be
+    MISSING = "missing"  # the run does not exist, or its history has no such location
+    INVALID = "invalid"  # an argument is not valid
 
 
 class OperationDeniedError(DurableError, PermissionDenied):
-    """The actor has not the permission that the action needs. Django answers it with 403."""
+    """The actor lacks the permission that the action needs. Django answers it with 403."""
 
     def __init__(self, action: str, permission: str, who: str) -> None:
         self.action = action
@@ -98,10 +98,10 @@ class OperationDeniedError(DurableError, PermissionDenied):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who calls a verb, and through what: `source` is one of "admin", "api", "cli" and "code".
+    """The caller of a verb and the surface: `source` is one of "admin", "api", "cli" and "code".
 
-    `user` is one of Django's, or None; `label` names an actor that is no user (a system's user, a job), and stands
-    in the log beside the user's own name. Raises ValueError for another source.
+    `user` is a Django user or None. `label` names an actor that is not a Django user, such as a system user or a job;
+    the log shows the label beside the user's name. Raises ValueError for any other source.
     """
 
     source: str
@@ -113,10 +113,10 @@ class Actor:
             raise ValueError(f"the source of an action is one of {', '.join(SOURCES)}, not {self.source!r}")
 
     def may(self, permission: str) -> bool:
-        """Whether the actor has this permission of durable's: "operate_run", say.
+        """Return whether the actor has this permission of the app durable, such as "operate_run".
 
-        A user has it as Django says; being staff alone allows nothing. Without a user, the command line and code may
-        do anything, and the others nothing.
+        A user has the permissions that Django grants; being staff alone allows nothing. Without a user, the command
+        line and code may do anything, and the other sources nothing.
         """
         if self.user is None:
             return self.source in _TRUSTED
@@ -124,13 +124,13 @@ class Actor:
 
     @property
     def name(self) -> str:
-        """The actor in words: the user's name, the label, or both."""
+        """The actor's name for people: the user's name, the label, or both."""
         user = "" if self.user is None else str(self.user)
         return f"{user} ({self.label})" if user and self.label else user or self.label
 
     @property
     def user_key(self) -> Any:
-        """The user's key, for a reference from the log; None where the log is in a database that has no such user."""
+        """The user's key, for a reference from the log; None if the user is stored in another database than the log."""
         if self.user is None or self.user.pk is None or self.user._state.db not in (None, conf.DATABASE):
             return None
         return self.user.pk
@@ -138,21 +138,22 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorScope:
-    """An actor at work: why, and, if `expected` is not None, on which revision of the run."""
+    """The settings of an `acting_as` block: the actor, the reason and the run's expected revision, if not None."""
 
     actor: Actor
     reason: str = ""
     expected: str | None = None
-    sees: Callable[[str], bool] | None = None  # whether the run with this id is there for the actor; None: all are
-    inside_run: str | None = None  # the run whose pass the block stands in
-    is_async: bool = False  # whether the block stands in a coroutine, around which no transaction can be
+    sees: Callable[[str], bool] | None = None  # whether the actor may see the run with this id; None: every run
+    inside_run: str | None = None  # the run whose pass contains the block
+    is_async: bool = False  # whether a coroutine contains the block; a coroutine cannot be inside a transaction
     refused: list[ActionRecord] = field(default_factory=list)  # to be logged when the block ends
 
     def may_compare(self, run_id: str, actions: Sequence[str], detail: str = "") -> bool:
-        """Whether the actor may learn whether a value is the one that is recorded with the run.
+        """Return whether the actor may learn that a value equals the one recorded with the run.
 
-        That is a way to guess it. So a user needs the permission to see payloads, or has recorded the value: one of the
-        `actions` on the run, with this `detail` if one is given, is the user's in the audit log.
+        Such an answer allows the actor to guess the value. So the user needs the permission to see payloads, or must
+        have recorded the value: the audit log names the user for one of the `actions` on the run, with this `detail` if
+        one is given.
         """
         if self.actor.source in _TRUSTED or self.actor.may("view_payload"):
             return True
@@ -163,7 +164,7 @@ class ActorScope:
         return (own.filter(detail=detail) if detail else own.filter(before="")).exists()
 
     def check(self, action: str) -> None:
-        """Raises OperationDeniedError unless the actor may do this."""
+        """Check the permission. Raises OperationDeniedError if the actor lacks the one that `action` needs."""
         permission = PERMISSIONS[action]
         if not self.actor.may(permission):
             raise OperationDeniedError(action, permission, self.actor.name)
@@ -176,13 +177,17 @@ _acting: contextvars.ContextVar[ActorScope | None] = contextvars.ContextVar("dur
 def acting_as(
     actor: Actor, *, reason: str = "", expected: str | None = None, sees: Callable[[str], bool] | None = None
 ) -> Iterator[None]:
-    """Inside the block `actor` calls the verbs, for `reason`.
+    """Attribute the verbs called inside the block to `actor`, for `reason`.
 
-    With `expected`, a `revision` of the one run that the block is about, a run that has moved on since is refused with
-    StaleRunError, decided under the run's lock. A denied or refused action is logged apart from the change that did not
-    happen. With `sees`, which says of a run's id whether that run is there for the actor, no run is made that would not be, and
-    one that has the id already is not told of. What is refused inside a transaction of the caller's is logged when the block ends: put the block around the
-    transaction, and the log has it although the refusal rolled the transaction back.
+    `expected` is a `revision` of the one run that the block acts on. If the run has changed since, the verb raises
+    StaleRunError; this is decided under the run's lock. A denied or refused action is logged in a transaction of its
+    own.
+
+    `sees` returns whether the actor may see the run with a given id. A run that the actor could not see is not created,
+    and an existing run with that id is not disclosed.
+
+    A refusal inside the caller's transaction is logged when the block ends. Put the block around the transaction, so
+    that the log keeps the refusal even though the refusal rolled the transaction back.
     """
     at_work = ActorScope(
         actor=actor,
@@ -202,7 +207,7 @@ def acting_as(
 
 
 def log_refused(acting: ActorScope, row: ActionRecord) -> None:
-    """Log what `acting` was refused, now or, where a transaction could take it back, when its block ends. Never raises."""
+    """Log a refusal now or, if an open transaction could roll the row back, when the block ends. Never raises."""
     if connections[conf.DATABASE].in_atomic_block and not acting.is_async:
         acting.refused.append(row)
     else:
@@ -225,34 +230,34 @@ def _write_refused(rows: Sequence[ActionRecord]) -> None:
                 is_denied = row.outcome == Outcome.DENIED
                 if not (is_denied and store.log_repeat(row, row.created_at - DENIALS_TOGETHER)):
                     store.log([row])
-    except Exception:  # what the caller has to hear of is the refusal
+    except Exception:  # the caller must see the refusal, not this error
         actions = ", ".join(f"{row.action} of run {row.run_id} by {row.actor_label}: {row.outcome}" for row in rows)
         logger.exception("could not be written to the audit log: %s", actions)
 
 
 def acting() -> ActorScope | None:
-    """Who is at work here; None if it is the application's own code.
+    """Return the scope of the enclosing `acting_as` block; None if the application's own code acts.
 
-    A pass that happens inside the block, as in a test's harness, is nobody's but its own.
+    A pass that runs inside the block, as in a test's harness, does not inherit the block's actor.
     """
     found = _acting.get()
     return found if found is not None and found.inside_run == running_run() else None
 
 
 def reason() -> str:
-    """Why the actor at work acts; "" if it does not say, or there is none."""
+    """Return the acting operator's reason; "" if the operator gives none, or there is no operator."""
     found = acting()
     return "" if found is None else found.reason
 
 
 def code_actor() -> Actor:
-    """The application's own code, as an actor."""
+    """Return the application's own code as an actor."""
     run_id = running_run()
     return Actor("code", label="" if run_id is None else f"run {run_id}")
 
 
 class _Seen(Protocol):
-    """A run as anybody sees it: its record or its row."""
+    """A run, as its record or as its row."""
 
     @property
     def state(self) -> str: ...
@@ -265,9 +270,9 @@ class _Seen(Protocol):
 
 
 def revision(run: _Seen) -> str:
-    """What an operator decides by, as an opaque text: for `acting_as(expected=)`.
+    """Return an opaque text for the state that an operator bases a decision on, for `acting_as(expected=)`.
 
-    Another after each verb, message and change of state; the same after a heartbeat, a step, or a pass that left the run
-    as it was.
+    The text changes with each verb, message and change of state. It stays the same after a heartbeat, a step, or a pass
+    that left the run as it was.
     """
     return f"{run.signal}-{run.state}-{run.request}-{run.outcome}"

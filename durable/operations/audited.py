@@ -1,7 +1,7 @@
-"""How a verb is attributed: the actor's permission, the run as the actor saw it, and the row of the audit log.
+"""Attribution of a verb: check the actor's permission and the run's revision, and write the row of the audit log.
 
-The row of an action that is done is written in the transaction of its change. What is denied or refused changes
-nothing, and its row is written after that is certain.
+The row of a successful action is written in the transaction of its change. A denied or refused action changes nothing;
+its row is written once that is certain.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["REFUSALS", "Attribution", "UnseenRunError", "audited", "outcome_of"]
 
 _DETAIL = 2_000  # characters of an error that the log keeps
 
-#: What a verb raises when it did nothing and will not.
+#: The errors that a verb raises when it did nothing and will do nothing.
 REFUSALS = (DurableError, ValueError, TypeError)
 
 _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
@@ -45,12 +45,12 @@ _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
 
 
 class UnseenRunError(RunNotFoundError):
-    """The run that a verb made, or that has the id already, is not there for the actor; nothing was made."""
+    """The actor may not see the run that a verb created or that already has the id; nothing was created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """One call of a verb, and who it is by; `acting` is None for the application's own code."""
+    """One call of a verb, with its actor; `acting` is None for the application's own code."""
 
     at: Runtime
     action: str
@@ -59,22 +59,25 @@ class Attribution:
     reason: str
 
     def check_seen(self, run: RunRecord) -> None:
-        """Raises StaleRunError if the run, locked, is no longer as the actor saw it."""
+        """Compare the locked run with what the actor saw. Raises StaleRunError if it has changed."""
         expected = None if self.acting is None else self.acting.expected
         if expected is not None and expected != audit.revision(run):
             raise StaleRunError(run.id, run.state, self.action)
 
     def sees(self, run_id: str) -> bool:
-        """Whether the run is there for the actor."""
+        """Return whether the actor may see the run."""
         return self.acting is None or self.acting.sees is None or self.acting.sees(run_id)
 
     def check_sees(self, run_id: str) -> None:
-        """Raises UnseenRunError if the run is not there for the actor. To be called in the transaction that may have made it."""
+        """Raise UnseenRunError if the actor may not see the run.
+
+        Call this in the transaction that may have created it.
+        """
         if not self.sees(run_id):
             raise UnseenRunError(run_id)
 
     def lock(self) -> RunRecord:
-        """The run, locked until the transaction ends, as the actor saw it. Raises RunNotFoundError, StaleRunError."""
+        """Lock the run until the transaction ends, and return it. Raises RunNotFoundError, StaleRunError."""
 
         def decide(run: RunRecord, _entries: object) -> RunChange:
             self.check_seen(run)
@@ -83,7 +86,7 @@ class Attribution:
         return self.at.store.change(self.run_id, decide)
 
     def done(self, *, before: str, after: str, detail: str = "", run_id: str | None = None) -> ActionRecord:
-        """The row that tells of the change, to be written with it."""
+        """Return the audit row for a completed change, to be written in the transaction of that change."""
         return self._row(Outcome.DONE, before, after, detail, run_id)
 
     def _row(self, outcome: Outcome, before: str, after: str, detail: str, run_id: str | None = None) -> ActionRecord:
@@ -103,30 +106,30 @@ class Attribution:
         )
 
     def _state(self) -> str:
-        """Where the run is, as far as that can be said after a refusal."""
+        """The run's current state, or what can be said of it after a refusal."""
         try:
             run = self.at.store.get(self.run_id) if self.run_id else None
-        except Error:  # a transaction of the caller's is broken
+        except Error:  # the caller's transaction is broken
             return ""
         return "" if run is None else str(run.state)
 
     def refused(self, error: Exception) -> None:
-        """Log that nothing was done, and why."""
+        """Log that the verb changed nothing, and why."""
         if self.acting is not None:
             state = self._state()
             audit.log_refused(self.acting, self._row(outcome_of(error), state, state, str(error)))
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """What came of an action that raised this."""
+    """Return the outcome of an action that raised this error."""
     return next(outcome for kinds, outcome in _OUTCOMES if isinstance(error, kinds))
 
 
 @contextmanager
 def audited(at: Runtime, action: str, run_id: str, *, reason: str = "") -> Iterator[Attribution]:
-    """The call of a verb on a run ("" if it has no id yet). Raises OperationDeniedError before anything is done.
+    """Attribute one call of a verb on a run ("" if it has no id yet). Raises OperationDeniedError before any change.
 
-    `reason` is the verb's own; without one, the actor's counts.
+    `reason` is the verb's own argument. Without it the actor's reason is used.
     """
     acting = audit.acting()
     by = Attribution(
@@ -144,5 +147,8 @@ def audited(at: Runtime, action: str, run_id: str, *, reason: str = "") -> Itera
 
 
 def _known(run_id: object) -> str:
-    """The id, as far as it is one: what else was given is refused by the verb, and the log has room for ids only."""
+    """Return the id if it has the form of one, else "".
+
+    The verb refuses anything else, and the log has room for ids only.
+    """
     return run_id if isinstance(run_id, str) and len(run_id) <= 200 else ""

@@ -1,8 +1,8 @@
-"""One verb on many runs: how many of them it is for, and doing it, one operation for each run.
+"""Apply one verb to many runs: count the eligible runs, and perform one operation for each run.
 
-Few runs are done at once; many by an ordinary run of the workflow `durable.bulk`, so that its progress is seen, and it can
-be paused and cancelled, like any run's. Either way each run is decided and logged by itself: what is refused for one
-stops none of the others. The permission of whoever asked is checked again when it is done.
+Few runs are processed at once. Many are processed by an ordinary run of the workflow `durable.bulk`, so that operators
+can see its progress, pause it and cancel it. Either way each run is decided and logged separately: a refusal for one
+run does not stop the others. The permission of the requesting user is checked again when the verb is performed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = [
     "perform_page",
 ]
 
-AT_ONCE: Final = 100  # runs that are done while the operator waits
-MAX_COUNTED: Final = 1_000  # runs of a selection that are looked at to count the eligible ones
-MAX_LOOKS: Final = 20  # pages that are asked for to count them: a selection may find little in each
-PAGE: Final = 50  # runs of one step of a bulk in the background: one transaction
+AT_ONCE: Final = 100  # runs that are processed while the operator waits
+MAX_COUNTED: Final = 1_000  # runs of a selection that are examined to count the eligible ones
+MAX_LOOKS: Final = 20  # pages that are fetched to count them: a page of a selection may hold few runs
+PAGE: Final = 50  # runs in one step of a background bulk: one transaction
 SHOWN: Final = 10  # ids
 
 _VERBS: Final = {"cancel": cancel, "pause": pause, "recover": recover, "resume": resume, "wake": wake}
@@ -49,14 +49,17 @@ _OPTIONS: Final = {"cancel": {"rollback"}, "wake": {"end_sleeps"}}
 
 
 class Selection(Protocol):
-    """Which runs, page by page. In the background it is part of a run's input, and so has to encode."""
+    """A selection of runs, read page by page.
+
+    A background bulk records it in a run's input, so the codec must encode it.
+    """
 
     @property
     def total(self) -> int | None:
-        """How many runs there are, if that is known without looking for them."""
+        """The number of runs, if it is known without a query."""
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        """Up to `limit` ids behind `cursor` (None: the first), and the cursor for the next page, None at the end.
+        """Return up to `limit` ids after `cursor` (None: from the start), and the next cursor, None at the end.
 
         One query whose cost does not grow with the table.
         """
@@ -64,17 +67,17 @@ class Selection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Runs by their ids."""
+    """A selection of runs by their ids."""
 
     ids: tuple[str, ...]
 
     @property
     def total(self) -> int | None:
-        """How many there are."""
+        """The number of ids."""
         return len(self.ids)
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        """The ids from a position on."""
+        """Return the ids from a position on."""
         begin = 0 if cursor is None else int(cursor)
         end = begin + limit
         return self.ids[begin:end], str(end) if end < len(self.ids) else None
@@ -82,9 +85,10 @@ class Ids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eligibility:
-    """For how many of the selected runs a verb is allowed now.
+    """The number of selected runs that allow a verb now.
 
-    `looked_at` were looked at, and `is_capped` says that there are more than that. `shown` are the first few eligible.
+    `looked_at` is the number of runs that were examined; `is_capped` says that there are more. `shown` holds the first
+    few eligible ids.
     """
 
     count: int
@@ -95,7 +99,7 @@ class Eligibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkResult:
-    """What came of it for one run: an `Outcome` and, if nothing was done, why."""
+    """The result for one run: an `Outcome` and, if nothing was done, the reason."""
 
     run_id: str
     outcome: str
@@ -104,26 +108,28 @@ class BulkResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkReport:
-    """What came of a bulk: the result for each run, or, for many, the id of the run that does it in the background."""
+    """The report of a bulk: the result for each run, or the id of the background run that processes many runs."""
 
     results: tuple[BulkResult, ...] = ()
     run_id: str | None = None
 
     @property
     def done(self) -> int:
-        """For how many runs it was done."""
+        """The number of runs for which the verb succeeded."""
         return sum(each.outcome == Outcome.DONE for each in self.results)
 
     @property
     def refused(self) -> tuple[BulkResult, ...]:
-        """The results of those for which it was not."""
+        """The results of the runs for which the verb was refused."""
         return tuple(each for each in self.results if each.outcome != Outcome.DONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOrder:
-    """The input of `durable.bulk`: what is done to which runs, why, and for whom. `user` is the user's key, None if it
-    was nobody's."""
+    """The input of `durable.bulk`: the verb, the selection, the reason and the requesting user.
+
+    `user` is the user's key, or None if no user requested the bulk.
+    """
 
     verb: str
     selection: Any
@@ -135,7 +141,7 @@ class BulkOrder:
 
 
 def eligible(verb: str, selection: Selection | Iterable[str]) -> Eligibility:
-    """For how many of the runs `verb` is allowed now; looks at no more than MAX_COUNTED. Raises ValueError."""
+    """Count the selected runs that allow `verb` now; examines no more than MAX_COUNTED. Raises ValueError."""
     _check_verb(verb, {})
     allowed, store = ALLOWED[verb], runtime.current().store
     chosen = _as_selection(selection)
@@ -161,12 +167,12 @@ def apply(
     as_id: str | None = None,
     **options: Any,
 ) -> BulkReport:
-    """Do `verb` to each of the runs; `options` are the verb's own: `rollback` of cancel, `end_sleeps` of wake.
+    """Apply `verb` to each of the runs; `options` are the verb's own: `rollback` of cancel, `end_sleeps` of wake.
 
-    Whoever acts (`durable.acting_as`) acts on each of them, for the reason given there. More than AT_ONCE runs, or runs of
-    which nobody knows how many they are, are done in the background, unless `in_background` says. The run that does it has
-    the id `as_id`: the bulk that has this id already is not ordered again. Raises ValueError, TypeError, RunConflictError
-    if the id is another run's, and OperationDeniedError if the actor may not do this at all.
+    The current actor (`durable.acting_as`) acts on each run, for the reason given there. More than AT_ONCE runs, or a
+    selection of unknown size, are processed in the background, unless `in_background` decides. The background run has
+    the id `as_id`; a bulk that already has this id is not started again. Raises ValueError, TypeError, RunConflictError
+    if the id belongs to another run, and OperationDeniedError if the actor lacks the permission for the verb.
     """
     _check_verb(verb, options)
     chosen = _as_selection(selection)
@@ -175,7 +181,7 @@ def apply(
     if in_background:
         return BulkReport(run_id=_start(verb, chosen, options, as_id))
     with audited(runtime.current(), verb, ""):
-        pass  # whoever may not do it at all is told so once, not for each run
+        pass  # an actor without the permission gets one refusal, not one for each run
     results: list[BulkResult] = []
     cursor: str | None = None
     while True:
@@ -186,11 +192,11 @@ def apply(
 
 
 def perform_page(order: BulkOrder, cursor: str | None) -> tuple[list[BulkResult], str | None]:
-    """The next runs of a bulk in the background: their results, and the cursor behind them, None at the end."""
+    """Process the next page of a background bulk. Return the results and the next cursor, None at the end."""
     ids, after = order.selection.page(cursor, PAGE)
     own = running_run()
     with acting_as(_actor(order), reason=order.reason):
-        # in the order in which commits lock the rows of several runs: so that neither waits for the other for ever
+        # Sort the ids, so that transactions lock the rows of several runs in one order and cannot deadlock.
         return [_one(order.verb, each, order.options) for each in sorted(ids) if each != own], after
 
 
@@ -219,7 +225,7 @@ def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str 
     with audited(at, verb, "") as by, at.store.transaction():
         found = None if as_id is None else at.store.get(as_id)
         if found is not None and found.workflow == bulk.name:
-            return found.id  # ordered twice; a filter of times is another one by now
+            return found.id  # the bulk was requested twice; a filter by time differs by now
         created = put(at, request, [(as_id, (order,), {})])
         [(run, _)] = created
         many = "runs" if selection.total is None else f"{selection.total:,} runs"
@@ -229,7 +235,7 @@ def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str 
 
 
 def _actor(order: BulkOrder) -> Actor:
-    """Whoever asked, as the database knows them now; a user who is gone may do nothing."""
+    """Return the requesting user as the database has it now; a user who was deleted may do nothing."""
     if order.user is None and order.source in ("cli", "code"):
         return Actor(order.source, label=order.label)
     from django.contrib.auth.models import AnonymousUser  # models cannot be imported before the apps are loaded

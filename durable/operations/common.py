@@ -1,4 +1,4 @@
-"""What the verbs share: how a change is announced, a state checked, something awaited."""
+"""Helpers that the verbs share: notify workers of a change, check a state, wait for a result."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-#: A wait under way: yields the seconds to pause before the next look, returns what was found.
+#: A wait in progress: yields the seconds to pause before the next look, and returns the result.
 Waiting: TypeAlias = Generator[float, None, T]
 
 logger = logging.getLogger("durable.operations")
 
-#: The workflow that carries out bulks, in the name of whoever ordered them.
+#: The workflow that performs background bulks with the permissions of the user who requested them.
 BULK = "durable.bulk"
 
-#: Why a wait may be in vain.
+#: The likely reason why a wait inside a transaction does not end.
 IN_TRANSACTION = (
     "this waits inside transaction.atomic() (or ATOMIC_REQUESTS), and no worker sees what is started or sent there before "
     "that commits: wait after it"
 )
 UNENDED = tuple(each for each in RunState if each not in ENDED)
-_LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first, the longest
+_LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first interval, the longest one
 
 
 def require_step(action: str, remedy: str) -> None:
-    """Raises OutsideStepError where workflow code calls between its steps what would happen again on each replay."""
+    """Raise OutsideStepError if workflow code calls this between two steps: each replay would repeat `action`."""
     if running_run() is not None and not is_in_step():
         raise OutsideStepError(action, remedy)
 
 
 def announce(at: Runtime, queue: str, wake_at: datetime | None) -> None:
-    """Tell workers that a run is due, or timers when it will be."""
+    """Notify workers that a run is due, or timers of the moment when it becomes due."""
     if wake_at is None:
         return
     if wake_at <= at.now():
@@ -70,19 +70,19 @@ def announce(at: Runtime, queue: str, wake_at: datetime | None) -> None:
 
 
 def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> None:
-    """Raises InvalidTransitionError unless the run is in one of the allowed states."""
+    """Raise InvalidTransitionError unless the run is in one of the allowed states."""
     if run.state not in allowed:
         raise InvalidTransitionError(run.state, allowed, action, run.id)
 
 
 def check_not_an_order(workflow: str, action: str) -> None:
-    """Raises BulkOrderError where one would have an order carried out in the name of another."""
+    """Raise BulkOrderError if the workflow is the one that performs bulks: it acts with another user's permissions."""
     if workflow == BULK:
         raise BulkOrderError(action, workflow)
 
 
 def send_run_changed(at: Runtime, runs: Sequence[RunRecord], previous: str) -> None:
-    """Say to the world, once it is so, that the runs' state has changed; `previous` is "" for new ones."""
+    """Send `run_changed` for each of these runs after the commit; `previous` is "" for new runs."""
 
     def say() -> None:
         for run in runs:
@@ -97,11 +97,11 @@ def send_run_changed(at: Runtime, runs: Sequence[RunRecord], previous: str) -> N
 def waiting(
     look: Callable[[], T | None], timeout: float | None, problem: str, standing: Callable[[], str]
 ) -> Waiting[T]:
-    """Look again and again, less and less often, until `look` returns something; that is the generator's value.
+    """Call `look` at growing intervals until it returns something; that is the generator's value.
 
-    Yields the seconds to pause before the next look. Raises TimeoutError after `timeout` seconds, which says `problem` and,
-    as `standing()` words it, where the run is. Inside a transaction that is told as the likely reason instead, and at once
-    where the caller would wait for ever.
+    Yields the seconds to pause before the next look. After `timeout` seconds raises TimeoutError with `problem` and, in
+    the words of `standing()`, the run's state. Inside a transaction the error names that transaction as the likely
+    reason instead; if the caller would wait for ever, the error is raised at once.
     """
     timeout = None if timeout is None else max(timeout, 0.0)  # `deadline - now` may be negative
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -121,7 +121,7 @@ def waiting(
 
 
 def wait_for(waiting: Waiting[T]) -> T:
-    """Carry out a wait in this thread."""
+    """Perform a wait in this thread."""
     at = runtime.current()
     while True:
         try:
@@ -133,13 +133,16 @@ def wait_for(waiting: Waiting[T]) -> T:
 
 
 async def await_for(waiting: Waiting[T]) -> T:
-    """Carry out a wait from an event loop: each look is a short call, and no thread or connection is held between two."""
+    """Perform a wait from an event loop.
+
+    Each look is a short call, and no thread or connection is held between two looks.
+    """
     at = runtime.current()
 
     def look() -> tuple[float, list[T]]:
         try:
             return next(waiting), []
-        except StopIteration as stop:  # which no coroutine may raise
+        except StopIteration as stop:  # a coroutine may not raise StopIteration
             return 0.0, [stop.value]
 
     while True:
@@ -148,7 +151,7 @@ async def await_for(waiting: Waiting[T]) -> T:
             return found[0]
         if at.poll_wait is time.sleep:
             await asyncio.sleep(seconds)
-        else:  # a harness, which passes what is due meanwhile
+        else:  # a harness, which executes due runs in the meantime
             await run_sync(at.poll_wait, seconds)
 
 
@@ -157,5 +160,5 @@ def _is_in_transaction() -> bool:
 
 
 def decoded(at: Runtime, text: str | None) -> Any:
-    """The value of codec text; None stands for None."""
+    """Decode a codec text; return None for None."""
     return None if text is None else at.codec.decode(text)

@@ -1,4 +1,4 @@
-"""A run's records for reading: what `handle.history()` gives, decoded."""
+"""The records of a run, decoded for reading: what `handle.history()` returns."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Decode = Callable[[str | None], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One operation's record, for reading.
+    """The record of one operation, decoded for reading.
 
     `data` depends on the kind: a step has "output" and "args"; a loop "iteration", "state" and "output"; a sleep
-    "state" and "deadline"; a message "names", "deadline" and "received"; a join and a race "branches", the latter
+    "state" and "deadline"; a message "names", "deadline" and "received"; a join and a race "branches", a race also
     "winner"; a send "queue", "to" and "body"; a version check "resolved" and "latest"; a removed entry "original".
-    `error` is that of the last failed attempt. Times are aware.
+    `error` is the error of the last failed attempt. Times are aware.
     """
 
     location: str
@@ -40,7 +40,7 @@ class HistoryEntry:
 
 
 def decode_entry(entry: Entry, decode: Decode) -> HistoryEntry:
-    """The entry with its payloads decoded."""
+    """Return the entry with its payloads decoded."""
     return HistoryEntry(
         location=entry.location,
         kind=str(entry.kind),

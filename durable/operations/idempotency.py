@@ -1,7 +1,7 @@
-"""Requests that may come twice: what was done for a key is done once, and answered alike each time.
+"""Idempotent requests: perform the change for a key once, and give the same answer to each repetition.
 
-The key, the change and the answer are one transaction. A request that comes while another one with its key is under way
-waits for that transaction to end; one that comes after a crash finds either both, or neither.
+The key, the change and the answer are one transaction. A second request with the same key waits until that transaction
+ends. A request after a crash finds either the key and the change, or neither.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["LIFE", "MAX_KEY", "Answer", "KeyReusedError", "once"]
 LIFE: Final = timedelta(days=1)
 MAX_KEY: Final = 255  # characters
 _FORGOTTEN_AT_ONCE: Final = (
-    20  # expired keys that go for each new one, so that the table never outgrows a day's traffic
+    20  # expired keys that are deleted for each new one, so that the table never outgrows a day's traffic
 )
 
 
 class KeyReusedError(DurableError):
-    """The key was given to another request before."""
+    """The key was used for a different request before."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -41,7 +41,7 @@ class KeyReusedError(DurableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a request is answered with: a status, a body as text, headers."""
+    """The answer to a request: a status, a body as text, headers."""
 
     status: int
     body: str
@@ -49,10 +49,10 @@ class Answer:
 
 
 def once(*, owner: str, key: str, fingerprint: str, perform: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """The answer that `perform` gives, or gave when `owner` used this key before; and whether it was given before.
+    """Return the answer of `perform`, or the stored answer if `owner` used this key before; and whether it was stored.
 
-    `fingerprint` stands for the request, in up to 64 characters. What `perform` raises is raised, nothing is kept and
-    the key is free again. Raises KeyReusedError if the fingerprint is another than the key's.
+    `fingerprint` identifies the request, in up to 64 characters. If `perform` raises, the error propagates, nothing is
+    stored and the key is free again. Raises KeyReusedError if the key was stored with another fingerprint.
     """
     now = clock.now()
     with transaction.atomic(using=conf.DATABASE):
@@ -67,11 +67,11 @@ def once(*, owner: str, key: str, fingerprint: str, perform: Callable[[], Answer
 
 
 def _claimed(owner: str, key: str, fingerprint: str, now: datetime) -> IdempotencyKey | None:
-    """The key's row if it is ours to fill, locked until the transaction ends; None if another request has filled it."""
+    """Return the key's row if this request may fill it, locked until the transaction ends; else None."""
     keys = IdempotencyKey.objects.using(conf.DATABASE)
     claim = str(uuid.uuid4())
     row = IdempotencyKey(owner=owner, key=key, fingerprint=fingerprint, claim=claim, created_at=now)
-    keys.bulk_create([row], ignore_conflicts=True)  # waits for whoever holds the key now
+    keys.bulk_create([row], ignore_conflicts=True)  # waits for the transaction that holds the key now
     found = keys.select_for_update().get(owner=owner, key=key)
     if found.claim == claim:
         return found

@@ -20,7 +20,7 @@ from durable.runtime import Runtime
 
 __all__ = ["ALLOWED", "cancel", "pause", "recover", "resume", "wake"]
 
-#: The states of a run in which each verb is allowed. A pause that a running run has not come to can be resumed too.
+#: The states of a run in which each verb is allowed. A pause that a running run has not reached yet can be resumed too.
 ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
     "wake": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK),
     "pause": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK),
@@ -32,7 +32,7 @@ _SUMMARY = 200  # characters of a reason that lists show
 
 
 def wake(run_id: str, *, end_sleeps: bool = False) -> None:
-    """Give the run a pass now and try steps in backoff at once; with `end_sleeps`, end its sleeps too."""
+    """Make the run due now and retry steps in backoff at once; with `end_sleeps`, end its sleeps too."""
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
         check_state(run, "wake", ALLOWED["wake"])
@@ -57,7 +57,7 @@ def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
 
 
 def pause(run_id: str) -> None:
-    """Stop the run until it is resumed: a parked one at once, a running one at its next operation."""
+    """Pause the run until it is resumed: a parked run at once, a running one at its next operation."""
 
     def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
         check_state(run, "pause", ALLOWED["pause"])
@@ -73,7 +73,7 @@ def pause(run_id: str) -> None:
 
 
 def resume(run_id: str) -> None:
-    """Let a paused run go on, or take back a pause that a running one has not come to."""
+    """Continue a paused run, or withdraw a pause that a running run has not reached yet."""
 
     def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
         if run.request == Request.PAUSE:
@@ -88,16 +88,16 @@ def resume(run_id: str) -> None:
 
 
 def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
-    """End the run for good: a parked one at once, a running one at its next operation; with `rollback`, compensate.
+    """Cancel the run for good: a parked run at once, a running one at its next operation; with `rollback`, compensate.
 
-    Without a `reason` of its own, the acting operator's is the run's too.
+    Without a `reason` argument, the acting operator's reason is recorded with the run.
     """
     check_reason(reason)
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
         check_state(run, "cancel", ALLOWED["cancel"])
         now = at.now()
-        if run.outcome:  # paused while it compensates
+        if run.outcome:  # paused during its compensation
             raise InvalidTransitionError(RunState.ROLLING_BACK, ALLOWED["cancel"], "cancel", run.id)
         request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
         _check_not_being_cancelled(run, "cancel", unless=request)
@@ -124,7 +124,7 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
 
 
 def recover(run_id: str) -> None:
-    """Let a failed run go on: what made it fail is tried again, what it compensated is done again."""
+    """Continue a failed run: the failed operation is tried again, and compensated steps are executed again."""
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
         check_state(run, "recover", ALLOWED["recover"])
@@ -160,18 +160,21 @@ def _changed(
 
 
 def _asked(change: RunChange) -> str:
-    """What the log says where the state does not tell yet."""
+    """Return what the log says about a request that the run's state does not show yet."""
     request = change.run.get("request")
     return "asked of the worker that is passing it: done at its next operation" if request else ""
 
 
 def _is_held(at: Runtime, run: RunRecord) -> bool:
-    """Whether a worker is passing the run now."""
+    """Return whether a worker is executing the run now."""
     return run.lease_expires_at is not None and run.lease_expires_at > at.now()
 
 
 def _check_not_being_cancelled(run: RunRecord, action: str, unless: Request | None = None) -> None:
-    """Raises InvalidTransitionError where a cancel was asked of a worker that has not come to it: it stands."""
+    """Raise InvalidTransitionError if a cancel is requested that the worker has not reached yet.
+
+    The cancel stays in force.
+    """
     if run.request in (Request.CANCEL, Request.CANCEL_ROLLBACK) and run.request != unless:
         how = "cancelled with its rollback" if run.request == Request.CANCEL_ROLLBACK else "cancelled"
         problem = f'cannot {action} run "{run.id}": it is being {how}, at its next operation'

@@ -37,10 +37,10 @@ class Sent(NamedTuple):
 
 
 def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = None) -> Sent:
-    """Send a message. One that was sent with the same `idempotency_id` is returned and not sent again.
+    """Send a message. If one was sent with the same `idempotency_id`, return that one and send nothing.
 
-    Raises RunNotFoundError, InvalidTransitionError for an ended run, PayloadError, and MessageConflictError if that one has
-    another queue or body.
+    Raises RunNotFoundError, InvalidTransitionError for an ended run, PayloadError, and MessageConflictError if the
+    earlier message has another queue or body.
     """
     return _sent("send", run_id, queue, body, idempotency_id)
 
@@ -79,7 +79,7 @@ def _logged(message_id: str, queue: str) -> str:
 
 
 def _same(at: Runtime, wanted: OutgoingMessage, found: Message, acting: ActorScope | None) -> Sent:
-    """What was sent. Raises MessageConflictError if the message that has the idempotency id is another one."""
+    """Return the earlier send. Raises MessageConflictError if the message with the idempotency id is another one."""
     if found.id == wanted.id:
         return Sent(found.id, is_new=True)
     assert wanted.idempotency_id is not None
@@ -95,7 +95,7 @@ def _same(at: Runtime, wanted: OutgoingMessage, found: Message, acting: ActorSco
 
 
 def _put(at: Runtime, message: OutgoingMessage) -> Message:
-    """Put the message into the run's inbox; itself as stored, or the one which was sent with its idempotency id."""
+    """Put the message into the run's inbox; return it as stored, or the earlier one with its idempotency id."""
     run = record(message.to)
     if run.state in ENDED and message.idempotency_id is not None:
         before = at.store.sent_before(run.id, message.idempotency_id)
@@ -123,7 +123,7 @@ def _checked_message_id(idempotency_id: str | None) -> str | None:
 def ask(run_id: str, queue: str, body: Any, *, timeout: float | None, idempotency_id: str | None = None) -> Any:
     """Send a message and wait for its response. Raises what `send` raises, and TimeoutError.
 
-    A run that ends without an answer raises RunFailedError, RunCancelledError or TimeoutError at once.
+    If the run ends without an answer, RunFailedError, RunCancelledError or TimeoutError is raised at once.
     """
     return _response(wait_for(_asking(run_id, queue, body, timeout, idempotency_id)))
 
@@ -136,7 +136,7 @@ async def aask(
     timeout: float | None,  # noqa: ASYNC109  # the twin of ask()
     idempotency_id: str | None = None,
 ) -> Any:
-    """`ask`, from an event loop."""
+    """Do what `ask` does, from an event loop."""
     return _response(await await_for(_asking(run_id, queue, body, timeout, idempotency_id)))
 
 
@@ -159,8 +159,8 @@ def _response(message: Message) -> Any:
 
 
 def _answered(at: Runtime, run_id: str, message_id: str) -> Message | None:
-    """The message, once it is completed. Raises if the run has ended without doing so: it never will."""
-    run = record(run_id)  # first: what it did before it ended is seen below
+    """Return the message once it is completed. Raises if the run has ended without completing it."""
+    run = record(run_id)  # before the message: what the run did before it ended is seen below
     message = at.store.message(message_id)
     if message is not None and message.state == MessageState.COMPLETED:
         return message

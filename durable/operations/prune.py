@@ -1,4 +1,4 @@
-"""Pruning by hand: what the sweep does by itself as `RETENTION` says, an operator can ask for at once."""
+"""Pruning by hand: an operator requests at once what the sweep does by itself as `RETENTION` says."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["preview_pruning", "prune"]
 
 
 def prune(policy: Policy, *, tell: Callable[[Pruned], None] = lambda _so_far: None) -> Pruned:
-    """Delete the runs and the rows of the audit log that `policy` lets go; how many of what.
+    """Delete the runs and audit rows that `policy` no longer keeps; return how many of each.
 
-    Batch after batch, each in a transaction of its own; `tell` is told what has gone so far. The audit log says what went, also
-    if it was interrupted. Raises OperationDeniedError.
+    Each batch is one transaction. `tell` is called after each batch with the totals so far. The audit log records the
+    totals, also after an interruption. Raises OperationDeniedError.
     """
     at = runtime.current()
     total = Pruned()
@@ -32,5 +32,5 @@ def prune(policy: Policy, *, tell: Callable[[Pruned], None] = lambda _so_far: No
 
 
 def preview_pruning(policy: Policy, *, most: int) -> Pruned:
-    """How many runs and rows of the audit log would go now; counting stops at `most` of each."""
+    """Return how many runs and audit rows `prune` would delete now; counting stops at `most` of each."""
     return Pruner(policy, conf.DATABASE).preview(runtime.current().now(), most)

@@ -1,4 +1,4 @@
-"""Reading runs: what they are, what they did, and waiting for what they return."""
+"""Reading runs: their record, their history, and waiting for their result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["aresult", "check_not_lost", "history", "infos", "output", "record", 
 
 
 def record(run_id: str) -> RunRecord:
-    """The run's row. Raises RunNotFoundError."""
+    """Return the run's record. Raises RunNotFoundError."""
     found = runtime.current().store.get(_checked(run_id))
     if found is None:
         raise RunNotFoundError(run_id)
@@ -32,24 +32,24 @@ def _checked(run_id: str) -> str:
 
 
 def output(run_id: str) -> Any:
-    """What the workflow returned; None before."""
+    """Return what the workflow returned; None before the run has completed."""
     return decoded(runtime.current(), record(run_id).output)
 
 
 def waiting_for(run_id: str) -> list[str] | None:
-    """The queues of which the run waits for a message, [] for any; None if it waits for none."""
+    """Return the message queues that the run waits for, [] for any; None if it waits for no message."""
     return awaited_queues(record(run_id).waiting_for)
 
 
 def infos(run_ids: Iterable[str]) -> dict[str, RunInfo]:
-    """What is known of those of the runs that there are, by id, in the order of `run_ids`; one query."""
+    """Return a RunInfo for each of the runs that exists, by id, in the order of `run_ids`; one query."""
     wanted = [_checked(each) for each in run_ids]
     found = runtime.current().store.get_many(wanted) if wanted else {}
     return {each: RunInfo.of(found[each]) for each in wanted if each in found}
 
 
 def history(run_id: str) -> list[HistoryEntry]:
-    """The records of the run's operations, in the order in which they began. Raises RunNotFoundError."""
+    """Return the records of the run's operations, in the order in which they began. Raises RunNotFoundError."""
     at = runtime.current()
     entries = at.store.history(run_id)
     if not entries:
@@ -58,12 +58,12 @@ def history(run_id: str) -> list[HistoryEntry]:
 
 
 def result(run_id: str, timeout: float | None) -> Any:
-    """Wait until the run has ended; its output. Raises RunFailedError, RunCancelledError, TimeoutError."""
+    """Wait until the run has ended, and return its output. Raises RunFailedError, RunCancelledError, TimeoutError."""
     return _result_of(wait_for(_waiting_for_end(run_id, timeout)))
 
 
 async def aresult(run_id: str, timeout: float | None) -> Any:  # noqa: ASYNC109  # the twin of result()
-    """`result`, from an event loop."""
+    """Do what `result` does, from an event loop."""
     return _result_of(await await_for(_waiting_for_end(run_id, timeout)))
 
 
@@ -80,7 +80,7 @@ def _result_of(run: RunRecord) -> Any:
 
 
 def check_not_lost(run: RunRecord) -> None:
-    """Raises RunFailedError or RunCancelledError if the run has ended without a result."""
+    """Raise RunFailedError or RunCancelledError if the run has ended without a result."""
     if run.state == RunState.FAILED:
         assert run.error is not None
         raise RunFailedError(run.id, run.error, is_mistake=has_stopped(run.state, run.diverged_at, run.summary))

@@ -1,4 +1,4 @@
-"""Replaying runs: planning it, and doing what was planned."""
+"""Replaying runs: make the plan, and perform it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["plan_replay", "replay"]
 
 
 def plan_replay(run_id: str, location: str) -> ReplayPlan:
-    """What replaying the run from `location` would do; changes nothing. Raises RunNotFoundError, EntryNotFoundError."""
+    """Return the plan of a replay from `location`; changes nothing. Raises RunNotFoundError, EntryNotFoundError."""
     at = runtime.current()
     run = record(run_id)
     entries, messages = at.store.outline(run_id)
@@ -30,12 +30,7 @@ def plan_replay(run_id: str, location: str) -> ReplayPlan:
 def replay(
     run_id: str, location: str, *, in_place: bool = False, plan_hash: str | None = None, as_id: str | None = None
 ) -> Started:
-    """Run again from `location` on; the run that does: a new one, or with `in_place` the same, which is not new.
-
-    A new run keeps the history before the boundary; with `as_id` it has that id, and one that was made of this run with
-    that id already is returned. Raises EntryNotFoundError, ReplayRefusedError, StalePlanError if `plan_hash` is that of
-    another history, and RunConflictError if `as_id` is another run's.
-    """
+    """Run again from `location` on, as a new run or, with `in_place`, as the same one. Return the run."""
     require_step("replaying a run", "replay it in a step")
     if in_place and as_id is not None:
         raise ValueError("a replay in place makes no new run: leave out the id, or in_place=True")
@@ -77,7 +72,7 @@ def _as_new_run(at: Runtime, by: Attribution, location: str, plan_hash: str | No
             return Started(found.id, is_new=False)
         entries = at.store.history(old.id)
         replay = _planned(at, old, entries, location, plan_hash, in_place=False)
-        # fence 1: it has a history to load, also if the run that it comes from is pruned before its first pass
+        # Fence 1: the new run has a history to load, even if its original is pruned before its first pass.
         wanted = successor(
             at,
             old,
@@ -89,7 +84,7 @@ def _as_new_run(at: Runtime, by: Attribution, location: str, plan_hash: str | No
         )
         [(new, is_new)] = at.store.create([wanted])
         by.check_sees(new.id)
-        if not is_new:  # another's, or made between the look and the attempt
+        if not is_new:  # another caller's, or created between the check and the insert
             check_is_successor(new, old)
             return Started(new.id, is_new=False)
         _plant(at, replay, new)
@@ -103,14 +98,14 @@ def _as_new_run(at: Runtime, by: Attribution, location: str, plan_hash: str | No
 def _planned(
     at: Runtime, run: RunRecord, entries: list[Entry], location: str, plan_hash: str | None, *, in_place: bool
 ) -> Replay:
-    """The replay, if it is the one that was planned and nothing stands in its way."""
+    """Return the replay if the plan still matches and nothing refuses it."""
     check_not_an_order(run.workflow, "replay")
     try:
         replay = Replay(run, entries, at.store.messages(run.id), location)
     except EntryNotFoundError:
         if plan_hash is None:
             raise
-        raise StalePlanError(run.id, location) from None  # it was there when the plan was made
+        raise StalePlanError(run.id, location) from None  # the location existed when the plan was made
     plan = build_plan(replay, entries, at.now())
     if plan_hash is not None and plan_hash != plan.hash:
         raise StalePlanError(run.id, location)

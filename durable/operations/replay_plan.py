@@ -1,6 +1,6 @@
-"""The plan of a replay: what it would do, in words for whoever has to decide, and a hash to hold them to it.
+"""The plan of a replay: its effects, described for the operator who decides, and a hash that ties the replay to them.
 
-Pure, and the same for every surface and every store. What a replay does is decided in `durable.core.replay`.
+Pure, and the same for every surface and every store. `durable.core.replay` decides what a replay does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STARTS_AGAIN = {"loop": "its iterations build on each other", "race": "who wins
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnedMessage:
-    """A message that is pending again: `wait` is the location of the wait that had received it."""
+    """A message that becomes pending again: `wait` is the location of the wait that had received it."""
 
     id: str
     queue: str
@@ -32,16 +32,18 @@ class ReturnedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """What a replay would do. Locations are those of the history, in the order in which their entries began.
+    """The effects of a replay. Locations are those of the history, in the order in which their entries began.
 
-    - `target` was asked for; the run goes on from `boundary`, and `why` says in sentences where that differs.
-    - `removed` go; of these, `reruns` are the steps that were begun and run again when the code comes to them, and `resends`
-      the sends that are made again. `kept` stay; `siblings` are the branches beside the boundary whose records do.
+    - `target` is the requested location; the run continues from `boundary`, and `why` gives the reasons if they differ.
+    - `removed` entries are deleted. Of these, `reruns` are the steps that had begun and run again when the code reaches
+      them, and `resends` the sends that are made again. `kept` entries stay; `siblings` are the branches beside the
+      boundary whose records stay.
     - `messages` return to the queue in their order.
-    - `not_compensated` are completed steps with a rollback handler that go: their handlers are not run.
-    - `refusals` stand in the way of a new run, `in_place_refusals` in that of a replay in place; empty: it can be done.
-    - `notes` are what an operator should know, in sentences.
-    - `hash` is another for each other history: to be given to `replay`, which refuses a stale one.
+    - `not_compensated` are completed steps with a rollback handler that are removed: their handlers are not run.
+    - `refusals` prevent a replay as a new run, `in_place_refusals` a replay in place. An empty tuple: the replay is
+      possible.
+    - `notes` are sentences that an operator should read.
+    - `hash` differs for each history. Pass it to `replay`, which refuses a stale one.
     """
 
     run_id: str
@@ -61,12 +63,12 @@ class ReplayPlan:
     hash: str
 
     def refusals_of(self, *, in_place: bool) -> tuple[str, ...]:
-        """What stands in the way of this way of replaying."""
+        """Return what prevents this kind of replay."""
         return self.in_place_refusals if in_place else self.refusals
 
 
 def build_plan(replay: Replay, entries: Sequence[Entry], now: datetime) -> ReplayPlan:
-    """The plan of `replay`, which was made of these entries."""
+    """Return the plan of `replay`, which was built from these entries."""
     run = replay.run
     gone = sorted(replay.history.deleted.values(), key=lambda entry: entry.ordinal)
     not_compensated = [entry.location for entry in gone if is_compensable(entry)]
@@ -132,7 +134,7 @@ def _notes(replay: Replay, not_compensated: Sequence[str]) -> Iterable[str]:
 
 
 def _hash_of(replay: Replay, entries: Iterable[Entry]) -> str:
-    """32 hexadecimal digits for what an operator was shown: the place, and the history that the plan was made of."""
+    """Return 32 hexadecimal digits for what an operator saw: the location, and the history behind the plan."""
     history = [
         [
             entry.location,

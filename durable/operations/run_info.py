@@ -1,4 +1,4 @@
-"""What is known of a run at one moment, read in one query."""
+"""A snapshot of a run, read in one query."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["RunInfo", "awaited_queues"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """A run as it was when it was read. It does not change; read it again to learn more.
+    """A run as it was when it was read. The object does not change; read the run again for newer values.
 
     - `state`: pending, running, sleeping, paused, rolling_back, completed, failed or cancelled. `has_ended`: one of the
       last three.
-    - `summary`: what the run does or waits for, in a line; "" where there is nothing to say.
-    - `error`: why the run failed, or is being rolled back; None otherwise. `is_mistake`: a mistake in the workflow's code
-      has stopped it, so that nothing was undone, and recover() goes on after the mend.
-    - `wake_at`: when the run goes on by itself; None if it does not.
-    - `waiting_for`: the queues of which it waits for a message, [] for any; None if it waits for none.
-    - `created_at`, `started_at`, `finished_at`: aware moments; the last two are None before.
-    - `parent_id`: the run whose step started it. `replay_of_id`: the run that it repeats. None without one.
+    - `summary`: what the run does or waits for, in one line; "" if there is nothing to say.
+    - `error`: why the run failed, or is being rolled back; None otherwise. `is_mistake`: a mistake in the workflow's
+      code has stopped the run, so nothing was undone, and recover() continues the run after the code is fixed.
+    - `wake_at`: when the run continues by itself; None if it does not.
+    - `waiting_for`: the message queues that the run waits for, [] for any; None if it waits for no message.
+    - `created_at`, `started_at`, `finished_at`: aware times; the last two are None until they happen.
+    - `parent_id`: the run whose step started it. `replay_of_id`: the run that it repeats. None if there is none.
     """
 
     id: str
@@ -51,17 +51,17 @@ class RunInfo:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run never moves again by itself."""
+        """Whether the run is in a final state."""
         return self.state in ENDED
 
     @property
     def output(self) -> Any:
-        """What the workflow returned; None before. Decoded when it is asked for. Raises PayloadError."""
+        """What the workflow returned; None before. Decoded at each access. Raises PayloadError."""
         return None if self._output is None else runtime.current().codec.decode(self._output)
 
     @classmethod
     def of(cls, row: Run | RunRecord) -> Self:
-        """The view of a row that was read already, a `durable.models.Run`; no query."""
+        """Return the view of a row that was already read, a `durable.models.Run`; no query."""
         return cls(
             id=row.id,
             workflow=row.workflow,
@@ -82,7 +82,7 @@ class RunInfo:
 
 
 def awaited_queues(text: str) -> list[str] | None:
-    """The queues that a row's `waiting_for` names, [] for any; None if it waits for no message."""
+    """Return the message queues that a row's `waiting_for` names, [] for any; None if the run waits for no message."""
     if not text:
         return None
     return [] if text == ANY_QUEUE else [unescape(each) for each in text.strip("/").split("/")]

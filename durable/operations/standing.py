@@ -1,4 +1,4 @@
-"""Say in words where a run is that has not ended, for the errors of those who wait for it.
+"""Describe the state of an unfinished run, for the errors of callers who wait for it.
 
 Reads the run's row alone. Operators get more from `durable.inspection.explain`.
 """
@@ -11,12 +11,12 @@ from durable.core.records import RunRecord, RunState
 
 __all__ = ["UNKNOWN_WORKFLOW", "standing"]
 
-#: How the summary of a run begins whose workflow no worker has found.
+#: The start of the summary of a run whose workflow no worker has found.
 UNKNOWN_WORKFLOW = "waiting for a worker that knows the workflow"
 
 
 def standing(run: RunRecord, now: datetime) -> str:
-    """Return the run's state, what it waits for, and what to do about it where something must be done."""
+    """Return the run's state, what it waits for, and what to do about it if something must be done."""
     return f"{_where(run, now)}. `manage.py durable why {run.id}` says more"
 
 

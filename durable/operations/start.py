@@ -1,4 +1,4 @@
-"""Starting runs: new ones, and the same again."""
+"""Starting runs: new ones, and restarts of earlier ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from durable.runtime import Runtime
 
 __all__ = ["StartRequest", "Started", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
 
-#: What `Workflow.using` takes, and a caller who is used to other interfaces gives to `start`.
+#: The options of `Workflow.using`; callers who are used to other interfaces pass them to `start`.
 OF_USING = frozenset({"id", "queue", "delay", "on_conflict"})
 
 Call = tuple[str | None, tuple[Any, ...], dict[str, Any]]
@@ -33,7 +33,7 @@ Call = tuple[str | None, tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """What to start, and how. `delay` is in seconds."""
+    """The workflow to start, and how. `delay` is in seconds."""
 
     workflow: str
     signature: inspect.Signature
@@ -43,17 +43,17 @@ class StartRequest:
 
 
 class Started(NamedTuple):
-    """A run by its id, and whether this call made it."""
+    """The id of a run, and whether this call created the run."""
 
     id: str
     is_new: bool
 
 
 def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
-    """Start a run for each call (id or None, arguments, keywords), in one statement; in order.
+    """Start a run for each call (id or None, arguments, keywords), in one statement; return them in order.
 
-    Raises TypeError for arguments that do not fit, ValueError for an id that cannot be one, PayloadError, and
-    RunConflictError for an id that is taken by another workflow or input.
+    Raises TypeError for arguments that do not fit, ValueError for an invalid id, PayloadError, and RunConflictError for
+    an id that a run of another workflow or with another input has.
     """
     at = runtime.current()
     if audit.acting() is None:  # the application's own traffic, which is not logged
@@ -68,7 +68,7 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
 
 
 def announce_started(at: Runtime, created: Sequence[tuple[RunRecord, bool]]) -> None:
-    """Tell workers and the world of those that are new."""
+    """Notify workers of the new runs, and send their signals."""
     new = [run for run, is_new in created if is_new]
     if new:
         announce(at, new[0].queue, new[0].wake_at)
@@ -78,7 +78,7 @@ def announce_started(at: Runtime, created: Sequence[tuple[RunRecord, bool]]) -> 
 def put(
     at: Runtime, request: StartRequest, calls: Sequence[Call], by: Attribution | None = None
 ) -> list[tuple[RunRecord, bool]]:
-    """Create the runs, whoever asks; for each the row that now has its id, and whether it is new."""
+    """Create the runs without a permission check; return each row that now has the id, and whether it is new."""
     if any(run_id is None for run_id, _, _ in calls):
         require_step(
             f"starting {request.workflow} without an id", "start it in a step, or with using(id=...) made of ctx.run_id"
@@ -101,7 +101,7 @@ def _created(at: Runtime, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bo
     try:
         return list(at.store.create(runs))
     except (ProgrammingError, OperationalError) as error:
-        if "durable_" in str(error):  # a table or function of ours
+        if "durable_" in str(error):  # one of durable's tables or functions
             error.add_note("Are all of durable's migrations applied? Run manage.py migrate.")
         raise
     except SynchronousOnlyOperation as error:
@@ -110,7 +110,7 @@ def _created(at: Runtime, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bo
 
 
 def _first_id(calls: Sequence[Call]) -> str:
-    """The run that a refused start is about, if it is about one."""
+    """Return the run that a refused start names, or "" if it names none or several."""
     return (calls[0][0] or "") if len(calls) == 1 else ""
 
 
@@ -161,8 +161,8 @@ def _check_same(
 def restart(run_id: str, *, as_id: str | None = None) -> Started:
     """Start a new run of the same workflow with the same input.
 
-    With `as_id`, the new run has that id; one that this run was restarted as already is returned. Raises
-    RunConflictError if the id is another run's.
+    With `as_id`, the new run has that id; if this run was already restarted with that id, the earlier run is returned.
+    Raises RunConflictError if another run has the id.
     """
     require_step("restarting a run", "restart it in a step")
     at = runtime.current()
@@ -183,7 +183,7 @@ def restart(run_id: str, *, as_id: str | None = None) -> Started:
 
 
 def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -> RunRecord:
-    """A new run in the place of `old`: the same workflow, queue and input, due now."""
+    """Return a new run that replaces `old`: the same workflow, queue and input, due now."""
     now = at.now()
     return RunRecord(
         id=new_id() if run_id is None else check_id(run_id),
@@ -199,6 +199,6 @@ def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -
 
 
 def check_is_successor(found: RunRecord, old: RunRecord) -> None:
-    """Raises RunConflictError if the run that has the id was not made in the place of `old`."""
+    """Raise RunConflictError if the run that has the id was not created to replace `old`."""
     if found.replay_of_id != old.id:
         raise RunConflictError(found.id, f'and does not come from run "{old.id}"')
