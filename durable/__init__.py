@@ -1,6 +1,6 @@
 """Durable workflows for Django: ordinary functions that survive crashes, deploys, long sleeps and lost messages.
 
-The public names, loaded when they are first used: importing `durable` needs no configured Django.
+The public names are loaded at their first use: importing `durable` does not need a configured Django.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The app as Django sees it: finds the workflows and registers the checks; touches neither database nor Redis."""
+"""The Django app: finds the workflows and registers the checks; uses neither the database nor Redis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DurableConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import every app's `workflows` module, then the checks; count and trace where that is asked for."""
+        """Import every app's `workflows` module and the checks; install metrics and tracing if they are configured."""
         from durable import logs, metrics
         from durable.instrumentation import tracing
         from durable.notifier import silence
@@ -25,12 +25,12 @@ class DurableConfig(AppConfig):
         logs.guard()
         silence.note_settings()
         self.autodiscover()
-        # checks registers them; connections notes which process this is, before a worker forks.
+        # `checks` registers the checks; `connections` notes the id of this process before a worker forks.
         from durable import checks  # noqa: F401
         from durable.execution import connections  # noqa: F401
         from durable.inspection import database_checks  # noqa: F401
         from durable.store.routines import restore
-        from durable.tasks import workflow  # noqa: F401  # the workflow that tasks are runs of
+        from durable.tasks import workflow  # noqa: F401  # the workflow whose runs are tasks
 
         post_migrate.connect(restore, sender=self)
         metrics.set_up()

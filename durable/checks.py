@@ -1,22 +1,22 @@
-"""Django's system checks of durable's configuration: every finding has an id and a hint.
+"""Django system checks of durable's configuration: every finding has an id and a hint.
 
-Owns what `manage.py check` says of settings, queues, the codec, the database alias and the workflows' names. Opens no
-connection. `E` is for what cannot work, `W` for what works and surprises.
+Owns the findings of `manage.py check` about settings, queues, the codec, the database alias and the workflows' names. Opens no
+connection. An `E` cannot work; a `W` works, but not as expected.
 
 ======  ==============================================================
-E001    `DURABLE` is no dict
+E001    `DURABLE` is not a dict
 E002    a key of `DURABLE` that durable does not know
 E003    a value of the wrong type or out of range
-E004    the codec cannot be imported or made
-E005    the codec lacks `encode` or `decode`, or does not give back what it was given
+E004    the codec cannot be imported or created
+E005    the codec lacks `encode` or `decode`, or does not decode what it encoded
 E006    no database has the alias `DURABLE["DATABASE"]`
 E007    `RQ_QUEUES` lacks a queue that runs would go to
-E008    two functions have one workflow name
-E009    `RETENTION` says something that is no time, state or workflow
+E008    two functions have the same workflow name
+E009    `RETENTION` has an entry that is not a time, state or workflow
 E010    the redaction hook cannot be imported or called
 E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS or (`durable.inspection.database_checks`) as the
         server gives it
-E012    a workflow lists as a mistake what is no class of an exception
+E012    a workflow's list of mistakes has an entry that is not an exception class
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
 E021    the tasks backend names a queue that RQ lacks (likewise)
 W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
@@ -24,9 +24,9 @@ W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
 W084    a database router sends durable's models elsewhere
 W085    `ENCRYPTION_KEYS` without a codec that uses them
-W086    `RETENTION` names a workflow that there is not
+W086    `RETENTION` names an unknown workflow
 W087    functions or triggers of the database differ from the migrations' (`durable.inspection.database_checks`)
-W088    SQLite, where transactions begin without the lock to write
+W088    SQLite, where transactions begin without the write lock
 ======  ==============================================================
 """
 
@@ -73,7 +73,7 @@ WORKER = "durable.rq_workers.Worker"
 
 @register(TAG)
 def check_settings(**_: object) -> list[CheckMessage]:
-    """`settings.DURABLE` is a dict of known keys with values that make sense."""
+    """Check that `settings.DURABLE` is a dict of known keys with valid values."""
     given = getattr(settings, "DURABLE", {})
     if not isinstance(given, Mapping):
         hint = 'Write DURABLE = {"LEASE": 30}, or leave it out for the defaults.'
@@ -91,7 +91,7 @@ def _check_setting(key: object, value: object) -> Iterator[CheckMessage]:
     is_right, wanted = _WANTED[str(key)]
     if not is_right(value):
         hint = f"Give it {wanted}, or leave it out."
-        # A text may be a secret, under whatever key it was put by mistake, and the output of checks goes into logs.
+        # A text may be a secret, whatever key holds it by mistake, and the output of checks goes into logs.
         is_harmless = isinstance(value, bool | int | float | timedelta) and key not in _SECRETS
         found = repr(value) if is_harmless else f"a value of the type {type(value).__name__}"
         yield Error(f'DURABLE["{key}"] must be {wanted}, not {found}.', hint=hint, id="durable.E003")
@@ -103,7 +103,7 @@ def _is_number(value: object) -> bool:
 
 def _is_duration(value: object) -> bool:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    return _is_number(seconds) and seconds >= 0  # type: ignore[operator]  # a number by then
+    return _is_number(seconds) and seconds >= 0  # type: ignore[operator]  # a number at this point
 
 
 def _is_positive_duration(value: object) -> bool:
@@ -133,14 +133,14 @@ def _are_error_classes(value: object) -> bool:
         error_classes(tuple(value))
     except ImproperlyConfigured:
         return False
-    except TypeError:  # what cannot be hashed
+    except TypeError:  # not hashable
         return False
     return True
 
 
 def _is_timeout(value: object) -> bool:
     try:
-        seconds(0 if value is None else value)  # type: ignore[arg-type]  # that is the question
+        seconds(0 if value is None else value)  # type: ignore[arg-type]  # checked by the call
     except (TypeError, ValueError):
         return False
     return True
@@ -219,9 +219,9 @@ assert set(conf.names) == set(_WANTED) >= DURATIONS
 
 @register(TAG)
 def check_codec(**_: object) -> list[CheckMessage]:
-    """The codec can be made, and gives back what it was given."""
+    """Check that the codec can be created, and decodes what it encoded."""
     if not _is_text(conf.CODEC):
-        return []  # E003 has said so
+        return []  # E003 reports it
     try:
         codec = import_string(conf.CODEC)
         codec = codec() if inspect.isclass(codec) else codec
@@ -261,7 +261,7 @@ def _check_keys_used(codec: Any) -> Iterator[CheckMessage]:
 
 @register(TAG)
 def check_redaction(**_: object) -> list[CheckMessage]:
-    """The redaction hook is there: while it is not, operators see no payload at all."""
+    """Check that the redaction hook can be imported: until then, operators see no payloads."""
     if not _is_text(conf.REDACT):
         return []
     try:
@@ -276,7 +276,7 @@ def check_redaction(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_database(**_: object) -> list[CheckMessage]:
-    """The alias exists."""
+    """Check that the database alias exists."""
     if not _is_text(conf.DATABASE) or conf.DATABASE in settings.DATABASES:
         return []
     nearest = difflib.get_close_matches(conf.DATABASE, settings.DATABASES, n=1)
@@ -287,10 +287,10 @@ def check_database(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_isolation(**_: object) -> list[CheckMessage]:
-    """Who waited for a row's lock decides by its newest version, which takes READ COMMITTED."""
+    """Check for READ COMMITTED: a transaction that waited for a row's lock must decide by the row's newest version."""
     if conf.DATABASE not in list(connections) or (connection := connections[conf.DATABASE]).vendor != "postgresql":
         return []
-    from django.db.backends.postgresql.psycopg_any import IsolationLevel  # there is a psycopg to import, then
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel  # psycopg can be imported here
 
     level = connection.settings_dict["OPTIONS"].get("isolation_level")
     if level in (None, IsolationLevel.READ_COMMITTED):
@@ -302,7 +302,7 @@ def check_isolation(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_sqlite(**_: object) -> list[CheckMessage]:
-    """Transactions on SQLite wait for their turn to write, beside workers too."""
+    """Check that transactions on SQLite wait for their turn to write, also beside workers."""
     if conf.DATABASE not in list(connections) or (connection := connections[conf.DATABASE]).vendor != "sqlite":
         return []
     mode = connection.settings_dict["OPTIONS"].get("transaction_mode") or ""
@@ -318,14 +318,14 @@ def check_sqlite(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_queues(**_: object) -> list[CheckMessage]:
-    """Every queue that a run goes to by default is known to RQ."""
+    """Check that RQ knows every queue that runs go to by default."""
     users = {conf.QUEUE: 'DURABLE["QUEUE"]'} if _is_text(conf.QUEUE) else {}
     for definition in registry.all():
         users.setdefault(definition.queue, f'the workflow "{definition.name}" ({registry.source_location(definition)})')
     known = _rq_queues()
     messages: list[CheckMessage] = []
     if not conf.REDIS:
-        return messages  # a queue is a name that runs have and workers serve, and no more
+        return messages  # without Redis, a queue is only a name that runs have and workers serve
     for queue, user in users.items():
         if queue in known:
             continue
@@ -338,7 +338,7 @@ def check_queues(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_serializers(**_: object) -> list[CheckMessage]:
-    """django-rq reads the jobs of our queues as they are written, and a worker that serves them reads no pickles."""
+    """Check that django-rq reads our queues' jobs as they are written, and that their workers read no pickles."""
     ours = _our_queues()
     hint = (
         'Add "SERIALIZER": "rq.serializers.JSONSerializer" to the queue: durable writes its jobs as JSON, and the admin '
@@ -361,7 +361,7 @@ def check_serializers(**_: object) -> list[CheckMessage]:
 
 
 def _queues_beside(ours: Sequence[str]) -> list[str]:
-    """The other queues that a worker of ours may serve: those in the same Redis."""
+    """Return the other queues that a worker of ours may serve: those in the same Redis."""
     places = [_place_of(_rq_queues()[queue]) for queue in ours]
     return [queue for queue, config in _rq_queues().items() if queue not in ours and _place_of(config) in places]
 
@@ -373,7 +373,7 @@ def _place_of(config: Any) -> Mapping[str, Any]:
 
 @register(TAG)
 def check_rqworker(**_: object) -> list[CheckMessage]:
-    """`manage.py rqworker` reads our jobs: by itself it assumes pickle, whatever RQ_QUEUES says."""
+    """Check that `manage.py rqworker` can read our jobs: by itself it assumes pickle, whatever RQ_QUEUES says."""
     given = (getattr(settings, "RQ", None) or {}).get("WORKER_CLASS")
     if not _our_queues() or _reads_json(given):
         return []
@@ -397,7 +397,7 @@ def _reads_json(worker_class: Any) -> bool:
 
 @register(TAG)
 def check_workflows(**_: object) -> list[CheckMessage]:
-    """No two functions have one name."""
+    """Check that no two functions have one workflow name."""
     hint = "Give each a name of its own: @workflow(name=...). Runs that exist keep the name they were started with."
     return [
         Error(
@@ -411,7 +411,7 @@ def check_workflows(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_mistakes(**_: object) -> list[CheckMessage]:
-    """The classes of errors that workflows list as mistakes can be imported."""
+    """Check that the error classes which workflows list as mistakes can be imported."""
     found: list[CheckMessage] = []
     for definition in registry.all():
         try:
@@ -424,11 +424,11 @@ def check_mistakes(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_retention(**_: object) -> list[CheckMessage]:
-    """What is kept for how long is said in words that there are."""
+    """Check that `RETENTION` has valid times, states and workflows."""
     from durable.retention import Policy, RetentionError
 
     if not isinstance(conf.RETENTION, Mapping):
-        return []  # a duration; E003 has said so if it is none
+        return []  # a duration; E003 reports it if it is not one
     try:
         policy = Policy.of(conf.RETENTION)
     except RetentionError as error:
@@ -446,7 +446,7 @@ def check_retention(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_atomic_requests(**_: object) -> list[CheckMessage]:
-    """A start in a view belongs to the request's transaction only if that is one of durable's database."""
+    """Check that only durable's database has ATOMIC_REQUESTS: only its transactions include a start."""
     others = [
         alias
         for alias, database in settings.DATABASES.items()
@@ -466,7 +466,7 @@ def check_atomic_requests(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_router(**_: object) -> list[CheckMessage]:
-    """Django's ORM looks for durable's models where durable keeps them."""
+    """Check that Django's ORM looks for durable's models in durable's database."""
     if not _is_text(conf.DATABASE) or conf.DATABASE not in settings.DATABASES:
         return []
     astray = [
@@ -491,7 +491,7 @@ def _rq_queues() -> Mapping[str, Any]:
 
 
 def _our_queues() -> list[str]:
-    """The queues that runs go to by default, as far as RQ knows them; none where durable uses no RQ."""
+    """Return the queues that runs go to by default and that RQ knows; none if durable uses no RQ."""
     if not conf.REDIS:
         return []
     ours = [*([conf.QUEUE] if _is_text(conf.QUEUE) else []), *(each.queue for each in registry.all())]

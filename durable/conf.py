@@ -1,7 +1,7 @@
 """The settings of durable: `settings.DURABLE`, typed, with defaults.
 
-Owns names, defaults and the reading of durations. Refuses nothing: a wrong value is reported by a system check
-(`durable.checks`), and an unknown key is ignored here and reported there. Must not import models, RQ or Redis.
+Owns names, defaults and the parsing of durations. Refuses nothing: a system check (`durable.checks`) reports a wrong
+value or an unknown key, and this module ignores an unknown key. Must not import models, RQ or Redis.
 """
 
 from __future__ import annotations
@@ -27,44 +27,45 @@ class Values:
     - `CODEC`: the dotted path of the codec: a class or an object with `encode` and `decode`.
     - `ENCRYPTION_KEYS`: Fernet keys for the encrypting codec; the first encrypts, all decrypt.
     - `MAX_PAYLOAD_BYTES`: the limit of one encoded value.
-    - `SHORT_SLEEP`: a sleep below it waits in memory instead of parking the run.
+    - `SHORT_SLEEP`: a shorter sleep waits in memory instead of parking the run.
     - `LEASE`: how long a run stays with a worker that no longer answers; renewed at a third of it.
-    - `SWEEP_INTERVAL`: how often each `durable_worker` looks for due runs that nobody was told of.
-    - `REDIS`: whether workers are told of due runs through Redis. With False durable uses no Redis at all: workers poll
-      the database instead.
-    - `RING_IN_TESTS`: whether a process that runs Django's tests rings for workers through Redis. A test without a
-      `Harness` does not, because the workers that would hear it are the developer's; what it starts is due all the same.
-    - `POLL_INTERVAL`: without Redis, how often each `durable_worker` asks the database for due runs.
+    - `SWEEP_INTERVAL`: how often each `durable_worker` looks for due runs without a notification.
+    - `REDIS`: whether workers are notified of due runs through Redis. With False durable uses no Redis at all: workers
+      poll the database instead.
+    - `RING_IN_TESTS`: whether a process that runs Django's tests notifies workers through Redis. A test without a
+      `Harness` does not by default, because the developer's own workers would receive the notification; its runs are
+      due all the same.
+    - `POLL_INTERVAL`: without Redis, how often each `durable_worker` queries the database for due runs.
     - `MAX_BRANCH_THREADS`: threads of one pass for the branches of joins and races, nested ones included.
     - `MAX_CRASHES`: a run that crashes this many workers in a row without progress fails.
-    - `HARD_TIMEOUT`: how long after its timeout a step may go on that does not let itself be interrupted; then its worker
-      process ends, which counts as a crash of that attempt. 0: for ever.
-    - `DIVERGENCE_GRACE`: how long a run whose history does not fit the code, or whose code has a mistake, is tried again
-      before it stops.
-    - `MISTAKES`: the classes of errors, or their dotted paths, that are mistakes in a workflow's code when they come out of
-      it: the run stops, and nothing is undone. An empty list: none are.
-    - `STEP_TIMEOUT`: how long an attempt of a step may take that does not say it; text such as "10 minutes" too; None or 0
-      for no limit.
+    - `HARD_TIMEOUT`: how long after its timeout a step that cannot be interrupted may continue; then its worker process
+      ends, which counts as a crash of that attempt. 0: no limit.
+    - `DIVERGENCE_GRACE`: how long a run whose history does not fit the code, or whose code has a mistake, is tried
+      again before it stops.
+    - `MISTAKES`: the classes of errors, or their dotted paths, that are mistakes in a workflow's code when the workflow
+      raises them: the run stops, and nothing is undone. An empty list: no class is.
+    - `STEP_TIMEOUT`: the limit of one attempt of a step that sets none; text such as "10 minutes" too; None or 0 for no
+      limit.
     - `DATABASE`: the alias of the database that holds durable's tables.
     - `QUEUE`: the RQ queue of workflows that name none.
     - `CLAIM_BATCH`: how many due runs a worker claims at once.
-    - `PREPARED_STATEMENTS`: whether PostgreSQL sessions may keep what runs send most often; not behind a pooler in
-      transaction mode.
-    - `OTHER_JOBS`: the RQ jobs that durable's workers run besides their own: dotted names of functions, or of modules and
-      packages with a dot at the end ("shop.jobs."). They refuse all others, whatever Redis says.
+    - `PREPARED_STATEMENTS`: whether PostgreSQL sessions may prepare the most frequent statements of runs; not behind a
+      pooler in transaction mode.
+    - `OTHER_JOBS`: the RQ jobs that durable's workers run besides their own: dotted names of functions, or of modules
+      and packages with a dot at the end ("shop.jobs."). The workers refuse all other jobs in Redis.
     - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
       workflow (`durable.retention.Policy.of`).
     - `STATEMENT_TIMEOUT`: how long PostgreSQL may work on one statement of a list, a search or a page of the admin, of
-      REST and of the command line; 0 for no limit. Runs and verbs are not concerned.
+      REST and of the command line; 0 for no limit. It does not apply to runs and verbs.
     - `METRICS_TOKEN`: the bearer token with which Prometheus may read `durable.metrics.urls`; "" for none.
     - `REDACT`: the dotted path of `redact(workflow, field, value)`, which returns what operators may see of a payload
-      (`durable.inspection.payloads`); "" shows all of it to those who may see payloads.
+      (`durable.inspection.payloads`); "" shows all of it to operators with the permission to see payloads.
     - `API_RUNS`: the dotted path of a function of a request and a queryset of runs, which returns those runs that the
-      user may see over REST; all of them without one.
-    - `API_MAX_WAITING`: how many requests of one process may wait at a time over REST (long polls), 0 for none. Without it 8
-      under ASGI, a quarter of the server's threads under WSGI, and none where a process has one thread.
-    - `API_WORKFLOWS`: the names of the workflows that may be started over REST, or what names begin with if it ends with
-      a dot ("shop."); all of them without it.
+      user may see over REST; without it, all of them.
+    - `API_MAX_WAITING`: how many requests of one process may wait at a time over REST (long polls), 0 for none. Without
+      it 8 under ASGI, a quarter of the server's threads under WSGI, and none in a process with one thread.
+    - `API_WORKFLOWS`: the names of the workflows that may be started over REST, or prefixes of names that end with a
+      dot ("shop."); without it, all of them.
     """
 
     CODEC: str = "durable.codec.JsonCodec"
@@ -113,15 +114,15 @@ DURATIONS = frozenset(
 
 
 if TYPE_CHECKING:
-    _Attributes = Values  # for the type checker, conf has the attributes of Values
+    _Attributes = Values  # the type checker gives conf the attributes of Values
 else:
     _Attributes = object
 
 
 class Conf(_Attributes):
-    """The settings as attributes: `conf.LEASE`. Read when first used, and again after a change of the settings.
+    """The settings as attributes: `conf.LEASE`. Read at the first use, and again after a change of the settings.
 
-    What was read stands in the object's own attributes, because some are asked for at every step.
+    The values are kept in the object's own attributes, because some are read at every step.
     """
 
     def __init__(self) -> None:
@@ -134,13 +135,13 @@ class Conf(_Attributes):
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """What the project wrote, unread; {} if that is no mapping."""
+        """The project's own mapping, unparsed; {} if it is not a mapping."""
         given = getattr(settings, "DURABLE", {})
         return given if isinstance(given, Mapping) else {}
 
     @property
     def values(self) -> Values:
-        """All settings, read."""
+        """All settings, parsed."""
         if self._values is None:
             known = set(self.names)
             self._values = Values(**{key: _read(key, value) for key, value in self.given.items() if key in known})
@@ -174,7 +175,7 @@ def _read(key: str, value: Any) -> Any:
 def _read_timeout(value: Any) -> Any:
     try:
         return seconds(0 if value is None else value)
-    except (TypeError, ValueError):  # which the check reports
+    except (TypeError, ValueError):  # the check reports it
         return value
 
 

@@ -1,11 +1,11 @@
 """An encrypting codec, `pip install durable[crypto]`: `DURABLE = {"CODEC": "durable.crypto.FernetCodec"}`.
 
 Owns encryption of recorded text at rest, with Fernet (AES-128-CBC and HMAC-SHA256, authenticated) from `cryptography`.
-It must not know what is recorded: the codec that it wraps does. Run ids, locations, names of queues, states and the
+Must not know the recorded values: the codec that it wraps does. Run ids, locations, names of queues, states and the
 messages and tracebacks of errors are not payloads and are not encrypted.
 
-Keys rotate: the first one encrypts, all of them decrypt. Put a new key first, and take an old one out when no run that
-was recorded under it is needed any more. Make a key with `cryptography.fernet.Fernet.generate_key()`.
+Keys rotate: the first one encrypts, all of them decrypt. Put a new key first. Remove an old key when no run that was
+recorded under it is needed any more. Make a key with `cryptography.fernet.Fernet.generate_key()`.
 
 The same value encrypts to another text each time: compare values, never texts.
 """
@@ -28,16 +28,16 @@ _TOKEN_START = "gAAAAA"  # noqa: S105 - not a secret
 
 
 class FernetCodec:
-    """Encrypts what `inner` encodes, by default a `JsonCodec` with the limit that `DURABLE["MAX_PAYLOAD_BYTES"]` sets.
+    """Encrypt what `inner` encodes, by default a `JsonCodec` with the limit that `DURABLE["MAX_PAYLOAD_BYTES"]` sets.
 
-    `keys` are URL-safe base64 keys of 32 bytes, as text or bytes, the first of which encrypts. Without them they are
-    `settings.DURABLE["ENCRYPTION_KEYS"]`, read at the first use and again when that setting changes. With
-    `read_plain=True` text that was recorded before encryption was turned on is read too; whoever can write to the
-    database can then forge it.
+    `keys` are URL-safe base64 keys of 32 bytes, as text or bytes; the first one encrypts. Without the argument, the
+    keys are `settings.DURABLE["ENCRYPTION_KEYS"]`, read at the first use and again when that setting changes. With
+    `read_plain=True`, `decode` also accepts text that was recorded before encryption was turned on; anyone who can
+    write to the database can then forge such text.
 
     Raises ImportError without the extra, `ImproperlyConfigured` or ValueError for keys that are missing or malformed,
-    from the setting or the argument. The limit of `inner` holds for the text before encryption, which makes it a third
-    longer.
+    from the setting or the argument. The limit of `inner` applies to the text before encryption, which makes the text a
+    third longer.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class FernetCodec:
             self._fernet()
 
     def encode(self, value: object, *, what: str = "value") -> str:
-        """`value` as a Fernet token. `PayloadError` as `inner` raises it."""
+        """Return `value` as a Fernet token. Raises PayloadError as `inner` does."""
         text = self.inner.encode(value, what=what)
         return self._fernet().encrypt(text.encode("utf-8")).decode("ascii")
 
     def decode(self, text: str, *, what: str = "value") -> Any:
-        """The value in the token. `PayloadError` for text that none of the keys opens, and as `inner` raises it."""
+        """Return the value in the token. Raises PayloadError for text that no key decrypts, and as `inner` does."""
         from cryptography.fernet import InvalidToken
 
         if type(text) is not str or not text.startswith(_TOKEN_START):
@@ -115,7 +115,7 @@ def _cipher(keys: tuple[bytes, ...]) -> MultiFernet:
 
 
 def _checked(keys: object) -> tuple[bytes, ...]:
-    """The keys as bytes. ValueError, which never shows a key, for what is not a list of Fernet keys."""
+    """Return the keys as bytes. Raises ValueError, which never shows a key, for anything but a list of Fernet keys."""
     if isinstance(keys, str | bytes) or not isinstance(keys, Sequence):
         raise ValueError(f"encryption keys are a list of keys, not {type(keys).__name__}")
     if not keys:

@@ -1,4 +1,4 @@
-"""What RQ calls. A job carries a queue's name and nothing else."""
+"""The function that RQ calls. A job carries a queue's name and nothing else."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ __all__ = ["work"]
 
 
 def work(queue: str) -> None:
-    """Pass the due runs of `queue`; see `durable.worker`.
+    """Execute the due runs of `queue`; see `durable.worker`.
 
-    Sets Django up where no command has done so: in `rq worker`, and in the work horses of RQ's SpawnWorker. Raises
-    ImproperlyConfigured if the environment lacks DJANGO_SETTINGS_MODULE then.
+    Sets Django up if no command has done so: in `rq worker`, and in the work horses of RQ's SpawnWorker. Raises
+    ImproperlyConfigured if the environment then lacks DJANGO_SETTINGS_MODULE.
     """
     import django
     from django.apps import apps

@@ -1,4 +1,4 @@
-"""A logging filter that says on each record which run it is about, whoever logged it.
+"""A logging filter that adds the current run to each record, whichever logger wrote it.
 
     LOGGING = {
         "filters": {"durable": {"()": "durable.logs.RunFilter"}},
@@ -6,12 +6,12 @@
         "handlers": {"console": {"class": "logging.StreamHandler", "filters": ["durable"], "formatter": "plain"}},
     }
 
-`ctx.logger` says the same by itself, and is silent while a run repeats what it has done before.
+`ctx.logger` adds the same attributes by itself, and logs nothing while a run replays.
 
-What durable itself logs names runs, steps and errors, which are texts of others: a line break in one would forge a record,
-an escape sequence would be obeyed by the terminal that shows the log. So each of its records is one line, with such
-characters as escapes, and a traceback below it is indented. Records of `ctx.logger` are the workflow's own, and stay as they
-are.
+Durable's own records contain names of runs and steps and texts of errors, which come from elsewhere: a line break in
+one would forge a record, and the terminal that shows the log would obey an escape sequence. So each of these records is
+one line, with such characters escaped, and a traceback below the line is indented. Records of `ctx.logger` belong to
+the workflow and are not changed.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ LOGGERS: Final = (
 
 
 def guard() -> None:
-    """Have each record of durable's own loggers be one line."""
+    """Install the filter that keeps each record of durable's own loggers on one line."""
     for name in LOGGERS:
-        logging.getLogger(name).addFilter(_ONE_LINE)  # once: the same filter is not added again
+        logging.getLogger(name).addFilter(_ONE_LINE)  # once: logging does not add the same filter again
 
 
 class OneLine(logging.Filter):
-    """Writes control characters in a record's texts as escapes, and indents its traceback."""
+    """Escape control characters in a record's texts, and indent its traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; every one passes."""
+        """Change the record; every record passes."""
         record.msg = safe(record.msg)
         if isinstance(record.args, Mapping):
             record.args = {name: _shown(value) for name, value in record.args.items()}
@@ -57,7 +57,7 @@ class OneLine(logging.Filter):
             if name in vars(record):
                 setattr(record, name, safe(getattr(record, name)))
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
-            # the formatter takes this instead of making its own; whoever wants the exception still has it
+            # the formatter uses this text instead of formatting the exception; record.exc_info stays for other handlers
             frames = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n").split("\n")
             record.exc_text = "\n".join(f"  {safe(line)}" for line in frames)
         return True
@@ -67,12 +67,12 @@ _ONE_LINE: Final = OneLine()
 
 
 def _shown(value: Any) -> Any:
-    """An argument of a record: numbers as they are, for %d and %g, and all else as its text."""
+    """Convert an argument of a record: numbers stay as they are, for %d and %g; everything else becomes its text."""
     return value if value is None or isinstance(value, int | float) else _Text(safe(value))
 
 
 class _Text(str):
-    """A text that is its own `repr`: what was %r of an object is told once."""
+    """A text that is its own `repr`: the %r of an object is already this text."""
 
     __slots__ = ()
 
@@ -81,10 +81,10 @@ class _Text(str):
 
 
 class RunFilter(logging.Filter):
-    """Gives each record `run_id`, `workflow` and `location`: "" outside a pass, and what the record says itself first."""
+    """Add `run_id`, `workflow` and `location` to each record: "" outside a pass. Existing values are kept."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add what is missing; every record passes."""
+        """Add the missing attributes; every record passes."""
         for name, value in zip(("run_id", "workflow", "location"), running_place(), strict=True):
             if not hasattr(record, name):
                 setattr(record, name, safe(value))

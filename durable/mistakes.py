@@ -1,4 +1,4 @@
-"""The classes of errors that are mistakes in a workflow's code: those of the workflow, or those of the settings."""
+"""The error classes that are mistakes in a workflow's code: the workflow's own list, or that of the settings."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["Mistakes", "check_mistakes", "error_classes", "mistakes_of"]
 
 logger = logging.getLogger("durable")
 
-#: Exception classes, or the dotted paths of such.
+#: Exception classes, or their dotted paths.
 Mistakes = Iterable[type[Exception] | str]
 
 
 def mistakes_of(definition: WorkflowDefinition | None) -> tuple[type[Exception], ...]:
-    """The classes that count for runs of this workflow.
+    """Return the classes that count as mistakes for runs of this workflow.
 
-    Where a check would refuse what is given, the default counts: a worker has other runs to pass, and in doubt nothing is
-    undone.
+    Where a check would refuse the list, the default is used: the worker must go on with other runs, and in doubt
+    nothing is undone.
     """
     given = None if definition is None else definition.mistakes
     try:
@@ -41,12 +41,12 @@ def mistakes_of(definition: WorkflowDefinition | None) -> tuple[type[Exception],
 
 @lru_cache(maxsize=256)
 def error_classes(given: tuple[Any, ...]) -> tuple[type[Exception], ...]:
-    """The classes that are given, or named. Raises ImproperlyConfigured for what is no class of an exception."""
+    """Return the classes, resolving dotted paths. Raises ImproperlyConfigured for anything but an exception class."""
     return tuple(_error_class(each) for each in given)
 
 
 def check_mistakes(given: Mistakes | None) -> tuple[type[Exception] | str, ...] | None:
-    """What a workflow says are mistakes, if it can be that. Raises TypeError; paths are followed once they are needed."""
+    """Validate a workflow's own list of mistakes. Raises TypeError; dotted paths are resolved at their first use."""
     if given is None:
         return None
     classes = () if isinstance(given, str | type) else tuple(given)
@@ -69,7 +69,7 @@ def _error_class(each: Any) -> type[Exception]:
             ) from error
     if not _is_error_class(found):
         raise ImproperlyConfigured(f"the list of mistakes has {each!r}, which is no class of an exception")
-    return found  # type: ignore[no-any-return]  # found by name, and looked at
+    return found  # type: ignore[no-any-return]  # imported by name, and checked
 
 
 def _is_error_class(each: Any) -> bool:

@@ -15,7 +15,7 @@ __all__ = ["durable_harness"]
 
 @pytest.fixture
 def durable_harness() -> Iterator[Harness]:
-    """A `durable.testing.Harness` in force for one test."""
+    """A `durable.testing.Harness` that is active for one test."""
     from durable.testing import Harness  # needs configured settings
 
     with Harness() as harness:

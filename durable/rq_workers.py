@@ -1,4 +1,4 @@
-"""The worker classes that settings and `rq worker` name by this path. They live in `durable.worker.rq`."""
+"""The worker classes under the path that settings and `rq worker` use. `durable.worker.rq` defines them."""
 
 from durable.worker.rq import SimpleWorker, Worker
 

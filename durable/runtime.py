@@ -1,6 +1,6 @@
-"""What the running process works with: the store, the codec, the clock and the bell.
+"""The objects that the running process works with: the store, the codec, the clock and the notifier.
 
-One for production, made from the settings; a test harness puts its own in its place. Nothing here decides anything.
+Production has one runtime, made from the settings; a test harness replaces it. Nothing here decides anything.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ __all__ = ["Runtime", "activate", "current", "deactivate", "is_replaced", "produ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """`ring` tells workers of these queues that they have due runs, `alarm` the timers of a deadline that was not there
-    before; `pause` waits between two looks at a result; `after_commit` calls if and when the caller's transaction commits.
+    """The objects and functions that one process works with.
 
-    What follows is for a harness: None leaves the settings in force. `rest` waits within a pass, `observe` sees each call of
-    a step's function or rollback handler before it is made, and `find` finds workflows that are not registered.
+    `notify` tells workers that these queues have due runs. `notify_at` tells timers of a new deadline. `poll_wait`
+    waits between two looks at a result. `after_commit` calls a function if and when the caller's transaction commits.
+
+    The other fields are for a harness; None leaves the settings in force. `sleep` waits within a pass, `on_call` is
+    called before each call of a step's function or rollback handler, and `find_workflow` finds workflows that are not
+    registered.
     """
 
     store: Store
@@ -54,29 +57,29 @@ _lock = threading.Lock()
 
 
 def current() -> Runtime:
-    """The backend in force: the newest harness's, or production's."""
+    """Return the active runtime: the newest harness's, or production's."""
     return _installed[-1] if _installed else production()
 
 
 def is_replaced() -> bool:
-    """Whether a harness is in force."""
+    """Return whether a harness is active."""
     return bool(_installed)
 
 
 def activate(backend: Runtime) -> None:
-    """Put `backend` in force, until it is uninstalled."""
+    """Activate `backend` until it is deactivated."""
     with _lock:
         _installed.append(backend)
 
 
 def deactivate(backend: Runtime) -> None:
-    """Take `backend` out of force."""
+    """Deactivate `backend`."""
     with _lock:
         _installed.remove(backend)
 
 
 def production() -> Runtime:
-    """What the settings say."""
+    """Return the runtime that the settings describe."""
     from durable.notifier import notify
 
     alias = conf.DATABASE

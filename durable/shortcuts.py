@@ -1,4 +1,4 @@
-"""For views, beside `django.shortcuts`: the run, or the answer 404."""
+"""Shortcuts for views, like those of `django.shortcuts`: return a run's handle, or answer 404."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["aget_run_or_404", "get_run_or_404"]
 
 
 def get_run_or_404(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
-    """The handle of a run. Raises Http404 where there is none; with `of`, also for a run of another workflow."""
+    """Return the handle of a run. Raises Http404 without such a run; with `of`, also for another workflow's run."""
     try:
         return get_run(run_id, of)
     except RunNotFoundError as error:
@@ -24,7 +24,7 @@ def get_run_or_404(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
 
 
 async def aget_run_or_404(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
-    """`get_run_or_404`, from async code."""
+    """Do what `get_run_or_404` does, from async code."""
     try:
         return await aget_run(run_id, of)
     except RunNotFoundError as error:

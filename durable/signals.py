@@ -1,18 +1,18 @@
-"""Signals for the world outside: monitoring, alerts, an application's own reactions.
+"""Django signals for code outside the engine: monitoring, alerts, an application's own reactions.
 
-Owns the signals and how they are sent. A receiver cannot break a run: what it raises is logged and goes no further,
-and nothing is decided by it. Signals are sent after the commit that they tell of; a worker that dies between the two
-sends none, so what must happen belongs into a step, not into a receiver.
+Owns the signals and how they are sent. A receiver cannot break a run: its errors are logged and not raised, and no
+decision depends on it. A signal is sent after the commit of the change that it reports. A worker that dies between the
+two sends none, so work that must happen belongs into a step, not into a receiver.
 
 The `sender` is `durable.signals.Durable` unless a module says otherwise. The keyword arguments:
 
 - `run_changed`: `run` (id), `workflow`, `state`, `previous` (states as text; `previous` is "" for a new run).
 - `run_completed`: `run`, `workflow`.
-- `run_failed`: `run`, `workflow`, `error` (`ErrorInfo`: type, message, traceback), `is_mistake`: whether a mistake in the
-  workflow's code has stopped the run, so that nothing was undone.
-- `step_failed`: `run`, `workflow`, `location`, `attempt` (from 1), `retries_left`, `will_retry`, `retry_at` (aware, None
-  without a retry), `is_caught` (whether `try_step` hands this last failure to the code as a value), `error` (`ErrorInfo`).
-  Sent for each failed attempt.
+- `run_failed`: `run`, `workflow`, `error` (`ErrorInfo`: type, message, traceback), `is_mistake`: whether a mistake in
+  the workflow's code has stopped the run, so that nothing was undone.
+- `step_failed`: `run`, `workflow`, `location`, `attempt` (from 1), `retries_left`, `will_retry`, `retry_at` (aware,
+  None without a retry), `is_caught` (whether `try_step` returns this last failure to the code as a value), `error`
+  (`ErrorInfo`). Sent for each failed attempt.
 - `rollback_failed`: `run`, `workflow`, `location` (of the step whose handler failed), `attempt`, `retries_left`,
   `will_retry`, `retry_at`, `error`.
 """
@@ -45,12 +45,12 @@ _NAMES: Final = {signal: name for name, signal in BY_NAME.items()}
 
 
 class Durable:
-    """The sender of durable's signals, unless told otherwise."""
+    """The default sender of durable's signals."""
 
 
 def send(signal: Signal, *, sender: Any = Durable, **kwargs: Any) -> None:
-    """Send `signal` to its receivers; what they raise is logged under `durable`. Never raises an Exception."""
-    if not signal.receivers:  # the common case: nobody listens
+    """Send `signal` to its receivers; their errors are logged under `durable`. Never raises an Exception."""
+    if not signal.receivers:  # the common case: no receivers
         return
     try:
         outcomes = signal.send_robust(sender, **kwargs)

@@ -1,4 +1,4 @@
-"""The workflows that the app brings itself: what operators ask for and is too much for one request."""
+"""The app's own workflows: operators' requests that are too large for one HTTP request."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _REFUSALS_KEPT = 100
 
 @workflow(name=BULK)
 def bulk(ctx: Context, order: BulkOrder) -> dict[str, Any]:
-    """One verb on many runs, a page of them at a time.
+    """Apply one verb to many runs, a page of them at a time.
 
-    The state of its loop is the progress: how many were `done` and `refused`, and how many are `left`, if that is known. The
-    output is the same at the end, with the first `refusals`, each as run, outcome and detail.
+    The state of the loop is the progress: how many runs were `done` and `refused`, and how many are `left`, if that is
+    known. At the end the output is the same, with the first `refusals`, each as run, outcome and detail.
     """
 
     def page(scope: Context, state: dict[str, Any]) -> Continue | Break:
-        # one transaction: a worker that dies has done all of a page, and recorded it, or nothing
-        perform = partial(perform_page, order)  # bound, so that not each page records the whole order
+        # Each page is one transaction: a worker that dies has either processed and recorded a whole page, or nothing.
+        perform = partial(perform_page, order)  # bound, so that each page does not record the whole order
         results, cursor = scope.step("apply", perform, state["cursor"], atomic=True, timeout=120)
         refused = [each for each in results if each.outcome != "done"]
         left = state["left"]
