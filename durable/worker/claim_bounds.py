@@ -1,16 +1,19 @@
-"""Where in the order of due runs a process begins to look for them.
+"""Lower bounds of claims: where in the order of due runs a process begins to look for them.
 
-An old snapshot (a dump, an idle transaction, a replica's feedback) keeps PostgreSQL from forgetting what ended runs leave behind
-at the oldest end of the index of due runs: a claim that begins there passes over two entries for each of them. So a
-process that had to pass over many begins its next claims where the last one ended, and looks at all again
+Owns these bounds, one for each queue of the process; must not touch the database. An old snapshot (a dump, an idle
+transaction, a replica's feedback) keeps PostgreSQL from removing what ended runs leave behind at the oldest end of the
+index of due runs. A claim that begins at that end passes over two index entries for each ended run. So a process that
+passed over many entries begins its next claims where the last one ended. It searches from the start again
 
-- after a rest that is a multiple of what such a look costs, so that these looks take a twentieth of its time at most;
+- after a pause that is a multiple of the cost of such a search, so that full searches take a twentieth of its time at
+  most;
 - after a sweep's interval in any case;
-- at once when a sweep asks for it (`durable.notifier.notify`), which finds runs wherever they are in the order.
+- at once when a sweep asks for it (`durable.notifier.notify`); the sweep finds runs anywhere in the order.
 
-A run that becomes due with a `wake_at` behind that point (a start in a long transaction, a clock that is behind, a lease
-that ran out) is found by the next of these. Where looking at all is cheap, as it is while vacuum does its work, every claim
-does it. The idea of a lower bound is that of "Postgres Job Queues & Failure By MVCC" (brandur.org), and of PgQ's ticks.
+A run that becomes due with a `wake_at` before the bound is found by the next full search. A start in a long
+transaction, a clock that is behind and an expired lease are such cases. Where a full search is cheap, as while vacuum
+does its work, every claim does one. The idea of a lower bound comes from "Postgres Job Queues & Failure By MVCC"
+(brandur.org) and from PgQ's ticks.
 """
 
 from __future__ import annotations
@@ -29,23 +32,23 @@ from durable.store.base import Claimed, DuePoint
 
 __all__ = ["ClaimBounds", "bounds"]
 
-CHEAP: Final = 500  # entries passed over that do not matter
-ENTRY_COST: Final = 1e-6  # seconds for each
-REST: Final = 20  # times as long as a look at all takes, until the next
-#: Commits of starts come in another order than their moments, and clocks differ by a little: claims begin so much earlier.
+CHEAP: Final = 500  # passed-over entries that do not matter
+ENTRY_COST: Final = 1e-6  # seconds for each passed-over entry
+REST: Final = 20  # pause until the next full search, as a multiple of the duration of one
+#: Starts commit in another order than their times, and clocks differ a little: claims begin this much earlier.
 MARGIN: Final = timedelta(seconds=0.25)
 
 
 @dataclass(slots=True)
 class _Queue:
-    """`point` is where the last claim ended, `all_at` when to look at all again (monotonic)."""
+    """`point` is where the last claim ended; `all_at` is when to search from the start again (monotonic)."""
 
     point: DuePoint
     all_at: float
 
 
 class ClaimBounds:
-    """The bounds of one process, by queue. Safe to use from several threads."""
+    """The lower bounds of one process, by queue. Safe to use from several threads."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -53,16 +56,16 @@ class ClaimBounds:
         self._queues: dict[str, _Queue] = {}
 
     def since(self, queue: str, now: datetime) -> DuePoint | None:
-        """Where a claim at `now` begins; None to look at all."""
+        """Return where a claim at `now` begins, or None to search from the start."""
         with self._lock:
             known = self._queues.get(queue)
             if known is None or self._clock() >= known.all_at:
                 return None
-            # the margin is reckoned from now: a clock that was set back does not leave the point in the future
+            # the margin counts from now: a clock that was set back does not leave the point in the future
             return min(known.point, (now - MARGIN, ""))
 
     def note(self, queue: str, since: DuePoint | None, now: datetime, claimed: Claimed, limit: int) -> None:
-        """A claim at `now` that began at `since`, and was to find `limit` runs, has found these."""
+        """Note the result of a claim at `now` that began at `since` and asked for `limit` runs."""
         ended = [(run.wake_at, run.id) for run in claimed if run.wake_at is not None]
         point = max(ended) if len(claimed) >= limit and ended else (now - MARGIN, "")
         with self._lock:
@@ -73,7 +76,7 @@ class ClaimBounds:
                 known.point = point
 
     def include(self, run: RunRecord) -> None:
-        """Begin no later than at this run, which was claimed and is handed back."""
+        """Lower the bound to this run, which was claimed and is released."""
         if run.wake_at is None:
             return
         with self._lock:
@@ -81,15 +84,15 @@ class ClaimBounds:
                 known.point = min(known.point, (run.wake_at, run.id))
 
     def forget(self, queue: str) -> None:
-        """Look at all the next time: a sweep asks for it."""
+        """Search from the start at the next claim, because a sweep asks for it."""
         with self._lock:
             self._queues.pop(queue, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all bounds."""
         self._queues = {}
 
 
-#: Those of this process.
+#: The bounds of this process.
 bounds: Final = ClaimBounds()
 os.register_at_fork(after_in_child=bounds.clear)

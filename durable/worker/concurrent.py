@@ -1,10 +1,11 @@
-"""A crew: one worker process that passes several runs at once (`manage.py durable_worker --concurrency N`).
+"""ConcurrentWorker: execute several runs at once in one worker process (`manage.py durable_worker --concurrency N`).
 
-Owns how RQ's loop, the bell and the slots fit together. RQ's worker lives in the main thread, where a job of the bell
-claims as many due runs as can begin at once and gives them to the slots; it does not wait for their passes. So the
-worker hears the next ring while they are under way, as an idle one does, of whichever queue it serves, in RQ's order.
-While no slot is free it takes no job: the rings are for other workers then. What a slot is not free for within a
-moment is handed back, as everywhere. The leases of all queues' runs are in the care of one supervisor.
+Owns how RQ's loop, the notifications and the threads fit together. RQ's worker lives in the main thread. There, a
+durable job claims as many due runs as can begin at once and gives them to the threads. The job does not wait for their
+passes, so the worker receives the next notification while passes are under way, as an idle worker does: for any queue
+it serves, in RQ's order. While no thread is free, the worker takes no job and leaves the notifications to other
+workers. A claimed run for which no thread becomes free within `MAX_WAIT` is released. One LeaseManager keeps the leases
+of all queues' runs.
 """
 
 from __future__ import annotations
@@ -41,20 +42,24 @@ __all__ = ["ConcurrentWorker", "CrewWorker", "current"]
 
 logger = logging.getLogger("durable.worker")
 
-TICK: Final = 0.25  # seconds between two looks at the line, while nobody says that it has changed
-LINGER: Final = 0.25  # seconds that a job waits for a slot, before RQ's order says which queue gets the next one
-BEAT: Final = 15.0  # seconds between two signs of life for RQ while no slot is free
+TICK: Final = 0.25  # seconds between two checks of the Scheduler while no change is reported
+# seconds that a job waits for a free thread, before RQ's order decides which queue gets the next one
+LINGER: Final = 0.25
+BEAT: Final = 15.0  # seconds between two heartbeats for RQ while no thread is free
 
 _at_work: ConcurrentWorker | None = None
 
 
 def current() -> ConcurrentWorker | None:
-    """The crew of this process, if it has one."""
+    """Return the ConcurrentWorker of this process, or None if it has none."""
     return _at_work
 
 
 class ConcurrentWorker:
-    """Passes up to `size` runs at once, as long as the context that it is. `execute` passes one of them."""
+    """Executes up to `size` runs at once while its `with` block lasts.
+
+    `execute` executes the pass of one run.
+    """
 
     def __init__(self, size: int, *, store: Store, execute: Execute = execute_pass, stop: ShutdownFlag = stop) -> None:
         self.stop = stop
@@ -72,7 +77,9 @@ class ConcurrentWorker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Hand everything over, and wait until that is done; unless it is to end at once."""
+        """Release all claimed runs and wait for the passes to end, unless the block was left by KeyboardInterrupt or
+        SystemExit.
+        """
         global _at_work
         _at_work = None
         try:
@@ -83,28 +90,29 @@ class ConcurrentWorker:
             self._leases.__exit__(kind, error, at)
 
     def work(self, queue: str) -> None:
-        """One job: begin the due runs of `queue` until none is due, the time is up or a stop is requested."""
-        if notify.acknowledge(queue):  # before the first look; see durable.notifier.notify
+        """Do one RQ job: begin the due runs of `queue` until none is due, the time is up or a stop is requested."""
+        if notify.acknowledge(queue):  # before the first claim; see durable.notifier.notify
             self._executor.bounds.forget(queue)
         if not self._begin_due(queue, time.monotonic() + JOB_TIME_LIMIT):
             notify.notify(queue)
 
     @property
     def has_room(self) -> bool:
-        """Whether what a job finds could begin at once."""
+        """Return True if a run claimed by a job could begin at once."""
         return self._scheduler.free_slots() > 0
 
     def wait_for_room(self, beat: Callable[[], object]) -> None:
-        """Wait until a slot is free or a stop is requested; `beat` is called from time to time."""
+        """Wait until a thread is free or a stop is requested; call `beat` from time to time."""
         while not self.stop.requested and not self._await(self._scheduler.free_slots, BEAT):
             with contextlib.suppress(RedisError, OSError):  # RQ's records decide nothing
                 beat()
-        close_stale_connections(all_connections=True)  # it may have handed runs back, and this is no job
+        # this thread may have released runs, and no job is there to close its connections
+        close_stale_connections(all_connections=True)
 
     # -- the main thread
 
     def _begin_due(self, queue: str, until: float) -> bool:
-        """Claim for the slots that are free, again and again; whether nothing was due any more."""
+        """Claim runs for the free threads, batch after batch. Return True if no more runs were due."""
         while not self.stop.requested and time.monotonic() < until:
             limit = self._await(lambda: self._scheduler.claim_limit(conf.CLAIM_BATCH), LINGER)
             if not limit:
@@ -113,7 +121,7 @@ class ConcurrentWorker:
             if batch is None:
                 return False
             if len(batch) >= limit:
-                notify.notify(queue)  # there may be more, for others
+                notify.notify(queue)  # there may be more, for other workers
             self._release(*self._scheduler.add(batch))
             self._wake()
             if len(batch) < limit:
@@ -121,7 +129,7 @@ class ConcurrentWorker:
         return False
 
     def _await(self, count: Callable[[], int], seconds: float) -> int:
-        """What is counted, as soon as it is not 0; or 0 after so long or when a stop is requested."""
+        """Return `count()` as soon as it is not 0; return 0 after `seconds` or when a stop is requested."""
         until = time.monotonic() + seconds
         while not (counted := count()) and not self.stop.requested:
             left = until - time.monotonic()
@@ -133,12 +141,12 @@ class ConcurrentWorker:
         return counted
 
     def _release_expired(self) -> None:
-        """Hand back who waits for too long, and wake slots for who need not wait."""
+        """Release the runs that have waited too long, and wake threads for the runs that may begin."""
         self._release(*self._scheduler.pop_expired())
         self._wake()
 
     def _release(self, records: Sequence[RunRecord], to_put_off: Sequence[RunRecord] = ()) -> None:
-        """Return claimed runs: others may have them now, or, what is to be put off, in a while."""
+        """Release `records` at once, so that other workers may claim them, and defer `to_put_off`."""
         self._executor.release(self._leases.drop(records))
         self._executor.defer(self._leases.drop(to_put_off), DEFERRAL)
         for queue in {each.queue for each in records}:
@@ -150,7 +158,7 @@ class ConcurrentWorker:
                 return
 
     def _note_change(self) -> None:
-        if self._changes.empty():  # else somebody has said so, and nobody has listened yet
+        if self._changes.empty():  # otherwise a change is already reported and not yet read
             self._changes.put("free")
 
     def _hand_over(self) -> None:
@@ -162,7 +170,7 @@ class ConcurrentWorker:
                 self._changes.get(timeout=TICK)
         self._threads.end()
 
-    # -- a slot's thread
+    # -- a thread of the pool
 
     def _execute_scheduled(self) -> None:
         with branch_threads.keep():
@@ -172,27 +180,28 @@ class ConcurrentWorker:
                 finally:
                     self._scheduler.end(turn)
                 if turn.record.crashes:
-                    self._note_change()  # others may begin again
+                    self._note_change()  # other runs may begin again
 
     def _execute(self, record: RunRecord) -> None:
         try:
             self._executor.execute(record)
-        except BaseException as error:  # it would end a thread, and nobody could act on that
+        except BaseException as error:  # it would end the thread, and no caller could act on it
             text = "the pass of run %s raised %s; it is tried again when its lease runs out"
             logger.exception(text, record.id, type(error).__name__, extra={"run_id": record.id})
         finally:
-            abandon_transactions()  # the slot's next run is another one's
+            abandon_transactions()  # the next run in this thread must not inherit them
 
 
 class CrewWorker(SimpleWorker):
-    """RQ's worker of a process with a crew: it takes a job when there is a slot for what that will find."""
+    """RQ's worker of a process with a ConcurrentWorker: takes a job only while a thread is free for a run."""
 
     def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
-        """Wait for a free slot, then for a job."""
+        """Wait for a free thread, then for a job."""
         crew = current()
         if crew is not None and not crew.has_room:
             with contextlib.suppress(RedisError, OSError):
-                self.set_state(WorkerStatus.BUSY)  # so a signal to stop is noted, and raises nothing amid what follows
+                # so RQ's signal handler only notes a stop, and raises nothing in what follows
+                self.set_state(WorkerStatus.BUSY)
             crew.wait_for_room(self.heartbeat)
             if crew.stop.requested:
                 raise StopRequested

@@ -1,8 +1,9 @@
-"""What a worker does with the runs that it holds: claims them, passes them, hands them back.
+"""The RunExecutor: claim runs, execute their passes, release them.
 
-Owns one claimed run's way through a pass and what follows from how it ended. Which runs are held, and in which order
-they are passed, is for whoever uses it to say: `durable.worker` passes one after the other, `durable.worker.concurrent` several at
-once. Its methods may be called from any thread; what they do to database connections concerns the calling one's.
+Owns the way of one claimed run through a pass, and what follows from the pass's outcome. The caller decides which runs
+to claim and in which order to execute them: `durable.worker.job` executes one after the other,
+`durable.worker.concurrent` several at once. The methods may be called from any thread. They open and close only the
+calling thread's database connections.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ T = TypeVar("T")
 logger = logging.getLogger("durable.worker")
 
 JOB_TIME_LIMIT: Final = 5.0  # seconds after which a job claims no further runs
-PREFETCH_MAX_ENTRIES: Final = 200  # entries of a history that is loaded together with those of other runs
-PREFETCH_MAX_BYTES: Final = 65_536  # bytes of its payloads
-RECHECK_AFTER: Final = 0.25  # seconds after which a claimed run is looked at again before its pass begins
-BACKOFF: Final = (0.1, 2.0)  # seconds between two tries while the database is away: the first, the longest
+PREFETCH_MAX_ENTRIES: Final = 200  # most entries of a history that is loaded together with those of other runs
+PREFETCH_MAX_BYTES: Final = 65_536  # most bytes of its payloads
+RECHECK_AFTER: Final = 0.25  # seconds after which a claimed run is checked again before its pass begins
+BACKOFF: Final = (0.1, 2.0)  # seconds between two tries while the database is unreachable: the first, the longest
 
 _log_this = redis_clients.LogThrottle()
 
 
 class Execute(Protocol):
-    """`durable.execution.passes.execute_pass`."""
+    """The signature of `durable.execution.passes.execute_pass`."""
 
     def __call__(self, record: RunRecord, *, store: Store, eviction: Eviction) -> PassOutcome:
-        """Pass one run that is claimed."""
+        """Execute one pass of a claimed run."""
 
 
 class RunExecutor:
-    """Claims runs into the care of `supervisor`, and passes them with `execute`, until `stop` is requested."""
+    """Claims runs, adds their leases to `supervisor`, and executes them with `execute` until `stop` is requested."""
 
     def __init__(
         self,
@@ -80,10 +81,13 @@ class RunExecutor:
         self.stop = stop
         self._lock = threading.Lock()
         self._abandoned: dict[str, float] = {}
-        self._histories: dict[tuple[str, int], list[Entry]] = {}  # by run and fence, of what is claimed and not begun
+        self._histories: dict[tuple[str, int], list[Entry]] = {}  # by run and fence, of runs claimed and not begun
 
     def claim(self, queue: str, limit: int, until: float) -> list[RunRecord] | None:
-        """Take up to so many due runs; None if the database stayed away until the monotonic time `until`."""
+        """Claim up to `limit` due runs.
+
+        Return None if the database was unreachable until the monotonic time `until`.
+        """
         return self._retry_until("claim runs", lambda: self._claim_once(queue, limit), until)
 
     def _claim_once(self, queue: str, limit: int) -> list[RunRecord]:
@@ -103,9 +107,9 @@ class RunExecutor:
         return batch
 
     def _prefetch(self, batch: Sequence[RunRecord]) -> None:
-        """The short histories of what was claimed, in one round trip instead of one for each.
+        """Load the short histories of the claimed runs in one round trip instead of one for each run.
 
-        If that fails, each pass asks for its own: what one of them trips over is no matter of the others.
+        If that fails, each pass loads its own history, so that one unreadable history affects no other run.
         """
         known = [each.id for each in batch if may_have_history(each)]
         if len(known) < 2:
@@ -115,7 +119,7 @@ class RunExecutor:
         except SESSION_TROUBLE:
             close_connections()
             return
-        except Exception:  # the pass whose history cannot be read ends with it; here it would be everybody's
+        except Exception:  # one unreadable history must end its own pass only, not fail all of the batch
             close_connections()
             logger.exception("the histories of %d runs cannot be loaded together", len(known))
             return
@@ -134,7 +138,10 @@ class RunExecutor:
         return self.store if history is None else prefetched(self.store, record.id, history)
 
     def execute(self, record: RunRecord) -> None:
-        """Pass a run, unless it is no longer held. Raises only what an ordinary error is not: KeyboardInterrupt, say."""
+        """Execute the pass of a run, unless this worker no longer has its lease.
+
+        Raises only what is not an Exception, KeyboardInterrupt for example.
+        """
         eviction, store, origin = Eviction(), self._store_for(record), Origin(record.id)
         if self.leases.waited(record) >= RECHECK_AFTER:
             self._look_again(record)
@@ -152,7 +159,7 @@ class RunExecutor:
             close_connections()
             if any(isinstance(each, SESSION_TROUBLE) for each in (error, error.__cause__)):
                 self._abandon(record)
-        except Exception:  # a fault of the engine: it must not take the worker along, nor spin
+        except Exception:  # a fault of the engine: the worker must survive it, and must not spin
             text = "the pass of run %s failed; it is tried again when its lease runs out"
             logger.exception(text, record.id, extra=about)
             close_connections()
@@ -164,11 +171,14 @@ class RunExecutor:
             close_stale_connections(all_connections=False)
 
     def _look_again(self, record: RunRecord) -> None:
-        """What was asked of a run while it waited is done before its first operation, and what is lost is let go."""
+        """Renew the lease of a run that has waited, and read what was requested of the run meanwhile.
+
+        The pass obeys the request before its first operation. A run whose lease is lost is dropped.
+        """
         lease_until = clock.now() + timedelta(seconds=conf.LEASE)
         try:
             held = self.store.renew([(record.id, record.fence)], lease_until)
-        except Error:  # the pass has to reach the database too, and says so if it cannot
+        except Error:  # the pass has to reach the database too, and reports it if that fails
             close_connections()
             return
         if record.id in held:
@@ -183,10 +193,10 @@ class RunExecutor:
             notify.notify_at(record.queue, outcome.wake_at)
 
     def _abandon(self, record: RunRecord) -> None:
-        """Make a run due again whose pass the database cut short, once it answers.
+        """Release a run whose pass a database failure ended, once the database answers.
 
-        Once in the time of a shift: a run that the database refuses again waits for its lease to run out, instead of
-        spinning.
+        This happens at most once in `JOB_TIME_LIMIT` for each run. A run on which the database fails again waits until
+        its lease expires, instead of spinning.
         """
         close_connections()
         now = time.monotonic()
@@ -201,7 +211,7 @@ class RunExecutor:
         notify.notify(record.queue)
 
     def release(self, records: Sequence[RunRecord]) -> None:
-        """Return runs that were claimed, not begun, and let go by the supervisor."""
+        """Release runs that were claimed, not begun, and dropped by the LeaseManager."""
         self._forget(records)
         if records:
             with _unless_away(records):
@@ -210,7 +220,7 @@ class RunExecutor:
                 self.bounds.include(each)
 
     def defer(self, records: Sequence[RunRecord], seconds: float) -> None:
-        """The same, due again only after so many seconds."""
+        """Release runs as `release` does, but due again only after `seconds`."""
         self._forget(records)
         due_at = clock.now() + timedelta(seconds=seconds)
         for record in records:
@@ -219,7 +229,10 @@ class RunExecutor:
                 notify.notify_at(record.queue, due_at)
 
     def _retry_until(self, what: str, command: Callable[[], T], until: float) -> T | None:
-        """Try until the database answers; None if it has not by then, or when a stop is requested."""
+        """Call `command` until the database answers, and return its result.
+
+        Return None if the database has not answered by the monotonic time `until`, or when a stop is requested.
+        """
         pause, longest = BACKOFF
         while True:
             try:
@@ -250,7 +263,7 @@ class RunExecutor:
 
 
 def _deferred(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
-    """Nobody's, and due later, if it is still held as it was claimed."""
+    """Return the change that releases a run and makes it due later, if its lease is still the one of the claim."""
     if run.fence != held.fence or run.lease_expires_at is None:
         return RunChange(run={"signal": run.signal})
     state = RunState.PENDING if run.state == RunState.RUNNING else run.state
@@ -261,7 +274,7 @@ def _deferred(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
 
 @contextmanager
 def _unless_away(records: Sequence[RunRecord]) -> Iterator[None]:
-    """Without a database at hand, the runs are due when their leases run out."""
+    """Log a database failure. The runs are due again when their leases expire."""
     try:
         yield
     except Error as error:

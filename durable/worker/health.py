@@ -1,12 +1,12 @@
 """Probes of `manage.py durable_worker` over HTTP: `/livez` and `/readyz`, for Kubernetes and load balancers.
 
-Owns what alive and ready mean, and the small server in the parent process. The probes read what the parent has noticed
-anyway: a request reaches neither the database nor a worker, and at most once in a while Redis. What they say:
+Owns what alive and ready mean, and the small HTTP server in the parent process. The probes report what the parent has
+noticed anyway: a request reaches neither the database nor a worker, and Redis only once in a while. What they say:
 
-- Alive: the parent looks after its workers, and one of them runs or is about to be started. An outage of the database or
-  of Redis is no reason to start it again.
-- Ready: besides, the migrations are there, a worker is ready, the database has answered lately, and it was not told
-  to stop. Without an answer from Redis it is ready, and degraded: work is late and not lost.
+- Alive: the parent supervises its workers, and a worker runs or is about to be started. An outage of the database or of
+  Redis is no reason to restart the process.
+- Ready: alive, and the migrations are applied, a worker is ready, the database has answered lately, and no stop was
+  requested. If Redis does not answer, the process is ready and degraded: work is late and not lost.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ from durable.worker.supervisor import Supervisor
 
 __all__ = ["Health", "Report", "served"]
 
-STUCK: Final = 30.0  # seconds without a look of the parent at its workers
+STUCK: Final = 30.0  # seconds without a tick of the Supervisor
 WITHOUT_WORKERS: Final = 60.0  # seconds without any worker process
-RECENT: Final = 10.0  # seconds, and three sweeps, within which the database has to have answered
-ASK_REDIS: Final = 5.0  # seconds between two questions to Redis
+RECENT: Final = 10.0  # seconds, besides three sweeps, within which the database has to have answered
+ASK_REDIS: Final = 5.0  # seconds between two pings of Redis
 MOST: Final = 16  # connections at the same time
 MAX_HEAD: Final = 8_192  # bytes of a request
-DEADLINE: Final = 2.0  # seconds for a request to arrive, and for its answer to leave
+DEADLINE: Final = 2.0  # seconds for a request to arrive, and for its response to be sent
 
 OK: Final = "ok"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The answer of a probe: what was looked at, in words, and which of that is amiss. What is `late` harms nothing."""
+    """The result of a probe: each check in words, the names of the failed checks, and of those that only make work
+    `late`.
+    """
 
     checks: dict[str, str]
     failed: frozenset[str] = frozenset()
@@ -57,11 +59,11 @@ class Report:
         return "failed" if self.failed else "degraded" if self.late else OK
 
     def as_json(self) -> str:
-        """`{"status": "ok", "checks": {"workers": "2 of 2 ready"}}`."""
+        """Return JSON: `{"status": "ok", "checks": {"workers": "2 of 2 ready"}}`."""
         return json.dumps({"status": self.status, "checks": self.checks})
 
     def as_text(self) -> str:
-        """The status on the first line, and each check on one of its own."""
+        """Return the status on the first line, and each check on a line of its own."""
         return "".join(
             f"{line}\n" for line in (self.status, *(f"{name}: {what}" for name, what in self.checks.items()))
         )
@@ -69,7 +71,7 @@ class Report:
 
 @dataclass(slots=True)
 class Health:
-    """What the parent process knows of itself. `missing_migrations` is None until they were asked for."""
+    """What the parent process knows of itself. `missing_migrations` is None until they were queried."""
 
     missing_migrations: list[str] | None = None
     fleet: Supervisor | None = None
@@ -79,7 +81,7 @@ class Health:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def live(self) -> Report:
-        """Whether the process is worth keeping."""
+        """Report whether the process is alive; a process that is not should be restarted."""
         fleet = self.fleet
         if fleet is None:
             return Report({"supervisor": "waiting for the database or its migrations"})
@@ -94,7 +96,7 @@ class Health:
         return Report(checks, frozenset(failed))
 
     def ready(self) -> Report:
-        """Whether it does what it is there for."""
+        """Report whether the process can do its work."""
         live = self.live()
         checks, failed, late = dict(live.checks), set(live.failed), set()
         for name, problem in (
@@ -133,7 +135,7 @@ class Health:
         return "none is ready yet" if self.fleet is None or not self.fleet.ready_workers else ""
 
     def _redis(self) -> str:
-        with self._lock:  # who comes meanwhile waits for the answer
+        with self._lock:  # concurrent probes wait for the answer
             if time.monotonic() - self._redis_asked_at >= ASK_REDIS:
                 self._redis_problem = _problem_of_redis()
                 self._redis_asked_at = time.monotonic()
@@ -155,7 +157,7 @@ def _problem_of_redis() -> str:
 
 @contextmanager
 def served(health: Health, port: int, address: str) -> Iterator[int]:
-    """Answer probes in threads of their own; the port, chosen by the system for 0. Raises OSError."""
+    """Answer probes in a thread each. Yield the port; the system chooses it if `port` is 0. Raises OSError."""
     server = _Server((address, port), health)
     thread = threading.Thread(target=server.serve_forever, name="durable-health", daemon=True)
     thread.start()
@@ -168,7 +170,7 @@ def served(health: Health, port: int, address: str) -> Iterator[int]:
 
 
 class _Server(ThreadingMixIn, TCPServer):
-    """A thread for each connection, and no more than `MOST`."""
+    """A TCP server with a thread for each connection, and at most `MOST` connections."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -183,7 +185,7 @@ class _Server(ThreadingMixIn, TCPServer):
         super().__init__(at, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread if one is free; else close the connection."""
+        """Answer in a thread if one is free, otherwise close the connection."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -194,14 +196,14 @@ class _Server(ThreadingMixIn, TCPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and be free again."""
+        """Answer, and free the thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a client that goes away or says nothing is no event."""
+        """Do nothing: a client that disconnects or sends nothing is no error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -212,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
     error_message_format = "%(code)d %(message)s\n"
 
     def setup(self) -> None:
-        """Read the head of the request, all of it by a deadline. No request has a body."""
+        """Read the whole head of the request before a deadline. No request has a body."""
         super().setup()
         self.rfile: Any = io.BytesIO(_head(self.connection))
         self.connection.settimeout(DEADLINE)
@@ -237,15 +239,18 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - as http.server calls it
 
     def version_string(self) -> str:
-        """Nothing about versions."""
+        """Return a name without versions."""
         return "durable"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: probes come every few seconds."""
+        """Log nothing: probes come every few seconds."""
 
 
 def _head(connection: socket.socket) -> bytes:
-    """A request up to the blank line. Raises TimeoutError, and ValueError for one that is too long or ends before."""
+    """Read a request up to the blank line.
+
+    Raises TimeoutError, and ValueError for a request that is too long or ends too early.
+    """
     until = time.monotonic() + DEADLINE
     read = b""
     while b"\r\n\r\n" not in read and b"\n\n" not in read:

@@ -1,9 +1,10 @@
-"""The work of one RQ job: pass the due runs of a queue, one after the other, until none is due.
+"""The work of one RQ job: execute the due runs of a queue, one after the other, until none is due.
 
-Owns the loop: look, claim, pass, hand back. In a process with a crew (`durable.worker.concurrent`) the job is the crew's. What a
-pass does is `durable.execution.passes`' business; which runs are due, and who holds them, the store's. A job ends after a few
-seconds, so that a worker which serves other queues too gets to them; it rings before it goes if more may be due. Work
-is never lost here: whatever happens, the runs stay in the database, due or leased for a while, and the sweep finds them.
+Owns the loop: claim, execute, release. In a process with a ConcurrentWorker (`durable.worker.concurrent`), that does
+the job. Must not know what a pass does (`durable.execution.passes`), nor which runs are due and which worker has their
+leases (the store). A job ends after a few seconds, so that a worker which serves other queues too gets to them; if more
+runs may be due, the job notifies the queue before it ends. No work is lost here: on any failure the runs stay in the
+database, due or leased for a while, and the sweep finds them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["QueueJob", "work"]
 
 
 def work(queue: str) -> None:
-    """Pass the due runs of `queue`. Raises nothing that a database or a Redis which is away could cause."""
+    """Execute the due runs of `queue`. An unreachable database or Redis raises nothing here."""
     abandon_inherited_connections()
     close_stale_connections(all_connections=True)
     try:
@@ -47,7 +48,10 @@ def work(queue: str) -> None:
 
 
 class QueueJob:
-    """One job's work on one queue. `execute` passes one run; after `seconds` no further pass begins."""
+    """The work of one RQ job on one queue.
+
+    `execute` executes the pass of one run. After `seconds` no further pass begins.
+    """
 
     def __init__(
         self,
@@ -66,8 +70,8 @@ class QueueJob:
         self._executor = RunExecutor(store=store, execute=execute, supervisor=self._leases, stop=stop)
 
     def run(self) -> None:
-        """Work until nothing is due, the time is up or a stop is requested."""
-        if notify.acknowledge(self.queue):  # before the first look; see durable.notifier.notify
+        """Work until no run is due, the time is up or a stop is requested."""
+        if notify.acknowledge(self.queue):  # before the first claim; see durable.notifier.notify
             self._executor.bounds.forget(self.queue)
         with self._leases, branch_threads.keep():
             try:
@@ -78,7 +82,7 @@ class QueueJob:
             notify.notify(self.queue)
 
     def _work(self) -> bool:
-        """Pass batch after batch; whether nothing was due any more."""
+        """Execute batch after batch. Return True if no more runs were due."""
         while self._goes_on():
             batch = self._executor.claim(self.queue, conf.CLAIM_BATCH, self._ends_at)
             if batch is None:
@@ -86,7 +90,7 @@ class QueueJob:
             if not batch:
                 return True
             if len(batch) >= conf.CLAIM_BATCH:
-                notify.notify(self.queue)  # there may be more, for others
+                notify.notify(self.queue)  # there may be more, for other workers
             for record in batch:
                 if not self._goes_on():
                     return False
@@ -99,26 +103,26 @@ class QueueJob:
         return not self.stop.requested and time.monotonic() < self._ends_at
 
     def _release(self, besides: RunRecord | None = None) -> None:
-        """Return the runs that were claimed and not begun.
+        """Release the runs that were claimed and not begun.
 
-        With `besides`, a run that may have killed its worker: it is passed alone, so that the others of its batch, if it
-        does so again, are not counted as having crashed too.
+        `besides` is a run that may have killed its worker. It is executed alone: if it kills this worker too, the other
+        runs of its batch are not counted as having crashed.
         """
         self._executor.release(self._leases.pop_unstarted(besides))
 
 
 def _rq_worker() -> str:
-    """The name of the RQ worker that runs the current job, "" outside one."""
+    """Return the name of the RQ worker that runs the current job, or "" outside a job."""
     job = get_current_job()
     return (job.worker_name if job is not None else None) or ""
 
 
 @contextmanager
 def _terminated_softly(stop: ShutdownFlag) -> Iterator[None]:
-    """In a process that a SIGTERM would kill: the first one requests a stop instead.
+    """Turn the first SIGTERM into a request to stop, in a process that SIGTERM would kill.
 
-    RQ's work horses are such processes; process managers that signal a whole group reach them. A handler of somebody
-    else's is left alone.
+    RQ's work horses are such processes. Process managers that signal a whole process group reach them. A SIGTERM
+    handler that is already installed is left alone.
     """
     is_ours = (
         threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

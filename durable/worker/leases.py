@@ -1,8 +1,9 @@
-"""The supervisor: it keeps, in a thread of its own, what a worker holds while the worker is busy with passes.
+"""The LeaseManager: a thread that keeps the leases of a worker's runs while the worker executes passes.
 
-Owns the leases of one shift, or of all that a crew holds: renews them, gives up those that are lost, hands back runs
-that wait too long behind a pass, and turns a stop into evictions. Runs no workflow code. It has a database connection
-of its own, opened when it is first needed and closed when it ends; while nothing is held, when Django would close it.
+Owns the leases of one QueueJob, or of all runs of a ConcurrentWorker. It renews the leases, gives up those that are
+lost, releases runs that wait too long behind a pass, and turns a stop into evictions. It executes no workflow code. It
+has a database connection of its own, opened when it is first needed and closed when the thread ends. While there are no
+leases, the connection is closed when Django would close it.
 """
 
 from __future__ import annotations
@@ -42,23 +43,27 @@ __all__ = ["Evictable", "LeaseManager"]
 logger = logging.getLogger("durable.worker")
 
 MAX_WAIT = 1.0  # seconds that claimed runs wait behind a pass before other workers get them
-LONG = 1.0  # seconds from which on a step is told of an operator's request while it runs; also between two looks
-TICK = 0.5  # seconds between two looks, at whether RQ's worker was told to stop for example
-BEAT = 30.0  # seconds between two signs of life for RQ
-RETRY = 1.0  # seconds until the next try while the database is away
-MOST = 256  # threads, and so shifts of one process at the same time
+# seconds after which a running step is told of an operator's request; also the time between two such queries
+LONG = 1.0
+TICK = 0.5  # seconds between two ticks, which ask for example whether RQ's worker was told to stop
+BEAT = 30.0  # seconds between two heartbeats for RQ
+RETRY = 1.0  # seconds until the next try while the database is unreachable
+MOST = 256  # threads, and so QueueJobs of one process at the same time
 
 _log_this = redis_clients.LogThrottle()
 
 
 @cache
 def _threads(_pid: int) -> ThreadPoolExecutor:
-    """Threads that wait for the next shift: starting one anew would make a message wait for it. After a fork, others."""
+    """Return a pool of threads that wait for the next QueueJob. A forked process gets a pool of its own.
+
+    Starting a new thread for each job would make a message wait for it.
+    """
     return ThreadPoolExecutor(MOST, thread_name_prefix="supervisor-of-durable")
 
 
 class Evictable(Protocol):
-    """The part of `durable.execution.passes.Eviction` that the supervisor uses."""
+    """The part of `durable.execution.passes.Eviction` that the LeaseManager uses."""
 
     lease_ends_at: float
     is_changing_fence: bool
@@ -70,9 +75,9 @@ class Evictable(Protocol):
 
 @dataclass(slots=True)
 class _Lease:
-    """A claimed run, since when, and when its lease was renewed (monotonic).
+    """The lease of a claimed run: since when it is held, and when it was last renewed (both monotonic).
 
-    `eviction` is None until its pass begins, which may raise the fence of the record.
+    `eviction` is None until the pass of the run begins. A pass may raise the fence of the record.
     """
 
     record: RunRecord
@@ -82,20 +87,20 @@ class _Lease:
 
     @property
     def fence(self) -> int:
-        """The one under which the lease is held."""
+        """The fence under which the lease is held."""
         return self.record.fence
 
     def is_lost_without(self, fence: int) -> bool:
-        """Whether the run is lost if its lease is not to be had under this fence."""
+        """Return True if a lease that could not be renewed under this fence means that the run is lost."""
         return self.fence == fence and not (self.eviction is not None and self.eviction.is_changing_fence)
 
 
 class LeaseManager:
-    """Watches over the runs that a worker holds. A context manager: the thread lives as long as the block.
+    """Keeps the leases of a worker's runs. A context manager: the thread lives as long as the `with` block.
 
-    `asks` is whom to ask whether RQ wants this worker to shut down: a queue, whose Redis knows, and the name of RQ's
-    worker; None where a signal tells. Runs that wait behind a pass are handed back when `MAX_WAIT` is over, unless
-    whoever holds them `sees_to_waiting` by itself.
+    `asks` tells where to ask whether RQ wants this worker to shut down: a queue, whose Redis has the answer, and the
+    name of RQ's worker; None where a signal tells. Runs that wait behind a pass are released after `MAX_WAIT`, unless
+    the caller does that (`sees_to_waiting`).
     """
 
     def __init__(
@@ -124,27 +129,30 @@ class LeaseManager:
         self._stop.forget(self._calls)
         self._calls.put("end")
         if self._ended is not None:
-            self._ended.exception()  # waits; the thread has told of its own faults
+            self._ended.exception()  # waits for the thread, which has logged its own errors
 
-    # -- called by whoever passes the runs
+    # -- called by the threads that execute the runs
 
     def add(self, records: Sequence[RunRecord], claimed_at: float) -> None:
-        """Take care of the leases of `records`, claimed at the monotonic time `claimed_at`."""
+        """Keep the leases of `records`, which were claimed at the monotonic time `claimed_at`."""
         now = time.monotonic()
         with self._lock:
             before = [self._leases[each.id] for each in records if each.id in self._leases]
             self._leases.update({each.id: _Lease(each, since=now, renewed_at=claimed_at) for each in records})
-        # their leases had run out by the database's clock, if not by ours, or their passes are just over
+        # their leases had expired by the database's clock, if not by ours, or their passes have just ended
         self._lose(before)
 
     def waited(self, record: RunRecord) -> float:
-        """For how many seconds the run has been held; 0 for one that is not."""
+        """Return for how many seconds this worker has had the run's lease; 0 if it has not."""
         with self._lock:
             held = self._leases.get(record.id)
             return 0.0 if held is None else time.monotonic() - held.since
 
     def pass_started(self, record: RunRecord, eviction: Evictable) -> bool:
-        """The pass of `record` begins. False: it must not, the run is no longer ours or we are to stop."""
+        """Note that the pass of `record` begins.
+
+        Return False if it must not: the run is lost or a stop is requested.
+        """
         with self._lock:
             held = self._leases.get(record.id)
             if held is None or held.fence != record.fence or self._stop.requested:
@@ -154,14 +162,14 @@ class LeaseManager:
             return True
 
     def pass_ended(self, record: RunRecord) -> None:
-        """The pass of `record` is over; its lease is no longer our business."""
+        """Note that the pass of `record` is over, and stop renewing its lease."""
         with self._lock:
             held = self._leases.get(record.id)
-            if held is not None and held.record is record:  # else the run was due again, and has been claimed anew
+            if held is not None and held.record is record:  # otherwise the run was due again and has been claimed anew
                 del self._leases[record.id]
 
     def pop_unstarted(self, besides: RunRecord | None = None) -> list[RunRecord]:
-        """Take the runs whose pass has not begun, `besides` one, out of our care, for the caller to hand back."""
+        """Remove and return the runs whose passes have not begun, except `besides`. The caller releases them."""
         with self._lock:
             waiting = [
                 each.record for each in self._leases.values() if each.eviction is None and each.record is not besides
@@ -171,13 +179,13 @@ class LeaseManager:
         return waiting
 
     def holds(self, run_id: str, fence: int) -> bool:
-        """Whether the run is in our care, as it was claimed."""
+        """Return True if this worker still has the lease under which the run was claimed."""
         with self._lock:
             held = self._leases.get(run_id)
             return held is not None and held.fence == fence
 
     def drop(self, records: Iterable[RunRecord]) -> list[RunRecord]:
-        """Take those of `records` that are still held, and not begun, out of our care."""
+        """Remove and return those of `records` whose leases this worker still has and whose passes have not begun."""
         with self._lock:
             mine = [
                 record
@@ -224,7 +232,7 @@ class LeaseManager:
             self._give_up_expired()
             if _log_this("database"):
                 logger.warning("leases cannot be renewed now, trying again: %s: %s", type(error).__name__, error)
-        except Exception:  # the thread must outlive whatever it meets: without it leases run out
+        except Exception:  # the thread must survive every error: without it leases expire
             close_connections()
             self._try_again_at = time.monotonic() + RETRY
             if _log_this("tick"):
@@ -242,7 +250,7 @@ class LeaseManager:
             eviction.request(reason)
 
     def _is_held_up(self) -> bool:
-        """Whether runs of the batch have waited longer than our patience behind those before them."""
+        """Return True if runs of the batch have waited longer than `MAX_WAIT` behind those before them."""
         if self._sees_to_waiting:
             return False
         with self._lock:
@@ -283,18 +291,18 @@ class LeaseManager:
         self._lose(lost)
 
     def _begun(self) -> set[str]:
-        """The runs whose passes are under way."""
+        """Return the ids of the runs whose passes are under way."""
         with self._lock:
             return {run_id for run_id, each in self._leases.items() if each.eviction is not None}
 
     def _expire(self, run_ids: set[str]) -> None:
-        """Have the leases of runs run out now: whoever claims them counts a crash."""
+        """Let the leases of these runs expire now. The worker that claims them next counts a crash."""
         with self._lock:
             pairs = [(run_id, each.fence) for run_id, each in self._leases.items() if run_id in run_ids]
         self._store.renew(pairs, clock.now())
 
     def _ask_for(self, steps: Steps) -> None:
-        """Tell steps that have run for long what operators have asked of their runs meanwhile; short ones cost nothing."""
+        """Tell long-running steps what operators have requested of their runs. Short steps cost no query."""
         now = time.monotonic()
         if now < max(self._asked_at + LONG, self._try_again_at):
             return
@@ -312,7 +320,7 @@ class LeaseManager:
                 eviction.asked = requests.get(run_id, "")
 
     def _give_up_expired(self) -> None:
-        """Without a renewal in time any worker may have taken the runs by now."""
+        """Give up leases that were not renewed in time: another worker may have claimed the runs by now."""
         expired_at = time.monotonic() - conf.LEASE
         with self._lock:
             lost = [each for each in self._leases.values() if each.renewed_at <= expired_at]
@@ -326,17 +334,20 @@ class LeaseManager:
                 is_ours = self._leases.get(each.record.id) is each
                 if is_ours:
                     del self._leases[each.record.id]
-            if is_ours and each.eviction is not None:  # else the pass ended while we asked
+            if is_ours and each.eviction is not None:  # otherwise the pass ended while we asked
                 logger.warning("the lease of run %s was lost", each.record.id, extra={"run_id": each.record.id})
 
     # -- RQ
 
     def _look_for_shutdown(self) -> None:
-        """A forked work horse gets no signal when its worker is told to stop; RQ notes the request in Redis."""
+        """Ask Redis whether RQ wants this worker to shut down.
+
+        A forked work horse gets no signal; RQ notes it in Redis.
+        """
         if self._asks is None or self._stop.reachable or self._stop.requested:
             return
         queue, rq_worker = self._asks
-        with contextlib.suppress(RedisError):  # nothing depends on it: the shift ends by itself soon
+        with contextlib.suppress(RedisError):  # nothing depends on the answer: the job ends by itself soon
             redis = redis_clients.client(queue)
             key = f"{BaseWorker.redis_worker_namespace_prefix}{rq_worker}"
             if redis.hget(key, "shutdown_requested_date") is not None:

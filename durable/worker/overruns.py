@@ -1,7 +1,8 @@
-"""Steps that go on after their timeout, because they swallow the interruption or keep it from coming.
+"""Detect steps that go on after their timeout because they swallow the interruption or prevent it.
 
-Owns the last resort: so long after the timeout the worker process hands over what else it holds, and ends, as if the step
-had killed it. The attempt counts as a crash; whoever has started the process starts another one.
+Owns the last resort. `HARD_TIMEOUT` seconds after the step's timeout, the worker process releases its other runs and
+exits, as if the step had killed it. The attempt counts as a crash. The parent process or service manager starts the
+worker process again.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ __all__ = ["Overruns", "Steps"]
 
 logger = logging.getLogger("durable.worker")
 
-STATUS: Final = 70  # the exit status of a process that a step has cost
-HAND_OVER: Final = 10.0  # seconds that other passes of the process have to come to their next operation
-AT_LAST: Final = 5.0  # seconds within which the process ends, whatever the database does
+STATUS: Final = 70  # the exit status of a process that ended because of such a step
+HAND_OVER: Final = 10.0  # seconds that other passes of the process have to reach their next operation
+AT_LAST: Final = 5.0  # seconds within which the process exits, even if the database does not answer
 
 Steps = Sequence[tuple[StepInfo, float]]
 
 
 class Overruns:
-    """What a supervisor does about such steps. `stop` has the process take no more work, and evicts its passes."""
+    """Detects overrunning steps for a LeaseManager.
+
+    `stop` makes the process claim no more runs and evicts its passes.
+    """
 
     def __init__(self, stop: Callable[[], object], end: Callable[[int], object] = os._exit) -> None:
         self._stop = stop
@@ -37,9 +41,9 @@ class Overruns:
         self._since: float | None = None
 
     def look(self, steps: Steps, held: Callable[[], set[str]], expire: Callable[[set[str]], object]) -> None:
-        """End the process, or prepare for it, if one of the `steps` that run has overrun its timeout by too much.
+        """End the process, or prepare its end, if one of the running `steps` has overrun its timeout by too much.
 
-        `held` are the ids of the runs whose passes have begun; `expire` has leases run out at once.
+        `held` returns the ids of the runs whose passes have begun. `expire` lets leases expire at once.
         """
         now = time.monotonic()
         over = [(step, now - since) for step, since in steps if _is_over(step, now - since)]
@@ -51,13 +55,13 @@ class Overruns:
             for step, seconds in over:
                 self._tell(step, seconds)
             self._stop()
-            return  # the supervisor hands back what has not begun, and evicts what has
+            return  # the LeaseManager releases the runs that have not begun, and evicts the others
         if begun - runs and now - self._since < HAND_OVER:
             return
         watchdog.watch(AT_LAST, partial(self._end, STATUS))
         try:
             expire(runs)
-        except Exception:  # then they run out by themselves
+        except Exception:  # then the leases expire by themselves
             logger.exception("the leases of the runs whose steps go on cannot be ended")
         self._end(STATUS)
 

@@ -1,8 +1,8 @@
 """The loop of a worker process without Redis (`DURABLE["REDIS"] = False`).
 
-Owns which queue the process looks at next. The parent (`durable.worker.supervisor`) polls the database for all its processes and
-names the queues with due runs on each one's standard input; what a pass of this process makes due is known at once.
-What a look at a queue does is `durable.worker`'s. RQ has no part in it.
+Owns which queue the process serves next. The parent (`durable.worker.supervisor`) polls the database for all its
+processes and writes the names of queues with due runs to each one's standard input. Runs that a pass of this process
+makes due are known at once. Must not claim or execute runs: `durable.worker.job` does that. RQ has no part in it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ __all__ = ["DueQueues", "serve"]
 
 logger = logging.getLogger("durable.worker")
 
-RETRY: Final = 1.0  # seconds before the next look after an error that nobody has handled
-MOST_MOMENTS: Final = 10_000  # that are remembered; beyond that, polling finds them
+RETRY: Final = 1.0  # seconds until the next try after an unhandled error
+MOST_MOMENTS: Final = 10_000  # that are remembered; beyond that, polling finds the runs
 
 
 class DueQueues:
     """The queues that were reported to have due runs, the most urgent first. A `wakeups.Listener`.
 
-    `queues` are those served, in the order of their urgency; with `serves_all` any other one comes after them.
+    `queues` are the queues to serve, in the order of their urgency. With `serves_all`, any other queue comes after
+    them.
     """
 
     def __init__(self, queues: Sequence[str], *, serves_all: bool, stop: ShutdownFlag = stop) -> None:
@@ -46,27 +47,27 @@ class DueQueues:
         self._changes: SimpleQueue[str] = SimpleQueue()  # a signal handler puts into it, so it takes no lock
 
     def run_is_due(self, queue: str) -> None:
-        """A run of `queue` is due now."""
+        """Note that a run of `queue` is due now."""
         if self._serves_all or queue in self._rank:
             with self._lock:
                 self._due.add(queue)
             self._changes.put("due")
 
     def run_is_due_at(self, queue: str, moment: datetime) -> None:
-        """A run of `queue` is due at `moment`."""
+        """Note that a run of `queue` is due at `moment`."""
         with self._lock:
             if len(self._moments) < MOST_MOMENTS:
                 heapq.heappush(self._moments, (moment, queue))
         self._changes.put("due later")
 
     def report(self, data: bytes) -> None:
-        """Read what the parent has sent: a queue's name on each line, which may come in parts."""
+        """Read what the parent has sent: one queue name on each line. A line may arrive in parts."""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self.run_is_due(line.decode())
 
     def next(self) -> str | None:
-        """Wait until a queue has due runs, and return it; None once a stop is requested."""
+        """Wait until a queue has due runs, and return it. Return None once a stop is requested."""
         self._stop.listen(self._changes)
         try:
             while not self._stop.requested:
@@ -82,7 +83,9 @@ class DueQueues:
         return None
 
     def _take(self) -> tuple[str | None, float | None]:
-        """The most urgent queue, or for how many seconds to wait for one at most (None: until there is one)."""
+        """Remove and return the most urgent queue, and else for how many seconds to wait (None: until a queue is
+        reported).
+        """
         now = clock.now()
         with self._lock:
             while self._moments and self._moments[0][0] <= now:
@@ -105,7 +108,7 @@ def serve(
     look: Callable[[str], None] = work,
     stop: ShutdownFlag = stop,
 ) -> None:
-    """Look at each queue that is reported, until a stop is requested. `crew` is that of this process, if it has one."""
+    """Serve each reported queue until a stop is requested. `crew` is the ConcurrentWorker of this process, if any."""
     wakeups.listen(due)
     try:
         while not stop.requested:
@@ -117,7 +120,7 @@ def serve(
                 return
             try:
                 look(queue)
-            except Exception:  # the process must outlive whatever it meets; the runs are in the database
+            except Exception:  # the process must survive every error; the runs are in the database
                 logger.exception('looking at the queue "%s" failed; it is looked at again', queue)
                 _rest(stop)
     finally:

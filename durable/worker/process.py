@@ -1,7 +1,8 @@
-"""One worker process of `manage.py durable_worker`: serve queues until told to stop, or until the parent is gone.
+"""One worker process of `manage.py durable_worker`: serve queues until a stop is requested or the parent is gone.
 
-Owns what the process does besides the runs: its signals, the pipe from its parent (`durable.worker.supervisor`), and the ways to
-learn of due runs, RQ's loop or, without Redis, the parent's notices (`durable.worker.polling`).
+Owns what the process does besides executing runs: its signals, the pipe from its parent (`durable.worker.supervisor`),
+and how it learns of due runs: through RQ's loop or, without Redis, through the parent's pipe
+(`durable.worker.polling`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from durable.worker.supervisor import READY_FD, Echo
 __all__ = ["run_worker"]
 
 GRACE = 10.0  # seconds an orphaned worker has to hand over
-REDIS_RETRY = 1.0  # seconds before a worker tries again that found no Redis
-WORKER_TTL = 60  # seconds after which RQ forgets a worker that gives no sign of life while idle
+REDIS_RETRY = 1.0  # seconds until a worker that could not reach Redis tries again
+WORKER_TTL = 60  # seconds after which RQ forgets an idle worker that sends no heartbeat
 
 
 def run_worker(
@@ -41,10 +42,10 @@ def run_worker(
     logging_level: str = "WARNING",
     serves_all: bool = False,
 ) -> None:
-    """Be one worker: serve the queues, with up to `concurrency` runs at once, until told to stop or orphaned.
+    """Serve the queues with up to `concurrency` runs at once, until a stop is requested or the parent is gone.
 
-    Redis may be away at any time; where durable uses none, the parent reports due runs. Then, with `serves_all`, runs
-    of any other queue are served after those of `queues`.
+    Redis may be unreachable at any time. Where durable uses no Redis, the parent reports due runs. With `serves_all`,
+    the worker then serves runs of any other queue after those of `queues`.
     """
     from durable.store import store_for
 
@@ -87,7 +88,8 @@ def _tell(say: Echo, error: Exception) -> bool:
     return True
 
 
-def _rq_worker(queues: Sequence[str], worker_class: Any) -> SimpleWorker:  # not what django_rq's annotation lets in
+# django_rq's annotation is too narrow for this
+def _rq_worker(queues: Sequence[str], worker_class: Any) -> SimpleWorker:
     from django_rq import get_worker
 
     worker: Any = get_worker(*queues, worker_class=worker_class, worker_ttl=WORKER_TTL)
@@ -96,7 +98,7 @@ def _rq_worker(queues: Sequence[str], worker_class: Any) -> SimpleWorker:  # not
 
 
 def _tell_that_it_is_ready() -> None:
-    number = os.environ.pop(READY_FD, "")  # not for what a step starts
+    number = os.environ.pop(READY_FD, "")  # removed, so that processes started by a step do not inherit it
     if number:
         with contextlib.suppress(OSError):
             os.write(int(number), b"r")
@@ -104,21 +106,24 @@ def _tell_that_it_is_ready() -> None:
 
 
 def _stop_before_work(_signal: int, _frame: FrameType | None) -> None:
-    """Until RQ's worker has handlers of its own, and after."""
+    """Request a stop. Installed until RQ's worker installs handlers of its own, and again after it removed them."""
     stop.request()
 
 
 def _watch_parent(say: Echo, report: Callable[[bytes], None]) -> None:
-    """Stop when the parent is gone: then its end of our standard input is closed. `report` gets what it sends."""
+    """Stop when the parent is gone.
+
+    The parent's end of this process's standard input is closed then. `report` gets the bytes that the parent sends.
+    """
 
     def watch() -> None:
         while sent := os.read(0, 4096):
             try:
                 report(sent)
-            except Exception as error:  # noqa: BLE001 - without this thread nobody would notice that the parent is gone
+            except Exception as error:  # noqa: BLE001 - this thread has to notice that the parent is gone
                 say(f"what the parent sent is ignored: {type(error).__name__}: {error}")
-        if not stop.requested:  # else it has told us before
-            with contextlib.suppress(OSError):  # whoever read our output may be gone with it
+        if not stop.requested:  # otherwise the parent has requested the stop before
+            with contextlib.suppress(OSError):  # the reader of our output may be gone with the parent
                 say(f"the parent is gone, handing over, pid {os.getpid()}")
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE)

@@ -1,9 +1,10 @@
-"""What RQ's lists say of a job of the bell, written in few round trips.
+"""RQ's records of a durable job, written in few round trips.
 
-Owns the records of such a job and of its worker from the moment it is taken until it is done: that the worker is busy
-with it, the started jobs, the counts. RQ writes them command by command, in some thirty round trips for each job, ready
-for results, dependents, repetitions and callbacks that a job of the bell never has; here the same records are a pipeline
-before the job and one after it. A job that fails is left to RQ, as is every other one. Must not know what the job does.
+Owns the records of such a job and of its worker from the moment the worker takes the job until it is done: that the
+worker is busy with it, the started jobs, the counts. RQ writes them command by command, in some thirty round trips for
+each job, to support results, dependents, repetitions and callbacks, which a durable job never has. Here the same
+records are one pipeline before the job and one after it. A failed job is left to RQ, as is every other job. Must not
+know what the job does.
 """
 
 from __future__ import annotations
@@ -23,33 +24,33 @@ from durable.notifier.enqueue import JOB
 
 __all__ = ["begin", "end", "execution_args", "is_durable_job"]
 
-#: RQ 3 hands on which execution of a job it speaks of, and keeps a set of those of a worker. RQ 2 knows of one at a time.
+#: RQ 3 passes the execution of a job to its methods, and keeps a set of each worker's. RQ 2 knows of one at a time.
 _IS_RQ_2: Final = not hasattr(BaseWorker, "executions_key")
 
 
 def execution_args(execution: Execution | None) -> tuple[Any, ...]:
-    """The arguments by which RQ's methods are told of the execution: none in RQ 2."""
+    """Return the execution as arguments for RQ's methods: none in RQ 2."""
     return () if _IS_RQ_2 else (execution,)
 
 
 def is_durable_job(job: Job) -> bool:
-    """Whether the bell has made this job, so that nothing is to be kept of its success."""
+    """Return True if the notifier has made this job, so that nothing is to be kept of its success."""
     has_more = job.repeats_left or job.group_id or getattr(job, "has_rate_limit", False)  # the last one from RQ 3 on
-    if job.result_ttl != 0 or has_more:  # somebody's own, with the same function
+    if job.result_ttl != 0 or has_more:  # another user's own job with the same function
         return False
     try:
         return job.func_name == JOB
     except DeserializationError:
-        return False  # RQ tells of it
+        return False  # RQ reports it
 
 
 def begin(worker: Any, job: Job) -> Execution:
-    """Note that `worker` (RQ's) is busy with `job`: one round trip. Raises RedisError."""
+    """Record in one round trip that `worker` (RQ's) is busy with `job`. Raises RedisError."""
     ttl = worker.get_heartbeat_ttl(job)
     execution = Execution(uuid.uuid4().hex, job.id, worker.connection)
     execution.worker_name = worker.name
     intermediate = IntermediateQueue.get_intermediate_queue_key(Queue.redis_queue_namespace_prefix + job.origin)
-    # not a transaction: each record is as good without the others
+    # not a transaction: each record is valid without the others
     with worker.connection.pipeline(transaction=False) as together:
         execution.save(ttl, together)
         job.execution_registry.add(execution, ttl, together)
@@ -68,7 +69,7 @@ def begin(worker: Any, job: Job) -> Execution:
 
 
 def end(worker: Any, job: Job, together: Pipeline) -> None:
-    """Put into the pipeline that `worker` has done `job`, of which nothing is left then."""
+    """Add the commands to the pipeline that count `job` as done by `worker` and delete the job."""
     assert job.started_at is not None, "RQ notes it before it performs a job"
     assert job.ended_at is not None, "RQ notes it before it handles a success"
     worker.increment_successful_job_count(pipeline=together)

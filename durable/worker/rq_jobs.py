@@ -1,8 +1,8 @@
-"""Which RQ jobs durable's workers run: their own, and those that `DURABLE["OTHER_JOBS"]` names.
+"""Which RQ jobs durable's workers run: durable's own, and those that `DURABLE["OTHER_JOBS"]` names.
 
-RQ imports and calls whatever function name a job in Redis carries, whatever the serializer. Here a job is looked at before
-RQ imports anything for it: the function, the callbacks, and the data that only pickle could read. Owns that decision and
-what becomes of a refused job. Must not know what a job of durable does.
+RQ imports and calls any function name that a job in Redis carries, with any serializer. Here a job is checked before RQ
+imports anything for it: the function, the callbacks, and data that only pickle could read. Owns that decision and the
+handling of refused jobs. Must not know what a job of durable does.
 """
 
 from __future__ import annotations
@@ -26,35 +26,38 @@ __all__ = ["GuardedJob", "ReadsJson", "guarded", "problem_of", "refuse"]
 
 logger = logging.getLogger("durable.worker")
 
-_SHOWN = 200  # characters of a name that are logged
+_SHOWN = 200  # most characters of a name that are logged
 
 
 class RefusedJobError(Exception):
-    """Durable's workers do not run this job."""
+    """Raised for a job that durable's workers do not run."""
 
 
 class ReadsJson:
-    """A serializer that also reads JSON, whatever it writes: durable's jobs are JSON on any queue."""
+    """A serializer that also reads JSON, in addition to what it writes: durable's jobs are JSON on any queue."""
 
     def __init__(self, other: Serializer) -> None:
         self.other = other
 
     def dumps(self, obj: Any) -> bytes:
-        """As the other serializer writes."""
+        """Serialize with the other serializer."""
         return self.other.dumps(obj)
 
     def loads(self, data: bytes) -> Any:
-        """JSON if it is, else as the other serializer reads. A pickle never starts like a JSON list or object."""
+        """Decode JSON if `data` is JSON, otherwise use the other serializer.
+
+        A pickle never starts like a JSON list or object.
+        """
         if data[:1] in (b"[", b"{"):
             return json.loads(data)
         return self.other.loads(data)
 
 
 class GuardedJob(Job):
-    """A job of RQ's that imports nothing and reads no pickle before it was admitted."""
+    """An RQ job that imports nothing and reads no pickle before it is admitted."""
 
     def restore(self, raw_data: Any) -> Any:
-        """Read the job's record, of which only JSON is decoded; a record that RQ cannot read is no job."""
+        """Read the job's record, decoding only JSON. Raises NoSuchJobError for a record that RQ cannot read."""
         chosen, self.serializer = self.serializer, JSONSerializer
         try:
             super().restore(raw_data)
@@ -67,7 +70,7 @@ class GuardedJob(Job):
             self.serializer = chosen
 
     def read_with(self, serializer: Any) -> None:
-        """Decode what is left with the serializer of the queue that the job came from."""
+        """Decode the rest with the serializer of the queue that the job came from."""
         self.serializer = serializer
         if serializer is not JSONSerializer and set(self.meta) == {"unserialized"}:
             self.get_meta()
@@ -81,34 +84,34 @@ class GuardedJob(Job):
 
     @property
     def success_callback(self) -> Any:
-        """None unless the job and the callback may run."""
+        """The callback, or None unless the job and the callback may run."""
         return None if problem_of(self) else super().success_callback
 
     @property
     def failure_callback(self) -> Any:
-        """None unless the job and the callback may run."""
+        """The callback, or None unless the job and the callback may run."""
         return None if problem_of(self) else super().failure_callback
 
     @property
     def stopped_callback(self) -> Any:
-        """None unless the job and the callback may run."""
+        """The callback, or None unless the job and the callback may run."""
         return None if problem_of(self) else super().stopped_callback
 
     def send_webhooks(self, *args: Any, **kwargs: Any) -> None:
-        """Call nobody for a job that may not run."""
+        """Call the webhooks, unless the job may not run."""
         if not problem_of(self):
             super().send_webhooks(*args, **kwargs)
 
 
 def guarded(job_class: type[Job]) -> type[Job]:
-    """The class of jobs, guarded."""
+    """Return the job class with the checks of GuardedJob."""
     if issubclass(job_class, GuardedJob):
         return job_class
     return GuardedJob if job_class is Job else type(job_class.__name__, (GuardedJob, job_class), {})
 
 
 def problem_of(job: Job) -> str:
-    """Return why the job must not run, "" if it may. Imports nothing outside of what OTHER_JOBS names."""
+    """Return why the job must not run, or "" if it may. Imports nothing except what OTHER_JOBS names."""
     try:
         name, instance, args, kwargs = job.func_name, job.instance, job.args, job.kwargs
     except DeserializationError:
@@ -135,13 +138,13 @@ def _is_our_call(args: Any, kwargs: Any) -> bool:
 
 
 def _method_of(instance: Any, name: str) -> str:
-    """The dotted name of a method. An instance that JSON has made is data, whose methods nobody means to run."""
+    """Return the dotted name of a method. An instance decoded from JSON is plain data with builtin methods only."""
     kind = type(instance)
     return f"{kind.__module__}.{kind.__qualname__}.{name}"
 
 
 def _is_allowed(name: str) -> bool:
-    """Whether OTHER_JOBS names this function, or a module or package that it is defined in."""
+    """Return True if OTHER_JOBS names this function, or a module or package that it is defined in."""
     entries = [each for each in conf.OTHER_JOBS if isinstance(each, str) and each.strip(".")]
     if name in entries:
         return True
@@ -157,7 +160,7 @@ def _is_allowed(name: str) -> bool:
 
 
 def refuse(worker: Any, job: Job, queue: Queue, problem: str) -> None:
-    """Have RQ list the job as failed, and say why. Nothing of it runs, and it is not tried again."""
+    """Make RQ list the job as failed, and log why. Nothing of the job runs, and it is not tried again."""
     text = (
         f"refused job {job.id!a} of the queue \"{queue.name}\": {problem}. Durable's workers run durable's jobs; to run others "
         'too, name their functions or modules in DURABLE["OTHER_JOBS"]. If nobody of yours has enqueued it, somebody else can '
@@ -171,7 +174,7 @@ def refuse(worker: Any, job: Job, queue: Queue, problem: str) -> None:
             together.lrem(IntermediateQueue.get_intermediate_queue_key(queue.key), 1, job.id)
             worker.increment_failed_job_count(together)
             together.execute()
-    except Exception:  # it was taken from its queue, which is what matters, and the worker lives on
+    except Exception:  # what matters is that the job was taken from its queue; the worker must survive
         logger.exception("a refused job is not listed as failed")
 
 

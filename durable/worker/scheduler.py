@@ -1,9 +1,9 @@
-"""The line of claimed runs before the slots of a crew: who is passed next, and who has waited long enough.
+"""The Scheduler: decide which claimed run of a ConcurrentWorker begins next, and which ones have waited too long.
 
-Owns that decision and nothing else: no thread, no database. Safe to use from several threads; its clock is given. A
-*suspect* is a run that may have killed its worker (its `crashes`): it is passed alone, so that runs beside it, if it
-does so again, are not counted as having crashed too. Those that only wait would be as well: so a suspect is the last
-of the line, and further ones are sent away.
+Owns that decision and nothing else: no thread, no database. Safe to use from several threads. Its clock is injected. A
+*suspect* is a run that may have killed its worker (its `crashes` is not 0). A suspect is executed alone: if it kills
+this worker too, no run beside it is counted as having crashed. Waiting runs would be counted as well, so a suspect
+comes last of those that wait, and further suspects are sent away.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from durable.core.records import RunRecord
 __all__ = ["DEFERRAL", "RunningPass", "Scheduler"]
 
 MAX_WAIT: Final = 1.0  # seconds that a claimed run waits behind passes before other workers get it
-QUARANTINE: Final = 30.0  # seconds for which nothing begins beside a suspect; what kills a process does so soon
-DEFERRAL: Final = 5.0  # seconds that a suspect which finds no moment without other passes is left to other workers
-MAX_DEFERRAL: Final = 30.0  # seconds after which a suspect that found no moment without other passes is given one
+# seconds for which nothing begins beside a suspect; a run that kills its process does so early
+QUARANTINE: Final = 30.0
+DEFERRAL: Final = 5.0  # seconds for which a suspect that could not begin alone is left to other workers
+MAX_DEFERRAL: Final = 30.0  # seconds after which a suspect that could not begin alone keeps its place here
 PREFETCH_WINDOW: Final = 0.05  # seconds within which a run must be expected to begin, to be claimed ahead
-EWMA_WEIGHT: Final = 0.2  # of the newest pass, in the mean of how long passes take
+EWMA_WEIGHT: Final = 0.2  # weight of the newest pass in the moving average of pass durations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunningPass:
-    """A pass under way. `began_at` is by the line's clock."""
+    """A pass under way. `began_at` is a time of the Scheduler's clock."""
 
     record: RunRecord
     began_at: float
@@ -43,7 +44,7 @@ class _Waiting:
 
 
 class Scheduler:
-    """For passes of `size` runs at once."""
+    """Schedules passes of up to `size` runs at once."""
 
     def __init__(self, size: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.size = size
@@ -58,18 +59,20 @@ class Scheduler:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody waits and nothing is under way."""
+        """Return True if no run waits and no pass is under way."""
         with self._lock:
             return not self._waiting and not self._passing
 
     def free_slots(self) -> int:
-        """How many more runs could begin at once; none beside those that wait."""
+        """Return how many more runs could begin at once; 0 while others wait."""
         with self._lock:
             return 0 if self._waiting or self._is_closed() else self.size - len(self._passing)
 
     def claim_limit(self, most: int) -> int:
-        """How many runs to claim now: those that could begin, and ahead of them up to `most` that begin soon, as
-        quickly as passes have ended of late. What was claimed ahead is to be used up by half before there is more.
+        """Return how many runs to claim now.
+
+        These are the runs that could begin at once and, ahead of them, up to `most` that begin soon at the recent rate
+        of passes. The next runs are claimed ahead only when half of the previous ones have begun.
         """
         with self._lock:
             if self._is_closed() or any(each.record.crashes for each in self._waiting):
@@ -80,7 +83,10 @@ class Scheduler:
             return wanted if free > 0 or (wanted > 0 and 2 * wanted >= ahead) else 0
 
     def add(self, records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[RunRecord]]:
-        """Have these runs wait; behind them one suspect. The other ones are returned: to be handed back, to be put off."""
+        """Add claimed runs to those that wait, and behind them one suspect.
+
+        Return the runs that may not wait here: those to release and those to defer.
+        """
         now = self._clock()
         suspects = [each for each in records if each.crashes]
         with self._lock:
@@ -95,7 +101,7 @@ class Scheduler:
             return [], sent_away
 
     def startable(self) -> int:
-        """How many of those that wait could begin now."""
+        """Return how many of the waiting runs could begin now."""
         with self._lock:
             if not self._waiting or self._is_closed():
                 return 0
@@ -104,7 +110,7 @@ class Scheduler:
             return min(self.size - len(self._passing), len(self._waiting))
 
     def next(self) -> RunningPass | None:
-        """The turn of the first that waits, which is under way from now on; None if nobody's it is."""
+        """Remove the first waiting run and mark it as running. Return None if no run may start now."""
         with self._lock:
             if not self._waiting or self._is_closed():
                 return None
@@ -120,7 +126,7 @@ class Scheduler:
             return turn
 
     def end(self, turn: RunningPass) -> None:
-        """The pass is over. Ending it twice does no harm."""
+        """Note that a pass is over. A second call for the same pass does nothing."""
         with self._lock:
             if turn not in self._passing:
                 return
@@ -131,9 +137,9 @@ class Scheduler:
             self._mean = took if self._mean == math.inf else self._mean + EWMA_WEIGHT * (took - self._mean)
 
     def pop_expired(self) -> tuple[list[RunRecord], list[RunRecord]]:
-        """Take those out who have waited longer than `MAX_WAIT` behind others: to be handed back, to be put off.
+        """Remove the runs that have waited longer than `MAX_WAIT`. Return those to release and those to defer.
 
-        A suspect that is put off again and again stays after `MAX_DEFERRAL`; nothing begins then until its turn has come.
+        A suspect that was deferred repeatedly stays after `MAX_DEFERRAL`; nothing else begins until it has begun.
         """
         now = self._clock()
         with self._lock:
@@ -151,21 +157,21 @@ class Scheduler:
             return [each for each in records if not each.crashes], suspects
 
     def clear(self) -> list[RunRecord]:
-        """Take out all who wait."""
+        """Remove and return all waiting runs."""
         with self._lock:
             records = [each.record for each in self._waiting]
             self._waiting.clear()
             return records
 
     def _is_closed(self) -> bool:
-        """Whether nothing may begin, because a suspect is to be alone."""
+        """Return True if nothing may begin because a suspect is to run alone."""
         return self._suspect is not None and self._clock() - self._suspect.began_at < QUARANTINE
 
     def _is_overdue(self, record: RunRecord, now: float) -> bool:
         return bool(record.crashes) and now - self._put_off.get(record.id, math.inf) >= MAX_DEFERRAL
 
     def _remember(self, suspects: Sequence[RunRecord], now: float) -> None:
-        # Others may have taken a run since: what was put off long ago is forgotten.
+        # Other workers may have executed a run meanwhile: a deferral of long ago is forgotten.
         self._put_off = {run_id: at for run_id, at in self._put_off.items() if now - at < 10 * MAX_DEFERRAL}
         for each in suspects:
             self._put_off.setdefault(each.id, now)

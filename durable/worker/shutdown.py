@@ -1,7 +1,7 @@
-"""Whether this worker process was told to stop, and who is to hear of it.
+"""The flag that says whether this worker process is to stop, and the queues that are notified of it.
 
-Owns one flag. It is set from signal handlers, which may interrupt the main thread anywhere: so nothing here takes a
-lock, and listeners are `SimpleQueue`s, whose `put` is made for that.
+Owns one flag. It is set in signal handlers, which may interrupt the main thread anywhere. So nothing here takes a lock,
+and listeners are `SimpleQueue`s, whose `put` is reentrant.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ __all__ = ["ShutdownFlag", "stop"]
 
 
 class ShutdownFlag:
-    """A stop that can be requested from a signal handler.
+    """A request to stop that may be made in a signal handler.
 
-    - `requested`: once True it stays so, until `clear`.
-    - `reachable`: a signal that tells RQ's worker to stop sets this flag directly; without it the shutdown has to be
-      looked up in Redis.
-    - `beat`: keeps RQ's records of worker and job alive during a long job; None where RQ sees to that itself.
+    - `requested`: once True it stays True, until `clear`.
+    - `reachable`: True if a signal that tells RQ's worker to stop sets this flag directly. If False, the request to
+      stop has to be looked up in Redis.
+    - `beat`: keeps RQ's records of worker and job alive during a long job; None where RQ does that itself.
     """
 
     def __init__(self) -> None:
@@ -28,25 +28,25 @@ class ShutdownFlag:
         self._listeners: tuple[SimpleQueue[str], ...] = ()
 
     def request(self) -> None:
-        """Stop at the next operation."""
+        """Request a stop: passes end at their next operation."""
         self.requested = True
         for listener in self._listeners:
             listener.put("stop")
 
     def clear(self) -> None:
-        """Forget the request; for tests, and for a process that is forked from one that was told to stop."""
+        """Withdraw the request. For tests, and for a process forked from one that was told to stop."""
         self.requested = False
 
     def listen(self, listener: SimpleQueue[str]) -> None:
-        """Put "stop" into `listener` when a stop is requested; at once if it has been."""
+        """Put "stop" into `listener` when a stop is requested, or at once if it was requested before."""
         self._listeners = (*self._listeners, listener)
         if self.requested:
             listener.put("stop")
 
     def forget(self, listener: SimpleQueue[str]) -> None:
-        """No longer tell `listener`."""
+        """Stop notifying `listener`."""
         self._listeners = tuple(each for each in self._listeners if each is not listener)
 
 
-#: The stop of this process.
+#: The flag of this process.
 stop = ShutdownFlag()

@@ -1,10 +1,12 @@
-"""The processes of `manage.py durable_worker`: one parent, N workers, each an interpreter of its own.
+"""The Supervisor: the parent process of `manage.py durable_worker`, and its N workers, each an interpreter of its own.
 
-The parent runs the timer and the sweep, starts the workers again that die, passes signals on, and runs no workflow.
-A worker serves RQ queues, with one run at a time or with a crew (`durable.worker.concurrent`). It holds the reading end of a pipe
-whose writing end only the parent has: when the parent is gone, however it went, the worker hands over and exits.
-Without Redis the parent names on that pipe the queues that have due runs, as its timer polls the database for them.
-Nothing is forked: the parent has threads and connections.
+Owns the worker processes. The parent runs the timer and the sweep, restarts workers that die, passes signals on, and
+must not execute workflows. A worker serves RQ queues, with one run at a time or with a ConcurrentWorker
+(`durable.worker.concurrent`). Each worker has the reading end of a pipe whose writing end only the parent has: when the
+parent is gone, for any reason, the worker hands over and exits. Without Redis the parent writes the names of queues
+with due runs to that pipe; its timer polls the database for them.
+
+No process is forked without exec: the parent has threads and connections.
 """
 
 from __future__ import annotations
@@ -34,18 +36,19 @@ __all__ = ["COMMAND", "READY_FD", "Echo", "Supervisor", "command_line", "worker_
 
 COMMAND = "durable_worker"
 PARENTS = (COMMAND, "durable_dev")  # the commands that start workers
-READY_FD = "DURABLE_READY_FD"  # in a worker's environment: where it writes a byte once it is ready
+# environment variable of a worker: the file descriptor to write a byte to once it is ready
+READY_FD = "DURABLE_READY_FD"
 CHILD_OPTION = "--as-child"
 RESTART = (0.2, 10.0)  # seconds before a worker that died starts again: at first, at most
-HEALTHY = 30.0  # seconds after which a worker's death is the first one again
-AGAIN = 0.5  # seconds within which a second signal is the echo of the first
+HEALTHY = 30.0  # seconds after which the death of a worker counts as its first one again
+AGAIN = 0.5  # seconds within which a second signal counts as an echo of the first
 
 Echo = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class _Child:
-    """One worker: its process, None while it waits to be started again, and where it says that it is ready."""
+    """One worker: its process (None while it waits to be restarted), and the pipe on which it reports readiness."""
 
     number: int
     process: subprocess.Popen[bytes] | None = None
@@ -57,10 +60,10 @@ class _Child:
 
 
 class Supervisor:
-    """Runs `processes` workers until it is told to stop. `say` prints one line.
+    """Runs `processes` workers until a stop is requested. `say` prints one line.
 
-    With `reloads` a worker that cannot start is started again when the code has changed (`code_changed`). `ends_with` is
-    asked for an exit status about once a second: with one, everything ends.
+    With `reloads`, a worker that cannot start is restarted when the code has changed (`code_changed`). `ends_with` is
+    called about once a second; when it returns an exit status, everything ends with that status.
     """
 
     def __init__(
@@ -76,20 +79,20 @@ class Supervisor:
         self.children = [_Child(number) for number in range(1, processes + 1)]
         self.say = say
         self._signals: list[int] = []
-        self._pipes_in_use = threading.Lock()  # the timer writes to them
+        self._pipes_in_use = threading.Lock()  # the timer writes to the pipes
         self._stopping_since: float | None = None
         self._reloads = reloads
         self._ends_with = ends_with
         self._status = 0
-        self.ticked_at = time.monotonic()  # when it has last looked after its workers
-        self.had_worker_at = time.monotonic()  # and when one ran
+        self.ticked_at = time.monotonic()  # time of the last tick
+        self.had_worker_at = time.monotonic()  # time of the last tick with a running worker
         self._periodic: tuple[Periodic, ...] = ()
         self._changed: SimpleQueue[str] = SimpleQueue()
-        self._leaving: list[_Child] = []  # told to stop, and replaced already
+        self._leaving: list[_Child] = []  # workers told to stop that are replaced already
         self._wakeup: socket.socket | None = None
 
     def run(self) -> int:
-        """Run until a signal has ended it; the exit status. To be called in the main thread."""
+        """Run until a signal ends it, and return the exit status. Must be called in the main thread."""
         from durable.store import store_for
 
         reader, writer = socket.socketpair()
@@ -111,7 +114,8 @@ class Supervisor:
                 self._kill(child)
             self._wakeup = None
             signal.set_wakeup_fd(wakeup_before)
-            if self._stopping_since is None:  # else the command ends now, and one more signal must not interrupt that
+            # otherwise the command ends now, and a further signal must not interrupt that
+            if self._stopping_since is None:
                 for number, handler in before.items():
                     signal.signal(number, handler)
             reader.close()
@@ -121,40 +125,41 @@ class Supervisor:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """True once a stop was requested."""
         return self._stopping_since is not None
 
     @property
     def ready_workers(self) -> int:
-        """How many workers run that have said that they are ready."""
+        """The number of running workers that have reported that they are ready."""
         return sum(each.process is not None and each.is_ready for each in self.children)
 
     @property
     def database_answered_at(self) -> float | None:
-        """When the database last answered the timer or the sweep, by the monotonic clock; None if it has not."""
+        """When the database last answered the timer or the sweep (monotonic); None if it never has."""
         answered = [each.succeeded_at for each in self._periodic if each.succeeded_at is not None]
         return max(answered, default=None)
 
     def code_changed(self, paths: Sequence[Path]) -> None:
-        """Have all workers start again with the code of now. May be called from any thread."""
+        """Restart all workers with the changed code. May be called from any thread."""
         names = [os.path.relpath(each) for each in paths[:3]]
         self._changed.put(f"{', '.join(names)}{' and others' if len(paths) > 3 else ''} changed")
         if (wakeup := self._wakeup) is not None:
-            with contextlib.suppress(OSError):  # it is full, so it wakes us anyway, or we are ending
+            with contextlib.suppress(OSError):  # the socket is full, which wakes us anyway, or we are ending
                 wakeup.send(b"\0")
 
     def run_is_due(self, queue: str) -> None:
-        """Tell the workers, who poll nothing themselves, of a due run of `queue`. Called in the timer's thread."""
+        """Tell the workers of a due run of `queue`, since they do not poll. Called in the timer's thread."""
         for child in self.children:
-            with self._pipes_in_use, contextlib.suppress(OSError, ValueError):  # it is full, or its reader has ended
+            # the pipe is full, or its reader has ended
+            with self._pipes_in_use, contextlib.suppress(OSError, ValueError):
                 if child.process is not None and child.process.stdin is not None:
                     os.write(child.process.stdin.fileno(), f"{queue}\n".encode())
 
     def run_is_due_at(self, queue: str, moment: datetime) -> None:
-        """Nothing: the timer asks the database."""
+        """Do nothing: the timer queries the database."""
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if number != signal.SIGCHLD:  # that one only has to wake us, as every signal does
+        if number != signal.SIGCHLD:  # SIGCHLD only has to wake the loop, as every signal does
             self._signals.append(number)
 
     def _supervise(self, wakeup: socket.socket) -> None:
@@ -187,25 +192,25 @@ class Supervisor:
                 self.say(f"worker {child.number} started, pid {child.process.pid}")
 
     def _start(self, child: _Child) -> None:
-        child.ready_fd, theirs = os.pipe()
+        child.ready_fd, child_end = os.pipe()
         os.set_blocking(child.ready_fd, False)
         try:
             child.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,
-                start_new_session=True,  # Ctrl+C in a terminal is ours to pass on
-                pass_fds=[theirs],
-                env={**os.environ, READY_FD: str(theirs)},
+                start_new_session=True,  # the Supervisor passes Ctrl+C in a terminal on by itself
+                pass_fds=[child_end],
+                env={**os.environ, READY_FD: str(child_end)},
             )
         finally:
-            os.close(theirs)
+            os.close(child_end)
         assert child.process.stdin is not None
         os.set_blocking(child.process.stdin.fileno(), False)
         child.is_ready = False
         child.started_at = time.monotonic()
 
     def _hear(self, child: _Child) -> None:
-        """Note whether the worker has said that it is ready."""
+        """Note whether the worker has reported that it is ready."""
         if child.process is not None and not child.is_ready:
             with contextlib.suppress(OSError):
                 child.is_ready = os.read(child.ready_fd, 1) != b""
@@ -216,7 +221,7 @@ class Supervisor:
             self._stop()
 
     def _replace_changed(self) -> None:
-        """Start workers with new code beside those with the old one, which hand over and may still be in a step."""
+        """Start workers with the new code beside the old ones, which hand over and may still execute a step."""
         changed = []
         while not self._changed.empty():
             changed.append(self._changed.get())
@@ -287,15 +292,15 @@ class Supervisor:
 
 
 def worker_command(queues: Sequence[str], options: Sequence[str] = ()) -> list[str]:
-    """The command line of one worker: the invocation of this process, as a child."""
+    """Return the command line of one worker: the invocation of this process, as a child."""
     return command_line(COMMAND, CHILD_OPTION, *options, *queues)
 
 
 def command_line(name: str, *arguments: str) -> list[str]:
-    """The command line of a management command, run as this process is.
+    """Return the command line of a management command, run in the same way as this process.
 
-    `manage.py durable_worker` and `django-admin durable_worker` are repeated as they were, so that whatever they do
-    before Django starts is done again. Called from elsewhere, from code for example, it is `python -m django`.
+    `manage.py durable_worker` and `django-admin durable_worker` are repeated as they were, so that everything they do
+    before Django starts is done again. For any other caller, code for example, the command line is `python -m django`.
     """
     interpreter = [sys.executable, *(f"-W{each}" for each in sys.warnoptions)]
     program = Path(sys.argv[0])

@@ -1,7 +1,7 @@
-"""A pool of threads in which several passes run beside each other, each with database connections of its own.
+"""A pool of threads that execute several passes at once, each with database connections of its own.
 
-Owns the threads, and the connections while a thread rests: kept for a moment, then as Django keeps them between two
-requests (`CONN_MAX_AGE`, health checks). Knows nothing of what is called.
+Owns the threads, and the connections of idle threads: they are kept for a moment, and then as Django keeps connections
+between two requests (`CONN_MAX_AGE`, health checks). Must not know what is called in the threads.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ __all__ = ["ThreadPool"]
 
 logger = logging.getLogger("durable.worker")
 
-RESTING: Final = (1.0, 60.0)  # seconds without work after which connections are looked at: first, and then each time
+# idle seconds after which a thread checks its connections: the first time, each further time
+RESTING: Final = (1.0, 60.0)
 
 Work = Callable[[], object]
 
 
 class ThreadPool:
-    """Up to `count` threads, begun when they are needed; `on_free` is called in the one that has become free."""
+    """Up to `count` threads, started when they are needed. A thread calls `on_free` when it becomes free."""
 
     def __init__(self, count: int, on_free: Work) -> None:
         self.count = count
@@ -36,7 +37,7 @@ class ThreadPool:
         self._free: list[_WorkerThread] = []
 
     def submit(self, work: Work) -> bool:
-        """Do `work` in a thread that is free, the one that was busy last if possible; False if none is."""
+        """Call `work` in a free thread, preferably the one that was busy last. Return False if no thread is free."""
         with self._lock:
             if self._free:
                 slot = self._free.pop()
@@ -49,7 +50,7 @@ class ThreadPool:
         return True
 
     def end(self) -> None:
-        """End the threads, and their connections; waits for those that are busy."""
+        """End the threads and close their connections; wait for the busy ones."""
         with self._lock:
             slots = list(self._slots)
         for slot in slots:
@@ -61,7 +62,7 @@ class ThreadPool:
         self._on_free()
 
     def _gone(self, slot: _WorkerThread) -> None:
-        """A thread has ended, for whatever reason: another one may take its place."""
+        """Note that a thread has ended, for whatever reason, so that another one may take its place."""
         with self._lock:
             self._slots.discard(slot)
             if slot in self._free:
@@ -70,7 +71,7 @@ class ThreadPool:
 
 
 class _WorkerThread:
-    """A daemon that does what it is given."""
+    """A daemon thread that calls what is submitted to it."""
 
     def __init__(self, freed: Callable[[_WorkerThread], object], gone: Callable[[_WorkerThread], object]) -> None:
         self._on_freed = freed
@@ -91,7 +92,7 @@ class _WorkerThread:
             while (work := self._await()) is not None:
                 try:
                     work()
-                except BaseException:  # nobody above could act on it, and the slot must not be lost
+                except BaseException:  # no caller could act on it, and the thread must survive
                     logger.exception("a slot goes on after an error that nobody has handled")
                 self._on_freed(self)
         finally:

@@ -1,12 +1,13 @@
-"""The timer and the sweep: threads that ring for what becomes due by itself.
+"""The timer and the sweep: threads that notify workers of runs that become due by the passing of time.
 
-The *timer* rings at the deadline of a sleep, a backoff or a wait. The *sweep* rings, every `SWEEP_INTERVAL`, for
-whatever is due or whose lease ran out: it makes up for every ring and alarm that was lost, and insists where a job of
-the bell was. Both only ring; they change no run. Any number of them may run at once: rings are coalesced, and one too
-many finds nothing to do. They outlive any outage of the database or Redis.
+The *timer* notifies at the deadline of a sleep, a backoff or a wait. The *sweep* notifies, every `SWEEP_INTERVAL`, of
+all queues with runs that are due or whose lease expired. So it makes up for every lost notification and alarm; it
+enqueues a job even where a pending-notification key says that there is one. Both only notify; they must not change a
+run. Any number of them may run at once: notifications are coalesced, and the job of a superfluous one finds nothing to
+do. They survive any outage of the database or Redis.
 
-Between two rings the sweep also deletes, for a moment, what is past its `RETENTION`; what that is, `durable.retention`
-decides.
+Between two notifications the sweep also deletes, for a moment, rows that are past their `RETENTION`.
+`durable.retention` decides which rows those are.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ __all__ = ["DeadlineListener", "Periodic", "Sweep", "Timer"]
 
 logger = logging.getLogger("durable.timer")
 
-PAUSE = 0.01  # seconds between two looks at least, however dense the deadlines are
-OVERLAP = timedelta(seconds=1)  # of two looks of the timer, for commits that come after their moment
+PAUSE = 0.01  # seconds between two ticks at least, even if deadlines are dense
+OVERLAP = timedelta(seconds=1)  # of two ticks of the timer, for commits that come after their time
 RETRY = 1.0  # seconds until the next try during an outage
 PRUNE_FOR = 2.0  # seconds of one sweep in which rows are deleted, at most
 PRUNE_EVERY = 60.0  # seconds from the end of a round of pruning to the next
@@ -46,23 +47,23 @@ _log_this = redis_clients.LogThrottle()
 
 
 class Periodic:
-    """A thread that looks, waits for the moment that the look names, and looks again. A context manager."""
+    """A thread that calls `tick` and waits until the time that `tick` returned, again and again. A context manager."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self._condition = threading.Condition()
         self._next: datetime | None = None
-        #: When a look last succeeded, by the monotonic clock: the database answered then.
+        #: When a tick last succeeded (monotonic): the database answered then.
         self.succeeded_at: float | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin; the first look is at once."""
+        """Start the thread; the first tick is at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait for the end."""
+        """End the thread and wait for its end."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -76,11 +77,11 @@ class Periodic:
         self.stop()
 
     def tick(self, now: datetime) -> datetime:
-        """Ring for what is due at `now`; the moment of the next look."""
+        """Notify of what is due at `now`, and return the time of the next tick."""
         raise NotImplementedError
 
     def bring_forward(self, moment: datetime) -> None:
-        """Look at `moment`, if that is earlier than the next look."""
+        """Tick at `moment`, if that is earlier than the next tick."""
         with self._condition:
             if self._next is None or moment < self._next:
                 self._next = moment
@@ -90,11 +91,11 @@ class Periodic:
         try:
             while not self._stopping:
                 with self._condition:
-                    self._next = None  # from here on an alarm may come for a deadline that the look does not see
+                    self._next = None  # from here on an alarm may arrive for a deadline that the tick does not see
                 try:
                     self.bring_forward(self._tick_safely())
                     self._wait()
-                except Exception:  # the thread must outlive whatever it meets
+                except Exception:  # the thread must survive every error
                     logger.exception("the %s failed, trying again", type(self).__name__.lower())
                     time.sleep(RETRY)
         finally:
@@ -111,7 +112,7 @@ class Periodic:
             if _log_this(name):
                 logger.warning("the %s cannot read deadlines, trying again: %s: %s", name, type(error).__name__, error)
             return clock.now() + timedelta(seconds=RETRY)
-        except Exception:  # the thread must outlive whatever it meets
+        except Exception:  # the thread must survive every error
             close_connections()
             if _log_this(name):
                 logger.exception("the %s failed, trying again", name)
@@ -127,16 +128,16 @@ class Periodic:
                 self._condition.wait(remaining)
 
     def _remaining(self) -> float:
-        """Seconds until the next look. At most an interval: the clock may have been set."""
+        """Return the seconds until the next tick, at most a sweep's interval: the clock may have been set."""
         if self._next is None:
             return 0.0
         return min((self._next - clock.now()).total_seconds(), conf.SWEEP_INTERVAL)
 
 
 class Timer(Periodic):
-    """Rings at deadlines: late by less than 50 ms on an idle machine, by a sweep's interval if Redis lost an alarm.
+    """Notifies at deadlines, less than 50 ms late on an idle machine; a sweep's interval late if Redis lost an alarm.
 
-    Without Redis it polls: it looks every POLL_INTERVAL, and notifies of whatever is due.
+    Without Redis it polls: every POLL_INTERVAL it notifies of all queues with due runs.
     """
 
     def __init__(self, store: Store) -> None:
@@ -144,8 +145,12 @@ class Timer(Periodic):
         self._looked_at: datetime | None = None
 
     def tick(self, now: datetime) -> datetime:
-        """Ring for the queues with runs that have become due since the last look; the next deadline, or when to ask for it
-        again. What became due before, and what nobody has claimed yet, is the sweep's."""
+        """Notify the queues with runs that have become due since the last tick, and return the time of the next tick.
+
+        That is the next deadline, or when to query for it again.
+
+        The sweep notifies of runs that became due earlier and that no worker has claimed.
+        """
         queues = redis_clients.queue_names()
         if self._looked_at is None or not conf.REDIS:
             due = self.store.due_queues(now)
@@ -160,7 +165,7 @@ class Timer(Periodic):
 
 
 class Sweep(Periodic):
-    """Rings every SWEEP_INTERVAL for the queues with due runs, expired leases included, and insists."""
+    """Every SWEEP_INTERVAL notifies all queues with due runs or expired leases, even if a notification is pending."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-sweep")
@@ -170,7 +175,7 @@ class Sweep(Periodic):
         self._next_row = 0.0  # when the audit log may be written to again, monotonic
 
     def tick(self, now: datetime) -> datetime:
-        """Ring, prune a little, and come again after the interval."""
+        """Notify, prune for a moment, and return the time of the next sweep."""
         for queue in self.store.due_queues(now):
             notify.notify(queue, force=True)
         sweep_heartbeat.record(now, worker_name())
@@ -179,7 +184,7 @@ class Sweep(Periodic):
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
 
     def _prune(self, now: datetime) -> None:
-        """Go on with the round of pruning, or begin one if it is time; for a moment only."""
+        """Continue the round of pruning, or begin one if it is time; for a moment only."""
         if self._round is None:
             if time.monotonic() < self._next_round or (pruner := _pruner()) is None:
                 return
@@ -198,7 +203,7 @@ class Sweep(Periodic):
             self._unlogged += total
 
     def _log(self, now: datetime) -> None:
-        """Say in the audit log what this process has pruned: seldom, or the log would grow by what makes it shorter."""
+        """Record in the audit log what this process has pruned. Seldom, so that pruning does not make the log grow."""
         if self._unlogged == Pruned() or time.monotonic() < self._next_row:
             return
         pruned, self._unlogged = self._unlogged, Pruned()
@@ -218,7 +223,7 @@ class Sweep(Periodic):
 
 
 def _pruner() -> Pruner | None:
-    """Deletes what the settings let go; None if that is nothing."""
+    """Return the Pruner of the settings, or None if they keep everything or cannot be read."""
     try:
         policy = Policy.of(conf.RETENTION)
     except RetentionError as error:
@@ -229,11 +234,14 @@ def _pruner() -> Pruner | None:
 
 
 class DeadlineListener:
-    """Listens for alarms (`durable.notifier.notify.alarm`) and brings the timer forward; a thread per Redis."""
+    """Listens for alarms (`durable.notifier.notify.notify_at`) and brings the timer forward.
+
+    One thread for each Redis.
+    """
 
     def __init__(self, timer: Timer) -> None:
         self.timer = timer
-        #: Set once every Redis has confirmed the subscription; for whoever has to know that alarms are heard.
+        #: Set once every Redis has confirmed the subscription, so that callers can wait until alarms arrive.
         self.listening = threading.Event()
         self._stopping = threading.Event()
         self._deaf: set[str] = set()
@@ -262,7 +270,7 @@ class DeadlineListener:
                 if _log_this(queue):
                     logger.warning("alarms are not heard now, the sweep makes up for it: %s", error)
                 self._stopping.wait(RETRY)
-            except Exception:  # the thread must outlive whatever it meets
+            except Exception:  # the thread must survive every error
                 if _log_this(queue):
                     logger.exception("listening for alarms failed, trying again; the sweep makes up for it")
                 self._stopping.wait(RETRY)
@@ -284,7 +292,7 @@ class DeadlineListener:
         self._deaf.discard(queue)
         if not self._deaf:
             self.listening.set()
-        self.timer.bring_forward(clock.now())  # what was published while nobody listened
+        self.timer.bring_forward(clock.now())  # for alarms published while this thread was not subscribed
 
     def _on_alarm(self, data: bytes) -> None:
         try:
@@ -292,7 +300,7 @@ class DeadlineListener:
             if moment.utcoffset() is None:
                 raise ValueError("a moment without an offset from UTC")
             self.timer.bring_forward(clock.to_utc(moment))
-        except Exception as error:  # noqa: BLE001 - anything may be published here: deep JSON is a RecursionError
+        except Exception as error:  # noqa: BLE001 - anyone may publish anything here: deep JSON is a RecursionError
             logger.warning(
                 "an alarm of another shape is ignored: %s: %s", type(error).__name__, ascii(str(error)[:200])
             )
