@@ -1,9 +1,8 @@
-"""The read side: what the admin, REST and the command line show, made once for all of them.
+"""The read side: what the admin, REST and the command line show, defined once for all three.
 
-Reads rows through the ORM and RQ's registry; changes nothing and knows no surface. Every list pages by key, every count
-has a cap that is stated, and no question reads more as the tables grow. Payloads come out of `payloads` alone, decoded
-and redacted; who may see them is for the surfaces to ask. A surface that limits which runs a user sees passes a queryset
-as `within`.
+Reads rows through the ORM and RQ's registry; changes nothing, and depends on no surface. Every list pages by key, every
+count has a stated cap, and no query reads more as the tables grow. `payloads` alone decodes and redacts payloads; the
+surfaces check who may see them. A surface that limits which runs a user sees passes a queryset as `within`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts that stop: what a page may ask of a table that grows.
+"""Counts with a cap: the counts that a page may request of a table that grows.
 
 A count reads at most `cap` entries of an index and then says "more"; several counts are one statement.
 """
@@ -33,9 +33,9 @@ class Count:
 
 
 def capped_counts(querysets: Sequence[QuerySet[Any]], cap: int) -> list[Count]:
-    """How many rows each has, in their order, counting no further than `cap`; one statement for all of them.
+    """Return the number of rows of each queryset, in their order, counting no further than `cap`; one statement.
 
-    Give each the order of an index that serves it: that is what keeps the count from reading anything else.
+    Give each queryset the order of an index that serves it: the order keeps the count from reading anything else.
     """
     found = dict(_together("COUNT(*)", [queryset.values("pk")[: cap + 1] for queryset in querysets]))
     return [
@@ -44,9 +44,10 @@ def capped_counts(querysets: Sequence[QuerySet[Any]], cap: int) -> list[Count]:
 
 
 def samples(querysets: Sequence[QuerySet[Any]], column: str, size: int) -> list[list[Any]]:
-    """The values of `column`, an annotation say, in the first `size` rows of each, as the database has them; one statement for all of them.
+    """Return the values of `column` in the first `size` rows of each queryset; one statement.
 
-    Give each the order of an index that serves it, as for `capped_counts`.
+    `column` may be an annotation. The values are as the database returns them. Give each queryset the order of an index
+    that serves it, as for `capped_counts`.
     """
     found: list[list[Any]] = [[] for _ in querysets]
     for number, value in _together(column, [queryset.values(column)[:size] for queryset in querysets]):
@@ -55,7 +56,7 @@ def samples(querysets: Sequence[QuerySet[Any]], column: str, size: int) -> list[
 
 
 def _together(what: str, querysets: Sequence[QuerySet[Any]]) -> list[tuple[int, Any]]:
-    """`what` of the rows of each, with its number; one statement, none where all are known to be empty."""
+    """Select `what` of the rows of each queryset, with its number; one statement, none if all are known to be empty."""
     selects, parameters = [], []
     for number, queryset in enumerate(querysets):
         try:

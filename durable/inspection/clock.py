@@ -1,4 +1,4 @@
-"""How far this process's clock is from the database's: leases and deadlines are kept by workers' clocks."""
+"""The difference between this process's clock and the database's: workers' clocks decide leases and deadlines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from durable.core import clock
 
 __all__ = ["CLOCK_TOLERANCE", "clock_difference"]
 
-CLOCK_TOLERANCE: Final = 2.0  # seconds of a difference that nobody need know of
+CLOCK_TOLERANCE: Final = 2.0  # seconds of a difference that need no report
 
 
 def clock_difference() -> float | None:
-    """Seconds that this clock is ahead of the database's (below 0: behind), less what the question took.
+    """Return how many seconds this clock is ahead of the database's (below 0: behind), less the time of the query.
 
-    None where there is no server with a clock of its own. Raises what a database does.
+    None if the database is not a server with its own clock. Database errors propagate.
     """
     connection = connections[conf.DATABASE]
     if connection.vendor != "postgresql":

@@ -1,4 +1,4 @@
-"""How many runs are in each state, counted no further than a cap."""
+"""The number of runs in each state, counted up to a cap."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from durable.models.querysets import RunQuerySet
 
 __all__ = ["CAP", "count_by_state"]
 
-CAP = 10_000  # of each state; beyond that a number helps nobody
+CAP = 10_000  # of each state; a higher number would not help an operator
 
 
 def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
-    """The number of runs in each state, every state included, each counted up to `CAP`; one statement.
+    """Return the number of runs in each state, every state included, each counted up to `CAP`; one statement.
 
-    `within` limits the runs that count, to those that a user may see, say.
+    `within` limits the runs that count, for example to those that a user may see.
     """
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     states = [state.value for state in RunState]

@@ -1,6 +1,6 @@
-"""Django's system checks of durable's database: they ask the server, so only `check --database` and `migrate` run them.
+"""Django system checks of durable's database: they query the server, so only `check --database` and `migrate` run them.
 
-`durable doctor` and the start of `durable_worker` say the same. See `durable.checks` for the others, and for the list.
+`durable doctor` and the start of `durable_worker` report the same. `durable.checks` has the other checks, and the list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["check_routines", "check_server_isolation"]
 
 @register("durable", Tags.database)
 def check_server_isolation(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
-    """Sessions begin with READ COMMITTED: engine statements outside transactions take what the server gives them."""
+    """Check that sessions begin with READ COMMITTED: statements outside transactions use the server's default."""
     level = wrong_isolation() if conf.DATABASE in (databases or ()) else None
     if level is None:
         return []
@@ -27,7 +27,7 @@ def check_server_isolation(databases: Sequence[str] | None = None, **_: object) 
 
 @register("durable", Tags.database)
 def check_routines(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
-    """The database's functions and triggers are those of the migrations."""
+    """Check that the database's functions and triggers are those of the migrations."""
     wrong = wrong_routines() if conf.DATABASE in (databases or ()) else []
     if not wrong:
         return []

@@ -1,4 +1,4 @@
-"""One entry of a history, whole: what it was given, what came of it, and each attempt that failed."""
+"""One entry of a history in full: its arguments, its result, and each failed attempt."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from durable.store.outline_rows import long_data
 
 __all__ = ["EntryDetail", "FailedAttempt", "Field", "arguments_field", "entry_detail", "inbox", "newest_messages"]
 
-MOST: Final = 100  # failed attempts, and messages, that are shown
-_GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # of an entry that went between two statements
+MOST: Final = 100  # failed attempts and messages that are shown
+_GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # an entry that was deleted between two statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A payload with its name in words: "arguments", "output", "state", "message approved"... `value` is what JSON has."""
+    """A payload with a label: "arguments", "output", "state", "message approved"... `value` is JSON data."""
 
     name: str
     value: Any
@@ -32,7 +32,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAttempt:
-    """A failed attempt of a step; `traceback` is "" where it may not be seen."""
+    """A failed attempt of a step; `traceback` is "" if the user may not see it."""
 
     attempt: Attempt
     error: ErrorInfo
@@ -40,7 +40,11 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryDetail:
-    """`facts` are the engine's own words on it, by name; `fields` the payloads, empty where they may not be seen."""
+    """The details of an entry.
+
+    `facts` are the engine's own words about the entry, by name. `fields` are the payloads, without values if the user
+    may not see them.
+    """
 
     entry: Entry
     facts: Sequence[tuple[str, str]]
@@ -49,7 +53,7 @@ class EntryDetail:
 
 
 def entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryDetail | None:
-    """The entry at `location`, None if there is none. A few statements; values that are too large for a page are not read."""
+    """Return the entry at `location`, or None. A few statements; values too large for a page are not read."""
     found = Entry.objects.using(conf.DATABASE).filter(run=run, location=location)
     entry = found.select_related("metadata").defer("output", "arguments", "data").first()
     if entry is None:
@@ -68,24 +72,24 @@ def entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryDetail
 
 
 def arguments_field(entry: Entry) -> str:
-    """What the redaction hook knows the entry's arguments by: those of a send are the body of a message."""
+    """Return the name under which the redaction hook gets the entry's arguments: a send's are the body of a message."""
     if entry.kind == EntryKind.SEND:
         return f"message:{entry.data.get('queue', '')}"
     return f"arguments:{entry.location}"
 
 
 def inbox(run: Run, *, newest: int = MOST) -> list[QueueMessage]:
-    """The run's newest messages, the newest first, without bodies and responses."""
+    """Return the run's newest messages, the newest first, without bodies and responses."""
     return list(newest_messages(run, newest).defer("body", "response"))
 
 
 def newest_messages(run: Run, most: int) -> QuerySet[QueueMessage]:
-    """The run's newest messages, the newest first."""
+    """Return the run's newest messages, the newest first."""
     return QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order")[:most]
 
 
 def _read(run: Run, entry: Entry, found: QuerySet[Entry], *, with_payloads: bool) -> list[Field]:
-    """Give the entry its data, without values where they may not be seen or are too large, and make its fields."""
+    """Load the entry's data, and return its fields; without values if they are hidden or too large."""
     if with_payloads:
         read = read_within(found, "output", "arguments", "data").get(entry.pk, _GONE)
         if not isinstance(read, TooLarge):

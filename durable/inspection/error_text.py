@@ -1,9 +1,9 @@
-"""Search of the text of errors, over as much of it as an operator may see, and in bounded time.
+"""Search in the text of errors, limited to the text that an operator may see, and in bounded time.
 
-An error's column holds its type, its message and its traceback as JSON, up to some 60,000 characters, and a list looks
-through thousands of them. Without a redaction hook the database compares the first `SEARCHED` characters: PostgreSQL
-then reads no more of a long column than its beginning. With a hook, what is compared is what the hook returns for the
-whole message: the database must not compare the text that the hook hides, because the answer would tell it.
+An error's column holds its type, its message and its traceback as JSON, up to some 60,000 characters, and a list
+searches thousands of them. Without a redaction hook the database compares the first `SEARCHED` characters: PostgreSQL
+then reads only the beginning of a long column. With a hook, the text that the hook returns for the whole message is
+compared: the database must not compare the text that the hook hides, because the answer would disclose it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ from durable.models.querysets import RunQuerySet
 __all__ = ["LOOKED_THROUGH", "SEARCHED", "contains", "shown_with"]
 
 SEARCHED: Final = 2_000  # characters of an error's column
-LOOKED_THROUGH: Final = 500  # runs whose errors one page gives to the redaction hook
+LOOKED_THROUGH: Final = 500  # runs whose errors one page passes to the redaction hook
 
 _BEGINS: Final = '{"type": "'
-_MESSAGE_ENDS: Final = '", "traceback": '  # inside of a message the quote is escaped
+_MESSAGE_ENDS: Final = '", "traceback": '  # inside a message the quote is escaped
 
 
 def contains(text: str) -> Q:
-    """Whether the type or the message contains `text`, whatever the case, within the first `SEARCHED` characters."""
+    """Return a condition for errors whose type or message contains `text`.
+
+    The first `SEARCHED` characters are compared, ignoring case.
+    """
     beginning = Substr("error", len(_BEGINS) + 1, SEARCHED, output_field=TextField())
     end = Coalesce(NullIf(StrIndex(beginning, _text(_MESSAGE_ENDS)), Value(0)), Value(SEARCHED))
     told = Substr(beginning, 1, end, output_field=TextField())
-    # the column is ASCII JSON, so the text has to be compared in its JSON form
+    # The column is ASCII JSON, so the text is compared in its JSON form.
     return Q(error__isnull=False) & Q(IContains(told, json.dumps(text)[1:-1]))
 
 
 def shown_with(text: str, runs: RunQuerySet, most: int) -> tuple[Sequence[Run], Run | None]:
-    """Up to `most` of the runs whose shown error contains `text`, in their order; and how far they were looked through.
+    """Return up to `most` of the runs whose shown error contains `text`, in order, and where the search stopped.
 
-    The second value is the last run that was looked at, None if that was all of them. It depends on which runs have
-    errors and on which are returned, never on the text that the hook hides. Two statements.
+    The second value is the last run that was examined, None if all were. That run depends on which runs have errors and
+    on which are returned, never on the text that the hook hides. Two statements.
     """
     end = StrIndex("error", _text(_MESSAGE_ENDS))
     told = Substr("error", 1, end, output_field=TextField())
@@ -64,7 +67,7 @@ def _matching(text: str, rows: Iterable[Any]) -> list[Run]:
 
 
 def _error(told: str) -> ErrorInfo | None:
-    """The type and the message of a column that ends with the message's quote."""
+    """Return the type and the message of a column's text that ends with the message's quote."""
     try:
         return ErrorInfo(**json.loads(told + "}"))
     except (ValueError, TypeError):

@@ -1,7 +1,7 @@
-"""In words: what a run does or waits for, until when, and what a person can do about it.
+"""Explain a run to an operator: what the run does or waits for, until when, and how the operator can act.
 
-Reads a run's row, and its open entries where it is given them; decides nothing. Built for lists (a row alone, no query)
-as well as for a run's own page.
+Reads a run's row, and its open entries if the caller passes them; decides nothing. Serves lists (a row alone, no query)
+as well as a run's own page.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from durable.notifier import redis_clients
 
 __all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", "open_entries"]
 
-LATE: Final = timedelta(seconds=60)  # so long after it was due, a run that no worker has taken needs a person
-MOST_OPEN: Final = 50  # open entries that an explanation looks at
+LATE: Final = timedelta(seconds=60)  # a due run that no worker has claimed for this long needs attention
+MOST_OPEN: Final = 50  # open entries that an explanation reads
 _MOST_MESSAGES = 1_000
-#: What an exhausted step's error says before the error that it is about; where it was is told already.
+#: The prefix of an exhausted step's error, before the original error; the explanation names the step already.
 _LAST_ATTEMPT = re.compile(r"^StepExhaustedError: step .*? failed on its last attempt: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """`headline` is one sentence without a full stop, `detail` what else is known and what to do, perhaps "".
+    """An explanation: `headline` is one sentence without a full stop, `detail` more facts and advice, or "".
 
-    `needs_attention`: it will not go on well without a person. `remedies` are verbs, the likeliest first. `location` is the
-    entry that it is about, "" for none.
+    `needs_attention`: the run will not continue well without a person. `remedies` are verbs, the likeliest first.
+    `location` is the entry that the explanation is about, or "".
     """
 
     headline: str
@@ -47,27 +47,27 @@ class Explanation:
 
     @property
     def text(self) -> str:
-        """Both, as sentences."""
+        """The headline and the detail, as sentences."""
         return " ".join(f"{each.rstrip('.')}." for each in (self.headline, self.detail) if each)
 
 
 def explain(run: Run, now: datetime, entries: Sequence[Entry] = (), unreceived: int | None = None) -> Explanation:
-    """What the run is up to at `now`.
+    """Explain what the run does at `now`.
 
-    `entries` are its open entries with their metadata, see `open_entries`; without them the row has to do.
-    `unreceived` is the number of messages in its inbox that no wait has received, None if nobody counted.
+    `entries` are its open entries with their metadata, see `open_entries`; without them the row alone is used.
+    `unreceived` is the number of messages in its inbox that no wait has received, None if they were not counted.
     """
     return _BY_STATE[RunState(run.state)](_Facts(run, now, entries, unreceived))
 
 
 def explain_fully(run: Run, now: datetime) -> Explanation:
-    """`explain`, with all that can be known; two queries more."""
+    """Do what `explain` does, with all available data; two more queries."""
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
     return explain(run, now, open_entries(run.id), unreceived[:_MOST_MESSAGES].count())
 
 
 def open_entries(run_id: str) -> list[Entry]:
-    """The run's entries that are not completed, at most `MOST_OPEN`, in the order in which they began; without payloads."""
+    """Return the run's uncompleted entries, at most `MOST_OPEN`, in the order in which they began, without payloads."""
     recorded = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id)
     found = recorded.exclude(metadata__status=EntryStatus.COMPLETED.value)
     found = found.select_related("metadata").defer("output", "arguments", "data")
@@ -75,7 +75,7 @@ def open_entries(run_id: str) -> list[Entry]:
 
 
 def awaited_queues(run: Run) -> list[str] | None:
-    """The queues of which the run waits for a message, [] for any; None if it waits for none."""
+    """Return the message queues that the run waits for, [] for any; None if it waits for no message."""
     if not run.waiting_for:
         return None
     return [] if run.waiting_for == ANY_QUEUE else [unescape(each) for each in run.waiting_for.strip("/").split("/")]
@@ -102,7 +102,7 @@ class _Facts:
 
     @property
     def summary(self) -> str:
-        """The row's, without the moment at its end, which is told in other words."""
+        """The row's summary without the time at its end: the explanation gives the time in other words."""
         text = self.run.summary
         if self.run.wake_at is not None:
             text = text.removesuffix(f"{self.run.wake_at:%Y-%m-%d %H:%M:%S} UTC")
@@ -111,7 +111,7 @@ class _Facts:
         return shortened(text)
 
     def open(self, *statuses: str) -> Entry | None:
-        """The newest open step that has one of these statuses."""
+        """Return the newest open step with one of these statuses."""
         steps = [each for each in self.entries if each.kind == EntryKind.STEP and each.metadata.status in statuses]
         return steps[-1] if steps else None
 
@@ -345,7 +345,7 @@ def _ended(facts: _Facts) -> str:
 
 
 def _told(run: Run) -> str:
-    """The row's summary where it quotes an error, redacted like one."""
+    """Return the row's summary; if it quotes an error, redacted like one."""
     return str(redacted(run.workflow, "error", run.summary))
 
 

@@ -1,6 +1,6 @@
-"""A run with all that is recorded of it, as JSON text: for tickets, archives and other tools.
+"""A run with everything that is recorded of it, as JSON text: for tickets, archives and other tools.
 
-It is written piece by piece: a history may weigh more than a process should hold. Rows are read in batches of a bounded
+The text is written in pieces: a history may be larger than a process should hold. Rows are read in batches of a bounded
 size, and the text ends after `MOST_BYTES`.
 """
 
@@ -25,22 +25,22 @@ from durable.models.batches import in_batches, weight
 
 __all__ = ["MOST", "MOST_BYTES", "exported", "written"]
 
-MOST: Final = 50_000  # entries, attempts, messages, actions, each
+MOST: Final = 50_000  # entries, attempts, messages, actions: of each kind
 MOST_BYTES: Final = 256 * 1024 * 1024  # characters of JSON text
-_AT_ONCE: Final = 1024 * 1024  # bytes of recorded text that are held
+_AT_ONCE: Final = 1024 * 1024  # bytes of recorded text in memory at a time
 
 
 def exported(run: Run, *, with_payloads: bool) -> dict[str, Any]:
-    """The run, its history, failed attempts, messages and audit trail, as data: what `written` writes, held at once."""
+    """Return the run, its history, failed attempts, messages and audit log in memory, as `written` writes them."""
     data: dict[str, Any] = json.loads("".join(written(run, with_payloads=with_payloads)))
     return data
 
 
 def written(run: Run, *, with_payloads: bool, indent: int | None = None, most_bytes: int = MOST_BYTES) -> Iterator[str]:
-    """The run, its history, failed attempts, messages and audit trail, as pieces of one JSON text.
+    """Yield the run, its history, failed attempts, messages and audit log as pieces of one JSON text.
 
-    Times are ISO 8601 text. Without payloads, inputs, outputs, bodies and tracebacks are left out. `is_complete` says
-    whether a cap was met: of `MOST` rows of a kind, or of `most_bytes` characters. With `indent` it has lines.
+    Times are ISO 8601 text. Without payloads, inputs, outputs, bodies and tracebacks are left out. `is_complete` is
+    false if a cap was reached: `MOST` rows of a kind, or `most_bytes` characters. With `indent` the text has lines.
     """
     writer = _Writer(indent, most_bytes)
     yield writer.begin(_run(run, with_payloads))
@@ -50,7 +50,7 @@ def written(run: Run, *, with_payloads: bool, indent: int | None = None, most_by
 
 
 class _Writer:
-    """Puts JSON text together, and counts it."""
+    """A writer of JSON text that counts its characters."""
 
     def __init__(self, indent: int | None, most: int) -> None:
         self._indent = indent
@@ -78,19 +78,19 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """One list of the export: its rows in order, the columns that may be large, and how a row is told."""
+    """One list of the export: its rows in order, the columns that may be large, and how a row is converted."""
 
     name: str
     found: Callable[[Run], QuerySet[Any]]
     large: tuple[str, ...]
-    payloads: tuple[str, ...]  # of them, those that are not read without payloads
+    payloads: tuple[str, ...]  # the large columns that are not read without payloads
     told: Callable[[Run, Any, bool], dict[str, Any]]
 
     def read(self, run: Run, with_payloads: bool) -> Iterator[dict[str, Any]]:
-        """Up to MOST rows and one more, read in batches; each batch is a transaction of its own."""
+        """Yield up to MOST rows and one more, read in batches; each batch is a transaction of its own."""
         found = self.found(run)
         columns = tuple(each for each in self.large if with_payloads or each not in self.payloads)
-        # not one for all: the text may be read slowly, and no transaction waits for its reader
+        # One transaction for each batch: the client may read slowly, and no transaction may wait for the client.
         with reading():
             weighed = list(found.values_list("pk", weight(*columns))[: MOST + 1])
         for keys in in_batches(weighed, _AT_ONCE):
@@ -101,7 +101,7 @@ class _Part:
             while read:
                 row = read.pop()
                 told = self.told(run, row, with_payloads)
-                row._state.fields_cache.clear()  # an entry and its metadata hold each other until they are collected
+                row._state.fields_cache.clear()  # break the cycle of an entry and its metadata
                 yield told
 
 

@@ -1,6 +1,6 @@
-"""What failed, grouped by workflow, place and exception: a hundred failures of one cause are one line.
+"""Failures grouped by workflow, place and exception: a hundred failures with one cause are one line.
 
-Looks at the newest `NEWEST` failed runs and says so where there are more.
+Reads the newest `NEWEST` failed runs and says so if there are more.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from durable.models.querysets import RunQuerySet
 
 __all__ = ["NEWEST", "FailedRun", "FailureGroup", "failed_runs", "failure_groups"]
 
-NEWEST: Final = 1_000  # failed runs that are looked at
-_SUMMARY = 50  # characters of a summary: enough to know why a run stopped
+NEWEST: Final = 1_000  # failed runs that are read
+_SUMMARY = 50  # characters of a summary: enough to show why a run stopped
 _BEGINNING = 400  # characters of an error's column, without its traceback: the type, and most messages
-# a text of JSON as far as it goes: the column may be cut off within it, in the middle of an escape even
+# A JSON text, possibly incomplete: the column may be cut off within the text, even in the middle of an escape.
 _TEXT = r'"((?:[^"\\]|\\u[0-9a-f]{4}|\\[^u])*)'
 _TYPE = re.compile(rf'^\{{"type": {_TEXT}')
 _MESSAGE = re.compile(rf'"message": {_TEXT}')
@@ -39,9 +39,10 @@ _TOO_LONG = "(a long message: see the run)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRun:
-    """A failed run, as far as groups need it. `is_stuck`: it stopped in the middle of its compensation.
+    """The columns of a failed run that grouping needs.
 
-    `is_mistake`: a mistake in its workflow's code has stopped it.
+    `is_stuck`: the run stopped in the middle of its compensation. `is_mistake`: a mistake in its workflow's code
+    stopped it.
     """
 
     id: str
@@ -59,8 +60,8 @@ class FailedRun:
 class FailureGroup:
     """Failed runs of one workflow that failed at one place with one type of error; `newest` is one of them.
 
-    `place` is the location of the step, join or race, with the numbers of iterations left out; "" for the workflow's
-    own code.
+    `place` is the location of the step, join or race, without the numbers of iterations; "" for the workflow's own
+    code.
     """
 
     workflow: str
@@ -72,7 +73,7 @@ class FailureGroup:
 
 
 def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
-    """The newest failed runs, at most `NEWEST`; one statement."""
+    """Return the newest failed runs, at most `NEWEST`; one statement."""
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     found = runs.filter(state=RunState.FAILED.value).newest_first()
     columns = ("id", "workflow", "origins", "outcome", "diverged_at", "created_at", "finished_at")
@@ -95,7 +96,7 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
 
 
 def failure_groups(failed: Iterable[FailedRun], most: int = 20) -> list[FailureGroup]:
-    """The failures by cause, those with the most runs first; at most `most` groups."""
+    """Group the failures by cause, the groups with the most runs first; at most `most` groups."""
     groups: dict[tuple[str, str, str], list[FailedRun]] = {}
     for run in failed:
         groups.setdefault((run.workflow, _place(run.location), run.error_type), []).append(run)
@@ -114,7 +115,10 @@ def _group(key: tuple[str, str, str], runs: Sequence[FailedRun]) -> FailureGroup
 
 
 def _message(workflow: str, beginning: str | None) -> str:
-    """The message, redacted. A redaction hook is given whole messages: of a part it may not see what to hide."""
+    """Return the message, redacted.
+
+    The hook gets whole messages: a part may not contain the text that shows what to hide.
+    """
     if conf.REDACT and beginning is not None and _WHOLE_MESSAGE.search(beginning) is None:
         return _TOO_LONG
     return str(redacted(workflow, "error", _read(_MESSAGE, beginning)))
@@ -126,6 +130,6 @@ def _place(location: str) -> str:
 
 
 def _read(pattern: re.Pattern[str], beginning: object) -> str:
-    """One text of an error's column; "" where it has none."""
+    """Return one text of an error's column, or ""."""
     match = pattern.search(beginning) if isinstance(beginning, str) else None
     return "" if match is None else printable(json.loads(f'"{match.group(1)}"'))

@@ -1,4 +1,4 @@
-"""What needs a person: each finding with how many runs it concerns, a few of them, and what to do.
+"""Findings that need an operator: each with the number of runs concerned, a few of those runs, and advice.
 
 All queries follow an index and stop at a cap; none of them grows with the table.
 """
@@ -24,10 +24,10 @@ from durable.models.querysets import RunQuerySet
 
 __all__ = ["Finding", "findings"]
 
-SHOWN: Final = 5  # runs of each finding
-CAP: Final = 1_000  # that are counted
-LONG: Final = 3600.0  # seconds from which on an old snapshot needs a person; a dump is over by then
-_GONE = timedelta(seconds=15)  # past its lease, a worker is not just slow
+SHOWN: Final = 5  # runs that each finding lists
+CAP: Final = 1_000  # runs that are counted
+LONG: Final = 3600.0  # seconds after which an old snapshot needs attention; a dump takes less
+_GONE = timedelta(seconds=15)  # a worker whose lease ended this long ago is not just slow
 
 DIVERGED = "HistoryDivergedError"
 EXHAUSTED = "StepExhaustedError"
@@ -35,10 +35,13 @@ EXHAUSTED = "StepExhaustedError"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`kind` is a stable word, `title` and `advice` are for people. `runs` are a few of the runs concerned, as (id, workflow).
+    """A finding: `kind` is a stable word, `title` and `advice` are for people.
 
-    Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease, no_worker,
-    unknown_queue, redis, old_snapshot. `is_urgent`: nothing goes on until somebody acts.
+    `runs` holds a few runs, as (id, workflow).
+
+    Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
+    no_worker, unknown_queue, redis, old_snapshot. `is_urgent`: the runs concerned do not continue until an operator
+    acts.
     """
 
     kind: str
@@ -52,9 +55,9 @@ class Finding:
 def findings(
     now: datetime, workers: Workers, *, failed: Sequence[FailedRun] | None = None, within: RunQuerySet | None = None
 ) -> list[Finding]:
-    """What needs a person at `now`, the most urgent first; [] if nothing does.
+    """Return the findings at `now`, the most urgent first; [] if there are none.
 
-    `workers` and `failed` are what `look_at_workers()` and `failed_runs()` gave: a page shows those too.
+    `workers` and `failed` are the results of `look_at_workers()` and `failed_runs()`, which a page also shows.
     """
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     failed = failed_runs(within) if failed is None else failed
@@ -77,7 +80,7 @@ def _surroundings(workers: Workers) -> list[Finding]:
         return [Finding(kind="redis", title=workers.problem, advice=advice, count=Count(number=1))]
     found: list[Finding] = []
     if not workers.uses_redis:
-        return found  # which queues idle workers serve is not known, and runs that wait too long are found below
+        return found  # the queues of idle workers are unknown, and the check below finds runs that wait too long
     for queue in workers.queues:
         if queue.has_runs and not queue.is_known:
             advice = "Add it to RQ_QUEUES and start a worker for it: its runs are not rung for."
@@ -108,7 +111,7 @@ def _snapshots() -> list[Finding]:
 
 
 def _overdue(runs: RunQuerySet, now: datetime) -> list[Finding]:
-    # One question for each queue: the index of due runs begins with it.
+    # One query for each queue: the index of due runs begins with the queue.
     late = [runs.due(now - LATE).filter(queue=queue).order_by("wake_at", "id") for queue in queues_with_runs()]
     rows = [row for each in late for row in each.values_list("id", "workflow", "waiting_for")[: CAP + 1]]
     waits = [(run_id, workflow) for run_id, workflow, waiting_for in rows if waiting_for]

@@ -1,6 +1,6 @@
-"""Times and counts in words, the same on every surface.
+"""Times and counts for people, the same on every surface.
 
-Pure functions; moments are aware, spans are in seconds.
+Pure functions; times are aware, spans are in seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 def span(seconds: float, units: int = 2) -> str:
-    """A length of time in its largest units: "3 h 5 m", "12 s", "0.4 s"."""
+    """Return a length of time in its largest units: "3 h 5 m", "12 s", "0.4 s"."""
     seconds = abs(seconds)
     if seconds < 10:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
@@ -32,7 +32,7 @@ def span(seconds: float, units: int = 2) -> str:
 
 
 def relative(then: datetime, now: datetime, units: int = 2) -> str:
-    """How far `then` is from `now`: "in 3 h", "12 s ago", "now"."""
+    """Return how far `then` is from `now`: "in 3 h", "12 s ago", "now"."""
     seconds = (then - now).total_seconds()
     if abs(seconds) < 1:
         return "now"
@@ -40,7 +40,7 @@ def relative(then: datetime, now: datetime, units: int = 2) -> str:
 
 
 def moment(then: datetime, now: datetime) -> str:
-    """`then` on the clock of the time zone in force: "14:00:05 UTC" today, "2 Sep 14:00 UTC", "2 Sep 2027 14:00 UTC"."""
+    """Return `then` in the current time zone: "14:00:05 UTC" today, "2 Sep 14:00 UTC", "2 Sep 2027 14:00 UTC"."""
     there, here = timezone.localtime(then), timezone.localtime(now)
     if there.date() == here.date():
         return f"{there:%H:%M:%S %Z}"
@@ -48,33 +48,33 @@ def moment(then: datetime, now: datetime) -> str:
 
 
 def until(then: datetime, now: datetime) -> str:
-    """A moment on the clock and from now: "2 Sep 14:00 UTC, in 3 h"."""
+    """Return a time by the clock and relative to now: "2 Sep 14:00 UTC, in 3 h"."""
     return f"{moment(then, now)}, {relative(then, now)}"
 
 
 def either(names: Sequence[str]) -> str:
-    """ "a", "a or b", "a, b or c"; at most five are named."""
+    """Join names: "a", "a or b", "a, b or c"; at most five are named."""
     shown = [*names[:5], *([f"{len(names) - 5} more"] if len(names) > 5 else [])]
     return " or ".join(filter(None, [", ".join(shown[:-1]), shown[-1]])) if shown else ""
 
 
 def plural(number: int, noun: str) -> str:
-    """ "1 run", "2 runs", "10,000 runs"."""
+    """Return a number with its noun: "1 run", "2 runs", "10,000 runs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def printable(text: str) -> str:
-    """`text` without what no page can be written with: lone surrogates, which are shown by their number."""
+    """Return `text` with lone surrogates, which no page can encode, replaced by their numbers."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def shortened(text: str, length: int = 300) -> str:
-    """`text` in at most `length` characters, on one line."""
+    """Return `text` in at most `length` characters, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= length else f"{line[: length - 1]}…"
 
 
 def sentence(error: BaseException) -> str:
-    """The error's text as a sentence."""
+    """Return the error's text as a sentence."""
     text = str(error)
     return text[:1].upper() + text[1:].removesuffix(".") + "."

@@ -17,11 +17,11 @@ from durable.models.fields import SafeTextField
 
 __all__ = ["Behind", "Cursor", "InvalidCursorError", "UpTo"]
 
-_MAX_TEXT = 1_200  # characters: an id of 200, in whatever script, and a time
+_MAX_TEXT = 1_200  # characters: an id of 200, in any script, and a time
 
 
 class InvalidCursorError(ValueError):
-    """This text is no cursor of this list."""
+    """The text is not a cursor of this list."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"{text[:40]!r} is no cursor of this list: begin at its first page and follow its links")
@@ -29,19 +29,19 @@ class InvalidCursorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The key of a run in a list: `created_at` and id in the newest-first ones, the id alone in those by id."""
+    """The key of a run in a list: `created_at` and id in newest-first lists, the id alone in lists by id."""
 
     created_at: datetime | None
     id: str
 
     @classmethod
     def of(cls, run: Run, *, by_id: bool) -> Cursor:
-        """The run's key."""
+        """Return the run's key."""
         return cls(None if by_id else run.created_at, run.id)
 
     @classmethod
     def parsed(cls, text: str, *, by_id: bool) -> Cursor:
-        """The cursor that `text` was made of. Raises InvalidCursorError."""
+        """Parse the text of a cursor. Raises InvalidCursorError."""
         try:
             if len(text) > _MAX_TEXT:
                 raise ValueError
@@ -64,20 +64,22 @@ class Cursor:
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
-        """Ascending in the database's order: ids compare by their bytes there."""
+        """The key for Python's ascending sort, in the database's order: it compares ids by their bytes."""
         encoded = self.id.encode(errors="surrogatepass")
         return (encoded,) if self.created_at is None else (self.created_at, encoded)
 
     def is_behind(self, other: Cursor) -> bool:
-        """Whether a list comes to this key later than to the other."""
+        """Return whether a list reaches this key after the other."""
         if self.created_at is None:
             return self.sort_key > other.sort_key
         return self.sort_key < other.sort_key
 
 
 class _Key(Func):
-    """A comparison of the key (created_at, id) of a run with a cursor's, as one comparison of rows: an index follows it
-    even where thousands of runs were created in one instant."""
+    """A comparison of the key (created_at, id) of a run with a cursor's, as one comparison of rows.
+
+    An index serves this comparison even if thousands of runs were created at the same moment.
+    """
 
     output_field = BooleanField()
     operator = "<"
@@ -88,7 +90,7 @@ class _Key(Func):
         super().__init__(F("created_at"), F("id"), moment, run_id, **extra)
 
     def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:  # noqa: ARG002
-        """`(created_at, id) < (moment, id)`."""
+        """Return the SQL of `(created_at, id) < (moment, id)`."""
         compiled = [compiler.compile(each) for each in self.get_source_expressions()]
         one, two, three, four = (sql for sql, _ in compiled)
         return f"({one}, {two}) {self.operator} ({three}, {four})", tuple(
@@ -97,10 +99,10 @@ class _Key(Func):
 
 
 class Behind(_Key):
-    """Whether a run comes behind the cursor in a newest-first list."""
+    """True for a run after the cursor in a newest-first list."""
 
 
 class UpTo(_Key):
-    """Whether a run comes before the cursor in a newest-first list, or is the one there."""
+    """True for a run before the cursor in a newest-first list, or at the cursor."""
 
     operator = ">="

@@ -1,10 +1,10 @@
-"""Payloads as people may see them: decoded, redacted, and as text that nothing takes for markup.
+"""Payloads as operators may see them: decoded, redacted, and as text that no page interprets as markup.
 
 Owns the redaction hook. `DURABLE["REDACT"]` names a function `redact(workflow, field, value)` that returns what may be
 shown instead of `value`; `field` is "input", "output", "arguments:<location>", "output:<location>", "state:<location>",
-"message:<queue>", "response:<queue>", "error" or "traceback". The hook is given plain data (`durable.inspection.plain`);
-a value that has no plain form is hidden unless the hook replaces it. Where the hook fails, nothing is shown.
-Whether somebody may see payloads at all is for the surfaces to ask.
+"message:<queue>", "response:<queue>", "error" or "traceback". The hook gets plain data (`durable.inspection.plain`); a
+value without a plain form is hidden unless the hook replaces it. If the hook fails, nothing is shown. The surfaces
+check whether a user may see payloads at all.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ HIDDEN: Final = "(hidden: the redaction hook failed)"
 
 
 def redacted(workflow: str, field: str, value: Any) -> Any:
-    """`value` as the project's hook lets it be seen, in plain data; itself without a hook."""
+    """Return `value` as plain data after the project's hook; without a hook, `value` itself."""
     if not conf.REDACT:
         return value
     try:
         given = plain(value)
         return without_originals(_hook(conf.REDACT)(workflow, field, given), plain(value))
-    except Exception:  # a hook of the project's may raise anything
+    except Exception:  # the project's hook may raise anything
         logger.exception("the redaction hook %s failed for %s of %s", conf.REDACT, field, workflow)
         return HIDDEN
 
@@ -52,19 +52,19 @@ def _hook(path: str) -> Callable[[str, str, Any], Any]:
 
 
 def payload(workflow: str, field: str, text: str | None) -> Any:
-    """Codec text decoded and redacted, as data that JSON can write; None for None."""
+    """Decode and redact codec text, and return JSON data; None for None."""
     if text is None:
         return None
     try:
         value = runtime.current().codec.decode(text)
-    except Exception as error:  # noqa: BLE001  # a class that is gone, a key that was lost, a codec of the project's
-        # a codec of the project's may say in its error what it could not read
+    except Exception as error:  # noqa: BLE001  # a deleted class, a lost key, a codec of the project
+        # The project's codec may quote in its error the text that it could not read.
         return {"unreadable": str(redacted(workflow, "error", f"{type(error).__name__}: {error}"))}
     return jsonable(redacted(workflow, field, value))
 
 
 def pretty(value: Any, most: int = 20_000) -> str:
-    """Data as indented JSON text, characters beyond ASCII as themselves; after `most` characters it says that it is cut."""
+    """Return data as indented JSON text, without escapes for characters beyond ASCII; cut after `most` characters."""
     text = printable(json.dumps(value, indent=2, ensure_ascii=False))
     return (
         text if len(text) <= most else f"{text[:most]}\n… and {len(text) - most:,} characters more; the export has all"
@@ -72,7 +72,7 @@ def pretty(value: Any, most: int = 20_000) -> str:
 
 
 def shown_error(workflow: str, error: ErrorInfo | None) -> str:
-    """The error's type and its message, redacted; "" for none."""
+    """Return the error's type and its message, redacted; "" for None."""
     if error is None:
         return ""
     message = redacted(workflow, "error", error.message)
@@ -80,12 +80,12 @@ def shown_error(workflow: str, error: ErrorInfo | None) -> str:
 
 
 def shown_traceback(workflow: str, error: ErrorInfo | None) -> str:
-    """The traceback, redacted; only for those who may see payloads."""
+    """Return the traceback, redacted; only for users with the permission to see payloads."""
     return "" if error is None or not error.traceback else str(redacted(workflow, "traceback", error.traceback))
 
 
 def jsonable(value: Any, depth: int = 0) -> Any:
-    """`value` in what JSON has: what it lacks becomes text, as `repr` shows it."""
+    """Convert `value` to JSON data: a type that JSON lacks becomes text, as `repr` shows it."""
     if value is None or isinstance(value, bool | str) or (isinstance(value, int) and abs(value) < 2**53):
         return value
     if isinstance(value, float):

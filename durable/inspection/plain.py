@@ -1,9 +1,9 @@
-"""Payloads as plain data, which is what a redaction hook is given and what may be shown of its answer.
+"""Plain data from payloads: the input of a redaction hook, and the part of its answer that may be shown.
 
-A hook knows dicts, lists and text. So dataclasses, pydantic models and named tuples become dicts by field, sets and
-tuples become lists, and moments, decimals and UUIDs become text, all the way down, before the hook is called: no `repr`
-is made of a value that the hook has not looked into. What is left, bytes for example, goes to the hook as it is, and is
-hidden afterwards unless the hook has put something else in its place.
+A hook handles dicts, lists and text. So dataclasses, pydantic models and named tuples become dicts by field, sets and
+tuples become lists, and times, decimals and UUIDs become text, at every level, before the hook is called: no `repr` is
+made of a value that the hook has not examined. A value of another type, for example bytes, goes to the hook unchanged,
+and is hidden afterwards unless the hook has replaced it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from durable.codec.classes import is_named_tuple_type, is_pydantic_type
 __all__ = ["DEEPEST", "NOT_LOOKED_INTO", "NOT_SHOWN", "plain", "without_originals"]
 
 DEEPEST: Final = 100  # levels of a payload that are shown
-#: Instead of a value that is no plain data and that the hook returned unchanged.
+#: Shown instead of a value that is not plain data and that the hook returned unchanged.
 NOT_LOOKED_INTO: Final = "(hidden: the redaction hook did not replace it)"
-#: Instead of a field whose class leaves it out of its `repr`.
+#: Shown instead of a field whose class leaves it out of its `repr`.
 NOT_SHOWN: Final = "(hidden: its class does not show it)"
 
 _CUT = "…"
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """`value` in dicts with keys of text, lists, text, numbers, True, False and None, as far as it can be said so.
+    """Convert `value` to dicts with text keys, lists, text, numbers, True, False and None, as far as possible.
 
-    A dict whose keys are no scalars becomes a list of pairs. What has no plain form is returned as it is.
+    A dict whose keys are not scalars becomes a list of pairs. A value without a plain form is returned unchanged.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -61,7 +61,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def without_originals(shown: Any, given: Any) -> Any:
-    """What a hook made of `given`, plain; what it left there that has no plain form is hidden."""
+    """Return the hook's answer for `given` as plain data; a value without a plain form that the hook kept is hidden."""
     originals = {_identity(each) for each in _leaves(given)}
 
     def is_original(value: Any) -> bool:
@@ -78,7 +78,7 @@ def without_originals(shown: Any, given: Any) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """The fields of a dataclass, a pydantic model or a named tuple; None of anything else."""
+    """Return the fields of a dataclass, a pydantic model or a named tuple; None for any other value."""
     kind = type(value)
     if dataclasses.is_dataclass(kind):
         fields = dataclasses.fields(kind)
@@ -111,7 +111,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What has no plain form in plain data."""
+    """Yield the values in plain data that have no plain form."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -122,9 +122,9 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _identity(value: Any) -> tuple[type, Any]:
-    """The same for values of one type that are equal, and for all values of a type that cannot be hashed."""
+    """Return a key that is equal for equal values of one type, and for all values of a type that is not hashable."""
     try:
         hash(value)
-    except Exception:  # noqa: BLE001  # a class of the project's may do what it likes
+    except Exception:  # noqa: BLE001  # a class of the project may raise anything
         return type(value), None
     return type(value), value

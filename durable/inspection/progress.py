@@ -1,4 +1,4 @@
-"""How far a run's history is, in numbers: one question over its entries, cheap enough to be asked again and again."""
+"""The progress of a run's history in numbers: one cheap query over its entries, which may be repeated often."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ __all__ = ["Progress", "progress_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`active` are the seconds that attempts of steps took, branches added up. `revision` is another text after each change of
-    the run or of its history, and the same after a heartbeat."""
+    """Counts of a run's entries.
+
+    `active` are the seconds that attempts of steps took, branches added up. `revision` is a text that changes with each
+    change of the run or of its history, and not with a heartbeat.
+    """
 
     entries: int
     completed: int
@@ -25,8 +28,8 @@ class Progress:
 
 
 def progress_of(run: Run) -> Progress:
-    """The run's progress; two statements."""
-    # steps alone make attempts
+    """Return the run's progress; two statements."""
+    # Only steps make attempts.
     took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
     found = (
         EntryMetadata.objects.using(conf.DATABASE)

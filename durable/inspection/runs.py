@@ -1,8 +1,8 @@
 """Lists of runs: filters, the search box, and pages by key.
 
-No list reads more of the table as the table grows. A filter that an index serves is followed along that index; any other is
-applied to a window of `WINDOW` runs along it. A page that the window did not fill says so, and its cursor goes on
-behind the window: nothing is left out, one more click is needed.
+No list reads more of the table as the table grows. A filter that an index serves follows that index; any other filter
+applies to a window of `WINDOW` runs along an index. A page that the window did not fill says so, and its cursor
+continues after the window: no run is left out, one more click is needed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = [
 ]
 
 PAGE: Final = 50  # runs
-WINDOW: Final = 10_000  # runs that one page looks through where no index answers
+WINDOW: Final = 10_000  # runs that one page examines if no index serves the filter
 _LAST = "\U0010ffff"
-_COMMON: Final = frozenset({RunState.COMPLETED.value})  # states that most runs are in some day
+_COMMON: Final = frozenset({RunState.COMPLETED.value})  # states that most runs reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs to list. Everything that is given has to hold; what is empty does not count.
+    """A filter of runs. Every given condition has to hold; an empty one is ignored.
 
-    `states` are the words of `RunState`. The times are aware, from (included) and until (excluded). `error_text` is
-    looked for in the type and the message of a run's error, whatever the case: in their beginnings
-    (`durable.inspection.error_text`), and, with a redaction hook, in what the hook shows of them. `waiting_queue`: runs
-    that wait for a message of that queue, or of any.
+    `states` are values of `RunState`. The times are aware, from (included) and until (excluded). `error_text` is
+    searched for in the type and the message of a run's error, ignoring case: in their beginnings
+    (`durable.inspection.error_text`), and, with a redaction hook, in the text that the hook shows. `waiting_queue`:
+    runs that wait for a message of that queue, or of any.
     """
 
     states: frozenset[str] = frozenset()
@@ -68,14 +68,17 @@ class RunFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every run passes."""
+        """Whether every run matches."""
         return self == RunFilter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
-    """One page of a list. `next_cursor` is None at the end. `is_window`: the page is short because the window ended, and
-    there may be more behind `next_cursor`."""
+    """One page of a list.
+
+    `next_cursor` is None at the end. `is_window`: the page is short because the window ended; more runs may follow at
+    `next_cursor`.
+    """
 
     runs: Sequence[Run]
     next_cursor: str | None = None
@@ -85,10 +88,10 @@ class RunPage:
 def list_runs(
     wanted: RunFilter, *, cursor: str | None = None, limit: int = PAGE, within: RunQuerySet | None = None
 ) -> RunPage:
-    """A page of the runs that `wanted` describes: the newest first, or by id where it gives a prefix of one.
+    """Return a page of the runs that match `wanted`: the newest first, or by id if the filter has a prefix of one.
 
-    `within` limits the runs further, to those that a user may see, say. At most three statements for each state that is
-    asked for. Raises InvalidCursorError for a cursor that no page gave.
+    `within` limits the runs further, for example to those that a user may see. At most three statements for each
+    requested state. Raises InvalidCursorError for a text that is not a cursor of this list.
     """
     by_id = bool(wanted.id_prefix)
     after = Cursor.parsed(cursor, by_id=by_id) if cursor else None
@@ -100,19 +103,19 @@ def list_runs(
 
 
 def searched(text: str, base: RunFilter | None = None, within: RunQuerySet | None = None) -> RunFilter:
-    """`base` narrowed to what one search box means: an id, the beginning of one, or else a part of an error's text."""
+    """Narrow `base` by the text of a search box: an id, the beginning of one, or else a part of an error's text."""
     base, text = base or RunFilter(), text.strip()
     if not text:
         return base
     runs = Run.objects.using(conf.DATABASE) if within is None else within
-    # in the order of the ids, which keeps the database on their index
+    # In the order of the ids, which keeps the database on their index.
     if _begins_with(runs, text).order_by("id").values_list("id").first() is not None:
         return replace(base, id_prefix=text)
     return replace(base, error_text=text)
 
 
 def failed_attempts(runs: Sequence[Run]) -> dict[str, int]:
-    """How many failed attempts the steps of each of these runs have had, by id; one statement."""
+    """Return the number of failed attempts of each run's steps, by run id; one statement."""
     found = Attempt.objects.using(conf.DATABASE).filter(run__in=[run.id for run in runs]).order_by()
     return dict(found.values_list("run").annotate(number=CountOf("id")))
 
@@ -122,11 +125,11 @@ def failed_attempts(runs: Sequence[Run]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Runs along one index, and what has to be looked at one by one."""
+    """The runs along one index, and the conditions that are checked row by row."""
 
     runs: RunQuerySet
     rest: Q
-    #: whether `rest` may drop runs, so that a page of them can take any number
+    #: whether `rest` may drop runs, so that a page may have to read any number of them
     is_sieve: bool
 
 
@@ -156,12 +159,12 @@ def _created(wanted: RunFilter) -> Q:
 
 
 def _sieve(wanted: RunFilter) -> Q:
-    """What no index serves."""
+    """Return the conditions that no index serves."""
     rest = _is(queue=wanted.queue, finished_at__gte=wanted.finished_from, finished_at__lt=wanted.finished_until)
     if wanted.waiting_queue:
         rest &= Q(waiting_for=ANY_QUEUE) | Q(waiting_for__contains=f"/{escape(wanted.waiting_queue)}/")
     if wanted.error_text:
-        # with a redaction hook the lane looks at what is shown, see `_Lane.read`
+        # With a redaction hook the lane searches the shown text, see `_Lane.read`.
         rest &= Q(error__isnull=False) if conf.REDACT else contains(wanted.error_text)
     return rest
 
@@ -179,7 +182,7 @@ def _in(**conditions: frozenset[str]) -> Q:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Runs of one lane, and the key up to which it was looked through; None: to its end."""
+    """Runs of one lane, and the key up to which the lane was searched; None: to its end."""
 
     runs: list[Run]
     seen_to: Cursor | None
@@ -190,7 +193,7 @@ class _Lane:
     plan: _Plan
     by_id: bool
     after: Cursor | None
-    shown_text: str  # that the redaction hook has to show of a run's error; "" for any
+    shown_text: str  # text that the redacted error of a run must contain; "" for any
     _runs: RunQuerySet = field(init=False)
 
     def __post_init__(self) -> None:
@@ -200,13 +203,13 @@ class _Lane:
         self._runs = runs
 
     def read(self, limit: int) -> _Found:
-        """Up to `limit` runs and one more."""
+        """Return up to `limit` runs and one more."""
         end = self._window_end() if self.plan.is_sieve else None
         runs = self._runs.filter(self.plan.rest)
         if end is not None:
             runs = runs.filter(Q(id__lte=end.id) if self.by_id else UpTo(end))
         if self.shown_text:
-            # a search must not tell what the project's hook hides: nor may the place where a page ends
+            # A search must not disclose what the project's hook hides, not even by the place where a page ends.
             shown, last = shown_with(self.shown_text, runs, limit + 1)
             return _Found(list(shown), end if last is None else Cursor.of(last, by_id=self.by_id))
         found = list(runs.defer("input", "output")[: limit + 1])
@@ -218,7 +221,7 @@ class _Lane:
 
 
 def _merged(lanes: Sequence[_Found], *, by_id: bool, limit: int) -> RunPage:
-    """The first runs of all lanes, no further than each of them was looked through."""
+    """Return the first runs of all lanes, up to the key that every lane has reached."""
     keyed = [(Cursor.of(run, by_id=by_id), run) for lane in lanes for run in lane.runs]
     keyed.sort(key=lambda each: each[0].sort_key, reverse=not by_id)
     ends = [lane.seen_to for lane in lanes if lane.seen_to is not None]

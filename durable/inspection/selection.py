@@ -1,4 +1,4 @@
-"""The runs that a filter describes, as what a bulk operation is done to: read page by page, along the list's own keys."""
+"""The runs that match a filter, as the selection of a bulk operation: read page by page, by the list's own keys."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Filtered"]
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """The runs that `wanted` describes at the moment in which each page is read; how many, nobody knows."""
+    """The runs that match `wanted` when each page is read; their number is unknown."""
 
     wanted: RunFilter
 
     @property
     def total(self) -> int | None:
-        """Unknown: it would have to be counted."""
+        """Always None: the runs would have to be counted."""
         return None
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        """Up to `limit` ids behind `cursor`, and the cursor behind them; None at the end."""
+        """Return up to `limit` ids after `cursor`, and the next cursor; None at the end."""
         page = list_runs(self.wanted, cursor=cursor, limit=limit)
         return [run.id for run in page.runs], page.next_cursor

@@ -1,4 +1,4 @@
-"""Values of a page, as many as its size allows: a page of an admin must not hold a gigabyte because a run does."""
+"""Large values of a page, within a size limit: an admin page must not hold a gigabyte because a run does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ PAGE_BYTES: Final = 4 * 1024 * 1024  # of recorded text
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """Stands for values that are not read; `size` is their length in bytes (characters, where the database knows no better)."""
+    """Replaces values that are not read; `size` is their length in bytes (characters if the database counts those
+    only).
+    """
 
     size: int
 
@@ -28,9 +30,9 @@ class TooLarge:
 def read_within(
     found: QuerySet[Any, Any], *columns: str, most: int = PAGE_BYTES
 ) -> Mapping[Any, Sequence[Any] | TooLarge]:
-    """The values of the columns by the rows' keys, or TooLarge for a row with which they would be longer than `most`.
+    """Return the columns' values by the rows' keys; TooLarge for a row that would bring the total above `most`.
 
-    Two statements; rows come first in the order of `found`.
+    Two statements; earlier rows of `found` have priority.
     """
     model: type[Model] = found.model
     read: dict[Any, Sequence[Any] | TooLarge] = {}

@@ -1,6 +1,6 @@
-"""What holds an old snapshot on PostgreSQL, so that vacuum cannot remove what ended runs leave behind.
+"""Holders of an old snapshot on PostgreSQL, because of which vacuum cannot remove the dead rows of ended runs.
 
-Of other roles' sessions PostgreSQL tells only a member of pg_read_all_stats (or pg_monitor) since when they are open.
+PostgreSQL shows the start of other roles' sessions only to a member of pg_read_all_stats (or pg_monitor).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from durable.inspection.humanize import span
 __all__ = ["OldSnapshot", "old_snapshots"]
 
 OLD: Final = timedelta(minutes=1)
-#: Of a replica's feedback PostgreSQL tells no time, only how many transactions have begun since.
+#: PostgreSQL reports no time for a replica's feedback, only the number of transactions that have begun since.
 MANY: Final = 100_000
-MOST: Final = 20  # that are told of
+MOST: Final = 20  # snapshots that are reported
 
-# A session holds vacuum up by its snapshot, and by its own transaction's number once it has written. Vacuum's own does not.
+# A session delays vacuum by its snapshot, and by its transaction id once it has written. Vacuum's own session does not.
 _SESSIONS = """
 SELECT pid, application_name, usename, state, extract(epoch FROM now() - xact_start)::float8
 FROM pg_stat_activity
@@ -51,7 +51,7 @@ ORDER BY age(xmin) DESC LIMIT %s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldSnapshot:
-    """`holder` says what holds it, `advice` what to do about it. `seconds` is its age, None where nobody knows."""
+    """A snapshot: `holder` says what holds it, `advice` what to do. `seconds` is its age, None if it is unknown."""
 
     holder: str
     advice: str
@@ -59,9 +59,9 @@ class OldSnapshot:
 
 
 def old_snapshots() -> list[OldSnapshot]:
-    """The snapshots on durable's database that are older than a minute, the oldest of each kind first; four queries.
+    """Return the snapshots on durable's database older than a minute, the oldest of each kind first; four queries.
 
-    [] where the database is not PostgreSQL. Raises what a database does.
+    [] if the database is not PostgreSQL. Database errors propagate.
     """
     if connections[conf.DATABASE].vendor != "postgresql":
         return []

@@ -1,7 +1,7 @@
-"""How many runs ended in the last hour and day, and how long they took.
+"""The number of runs that ended in the last hour and day, and their durations.
 
-Counts go along the index of what ended, each no further than a cap; how long runs took is told of the newest of each span of
-time. The work is bounded by the number of bars, not by the number of runs.
+Counts follow the index of ended runs, each up to a cap; durations are those of the newest runs in each span of time.
+The number of bars bounds the work, not the number of runs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from durable.models.querysets import RunQuerySet
 __all__ = ["Bar", "Throughput", "last_day", "last_hour"]
 
 CAP: Final = 2_000  # runs that are counted for one bar
-SAMPLE: Final = 200  # runs of which a percentile is told
-BAR_SAMPLE: Final = 50  # runs of which a bar's percentiles are told
+SAMPLE: Final = 200  # runs from which a percentile is computed
+BAR_SAMPLE: Final = 50  # runs from which a bar's percentiles are computed
 
 _TOOK: Final = ExpressionWrapper(F("finished_at") - F("created_at"), DurationField())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """What ended from `begins` on, within the chart's `width`. `median` and `slow` are of the newest `BAR_SAMPLE` of it."""
+    """The runs that ended from `begins` on, within the chart's `width`.
+
+    `median` and `slow` are computed from the newest `BAR_SAMPLE` of these runs.
+    """
 
     begins: datetime
     count: Count
@@ -41,8 +44,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """A chart's worth. Of the newest `sampled` runs of the whole span, `failed` have failed, and `median` and `slow` (the
-    95th percentile) are the seconds from creation to end; None where there are none."""
+    """The data of one chart.
+
+    Of the newest `sampled` runs of the whole span, `failed` have failed, and `median` and `slow` (the 95th percentile)
+    are the seconds from creation to end; None if there are no runs.
+    """
 
     width: timedelta
     bars: Sequence[Bar]
@@ -53,28 +59,28 @@ class Throughput:
 
     @property
     def total(self) -> Count:
-        """Of all bars."""
+        """The total of all bars."""
         counts = [bar.count for bar in self.bars]
         return Count(number=sum(each.number for each in counts), is_capped=any(each.is_capped for each in counts))
 
     @property
     def most(self) -> int:
-        """Of the highest bar."""
+        """The count of the highest bar."""
         return max((bar.count.number for bar in self.bars), default=0)
 
     @property
     def slowest(self) -> float:
-        """The highest of the bars' `slow`, in seconds."""
+        """The highest `slow` of the bars, in seconds."""
         return max((bar.slow for bar in self.bars if bar.slow is not None), default=0.0)
 
 
 def last_hour(now: datetime, within: RunQuerySet | None = None) -> Throughput:
-    """In bars of two minutes; three statements."""
+    """Return the last hour in bars of two minutes; three statements."""
     return _measured(now, timedelta(minutes=2), 30, within)
 
 
 def last_day(now: datetime, within: RunQuerySet | None = None) -> Throughput:
-    """In bars of an hour; three statements."""
+    """Return the last day in bars of an hour; three statements."""
     return _measured(now, timedelta(hours=1), 24, within)
 
 
@@ -107,7 +113,7 @@ def _measured(now: datetime, width: timedelta, number: int, within: RunQuerySet 
 
 
 def _percentiles(took: list[float]) -> tuple[float | None, float | None]:
-    """The median and the 95th percentile, None of nothing."""
+    """Return the median and the 95th percentile, None for an empty list."""
     if not took:
         return None, None
     took = sorted(took)
@@ -115,5 +121,5 @@ def _percentiles(took: list[float]) -> tuple[float | None, float | None]:
 
 
 def _seconds(duration: timedelta | int) -> float:
-    """A duration as the database has it: databases that lack the type have microseconds."""
+    """Convert a duration from the database: a database without the type returns microseconds."""
     return duration.total_seconds() if isinstance(duration, timedelta) else duration / 1_000_000

@@ -1,8 +1,8 @@
 """A time limit for each statement of a page, a list or a search: `with reading(): ...`.
 
-What operators ask for must not hold the database for minutes, whatever its tables and statistics are like. PostgreSQL
-ends a statement after `DURABLE["STATEMENT_TIMEOUT"]`. The limit is set for one transaction (`SET LOCAL`), so it holds
-behind a pooler in transaction mode and never reaches a statement of a run. Other databases have no limit here.
+Operators' queries must not occupy the database for minutes, whatever its tables and statistics are like. PostgreSQL
+ends a statement after `DURABLE["STATEMENT_TIMEOUT"]`. The limit is set for one transaction (`SET LOCAL`), so it works
+behind a pooler in transaction mode and never affects a statement of a run. Other databases have no limit here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["StatementTimeoutError", "is_statement_timeout", "reading"]
 
 _QUERY_CANCELED = "57014"
 
-# A limit that is shorter already, of the role's for example, stays. The value before is returned.
+# A shorter limit that is already set, for example the role's, stays in force. The previous value is returned.
 _LIMIT = """
 SELECT before, CASE WHEN before = '0' OR before::interval > make_interval(secs => %s)
   THEN set_config('statement_timeout', %s, true) END
@@ -41,9 +41,11 @@ class StatementTimeoutError(Exception):
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Inside, each statement on durable's database has the limit. Raises StatementTimeoutError when it is met.
+    """Apply the limit to each statement on durable's database in the block.
 
-    The block is one transaction, a savepoint within a transaction of the caller's. Do not wait in it.
+    Raises StatementTimeoutError when it is reached.
+
+    The block is one transaction, or a savepoint within the caller's transaction. Do not wait in the block.
     """
     seconds, connection = conf.STATEMENT_TIMEOUT, connections[conf.DATABASE]
     if not seconds or connection.vendor != "postgresql":
@@ -64,7 +66,7 @@ def reading() -> Iterator[None]:
 
 
 def is_statement_timeout(error: BaseException) -> bool:
-    """Whether PostgreSQL has ended a statement because it took too long."""
+    """Return whether PostgreSQL has ended a statement because it took too long."""
     return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None) == _QUERY_CANCELED
 
 

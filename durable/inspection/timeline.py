@@ -1,7 +1,7 @@
-"""When a run did what: attempts, backoff, sleeps and waits on lanes, one for each branch.
+"""The times of a run's work: attempts, backoff, sleeps and waits on lanes, one lane for each branch.
 
-Made of the nodes of one page of the history, and never of more than `MOST` shapes. Positions are shares of the whole, from
-0 to 1; how they are drawn is the surface's.
+Built from the nodes of one page of the history, and never from more than `MOST` shapes. Positions are fractions of the
+whole, from 0 to 1; the surface decides how to draw them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _MOST_LANES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A span of time. `kind`: attempt, failed, backoff, sleep, wait or rollback. `ends_at` is None for what is under way."""
+    """A span of time. `kind`: attempt, failed, backoff, sleep, wait or rollback.
+
+    `ends_at` is None if it has not ended.
+    """
 
     kind: str
     location: str
@@ -38,7 +41,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """Shapes that follow each other: those of one branch, or of the run's own code."""
+    """A sequence of shapes: those of one branch, or of the run's own code."""
 
     title: str
     shapes: Sequence[Shape]
@@ -46,7 +49,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """`left_out` shapes were too many to be drawn."""
+    """The lanes of a run; `left_out` is the number of shapes that were too many to be drawn."""
 
     begins_at: datetime
     ends_at: datetime
@@ -63,7 +66,7 @@ class _Span:
 
 
 def timeline(run: Run, nodes: Sequence[Node], now: datetime) -> Timeline:
-    """The shapes of these nodes of the run's history; one statement, for the failed attempts among them."""
+    """Return the shapes of these nodes of the run's history; one statement, for their failed attempts."""
     attempts: dict[str, list[Attempt]] = {}
     retried = [node.location for node in nodes if node.entry is not None and _may_have_failed(node)]
     found = Attempt.objects.using(conf.DATABASE).filter(run=run, location__in=retried).defer("error").order_by("-id")
@@ -129,7 +132,7 @@ def _attempts(node: Node, failed: Iterable[Attempt]) -> Iterator[_Span]:
 
 
 def _lane(location: str, kinds: dict[str, str]) -> str:
-    """The innermost branch that the location stands in, "" for the run's own code."""
+    """Return the innermost branch that contains the location, "" for the run's own code."""
     segments = location.split("/")
     for depth in range(len(segments) - 1, 0, -1):
         around = "/".join(segments[:depth])

@@ -1,7 +1,7 @@
-"""A run's history as a tree: scopes, loops folded to iterations, branches with their winner, and what was pruned.
+"""A run's history as a tree: scopes, loops with their iterations, branches with their winner, and pruned entries.
 
-A whole history is read as a skeleton (places and statuses, no payloads); only the nodes of one page are read in full. What
-a loop or a race has thrown away is said where it stood.
+The whole history is read as a skeleton (locations and statuses, no payloads); only the nodes of one page are read in
+full. A note at the loop or race says which of its entries were deleted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from durable.store.outline_rows import long_data, short_data
 __all__ = ["MOST", "PAGE", "Node", "TreePage", "history_tree"]
 
 PAGE: Final = 200  # nodes of one page
-MOST: Final = 50_000  # entries that are read; far more than a run that is not broken has
+MOST: Final = 50_000  # entries that are read; far more than an intact run has
 
 _NOT_UNDONE: Final = "compensation failed"
-#: Whether a step's rollback handler has failed, and not run to its end since.
+#: A step's rollback handler has failed, and has not completed since.
 _HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
     Q(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True), BooleanField()
 )
@@ -34,12 +34,12 @@ _HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """One place in the history.
+    """One location in the history.
 
-    `kind` is that of its entry, or "iteration", "branch" or "block" for a scope that has none of its own. `status` is the
-    entry's; a scope's is the gravest of what is in it; a branch's what its join or race says of it ("cancelled" for
-    one that lost before its end). `entry` has the metadata and no payloads, and is there on the page of the node alone.
-    `note` is what is to be said of it, of iterations that were pruned for example.
+    `kind` is its entry's, or "iteration", "branch" or "block" for a scope without an entry. `status` is the entry's; a
+    scope's is the worst status of its contents; a branch's is the one that its join or race gives it ("cancelled" for a
+    branch that lost before its end). `entry` has the metadata and no payloads, and only nodes of the page have it.
+    `note` is additional text, for example about pruned iterations.
     """
 
     location: str
@@ -52,28 +52,28 @@ class Node:
     entry: Entry | None = None
     note: str = ""
     is_winner: bool = False
-    size: int = 1  # nodes in it, itself included
+    size: int = 1  # nodes in this one, including itself
     children: Sequence[Node] = ()
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not come to its end."""
+        """Whether the node is not complete."""
         return self.status in (EntryStatus.PENDING, EntryStatus.RUNNING, EntryStatus.FAILED)
 
     @property
     def needs_attention(self) -> bool:
-        """Whether something in it has failed."""
+        """Whether the node or one below it has failed."""
         return self.status in (EntryStatus.FAILED, EntryStatus.EXHAUSTED)
 
     def add(self, child: Node) -> None:
-        """Put a node at the end of what is in it. Most nodes of a long history never get a list of their own."""
+        """Append a child. Most nodes of a long history have none, and get no list."""
         if isinstance(self.children, list):
             self.children.append(child)
         else:
             self.children = [*self.children, child]
 
     def walk(self) -> Iterator[Node]:
-        """Itself and all in it, in the order in which they are shown."""
+        """Yield the node and all nodes below it, in the order in which they are shown."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -81,7 +81,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreePage:
-    """Some of a history. `roots` hold the nodes of this page and the scopes around them. Positions count from 0."""
+    """A page of a history. `roots` hold the nodes of this page and the scopes around them. Positions count from 0."""
 
     roots: Sequence[Node]
     nodes: Sequence[Node]  # of this page, in order
@@ -91,27 +91,29 @@ class TreePage:
 
     @property
     def previous_start(self) -> int | None:
-        """Where the page before begins; None on the first."""
+        """The start of the previous page; None on the first."""
         return max(0, self.start - PAGE) if self.start else None
 
     @property
     def end(self) -> int:
-        """Where this page ends."""
+        """The end of this page."""
         return self.start + len(self.nodes)
 
     @property
     def next_start(self) -> int | None:
-        """Where the page behind begins; None on the last."""
+        """The start of the next page; None on the last."""
         return self.end if self.end < self.total else None
 
 
 def history_tree(
     run_id: str, *, start: int | None = None, size: int = PAGE, only_failed: bool = False, at_end: bool = False
 ) -> TreePage:
-    """`size` nodes from the position `start` on; without it, the page of what the run is at, or the first.
+    """Return `size` nodes from the position `start` on; without `start`, the page of the run's current node, or the
+    first.
 
-    With `at_end`, and without `start`: the last nodes, or those from what the run is at on if that is further back. With
-    `only_failed`: only what has failed attempts or is not completed, with the scopes around it. Two statements.
+    With `at_end`, and without `start`: the last nodes, or those from the run's current node on if that is further back.
+    With `only_failed`: only nodes with failed attempts or without completion, with the scopes around them. Two
+    statements.
     """
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
     columns = ("id", "location", "kind", "metadata__status", "metadata__attempts")
@@ -135,7 +137,7 @@ def history_tree(
 
 
 def _place_of_interest(nodes: Sequence[Node]) -> int:
-    """The position of the last leaf that is not completed; 0 where all is."""
+    """Return the position of the last leaf that is not completed; 0 if all are."""
     places = [
         node.position for node in nodes if node.entry_id and not node.children and node.status != EntryStatus.COMPLETED
     ]
@@ -143,7 +145,7 @@ def _place_of_interest(nodes: Sequence[Node]) -> int:
 
 
 class _Builder:
-    """Makes nodes of rows, which come in the order in which the entries began."""
+    """Builds nodes from rows, in the order in which the entries began."""
 
     def __init__(self, rows: Iterable[tuple[int, str, str, str, int, bool]]) -> None:
         self.roots: list[Node] = []
@@ -187,7 +189,7 @@ class _Builder:
 def _title(segment: str) -> str:
     if segment.startswith("~"):
         return f"iteration {segment[1:]}"
-    name, mark, number = segment.partition("~")  # of a send
+    name, mark, number = segment.partition("~")  # a send's segment has a mark and a number
     return f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(segment)
 
 
@@ -201,7 +203,7 @@ _GRAVITY: Final = [
 
 
 def _sum_up(node: Node) -> None:
-    """Scopes without an entry have the gravest status of what is in them."""
+    """Give scopes without an entry the worst status of their contents."""
     for child in node.children:
         _sum_up(child)
     node.size = 1 + sum(child.size for child in node.children)
@@ -212,13 +214,13 @@ def _sum_up(node: Node) -> None:
 
 
 def _kept(node: Node) -> Node | None:
-    """The node with what is not completed or was retried in it; None if there is nothing."""
+    """Return the node with its uncompleted or retried contents; None if there are none."""
     node.children = list(filter(None, (_kept(child) for child in node.children)))
     return node if node.children or node.note or node.status != EntryStatus.COMPLETED else None
 
 
 def _cut(node: Node, shown: set[int]) -> Node | None:
-    """The node with those of its children that are on the page; None if neither is."""
+    """Return the node with its children on the page; None if neither it nor a child is on the page."""
     children = list(filter(None, (_cut(child, shown) for child in node.children)))
     if not children and id(node) not in shown:
         return None
@@ -230,7 +232,7 @@ def _cut(node: Node, shown: set[int]) -> Node | None:
 
 
 def _fill(page: Sequence[Node], known: Mapping[str, Node]) -> None:
-    """Read the entries of the page, and say what their data tells of the nodes below them."""
+    """Read the entries of the page, and add what their data says about the nodes below them."""
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
     found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments", "data")
     shown: list[Any] = list(found.filter(pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))

@@ -1,7 +1,7 @@
-"""Which verbs a run's state allows.
+"""The verbs that a run's state allows.
 
-For offering and not for deciding: the verb itself decides again, under the run's lock. Which permission each verb needs
-is in `durable.operations.audit.PERMISSIONS`.
+For display, not for decisions: the verb itself decides again, under the run's lock.
+`durable.operations.audit.PERMISSIONS` has the permission that each verb needs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ALIVE = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING)
 
 
 def possible_verbs(run: Run) -> tuple[str, ...]:
-    """The verbs that make sense for the run as it is, in the order in which an operator wants them."""
+    """Return the verbs that fit the run's current state, in the order in which an operator is likely to want them."""
     is_asked_to_pause = run.request == Request.PAUSE
     is_compensating = bool(run.outcome) or run.state == RunState.ROLLING_BACK
     possible = {
@@ -25,7 +25,7 @@ def possible_verbs(run: Run) -> tuple[str, ...]:
         "send": run.state not in ENDED,
         "pause": run.state in (*_ALIVE, RunState.ROLLING_BACK) and not is_asked_to_pause,
         "cancel": run.state in (*_ALIVE, RunState.PAUSED) and not is_compensating,
-        "replay": run.started_at is not None,  # whether from a certain step, its plan says
+        "replay": run.started_at is not None,  # the plan says whether a replay from a certain step is possible
         "restart": True,
     }
     return tuple(verb for verb, is_possible in possible.items() if is_possible)

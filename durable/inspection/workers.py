@@ -1,7 +1,7 @@
-"""The workers: which processes serve which queues, when they last gave a sign of life, and which runs they hold.
+"""The workers: which processes serve which queues, when each last sent a heartbeat, and which runs it holds.
 
-What serves a queue is known to Redis, which runs are held to the database; the two are joined by host and process id.
-Redis may be away: then that is what is said. Where durable uses none, only the workers that hold runs are known.
+Redis knows which queues a worker serves, the database which runs it holds; host and process id join the two. If Redis
+does not answer, the result says so. If durable uses no Redis, only the workers that hold runs are known.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["HeldRun", "QueueState", "WorkerState", "Workers", "look_at_workers",
 
 logger = logging.getLogger("durable.inspection")
 
-MOST: Final = 200  # workers, and held runs, that are shown
+MOST: Final = 200  # workers and held runs that are shown
 _MOST_QUEUES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRun:
-    """A run that a worker is passing. Its lease ends at `lease_expires_at` unless it is renewed."""
+    """A run that a worker is executing. Its lease ends at `lease_expires_at` unless it is renewed."""
 
     id: str
     workflow: str
@@ -43,9 +43,9 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """One worker process. `state` is RQ's ("busy", "idle", ...), "unknown" for one that Redis does not know.
+    """One worker process. `state` is RQ's ("busy", "idle", ...), "unknown" for a worker that Redis does not know.
 
-    One that passes runs is busy, even if it has no job.
+    A worker that executes runs is busy, even if it has no job.
     """
 
     name: str
@@ -60,7 +60,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """One queue of RQ_QUEUES, or of runs: how many workers serve it, and whether runs want it."""
+    """One queue of RQ_QUEUES, or of runs: the number of its workers, and whether runs need it."""
 
     name: str
     workers: int
@@ -71,9 +71,9 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """All workers and queues at one moment. `problem` says why Redis could not be asked, "" if it was.
+    """All workers and queues at one moment. `problem` says why Redis could not be queried, or is "".
 
-    Without `uses_redis` workers poll the database: those that hold runs are listed, idle ones are not known.
+    Without `uses_redis` workers poll the database: workers that hold runs are listed, idle ones are unknown.
     """
 
     workers: Sequence[WorkerState]
@@ -84,7 +84,10 @@ class Workers:
 
 
 def look_at_workers(within: RunQuerySet | None = None) -> Workers:
-    """The workers now: at most `MOST`. A few statements, and a Redis command for each worker. Raises nothing for Redis."""
+    """Return the current workers, at most `MOST`. A few statements, and a Redis command for each worker.
+
+    A failure of Redis is reported in `problem` and not raised.
+    """
     held = _held(within)
     problem, known = "", []
     try:
@@ -92,9 +95,7 @@ def look_at_workers(within: RunQuerySet | None = None) -> Workers:
             known += _of(redis)
     except (RedisError, OSError) as error:
         logger.warning("Redis could not be asked for workers: %s", error)
-        problem = (
-            f"Redis does not answer ({type(error).__name__}); this server's log says more"  # and not where Redis is
-        )
+        problem = f"Redis does not answer ({type(error).__name__}); this server's log says more"  # without its address
     workers = _joined(known[:MOST], held)
     return Workers(
         workers=workers,
@@ -106,7 +107,7 @@ def look_at_workers(within: RunQuerySet | None = None) -> Workers:
 
 
 def queues_with_runs(within: RunQuerySet | None = None) -> list[str]:
-    """The queues of runs that will wake by themselves or are held, at most 50; one statement each, along the index."""
+    """Return the queues of runs that will wake or are held, at most 50; one statement for each, along the index."""
     found_in = Run.objects.using(conf.DATABASE) if within is None else within
     runs = found_in.filter(wake_at__isnull=False).exclude(state="paused").order_by("queue")
     found: list[str] = []
@@ -154,9 +155,9 @@ def _joined(known: Iterable[WorkerState], held: Sequence[HeldRun]) -> list[Worke
         by_process.setdefault(_process(run.worker), []).append(run)
     states = []
     for worker in known:
-        # RQ's worker that forks runs its jobs in children, whose process ids are other ones
+        # RQ's forking worker runs its jobs in children, which have other process ids.
         runs = by_process.pop((worker.host, worker.pid), [])
-        # a worker that passes several runs at once waits for jobs meanwhile
+        # A worker that executes several runs at once waits for jobs in the meantime.
         state = "busy" if runs and worker.state == "idle" else worker.state
         states.append(replace(worker, runs=tuple(runs), state=state))
     strangers = [
@@ -176,7 +177,7 @@ def _joined(known: Iterable[WorkerState], held: Sequence[HeldRun]) -> list[Worke
 
 
 def _process(worker: str) -> tuple[str, int]:
-    """Host and process id of a worker's name, `host:pid:random`."""
+    """Return host and process id from a worker's name, `host:pid:random`."""
     host, _, pid = worker.rpartition(":")[0].rpartition(":")
     return (host, int(pid)) if pid.isdigit() else (worker, 0)
 
