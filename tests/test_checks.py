@@ -250,8 +250,8 @@ def test_two_workflows_of_one_name(workflows: Registry) -> None:
     (message,) = checks.check_workflows()
     assert message.id == "durable.E008"
     assert message.hint
-    assert f"{__name__.rpartition('.')[0]}.test_registry.one" in message.msg
-    assert "test_registry.other" in message.msg
+    assert f"{one.__module__}.one" in message.msg
+    assert f"{other.__module__}.other" in message.msg
 
 
 class Astray:
