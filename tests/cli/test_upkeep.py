@@ -214,7 +214,7 @@ class TestDoctor:
         self, shell: Shell, monkeypatch: pytest.MonkeyPatch, seconds: float, told: str
     ) -> None:
         wrong = SimpleNamespace(now=lambda: timezone.now() + timedelta(seconds=seconds))
-        monkeypatch.setattr(clock, "moments", wrong)
+        monkeypatch.setattr(clock, "clock", wrong)
         done = shell("doctor")
         assert done.status == 1
         assert f" s {told} the database's" in done.out

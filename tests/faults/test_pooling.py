@@ -77,7 +77,7 @@ def count_in_the_second_attempt() -> None:
         raise RuntimeError("after the row")
 
 
-@workflow(name="faults.pooled")
+@workflow(name="faults.pooler")
 def pooled(ctx: Context, partner: str) -> list[Any]:
     """Something of all that writes."""
 
