@@ -23,6 +23,7 @@ from rest_framework.request import Request
 from durable import get_run
 from durable.api.long_poll import wait_for
 from durable.api.stream import broadcaster
+from durable.api.stream.events import Teller
 from durable.models import QueueMessage, Run
 from tests.api import workflows
 from tests.api.serving import asgi_server
@@ -340,6 +341,16 @@ class TestPlaces:
         self, token: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(broadcaster, "RIGHTS", 0.0)
+        is_taken, asked_again = threading.Event(), threading.Event()
+        check_rights = Teller.check_rights
+
+        def check(teller: Teller) -> None:
+            was_taken = is_taken.is_set()
+            check_rights(teller)
+            if was_taken:
+                asked_again.set()
+
+        monkeypatch.setattr(Teller, "check_rights", check)
         workflows.fail.using(id="f").start()
         user = User.objects.create_user("reader")
         of_runs = Permission.objects.filter(content_type__app_label="durable")
@@ -347,6 +358,8 @@ class TestPlaces:
         with client_of(self.address, str(Token.objects.create(user=user).key)) as client, stream(client, "f") as events:
             assert next(events)[0] == "run"
             user.user_permissions.set(of_runs.filter(codename="view_run"))
+            is_taken.set()
+            assert asked_again.wait(60)
             pass_once(get_run("f"))
             told = list(events)
         [entry] = [data for name, data, _ in told if name == "entry" and data["status"] != "running"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["complaints_of", "working"]
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
