@@ -1,10 +1,10 @@
-"""Commits that were not answered: whether they happened, and if not, once more.
+"""Retry commits that were not answered: find out whether they happened, and repeat them if not.
 
-Owns what a pass does when the database breaks off, or refuses for the moment, while it commits: it waits for as long as
-its lease lasts, instead of leaving what it has done to be done again. Nobody guesses whether a commit without an answer
-happened. The fence is raised first, under the lock of the run's row: the old statement, should it still be on its way,
-is refused from then on, and what can be seen of it by then is final. Not for commits inside a transaction of the
-caller's, which are lost with it.
+Owns what a pass does when the connection breaks, or the database refuses for the moment, during a commit: the pass
+waits as long as its lease lasts, instead of leaving its work to be done again. It must not guess whether a commit
+without an answer happened. It raises the fence first, under the lock of the run's row. From then on the old statement,
+if it is still under way, is refused, and what is visible of it by then is final. Not for commits inside a transaction
+of the caller's, which are lost with it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ logger = logging.getLogger("durable.pass")
 
 BACKOFF: Final = (0.02, 1.0)  # seconds between two tries: the second and third, the longest; the first follows at once
 
-#: What PostgreSQL says of a statement that has certainly had no effect, and may have one soon: serialization failure,
-#: deadlock, lock timeout, statement timeout, disk full; and of one in a session that does not suit it: read only, without
-#: the right, the table or the function, without the schema.
+#: SQLSTATEs of a statement that certainly had no effect, and may succeed soon: serialization failure, deadlock, lock
+#: timeout, statement timeout, disk full. And of a statement in an unsuitable session: read only, without the
+#: permission, the table or the function, without the schema.
 REFUSED: Final = frozenset(
     {"40001", "40P01", "55P03", "57014", "53100", "25006", "42501", "42P01", "42883", "3F000"},
 )
@@ -41,16 +41,16 @@ class Holder(Protocol):
 
     @property
     def requested(self) -> bool:
-        """Whether the pass has to end."""
+        """True if the pass has to end."""
 
     def wait(self, seconds: float) -> None:
-        """Wait, but no longer than until the pass has to end."""
+        """Wait for `seconds`, or until the pass has to end."""
 
     is_changing_fence: bool
 
 
 class _Ended(Exception):
-    """The run is nobody's any more, although its fence is the one we know: the commit that ended the pass happened."""
+    """Raised when the run has no lease although its fence is unchanged: the commit that ended the pass happened."""
 
     def __init__(self, row: RunRecord) -> None:
         self.row = row
@@ -65,10 +65,10 @@ def retry_commit(
     holder: Holder,
     now: Callable[[], datetime],
 ) -> Committed:
-    """Commit `batch`, whose commit ended in `trouble`, so that it happens once; for as long as the pass may go on.
+    """Commit `batch`, whose commit failed with `trouble`, exactly once; try for as long as the pass may go on.
 
-    `run.fence` may be a higher one afterwards. Raises LeaseLost, and the trouble that the database made last: when it has
-    not answered in time, or made trouble again while it was asked what had happened.
+    `run.fence` may be higher afterwards. Raises LeaseLost. Raises the last error of the database when it has not
+    answered in time, or failed again when it was asked what had happened.
     """
     logger.warning("run %s: a commit was cut short, and is made again: %s", run.id, trouble, extra={"run_id": run.id})
     ends_at = time.monotonic() + conf.LEASE
@@ -79,7 +79,7 @@ def retry_commit(
         pause = min(max(pause * 2, BACKOFF[0]), longest)
         try:
             if not _is_refusal(trouble):
-                store.get(run.id)  # a question, to be repeated until the database answers
+                store.get(run.id)  # a query, repeated until the database answers
         except SESSION_TROUBLE:
             continue
         if not _is_refusal(trouble) and (
@@ -100,8 +100,11 @@ def _is_refusal(error: Exception) -> bool:
 def _resolve_unknown_commit(
     batch: Batch, *, run: RunRecord, store: Store, holder: Holder, now: Callable[[], datetime]
 ) -> Committed | None:
-    """The commit's answer if it happened; None if it did not and never will, or may as well be made again."""
-    holder.is_changing_fence = True  # whoever renews the lease must not take that for a loss
+    """Return the commit's answer if it happened.
+
+    Return None if it did not and never will, or if repeating it is a no-op.
+    """
+    holder.is_changing_fence = True  # the LeaseManager must not take the new fence for a lost lease
     try:
         row = store.change(run.id, lambda row, _entries: _taken_again(row, run.fence))
         run.fence = row.fence
@@ -124,9 +127,10 @@ def _taken_again(row: RunRecord, fence: int) -> RunChange:
 
 
 def _has_happened(batch: Batch, store: Store) -> bool:
-    """Whether this batch must not be written again: all but messages sent and attempts counted may be, to no effect.
+    """Return True if the batch was committed.
 
-    A failed attempt shows in its step's entry. The list of attempts would not tell: it keeps those of before a recovery.
+    Only sends and attempt counts need this check; rewriting anything else is a no-op. A failed attempt shows in its
+    step's entry. The list of attempts would not tell: it keeps those of before a recovery.
     """
     if batch.sends:
         return any(store.message(each.id) is not None for each in batch.sends)
@@ -140,7 +144,7 @@ def _has_happened(batch: Batch, store: Store) -> bool:
 
 
 def _due_queues(store: Store, run_ids: Iterable[str], now: datetime) -> frozenset[str]:
-    """What was to be rung for is not known any more: the queues of those of the runs that are due."""
+    """Return the queues of those of the runs that are due, because the queues that the commit returned are unknown."""
     rows = [store.get(each) for each in dict.fromkeys(run_ids)]
     return frozenset(
         row.queue

@@ -1,6 +1,6 @@
-"""What a worker process has to mind about itself: its name, its database connections, the context of a pass.
+"""The worker process's own state: its name, its database connections, the context of a pass.
 
-Owns the hygiene around passes, as Django's request cycle has it. Knows nothing of runs.
+Owns the cleanup of connections around passes, as Django's request cycle does it. Must not know about runs.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: What a database raises that is away, restarts or refuses connections.
+#: What Django raises for a database that is unreachable, restarts or refuses connections.
 DATABASE_TROUBLE = (OperationalError, InterfaceError)
 
-#: The same, and what it raises in a session that does not suit the engine's statements: one that is read only, of another
-#: role, of another schema, or on a server that is a standby by now. A new session may suit them.
+#: The same, and what a database raises in a session that does not suit the engine's statements: one that is read only,
+#: has another role or another schema, or is on a server that has become a standby. A new session may suit them.
 SESSION_TROUBLE = (*DATABASE_TROUBLE, InternalError, ProgrammingError, NotSupportedError)
 
 _started_in = os.getpid()
@@ -57,7 +57,7 @@ _name: tuple[int, str] = (0, "")
 
 
 def worker_name() -> str:
-    """The name of this process as a worker: `host:pid:random`. A forked child has one of its own."""
+    """Return the name of this process as a worker: `host:pid:random`. A forked child has a name of its own."""
     global _name
     if _name[0] != os.getpid():
         _name = (os.getpid(), f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}")
@@ -65,10 +65,11 @@ def worker_name() -> str:
 
 
 def abandon_inherited_connections() -> None:
-    """In a forked child: open connections of its own, and leave the parent's sockets untouched.
+    """In a forked child, forget the inherited connections, so that it opens its own; leave the parent's sockets
+    untouched.
 
-    Closing an inherited connection would say goodbye to the server in the parent's name. The objects are kept, so
-    that nothing closes them when they are collected.
+    Closing an inherited connection would end the session that the parent still uses. The objects are kept, so that
+    garbage collection does not close them.
     """
     global _started_in
     if os.getpid() == _started_in:
@@ -79,9 +80,11 @@ def abandon_inherited_connections() -> None:
 
 
 def _abandon_inherited_sessions() -> None:
-    """In any forked child, a web server's too: two processes on one session of PostgreSQL's take each other's answers, and a
-    start that was never committed would look as if it was. Other databases are left to whoever forks: Django's own tests
-    inherit SQLite's in memory."""
+    """In any forked child, a web server's too, forget inherited PostgreSQL sessions.
+
+    Two processes on one session receive each other's answers, and a start that was never committed would seem
+    committed. Other databases are left to the forking code: Django's own tests inherit in-memory SQLite databases.
+    """
     for connection in connections.all(initialized_only=True):
         if connection.vendor == "postgresql":
             _leave(connection)
@@ -93,12 +96,12 @@ os.register_at_fork(after_in_child=_abandon_inherited_sessions)
 def _leave(connection: BaseDatabaseWrapper) -> None:
     _inherited.append(connection.connection)
     connection.connection = None
-    # A fork within a transaction leaves its marks on the wrapper as well.
+    # After a fork within a transaction, the wrapper has its marks as well.
     connection.in_atomic_block = False
     connection.savepoint_ids = []
     connection.needs_rollback = False
     connection.run_on_commit = []
-    # Its pool has the parent's sessions, and no threads here.
+    # The inherited pool has the parent's sessions, and no threads in the child.
     pools: dict[str, object] = getattr(connection, "_connection_pools", {})
     _inherited.append(pools.pop(connection.alias, None))
 
@@ -106,8 +109,9 @@ def _leave(connection: BaseDatabaseWrapper) -> None:
 def close_stale_connections(*, all_connections: bool) -> None:
     """Close connections that are broken or past their age; never one inside a transaction, a test's for example.
 
-    `thoroughly` is what Django does at both ends of a request. Between the passes of one job only connections that
-    had errors or are past a CONN_MAX_AGE are looked at: with the default age of 0 each pass would connect anew.
+    With `all_connections`, check all of them, as Django does at both ends of a request. Without, check only those that
+    had errors or are past a CONN_MAX_AGE. This is for the time between the passes of one job: with the default age of 0
+    each pass would connect anew.
     """
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block and (all_connections or _is_suspect(connection)):
@@ -122,7 +126,7 @@ def _is_suspect(connection: BaseDatabaseWrapper) -> bool:
 
 
 def abandon_transactions() -> None:
-    """Give up this thread's connections that somebody's code has left in a transaction, or broken."""
+    """Drop this thread's connections that code has left in a transaction, or broken."""
     for connection in connections.all(initialized_only=True):
         if connection.connection is not None and (
             connection.in_atomic_block or connection.errors_occurred or not connection.get_autocommit()
@@ -132,7 +136,7 @@ def abandon_transactions() -> None:
 
 
 def close_connections() -> None:
-    """Close this thread's connections, except inside a transaction. A pool gets none of their sessions back."""
+    """Close this thread's connections, except inside a transaction. Sessions do not return to a pool."""
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block:
             continue
@@ -142,7 +146,7 @@ def close_connections() -> None:
 
 
 def restore_sessions() -> None:
-    """What the run's code has set in this thread's sessions does not reach the next run."""
+    """Restore this thread's sessions, so that settings made by the run's code do not reach the next run."""
     try:
         sessions.restore_all()
     except Error:
@@ -151,7 +155,7 @@ def restore_sessions() -> None:
 
 @contextmanager
 def guarded_sessions() -> Iterator[None]:
-    """Around a pass: the engine's statements and the next run get sessions as new ones are, whatever its code does."""
+    """Guard the sessions around a pass: the engine's statements and the next run get sessions like new ones."""
     with sessions.guarded():
         try:
             yield
@@ -160,7 +164,7 @@ def guarded_sessions() -> Iterator[None]:
 
 
 def in_clean_context(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Call `function` as Django calls a view: default language and time zone, no context variables left behind."""
+    """Call `function` as Django calls a view: default language and time zone, and no context variables left behind."""
 
     def call() -> T:
         translation.deactivate()

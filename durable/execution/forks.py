@@ -1,7 +1,7 @@
-"""Processes that the code of a step or of a workflow forks: a pool of multiprocessing's, or `os.fork()`.
+"""Child processes that the code of a step or of a workflow forks: a multiprocessing pool, or `os.fork()`.
 
-Owns that such a child is an ordinary process, whose signals do what they do by default, and that it never goes on with
-the pass of its parent: one that comes back from the function which forked it ends there.
+Owns two rules. Such a child is an ordinary process, in which signals have their default effect. It must never continue
+the pass of its parent: a child that returns from the function which forked it is ended there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Origin"]
 
 logger = logging.getLogger("durable.pass")
 
-STRAY: Final = 70  # the exit status of a child that came back
+STRAY: Final = 70  # the exit status of a child that returned
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGCHLD)
 
@@ -27,7 +27,7 @@ _here = threading.local()
 
 
 class Origin:
-    """The process in which a pass has begun, and the only one that may go on with it."""
+    """The process in which a pass began, the only one that may continue it."""
 
     __slots__ = ("_pid", "_run_id")
 
@@ -36,7 +36,7 @@ class Origin:
         self._run_id = run_id
 
     def end_strays(self) -> None:
-        """End this process at once if it was forked within the pass. Nothing of the parent's is written or closed."""
+        """End this process at once if it was forked within the pass. Write and close nothing of the parent's."""
         if os.getpid() == self._pid:
             return
         try:
@@ -50,7 +50,7 @@ class Origin:
 
 
 def _hold_signals() -> None:
-    """Before a fork: what is sent to the child before its handlers are its own waits until they are."""
+    """Before a fork, block signals: those sent to the child wait until the child has its own handlers."""
     _here.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
@@ -59,7 +59,7 @@ def _let_signals_through() -> None:
 
 
 def _forget_handlers() -> None:
-    """In a forked child: the worker's handlers are about the worker, and would keep `terminate()` from ending the child."""
+    """Remove the worker's signal handlers in a forked child: they would keep `terminate()` from ending the child."""
     for number in _SIGNALS:
         if _is_a_workers(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -1,7 +1,7 @@
 """The transactions that user code has open in the threads of a pass, and may have left open.
 
-A record that is written inside one of them is committed with it, or lost with it. Owns noticing that and rolling back;
-what follows for the run is the engine's to say.
+A record that is written inside such a transaction is committed or lost with it. Owns detecting that and rolling back.
+Must not decide what follows for the run: the engine does.
 """
 
 from __future__ import annotations
@@ -26,39 +26,46 @@ _BEGUN: Final = (2, 3)  # libpq's PQTRANS_INTRANS and PQTRANS_INERROR
 
 
 class OpenTransactions:
-    """What is open in each thread that works on a pass, besides what was open around the pass: a test's, perhaps.
+    """The open transactions of each thread that works on a pass, besides those around the pass, a test's for example.
 
-    `on_return` is called first when a step's function has ended, however it did.
+    `on_return` is called first when a step's function has ended, whether or not it raised.
     """
 
     def __init__(self, on_return: Callable[[], object] = lambda: None) -> None:
         self.on_return: Final = on_return
         self._here = threading.local()
         self._here.around = _depths(self._connections())
-        #: To be entered around a step's function, wherever it runs; by several at once.
+        #: A context manager to enter around a step's function, in any thread; several may be inside at once.
         self.step: Final = _Running(on_return)
 
     def enter_branch_thread(self) -> None:
-        """This thread has branches from now on: its connections may be others, and what steps do elsewhere is not here."""
+        """Note that this thread executes branches from now on.
+
+        Its connections may be other ones, and steps in other threads do not use them.
+        """
         self._here.__dict__.clear()
         self._here.has_branches = True
 
     def is_open(self) -> bool:
-        """Whether what is written now, on the database of durable's tables, could be taken back with a transaction."""
+        """Return True if a write to durable's database now would be inside an open transaction, which could roll it
+        back.
+        """
         connection = self._own()
         return bool(_nested(connection) > self._here.depth)
 
     def function(self, what: str) -> AbstractContextManager[None]:
-        """Around a synchronous function, in its thread: what it leaves open is rolled back.
+        """Return a context manager around a synchronous function: roll back what the function leaves open in this
+        thread.
 
-        Raises OpenTransactionError if it returned, for then it is a mistake that nobody has noticed yet.
+        It raises OpenTransactionError if the function returned, because then the mistake would go unnoticed.
         """
         return _Function(self, what)
 
     def rollback_leftovers(self, *, is_told: bool) -> bool:
-        """Before a commit of the pass: roll back what is open. False if a step, in a task, is still at it.
+        """Roll back transactions left open by user code before the pass commits.
 
-        Raises OpenTransactionError for what was rolled back, unless the run `is_told` of something worse.
+        Returns False if an async step is still inside one. Raises OpenTransactionError for what was rolled back, unless
+        the commit reports a worse failure anyway (`is_told`).
         """
         connection = self._own()
         if _depth(connection) <= self._here.depth:
@@ -73,15 +80,17 @@ class OpenTransactions:
         return True
 
     def depths(self) -> dict[str, int]:
-        """What is open in this thread, by database; of one that has not been used nothing."""
+        """Return the depth of open transactions in this thread, by database; a database not used in this thread is left
+        out.
+        """
         return _depths(self._connections())
 
     def roll_back(self, before: dict[str, int]) -> list[str]:
-        """Roll back what is open in this thread beyond `before`; the databases where there was something."""
+        """Roll back what is open in this thread beyond `before`; return the databases where there was something."""
         return _roll_back(self._connections(), before)
 
     def _connections(self) -> list[BaseDatabaseWrapper]:
-        """This thread's connections; once there is one to each database, no other can come."""
+        """Return this thread's connections. Once there is one to each database, the list is complete and is kept."""
         cached: list[BaseDatabaseWrapper] | None = getattr(self._here, "connections", None)
         if cached is not None:
             return cached
@@ -91,7 +100,7 @@ class OpenTransactions:
         return found
 
     def _own(self) -> BaseDatabaseWrapper:
-        """This thread's connection to durable's tables; asked for at every operation, so it is looked up once."""
+        """Return this thread's connection to durable's database. Every operation needs it, so it is looked up once."""
         here = self._here
         found: BaseDatabaseWrapper | None = getattr(here, "connection", None)
         if found is None:
@@ -101,7 +110,7 @@ class OpenTransactions:
 
 
 class _Running:
-    """How many functions of steps run now."""
+    """Counts the functions of steps that run now."""
 
     __slots__ = ("_lock", "_on_return", "count")
 
@@ -121,7 +130,7 @@ class _Running:
 
 
 class _Function:
-    """See `PassTransactions.function`. A class, because it is entered for each step."""
+    """See `OpenTransactions.function`. A class rather than a generator, because it is entered for each step."""
 
     __slots__ = ("_before", "_transactions", "_what")
 
@@ -139,17 +148,17 @@ class _Function:
 
 
 def in_transaction() -> bool:
-    """Whether this thread has a transaction open on the database of durable's tables."""
+    """Return True if this thread has a transaction open on durable's database."""
     return _nested(connections[conf.DATABASE]) > 0
 
 
 def _nested(connection: BaseDatabaseWrapper) -> int:
-    """How many transactions and savepoints are open on the connection, as Django knows."""
+    """Return how many transactions and savepoints are open on the connection, as far as Django knows."""
     return len(connection.savepoint_ids) + connection.in_atomic_block
 
 
 def _depth(connection: BaseDatabaseWrapper) -> int:
-    """As `_nested`; one that was begun past Django counts too."""
+    """Return the same as `_nested`, but count a transaction begun without Django too."""
     nested = _nested(connection)
     if nested or connection.connection is None:
         return nested
@@ -175,7 +184,7 @@ def _roll_back(used: Iterable[BaseDatabaseWrapper], before: dict[str, int]) -> l
         wanted = before.get(connection.alias, 0)
         if _depth(connection) <= wanted:
             if not connection.in_atomic_block:
-                connection.needs_rollback = False  # of a block that was interrupted as it ended
+                connection.needs_rollback = False  # set by a block that was interrupted as it ended
             continue
         left.append(connection.alias)
         try:
@@ -183,17 +192,17 @@ def _roll_back(used: Iterable[BaseDatabaseWrapper], before: dict[str, int]) -> l
                 _back_to_savepoint(connection, wanted)
             else:
                 _leave(connection)
-        except Error:  # with the connection its transactions are gone
+        except Error:  # closing the connection ends its transactions
             connection.close()
     return left
 
 
-# An interruption at a timeout may have come between any two lines of Django's, so what it notes of blocks and savepoints
-# need not fit together, and its own way out of them cannot be relied on.
+# An interruption at a timeout may have come between any two lines of Django's code. So its notes of blocks and
+# savepoints may be inconsistent, and its own way out of them cannot be relied on.
 
 
 def _leave(connection: BaseDatabaseWrapper) -> None:
-    """Roll back, outside of all blocks."""
+    """Roll back and leave all blocks."""
     connection.in_atomic_block = False
     connection.savepoint_ids = []
     connection.atomic_blocks = []
@@ -207,7 +216,7 @@ def _leave(connection: BaseDatabaseWrapper) -> None:
 
 
 def _back_to_savepoint(connection: BaseDatabaseWrapper, wanted: int) -> None:
-    """Roll back what was begun within the innermost of the `wanted` blocks; or mark that to be rolled back."""
+    """Roll back what was begun within the innermost of the `wanted` blocks, or mark that block to be rolled back."""
     left = connection.savepoint_ids[wanted - 1 :]
     del connection.savepoint_ids[wanted - 1 :]
     del connection.atomic_blocks[wanted:]

@@ -1,7 +1,8 @@
-"""One pass of a run: what surrounds the engine while it goes through a workflow once.
+"""One pass of a run: the host of the engine while it executes a workflow once.
 
-Owns the commits of a pass, the threads' connections, and the way from the engine's events to signals. A pass
-that cannot reach the store, or has lost its lease, ends without a further word: the database is the truth.
+Owns the commits of a pass, the threads' connections, and turning the engine's events into signals and log messages. A
+pass that cannot reach the store, or has lost its lease, ends without writing anything more: the database is the truth.
+Must not decide what a workflow does next: the engine does.
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ logger = logging.getLogger("durable.pass")
 
 LEASE_LOST = "lease lost"  # the reason of an eviction
 
-#: What Django and PostgreSQL say of a statement after an error that the same transaction's code has caught.
+#: What Django and PostgreSQL raise for a statement after an error that code in the same transaction has caught.
 _BROKEN_TRANSACTION = (TransactionManagementError, InternalError)
 
 
 class Eviction:
     """Tells a pass, from any thread, that it has to end.
 
-    `lease_ends_at` (monotonic) is when the lease runs out unless it is renewed. A process that was stopped for longer
-    sees that by its own clock, before the thread that renews has had a chance to say so. `is_changing_fence`: the pass
-    takes its run anew, so that the lease may seem lost under the fence of before.
+    `lease_ends_at` (monotonic) is when the lease expires unless it is renewed. A process that was stopped for longer
+    notices that by its own clock, even before the renewing thread has run again. `is_changing_fence` is True while the
+    pass raises its own fence, when the lease may seem lost under the old fence.
     """
 
     def __init__(self) -> None:
@@ -76,17 +77,17 @@ class Eviction:
         self.reason = ""
         self.lease_ends_at = math.inf
         self.is_changing_fence = False
-        #: What an operator has asked of the run meanwhile, as far as somebody has looked.
+        #: The operator's request of the run, as last read from the database.
         self.asked = ""
 
     @property
     def requested(self) -> bool:
-        """Whether the pass has to end."""
+        """True if the pass has to end."""
         return self._event.is_set() or self._is_past_lease()
 
     @property
     def is_lost(self) -> bool:
-        """Whether another worker may have the run by now."""
+        """True if another worker may have claimed the run by now."""
         return self.reason == LEASE_LOST or self._is_past_lease()
 
     def _is_past_lease(self) -> bool:
@@ -98,12 +99,12 @@ class Eviction:
         self._event.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait, but no longer than until the pass has to end."""
+        """Wait for `seconds`, or until the pass has to end."""
         self._event.wait(seconds)
 
 
 def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Runtime | None = None) -> PassOutcome:
-    """Pass a claimed run once. Raises LeaseLost or PassAborted where nothing more may or can be written."""
+    """Execute one pass of a claimed run. Raises LeaseLost or PassAborted if nothing more may or can be written."""
     at = at or runtime.current()
     definition = _definition(record, at)
     surroundings = PassHost(record, store, eviction, at, mistakes_of(definition))
@@ -121,7 +122,8 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
             surroundings.watch.outcome = outcome
             return outcome
 
-    # in a context of its own: what a workflow sets is no other run's, and the caller's context does not grow
+    # in a context of its own: context variables of a workflow reach no other run, and the caller's context does not
+    # grow
     return surroundings.finished(contextvars.copy_context().run(drive))
 
 
@@ -162,7 +164,7 @@ class PassHost:
         self._origin = Origin(record.id)
         self._transactions = OpenTransactions(self._origin.end_strays)
         self._commit_lock = threading.Lock()
-        self._written = 0  # what the journal has counted as taken, and is committed
+        self._written = 0  # the journal's count of taken changes that are committed
         self._state = str(record.state)
         self.journal = Journal(record, self._history(), self)
 
@@ -173,7 +175,7 @@ class PassHost:
             return self.store.load(self.run.id)
 
     def call_of(self, definition: WorkflowDefinition | None) -> Callable[[Any], Any] | None:
-        """The workflow's function with a fresh copy of its input."""
+        """Return the workflow's function, bound to a fresh copy of its input; None without a definition."""
         if definition is None:
             return None
 
@@ -188,7 +190,7 @@ class PassHost:
         return call
 
     def finished(self, outcome: PassOutcome) -> PassOutcome:
-        """The outcome, with the run that it is about told to be due if it is."""
+        """Notify a worker if the run is due again at once, then return the outcome."""
         if outcome.due_now:
             self.ring({self.run.queue})
         return outcome
@@ -247,9 +249,10 @@ class PassHost:
             raise PassAborted("an async step holds a transaction open, which could take this commit back")
 
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
-        # Beside other branches the commit lock is of no use here: who holds it may be waiting for a row that this very
+        # The commit lock cannot be used here beside other branches: its owner may be waiting for a row that this very
         # transaction has locked. So the record is taken before another save can see it, and nothing else with it.
-        self._rollback_leftovers(is_told=False)  # or the transaction would be a part of what is open, and end with that
+        # otherwise the transaction would be nested in what is open, and end with that
+        self._rollback_leftovers(is_told=False)
         location = effect.info.location
         committed: Committed | None = None
         batch: Batch | None = None
@@ -266,7 +269,7 @@ class PassHost:
         except (ControlFlow, PassAborted):
             raise
         except Exception as error:
-            if not has_begun:  # the store did not answer: that is no failure of the step's
+            if not has_begun:  # the store did not answer: that is no failure of the step
                 raise self._aborted(error) from error
             if batch is None:  # the function failed: its transaction is rolled back, nothing was taken
                 raise
@@ -276,7 +279,7 @@ class PassHost:
         self._after(committed)
 
     def _commit_failed(self, batch: Batch, location: str, error: Exception) -> None:
-        """The transaction did not commit: a failure of the step, unless nobody knows whether it did."""
+        """Handle a failed commit: a failure of the step, unless it is unknown whether the transaction committed."""
         if isinstance(error, DATABASE_TROUBLE):
             self.journal.is_lost = True
             raise PassAborted(f"the commit was not answered: {error}") from error
@@ -312,7 +315,7 @@ class PassHost:
 
     def calling(self, call: Call) -> AbstractContextManager[None]:
         self._origin.end_strays()
-        if self.eviction.is_lost:  # the last moment to notice: its work would be done a second time, for nothing
+        if self.eviction.is_lost:  # the last chance to notice: another worker would do the same work again
             raise Evicted
         if self.observe is not None:
             self.observe(call)
@@ -393,7 +396,8 @@ class PassHost:
             raise
         except Exception as error:
             if in_step_transaction and isinstance(error, _BROKEN_TRANSACTION):
-                raise TransactionManagementError(BROKEN) from error  # by the step's function, so it is its failure
+                # caused by the step's function, so it is the step's failure
+                raise TransactionManagementError(BROKEN) from error
             self.journal.is_lost = True
             raise self._aborted(error) from error
 
@@ -406,7 +410,7 @@ class PassHost:
 
     @contextmanager
     def _reaching_the_store(self) -> Iterator[None]:
-        """What the store cannot say ends the pass: the next one reads what was really committed."""
+        """End the pass if the store fails: the next pass reads what was really committed."""
         try:
             yield
         except Exception as error:
@@ -419,12 +423,12 @@ class PassHost:
 
 
 def may_have_history(run: RunRecord) -> bool:
-    """Whether anybody can have written entries of a run that was just claimed; at the first claim nobody can."""
+    """Return True if a run that was just claimed may have entries. At the first claim none can have been written."""
     return run.fence > 1 or run.replay_of_id is not None
 
 
 def _ends_unfinished(patch: RunPatch | None) -> bool:
-    """Whether a commit ends the pass, and not by saying that the run has completed."""
+    """Return True if a commit ends the pass with another state than completed."""
     return patch is not None and patch.get("state") != RunState.COMPLETED
 
 
@@ -432,7 +436,7 @@ _LOGGED = frozenset({"run_failed", "run_diverged", "run_mistaken", "step_failed"
 
 
 def _log(event: Event, details: Mapping[str, Any]) -> None:
-    """What an operator wants to find in the log without having connected a receiver."""
+    """Log what operators look for in the log without connecting a signal receiver."""
     run, workflow, error = details["run"], details["workflow"], details.get("error")
     where = details.get("location", "")
     extra = {"run_id": run, "workflow": workflow, "location": where}  # as `durable.logs.RunFilter` names them
@@ -455,7 +459,7 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
 
 
 def _level(details: Mapping[str, Any]) -> int:
-    """How bad a failed attempt is: nobody needs to look at one that the code expects."""
+    """Return the log level of a failed attempt: low for one that the code expects."""
     if details["will_retry"]:
         return logging.WARNING
     return logging.INFO if details.get("is_caught") else logging.ERROR

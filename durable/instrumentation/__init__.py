@@ -1,1 +1,1 @@
-"""Tell observers of passes and calls. Changes nothing of what it watches."""
+"""Tell observers of passes and calls, for metrics and tracing. Must not change what it observes."""

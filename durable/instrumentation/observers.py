@@ -1,7 +1,7 @@
-"""Observers: who is told of passes and of the calls of users' functions while they happen; metrics and tracing are.
+"""Observers of passes and of the calls of users' functions; metrics and tracing are observers.
 
-Owns who observes and how they are told. An observer decides nothing and breaks nothing: what it raises is logged and
-goes no further. Where nobody observes, a pass pays for one look at an empty tuple and a call for nothing.
+Owns the list of observers and how they are called. An observer must not decide or break anything: what it raises is
+logged and goes no further. Without observers, a pass costs one check of an empty tuple, and a call costs nothing.
 """
 
 from __future__ import annotations
@@ -35,34 +35,37 @@ logger = logging.getLogger("durable")
 _installed: tuple[Observer, ...] = ()
 
 
-#: Told that a pass has ended: with an outcome, or with the error that cut it short (`LeaseLost`, `PassAborted`).
+#: Called when a pass has ended: with its outcome, or with the error that ended it early (`LeaseLost`, `PassAborted`).
 PassEnds = Callable[[PassOutcome | None, BaseException | None], None]
-#: Told that a call has ended: with the error that the function raised, or None.
+#: Called when a call has ended: with the error that the function raised, or None.
 CallEnds = Callable[[BaseException | None], None]
 
 
 class Observer(Protocol):
-    """Told of passes and calls, in the thread (for an async function: in the task) where they happen.
+    """Called at passes and calls, in the thread (for an async function: in the task) where they happen.
 
-    What is returned is called at the end, in the same context. An observer that also has a method
-    `event_happened(run, event)` is told of the engine's events of the pass (`durable.core.journal.Event`), once what they
-    tell of is committed.
+    The function that a method returns is called at the end, in the same context. An observer may also have a method
+    `event_happened(run, event)`. It is called with the engine's events of the pass (`durable.core.journal.Event`), once
+    the changes they are about are committed.
     """
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
-        """A pass of `run`, as it was claimed, begins at `now`. None: this pass is not to be observed further."""
+        """Called when a pass of `run`, as it was claimed, begins at `now`.
+
+        Return None to observe the pass no further.
+        """
 
     def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
-        """The function of a step, or its rollback handler, is about to be called."""
+        """Called before the function of a step, or its rollback handler, is called."""
 
     def run_started(self, run: RunRecord) -> None:
-        """A run is new. Told where it was started, before the caller's transaction commits, if there is one."""
+        """Called for a new run, by the process that starts it, before the caller's transaction (if any) commits."""
 
 
 def lateness(run: RunRecord, now: datetime) -> float | None:
-    """For how many seconds the run has been due at the beginning of its pass.
+    """Return for how many seconds the run has been due at the beginning of its pass.
 
-    None for a pass that goes on where a worker died: that run was not waiting.
+    Return None for a pass that continues a run whose worker died: that run was not waiting.
     """
     if run.wake_at is None or run.crashes:
         return None
@@ -70,25 +73,25 @@ def lateness(run: RunRecord, now: datetime) -> float | None:
 
 
 def install(observer: Observer) -> None:
-    """Have `observer` told from the next pass on."""
+    """Call `observer` from the next pass on."""
     global _installed
     _installed = (*_installed, observer)
 
 
 def uninstall(observer: Observer) -> None:
-    """Have `observer` told no longer."""
+    """Stop calling `observer`."""
     global _installed
     _installed = tuple(each for each in _installed if each is not observer)
 
 
 def started(run: RunRecord) -> None:
-    """Tell that a run is new."""
+    """Tell the observers of a new run."""
     for each in _installed:
         _safely(each.run_started, run)
 
 
 class PassObservation:
-    """Those who observe one pass, and its outcome once there is one."""
+    """The observers of one pass, and its outcome once there is one."""
 
     __slots__ = ("_observers", "_run", "outcome")
 
@@ -99,28 +102,28 @@ class PassObservation:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody wants to be told of calls."""
+        """True if no observer is interested in calls."""
         return not self._observers
 
     def calling(self, call: Call) -> AbstractContextManager[None]:
-        """Around a call."""
+        """Return the context manager to enter around a call."""
         assert self._run is not None, "the watch of no run has no observers"
         return _told_of_call(self._observers, self._run, call)
 
     def event_happened(self, event: Event) -> None:
-        """Tell those who want to know of an event of the pass."""
+        """Tell the observers that have `event_happened` of an event of the pass."""
         for each in self._observers:
             if (hears := getattr(each, "event_happened", None)) is not None:
                 _safely(hears, self._run, event)
 
 
-#: The watch of a pass that nobody observes.
+#: For a pass without observers.
 NO_OBSERVATION = PassObservation(None, ())
 
 
 @contextmanager
 def observe_pass(run: RunRecord, now: Callable[[], datetime]) -> Iterator[PassObservation]:
-    """Around a pass."""
+    """Observe a pass; a context manager around it."""
     if not _installed:
         yield PassObservation(run, ())
         return

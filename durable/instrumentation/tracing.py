@@ -1,14 +1,15 @@
 """OpenTelemetry spans of passes and steps, where the API is installed (`durable[tracing]`); nothing otherwise.
 
-Each pass is a span of its own trace, because a run may sleep for a month between two; each call of a step's function
-is a child of it, and what the function's own instrumentation records is a child of that. The passes of a run are linked:
+Owns these spans. Each pass is a span in a trace of its own, because a run may sleep for a month between two passes.
+Each call of a step's function is a child of it, and the spans of the function's own instrumentation are children of
+that. The passes of a run are linked:
 
-- all of them to one context that is made of the run's id, whichever worker they are in: traces that link to the same
-  trace id belong to the same run. The span that started the run links to it too. No span has this context itself.
-- to the span of the pass before, if that was in this process.
+- all of them to one context that is derived from the run's id, on any worker: traces that link to the same trace id
+  belong to the same run. The span that started the run links to it too. No span has this context itself.
+- to the span of the previous pass, if that was in this process.
 
-Which spans are recorded is the sampler's decision, as ever. Attributes name runs, workflows and locations; no
-payload is among them, but the text of an error is.
+The sampler decides as usual which spans are recorded. Attributes name runs, workflows and locations. They must not
+contain payloads, but the text of an error is included.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _installed: list[Tracing] = []
 
 
 def set_up() -> None:
-    """Trace in this process, if the API is installed; once, however often it is called."""
+    """Trace in this process, if the API is installed. Further calls do nothing."""
     if _installed or find_spec("opentelemetry") is None or find_spec("opentelemetry.trace") is None:
         return
     _installed.append(Tracing())
@@ -44,7 +45,7 @@ def set_up() -> None:
 
 
 def run_context(run_id: str) -> SpanContext:
-    """The context to which all passes of the run link."""
+    """Return the context to which all passes of the run link."""
     from opentelemetry.trace import SpanContext, TraceFlags
 
     digest = hashlib.sha256(b"durable.run:" + run_id.encode(errors="surrogatepass")).digest()
@@ -68,24 +69,24 @@ class Tracing:
         self._newest: OrderedDict[str, SpanContext] = OrderedDict()
 
     def connect(self) -> None:
-        """Trace from now on."""
+        """Start tracing."""
         observers.install(self)
 
     def disconnect(self) -> None:
-        """Trace no longer."""
+        """Stop tracing."""
         observers.uninstall(self)
 
     # -- passes
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
-        """Begin the span of a pass; none where nothing is set up that would record it."""
+        """Begin the span of a pass; return None if nothing is set up that would record it."""
         if not self._is_recording():
             return None
         from opentelemetry import context, trace
 
         span = self._tracer.start_span(
             f"pass {run.workflow}",
-            context=context.Context(),  # a trace of its own: the job that it happens in is about other runs too
+            context=context.Context(),  # a trace of its own: the RQ job around it is about other runs too
             kind=trace.SpanKind.CONSUMER,
             links=self._links(run.id),
             attributes={
@@ -131,7 +132,7 @@ class Tracing:
     # -- calls
 
     def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
-        """Begin the span of a call, a child of the pass's."""
+        """Begin the span of a call, a child of the pass's span."""
         span = self._tracer.start_span(
             f"{'rollback' if call.is_rollback else 'step'} {call.name}",
             attributes={
@@ -146,7 +147,7 @@ class Tracing:
     # -- starts
 
     def run_started(self, run: RunRecord) -> None:
-        """Link the span in which it was started to the run."""
+        """Link the span in which the run was started to the run."""
         if not self._is_recording():
             return
         span = self._api.get_current_span()
@@ -155,7 +156,7 @@ class Tracing:
 
 
 def _entered(span: Span) -> CallEnds:
-    """Make `span` the current one; what is returned ends it, with the error that ended the work."""
+    """Make `span` the current one; return a function that ends it, with the error that ended the work."""
     from opentelemetry import context, trace
 
     token = context.attach(trace.set_span_in_context(span))
@@ -165,7 +166,7 @@ def _entered(span: Span) -> CallEnds:
         if isinstance(error, Exception):
             span.record_exception(error)
             span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
-        elif error is not None:  # evicted, cancelled, taken over
+        elif error is not None:  # evicted, cancelled, or taken over by another worker
             span.set_attribute("durable.interrupted", type(error).__name__)
         span.end()
 

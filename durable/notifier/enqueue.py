@@ -1,11 +1,12 @@
-"""A ring as one command: a script in Redis looks whether the bell is rung, and enqueues the job if not.
+"""A notification as one command: a script in Redis enqueues the job unless a notification is pending.
 
-Owns the bell's key and the RQ job that it stands for, and that both come at once or not at all. RQ says what a job
-consists of; it is asked once for each queue, since nothing of it differs but the id and the moment.
+Owns the key of the pending notification and the RQ job that the key stands for; both are written together or not at
+all. RQ says what a job consists of. It is asked once for each queue, since only the id and the time differ between
+jobs.
 
-A ring that follows another one is sent, and its answer read by the next: the caller of `start()` need not wait for
-what it would not act on. Lost is what was sent to a Redis that broke down just then. The script goes along each time:
-one that Redis was told before may be forgotten, and nobody would be there to tell it again.
+After the first notification, the sender does not wait for the answer; the next notification reads it. So the caller of
+`start()` does not wait for an answer that it would not act on. A notification sent while Redis goes down is lost. We
+send the full script (EVAL, not EVALSHA): nobody reads the reply at once, so a NOSCRIPT error could not be handled.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ __all__ = ["JOB", "KEY", "LOOK", "clear", "notify"]
 
 JOB: Final = "durable.jobs.work"  # by name: enqueueing imports no worker code
 KEY: Final = "durable:bell:{}"
-LOOK: Final = "durable:look:{}"  # set: whoever clears the bell looks at all due runs
+LOOK: Final = "durable:look:{}"  # set: the job that acknowledges the notification searches all due runs
 KEY_EXPIRY: Final = 60  # seconds; matters only where no sweep runs
-FAILURE_TTL: Final = 3600  # seconds that a failed job of ours stays visible in RQ
+FAILURE_TTL: Final = 3600  # seconds that a failed job of durable stays visible in RQ
 
-# What can fail comes first: a script that fails is not undone.
+# The commands that can fail come first: a script that fails is not undone.
 _SCRIPT: Final = """
 if ARGV[3] ~= "" then redis.call("set", KEYS[5], "1", "ex", {expiry}) end
 local rung = redis.call("get", KEYS[1])
@@ -45,7 +46,7 @@ return 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _QueueNotifier:
-    """How one RQ queue is rung."""
+    """Enqueues the jobs of one RQ queue."""
 
     queue: Queue
     key: str
@@ -54,14 +55,16 @@ class _QueueNotifier:
 
 
 _notifiers: dict[str, _QueueNotifier] = {}
-os.register_at_fork(after_in_child=_notifiers.clear)  # their connections are the parent's
+os.register_at_fork(after_in_child=_notifiers.clear)  # the connections belong to the parent
 
 
 def notify(name: str, *, force: bool = False) -> None:
-    """Enqueue a job of `name` unless the bell is rung; with `force`, unless the job lies in the queue besides.
+    """Enqueue a job of `name` unless a notification is pending; with `force`, unless the job is also still in the RQ
+    queue.
 
-    A single command, so that a try after a broken connection does no harm. The first one waits for the answer, and so do
-    those that force and those after a failure. Raises KeyError for a queue that RQ_QUEUES lacks, and RedisError.
+    It is a single command, so that a retry after a broken connection does no harm. The first notification, each forced
+    one, and each one after a failure wait for the answer. Raises KeyError for a queue that RQ_QUEUES lacks, and
+    RedisError.
     """
     bell = _notifier(name)
     job_id = uuid.uuid4().hex
@@ -73,7 +76,10 @@ def notify(name: str, *, force: bool = False) -> None:
 
 
 def clear(name: str) -> bool:
-    """Forget that the bell was rung; whether an insisting ring was among them. One round trip. Raises RedisError."""
+    """Delete the pending notification; return True if a forced one was among them.
+
+    One round trip. Raises RedisError.
+    """
     together = redis_clients.client(name).pipeline(transaction=False)
     together.delete(KEY.format(name))
     together.delete(LOOK.format(name))
@@ -106,6 +112,6 @@ def _script(queue: Queue) -> str:
 
 
 def _quoted(value: object) -> str:
-    """A string of Lua's."""
+    """Return the value as a Lua string literal."""
     data = value if isinstance(value, bytes) else str(value).encode()
     return '"' + "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\{byte:03d}" for byte in data) + '"'

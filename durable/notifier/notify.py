@@ -1,26 +1,31 @@
-"""The bell: tells RQ workers that a queue has due runs, and timers that a deadline is near.
+"""Notify RQ workers that a queue has due runs, and timers that a deadline is near.
 
-Owns the RQ jobs of durable, one per queue and not per run, and the Redis keys that coalesce them. The bell carries no
-truth: the database says what is due, a lost ring is made up for by the sweep, one too many finds nothing to do.
-Nothing here raises or blocks for long: callers have committed their work and must not fail for Redis.
+Owns the RQ jobs of durable, one per queue and not per run, and the Redis keys that coalesce them. A notification
+carries no truth: the database says what is due, the sweep makes up for a lost notification, and the job of a
+superfluous one finds nothing to do. Nothing here raises or blocks for long: callers have committed their work and must
+not fail because of Redis.
 
-How rings are coalesced. A ring sets the key `durable:bell:<queue>` if it is not set (the value is the id of the RQ job
-it stands for) and enqueues that job, in one step (`durable.notifier.enqueue`); if the key is set, somebody's job is about to look,
-and nothing more is needed. The job clears the key *before* it looks into the database. The races:
+How notifications are coalesced. A notification sets the key `durable:bell:<queue>` if it is not set (the value is the
+id of its RQ job) and enqueues that job, in one step (`durable.notifier.enqueue`). If the key is set, a job is about to
+query the database, and nothing more is needed. The job deletes the key *before* it queries the database. The races:
 
-- A ring before the clear: its run was committed before the ring, and the job looks after the clear. Seen.
-- A ring between the clear and the look: the key is free, so a second job is enqueued. One look too many.
-- Two rings at once: one of them sets the key.
-- The job is lost (a worker was killed between taking and clearing, an operator emptied the RQ queue): rings are swallowed
-  until the key expires. The sweep does not wait for that: it *insists*, that is, it looks whether the job lies in the RQ
-  queue, and puts another one there if not.
-- A worker that looks at the newer end of what is due (`durable.worker.claim_bounds`) is told by a second key to look at all: a ring of
-  the sweep sets it whether or not it enqueues a job, and the job takes it with the clear.
-- Redis is flushed, or evicts the key: the next ring enqueues. If it loses the job alone, see above.
-- Redis refuses (its user lacks a permission, it is full, it is a replica): the ring is dropped, and the log says what to do.
-- There is no Redis (`DURABLE["REDIS"] = False`): what listens in this process is notified (`durable.notifier.wakeups`), and workers poll.
-- Redis is down: the ring is dropped, and the sweep rings once Redis is back. Goes down just when it was sent a ring: the
-  same, and the next ring tells, because nobody waits for the answer (`durable.notifier.pipelining`).
+- A notification before the key is deleted: its run was committed before, and the job queries after. The run is found.
+- A notification between the deletion and the query: the key is free, so a second job is enqueued. One query too many.
+- Two notifications at once: one of them sets the key.
+- The job is lost (a worker was killed between taking the job and deleting the key, an operator emptied the RQ queue):
+  notifications are dropped until the key expires. The sweep does not wait for that: it *forces*, that is, it checks
+  whether the job is in the RQ queue, and enqueues another one if not.
+- A worker that searches only the newer end of the due runs (`durable.worker.claim_bounds`) is told by a second key to
+  search all of them. The sweep sets it, whether or not it enqueues a job; the job deletes it together with the first
+  key.
+- Redis is flushed, or evicts the key: the next notification enqueues a job. If Redis loses the job alone, see above.
+- Redis refuses (its user lacks a permission, it is full, it is a replica): the notification is dropped, and the log
+  says what to do.
+- There is no Redis (`DURABLE["REDIS"] = False`): listeners in this process are notified (`durable.notifier.wakeups`),
+  and workers poll.
+- Redis is down: the notification is dropped, and the sweep notifies once Redis is back. If Redis goes down just when a
+  notification was sent: the same, and the next notification reports it, because the sender does not wait for the answer
+  (`durable.notifier.pipelining`).
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ UNKNOWN_QUEUE = (
     'cannot %s for queue "%s": RQ_QUEUES lacks it, and has %s. Its runs wait until RQ_QUEUES has it and a durable_worker '
     "serves it; if the name is a mistake, cancel them and start them on another queue"
 )
-#: How long due runs wait after such an error; the first class that fits counts.
+#: Until when due runs wait after such an error; the first class that fits counts.
 UNTIL: Final[tuple[tuple[type[Exception], str], ...]] = (
     (AuthenticationError, "RQ_QUEUES has a user and a password that Redis knows"),
     (NoPermissionError, "Redis allows its user what docs/guides/operating.md lists"),
@@ -65,7 +70,7 @@ UNTIL: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ResponseError, "Redis does not refuse it any more"),
     (Exception, "the first sweep after Redis is back"),
 )
-QUIET = 5.0  # seconds without a further try after Redis let a caller wait
+QUIET = 5.0  # seconds without a further try after Redis made a caller wait
 #: The pub/sub channel of the alarms; a message is JSON: `{"queue": ..., "at": ISO 8601}`.
 ALARMS = "durable:alarms"
 
@@ -74,10 +79,10 @@ _quiet_until: dict[str, float] = {}
 
 
 def notify(queue: str, *, force: bool = False) -> None:
-    """Make a worker look at `queue` now.
+    """Notify a worker that `queue` has due runs now.
 
-    With `force` (the sweep) the bell is rung even if somebody's ring is pending whose job is lost, and even if Redis
-    has just let a caller wait.
+    With `force` (the sweep), notify even if a notification is pending, whose job may be lost, and even if Redis has
+    just made a caller wait.
     """
     if not conf.REDIS:
         wakeups.notify(queue)
@@ -87,10 +92,10 @@ def notify(queue: str, *, force: bool = False) -> None:
 
 
 def notify_on_commit(queues: Iterable[str], using: str | None = None) -> None:
-    """Ring for each queue when the transaction on `using` (durable's database) commits; now if there is none.
+    """Notify each queue when the transaction on `using` (durable's database) commits; now if there is none.
 
-    However often a transaction asks for a queue, it rings once. A savepoint that is rolled back takes its own wish
-    with it, not those of others.
+    Each transaction notifies a queue once, however often it asks. A savepoint that is rolled back drops its own
+    notifications only.
     """
     alias = using or conf.DATABASE
     rung = _notified_in_this_transaction(alias)
@@ -99,10 +104,10 @@ def notify_on_commit(queues: Iterable[str], using: str | None = None) -> None:
 
 
 def notify_at(queue: str, moment: datetime) -> None:
-    """Tell the timers that a run of `queue` is due at `moment` (aware).
+    """Notify the timers that a run of `queue` is due at `moment` (aware).
 
-    Timers ask the database for deadlines at every sweep; only one that is nearer needs an alarm, and only for that one
-    anything is sent. A moment that has passed rings.
+    Timers query the database for deadlines at every sweep. Only a deadline before the next sweep needs an alarm; for
+    later ones nothing is sent. For a moment in the past, `queue` is notified at once.
     """
     if not conf.REDIS:
         wakeups.notify_at(queue, moment)
@@ -116,12 +121,15 @@ def notify_at(queue: str, moment: datetime) -> None:
 
 
 def notify_at_on_commit(queue: str, moment: datetime, using: str | None = None) -> None:
-    """`alarm`, when the transaction on `using` (durable's database) commits."""
+    """Call `notify_at` when the transaction on `using` (durable's database) commits."""
     on_commit(lambda: notify_at(queue, moment), using=using or conf.DATABASE)
 
 
 def acknowledge(queue: str) -> bool:
-    """Let the next ring be heard; called by the job before it looks. True if a sweep asks it to look at all due runs."""
+    """Delete the pending-notification key, so that later notifications enqueue a new job.
+
+    The job calls this before it queries the database. Returns True if a sweep asks the job to search all due runs.
+    """
     answers: list[bool] = []
     if conf.REDIS:
         _best_effort(queue, "clear the bell", lambda: answers.append(enqueue.clear(queue)))
@@ -132,11 +140,12 @@ def _best_effort(queue: str, what: str, command: Callable[[], object]) -> None:
     if silence.is_silent():
         return
     began = time.monotonic()
-    refused = f"{queue} {what}"  # apart from what is said of the queue: Redis may do all but this
+    # logged apart from other errors of the queue: Redis may allow everything but this command
+    refused = f"{queue} {what}"
     try:
         command()
     except (RedisError, OSError) as error:
-        waited = time.monotonic() - began  # for Sentinels, or a name server: no timeout tells of those
+        waited = time.monotonic() - began  # for Sentinels or a name server, which no timeout limits
         if isinstance(error, RedisTimeoutError | TimeoutError) or waited >= redis_clients.CONNECT_TIMEOUT:
             _quiet_until[queue] = time.monotonic() + QUIET
         if _log_this(refused if isinstance(error, ResponseError) else queue):
@@ -144,8 +153,8 @@ def _best_effort(queue: str, what: str, command: Callable[[], object]) -> None:
             text = 'cannot %s for queue "%s", due runs wait until %s: %s: %s'
             logger.warning(text, what, queue, until, type(error).__name__, error)
     except BaseTimeoutException:
-        raise  # the caller is a job of RQ's that has reached its timeout: it is told once
-    except Exception:  # the caller's work is committed, and must not fail for a wrong setting
+        raise  # the caller is an RQ job that has reached its timeout; RQ raises this once
+    except Exception:  # the caller's work is committed, and must not fail because of a wrong setting
         if not _log_this(f"{queue} wrongly"):
             return
         if queue not in redis_clients.queue_names():
@@ -164,14 +173,17 @@ def on_commit(callback: Callable[[], None], *, using: str) -> None:
     try:
         transaction.on_commit(callback, using=using)
     except transaction.TransactionManagementError:
-        callback()  # autocommit is off and no transaction is Django's: the sweep finds what this ring comes too early for
+        # autocommit is off without a transaction of Django's: if this notification is too early, the sweep finds the
+        # run
+        callback()
 
 
 def _notified_in_this_transaction(alias: str) -> set[str]:
-    """The queues rung so far by the commit to come; shared by all its callbacks, renewed by the first that runs.
+    """Return the queues notified so far at the coming commit: a set that all its callbacks share.
 
-    Each wish has a callback of its own rather than one for all: Django drops the callbacks of a savepoint that is
-    rolled back, and with it would go the wishes that came after.
+    The first callback that runs resets the set for the next transaction. Each notification has a callback of its own:
+    Django drops the callbacks of a savepoint that is rolled back, and one callback for all would drop later
+    notifications too.
     """
     connection = connections[alias]
     rung: set[str] | None = getattr(connection, "_durable_rung", None)

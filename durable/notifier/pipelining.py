@@ -1,8 +1,8 @@
-"""Commands to Redis whose answers nobody waits for.
+"""Send commands to Redis without waiting for their answers.
 
-Owns the connections that a process sends them on, as many as threads send at once. Each answer is read when the next
-command is sent, and that is when a command that failed is noticed: whoever sends must be able to do without the last one.
-Must not decide what is sent.
+Owns the connections that a process sends them on: as many as threads send at once. The sender reads each answer when it
+sends the next command on that connection, and notices only then that a command failed. So the caller must be able to do
+without the last command. Must not decide what is sent.
 """
 
 from __future__ import annotations
@@ -17,28 +17,33 @@ __all__ = ["PipelinedSender"]
 
 
 class PipelinedSender:
-    """Sends on connections of its own, out of the client's pool. Any thread may use it; a child process needs another.
+    """Sends on connections of its own, taken from the client's pool. Any thread may use it; a child process needs
+    another.
 
-    A connection is taken from those that are free, and put back when its command is sent, or closed. So nothing is left
-    locked, and nobody reads another's answer, wherever a signal's handler raises: the connection is lost then, at worst.
+    A sender takes a free connection, and puts it back when the command is sent, or closes it. So no lock stays taken
+    and no thread reads another's answer, even if a signal handler raises anywhere: at worst the connection is lost.
     """
 
     __slots__ = ("_free", "_pool")
 
     def __init__(self, redis: Redis) -> None:
         self._pool = redis.connection_pool
-        self._free: list[tuple[Any, bool]] = []  # and whether each is owed the answer to its last command
+        self._free: list[tuple[Any, bool]] = []  # each with True if the answer to its last command is unread
 
     def open(self) -> None:
-        """Send from now on. For whoever has just been answered: what is wrong with Redis is told by a command that waits."""
+        """Allow sending from now on.
+
+        Call it after a command that was answered, so that errors of Redis were reported.
+        """
         if not self._free:
             self._free.append((self._pool.get_connection(), False))
 
     def send(self, *command: Any) -> bool:
-        """Send a command; whether it was sent.
+        """Send a command and return True if it was sent.
 
-        If not, it has to be sent in the usual way: `open` was not called yet, others are sending, Redis has closed the
-        connection, or the command before this one has failed. Raises RedisTimeoutError where its answer does not come.
+        If not, the caller has to send it in the usual way: `open` was not called yet, other threads are sending, Redis
+        has closed the connection, or the previous command has failed. Raises RedisTimeoutError if the previous answer
+        does not come.
         """
         try:
             connection, is_owed = self._free.pop()
@@ -60,7 +65,7 @@ class PipelinedSender:
     def _send(self, command: tuple[Any, ...], connection: Any, *, is_owed: bool) -> bool:
         if is_owed:
             connection.read_response()
-        if connection.can_read():  # the end of it
+        if connection.can_read():  # only an end of file can be read now
             return False
         connection.send_command(*command)
         return True

@@ -1,6 +1,6 @@
 """Notices of due runs within one process, for workers without Redis (`DURABLE["REDIS"] = False`).
 
-Owns who is notified. `durable.notifier.notify` sends a notice where it would otherwise ring through Redis: a run of a queue is
+Owns the listeners. `durable.notifier.notify` sends a notice where it would otherwise use Redis: a run of a queue is
 due, or will be at a moment. Nothing depends on a notice: workers poll the database as well (`durable.worker.polling`).
 """
 
@@ -13,13 +13,13 @@ __all__ = ["Listener", "listen", "notify", "notify_at", "unlisten"]
 
 
 class Listener(Protocol):
-    """Somebody who acts on notices. Both methods return at once, and may be called from any thread."""
+    """Receives notices. Both methods return at once, and may be called from any thread."""
 
     def run_is_due(self, queue: str) -> None:
-        """A run of `queue` is due now."""
+        """Note that a run of `queue` is due now."""
 
     def run_is_due_at(self, queue: str, moment: datetime) -> None:
-        """A run of `queue` is due at `moment` (aware)."""
+        """Note that a run of `queue` is due at `moment` (aware)."""
 
 
 _listeners: tuple[Listener, ...] = ()
