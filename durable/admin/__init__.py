@@ -1,9 +1,9 @@
-"""durable in the Django admin: an overview, lists, a run's page, and each verb as a page that asks before it does.
+"""durable in the Django admin: an overview, lists, a run's page, and a confirmation page for each verb.
 
-Closed by default: a user sees nothing without `durable.view_run`, no payload without `durable.view_payload`, and each verb
-asks for its own permission. Views read through `durable.inspection` and change through `durable.operations`, as the actor
-behind the request; they hold no logic of their own. Nothing here is inline in a page: the Content-Security-Policy
-may forbid every script and style but the site's own.
+Closed by default: a user sees nothing without `durable.view_run` and no payload without `durable.view_payload`, and
+each verb needs its own permission. Views read through `durable.inspection` and change through `durable.operations`,
+with the request's user as the actor; they hold no logic of their own. No page has inline scripts or styles: the
+Content-Security-Policy may forbid all but the site's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who asks, and what they may see: the actor behind a request, and its permissions."""
+"""The requesting user and that user's permissions: the actor behind a request."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["actor_of", "demand", "may"]
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """The user, as the audit log knows them."""
+    """Return the user as an actor for the audit log."""
     return Actor("admin", user=request.user)
 
 
 def may(request: HttpRequest, permission: str) -> bool:
-    """Whether the user has this permission of durable's: being staff is not enough."""
+    """Return whether the user has this permission of the app durable: being staff is not enough."""
     return request.user.is_active and actor_of(request).may(permission)
 
 
 def demand(request: HttpRequest, permission: str) -> None:
-    """Raises PermissionDenied unless the user has the permission."""
+    """Raise PermissionDenied unless the user has the permission."""
     if not may(request, permission):
         raise PermissionDenied(
             f"You may not see this: it needs the permission durable.{permission}. Ask whoever gives permissions."

@@ -1,4 +1,4 @@
-"""Doing one verb to one run: a page that says what will happen and asks for a reason, and does it when it is posted."""
+"""Apply one verb to one run: a page that describes the effect and asks for a reason; posting the page applies the verb."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["Refusal", "admit", "log_denied", "refusals", "show", "status_of"]
 
 
-class Refusal(Exception):  # not an error: what the page says instead of "done"
-    """The verb was not done: why, in words, and with which status the page is answered."""
+class Refusal(Exception):  # not an error: the page shows this text instead of "done"
+    """The verb was refused: the reason in words, and the status of the response."""
 
     def __init__(self, why: str, status: int) -> None:
         self.why = why
@@ -47,7 +47,7 @@ class Refusal(Exception):  # not an error: what the page says instead of "done"
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What the operations refuse, as a Refusal; a denied one as Django's PermissionDenied."""
+    """Convert the refusals of operations to Refusal, and a denial to Django's PermissionDenied."""
     try:
         yield
     except OperationDeniedError as error:
@@ -59,7 +59,7 @@ def refusals() -> Iterator[None]:
 
 
 def status_of(error: Exception) -> int:
-    """409 where somebody was faster, 422 where what was given cannot be."""
+    """Return 409 if the state has changed in the meantime, 422 if an argument is not valid."""
     faster = (InvalidTransitionError, StalePlanError, RunConflictError)
     return 409 if isinstance(error, faster) else 422
 
@@ -73,9 +73,9 @@ def _words(error: Exception) -> str:
 
 
 def admit(request: HttpRequest, action: str, run_id: str) -> None:
-    """Raises PermissionDenied unless the user may see runs and do this; a change that is denied is in the audit log.
+    """Raise PermissionDenied unless the user may see runs and apply the verb; the audit log records a denied change.
 
-    To be called before the run is looked for: who may not see runs is not told which there are.
+    Call this before looking for the run: a user who may not see runs must not learn which runs exist.
     """
     for permission in (PERMISSIONS[action], "view_run"):
         if access.may(request, permission):
@@ -86,14 +86,14 @@ def admit(request: HttpRequest, action: str, run_id: str) -> None:
 
 
 def log_denied(request: HttpRequest, action: str, permission: str, run_id: str) -> NoReturn:
-    """Have the audit log tell that the user may not do this. Raises PermissionDenied."""
+    """Record in the audit log that the user lacks the permission. Raises PermissionDenied."""
     actor, reason = access.actor_of(request), request.POST.get("reason", "")[:1_000]
     with acting_as(actor, reason=reason), audited(runtime.current(), action, run_id):
         raise OperationDeniedError(action, permission, actor.name)
 
 
 def show(admin: RunAdmin, request: HttpRequest, key: str, name: str) -> HttpResponse:
-    """Ask, or do."""
+    """Show the confirmation page, or apply the verb."""
     verb = VERBS.get(name)
     if verb is None:
         raise Http404(f"There is no verb {name!r}; there are {', '.join(VERBS)}.")
@@ -128,7 +128,7 @@ def show(admin: RunAdmin, request: HttpRequest, key: str, name: str) -> HttpResp
 
 
 def asking_context(admin: RunAdmin, run: Run) -> dict[str, Any]:
-    """What each page that asks shows of the run."""
+    """Return what every confirmation page shows of the run."""
     now = pages.now()
     return {
         "now": now,

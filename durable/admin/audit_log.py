@@ -1,4 +1,4 @@
-"""The audit log in the admin: to be read, by whoever may see runs."""
+"""The audit log in the admin: read-only, for users who may see runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from durable.templatetags.durable_admin import moment
 __all__ = ["OperatorActionAdmin"]
 
 _CAP = 10_000  # rows that the list counts and pages through
-_WINDOW = 100_000  # newest rows that are looked through where no index serves
+_WINDOW = 100_000  # newest rows that are searched if no index serves the filter
 _FILTERS = frozenset({"source__exact", "action", "outcome"})
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ else:  # at run time Django's classes take no parameters
 
 
 class CappedPaginator(_Paginator):
-    """Counts no further than a cap, so that a long log is no slow one."""
+    """A paginator that counts only up to a cap, so that a long log stays fast."""
 
     @cached_property
     def count(self) -> int:
@@ -48,7 +48,7 @@ class CappedPaginator(_Paginator):
 
 
 class _WordFilter(admin.SimpleListFilter):
-    """A filter whose words are known: the log is not read for them."""
+    """A filter with fixed choices: the log is not read to find them."""
 
     words: Sequence[str] = ()
 
@@ -60,7 +60,7 @@ class _WordFilter(admin.SimpleListFilter):
 
 
 class ActionFilter(_WordFilter):
-    """By verb."""
+    """Filter by verb."""
 
     title = "action"
     parameter_name = "action"
@@ -68,7 +68,7 @@ class ActionFilter(_WordFilter):
 
 
 class OutcomeFilter(_WordFilter):
-    """By what came of it."""
+    """Filter by outcome."""
 
     title = "outcome"
     parameter_name = "outcome"
@@ -76,7 +76,7 @@ class OutcomeFilter(_WordFilter):
 
 
 class OperatorActionAdmin(_ModelAdmin):
-    """What operators did, the newest first."""
+    """The actions of operators, the newest first."""
 
     list_display = ["when", "who", "source", "action", "run", "outcome", "reason"]
     fields = ["when", "who", "source", "action", "run", "reason", "outcome", "before", "after", "detail"]
@@ -88,35 +88,35 @@ class OperatorActionAdmin(_ModelAdmin):
     show_full_result_count = False
     paginator = CappedPaginator
     ordering = ["-created_at", "-id"]
-    sortable_by = ()  # an order that no index has would sort the whole log
+    sortable_by = ()  # sorting by a column without an index would sort the whole log
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """No other lookup than the list offers: each one would read the whole log."""
+        """Allow only the lookups that the list offers: any other would read the whole log."""
         return lookup in _FILTERS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
-        """The log, where durable keeps it."""
+        """Return the log from durable's database."""
         found = super().get_queryset(request).using(conf.DATABASE)
         return _newest(found) if set(request.GET) & _FILTERS and "q" not in request.GET else found
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[OperatorAction], search_term: str
     ) -> tuple[QuerySet[OperatorAction], bool]:
-        """What was done to the run with this id; where nothing was, to the runs whose ids begin so."""
+        """Search by run id; if no run has this id, by the beginning of an id."""
         term = search_term.strip()
         if not term:
             return queryset, False
         exact = queryset.filter(run_id=term)
-        # in an order that keeps the database on the index of runs
+        # In an order that keeps the database on the index of runs.
         is_run = exact.order_by("created_at", "id").values_list("pk").first() is not None
         return (exact if is_run else _newest(queryset).filter(run_id__startswith=term)), False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The list, under its own name: there is nothing to select."""
+        """Show the list under its own name: there is nothing to select."""
         try:
             with reading():
                 response: Any = super().changelist_view(request, {"title": "Operator actions", **(extra_context or {})})
-                # the rows are read while the page is made
+                # The rows are read while the page is rendered.
                 return response.render() if isinstance(response, TemplateResponse) else response
         except StatementTimeoutError as error:
             context = {
@@ -129,12 +129,12 @@ class OperatorActionAdmin(_ModelAdmin):
 
     @admin.display(description="when")
     def when(self, action: OperatorAction) -> str:
-        """The moment, with its zone, and how long ago that is."""
+        """The time with its zone, and how long ago it was."""
         return moment(action.created_at, pages.now())
 
     @admin.display(description="run")
     def run(self, action: OperatorAction) -> str:
-        """The run's page, which says so if the run is gone."""
+        """A link to the run's page, which says if the run was deleted."""
         if not action.run_id:
             return "—"
         address = reverse("admin:durable_run_change", args=[as_key(action.run_id)], current_app=self.admin_site.name)
@@ -142,7 +142,7 @@ class OperatorActionAdmin(_ModelAdmin):
 
     @admin.display(description="who")
     def who(self, action: OperatorAction) -> str:
-        """The actor, by the name it had."""
+        """The actor, by the name at the time of the action."""
         return action.actor_label or "nobody"
 
     def has_module_permission(self, request: HttpRequest) -> bool:
@@ -162,6 +162,6 @@ class OperatorActionAdmin(_ModelAdmin):
 
 
 def _newest(actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
-    """Those of them that are among the newest of the log."""
+    """Limit the actions to those among the newest of the log."""
     newest = OperatorAction.objects.using(conf.DATABASE).order_by("-pk").values_list("pk", flat=True).first() or 0
     return actions.filter(pk__gt=newest - _WINDOW)

@@ -1,4 +1,7 @@
-"""One verb on many runs: a page that says for how many it is, shows ten and asks for a reason; big ones go into the background."""
+"""One verb on many runs: a page that shows their number and the first ten, and asks for a reason.
+
+A large selection is processed in the background.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ _MOST_IDS = 500  # ids that one page can select
 
 
 def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
-    """Ask, or do. The selection is posted to it either way; a selection without `confirmed` is asked about."""
+    """Show the confirmation page, or apply the verb.
+
+    The selection is posted either way; without `confirmed` the page asks for confirmation.
+    """
     if request.method != "POST":
         return HttpResponseRedirect(admin.url("changelist"))
     name = request.POST.get("verb", "")
@@ -94,7 +100,7 @@ def _do(
 
 
 def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
-    """Raises PermissionDenied without the permissions; the denial is one row of the log, however many runs it is about."""
+    """Raise PermissionDenied if the user lacks a permission; the denial is one row of the log for any number of runs."""
     for permission in (VERBS[name].permission, "view_run"):
         if not access.may(request, permission):
             run_id = ids[0] if len(ids) == 1 else ""
@@ -104,7 +110,7 @@ def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
 
 
 def _wanted(posted: QueryDict) -> RunFilter | None:
-    """The filter; None if it has a mistake: what is left without the wrong part would select other runs."""
+    """Return the filter; None if a part of it is wrong: the other parts alone would select other runs."""
     form = FilterForm(QueryDict(posted.get("filter", "").removeprefix("?")))
     if not form.is_valid():
         return None

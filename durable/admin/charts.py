@@ -1,4 +1,7 @@
-"""Charts as numbers for SVG: positions and sizes in the units of a viewBox. Templates draw, this only measures."""
+"""Charts as numbers for SVG: positions and sizes in the units of a viewBox.
+
+Templates draw; this module only measures.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ __all__ = ["Chart", "Column", "DrawnLane", "DrawnShape", "DrawnTimeline", "chart
 
 _WIDTH = 1000  # of a timeline's viewBox
 _NARROWEST = 3.0
-_DEEPEST = 12  # scopes within scopes that are drawn as such
+_DEEPEST = 12  # nesting levels of scopes that are drawn
 _CHART_HEIGHT = 60
 _CHART_WIDTH = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnShape:
-    """A bar."""
+    """A bar of a timeline."""
 
     shape: Shape
     x: str
@@ -29,7 +32,7 @@ class DrawnShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnLane:
-    """A lane."""
+    """A lane of a timeline."""
 
     title: str
     shapes: Sequence[DrawnShape]
@@ -45,7 +48,7 @@ class DrawnTimeline:
 
     @property
     def told(self) -> list[Shape]:
-        """What is drawn, lane by lane, in the order of time."""
+        """The drawn shapes, lane by lane, in order of time."""
         return [shape for lane in self.timeline.lanes for shape in sorted(lane.shapes, key=_beginning)]
 
 
@@ -54,9 +57,9 @@ def _beginning(shape: Shape) -> float:
 
 
 def drawn(timeline: Timeline) -> DrawnTimeline:
-    """The timeline's shapes, each wide enough to be seen."""
+    """Return the timeline's shapes, each wide enough to be visible."""
     lanes = [
-        # what was done is drawn last, over the long waits around it
+        # Work is drawn last, over the long waits around it.
         DrawnLane(title=lane.title, shapes=[_bar(shape) for shape in sorted(lane.shapes, key=_is_work)])
         for lane in timeline.lanes
     ]
@@ -74,7 +77,7 @@ def _bar(shape: Shape) -> DrawnShape:
 
 
 def shallow(nodes: Sequence[Node], deepest: int = _DEEPEST) -> list[Node]:
-    """The nodes, those below a depth side by side with their paths: no page is nested as deeply as code may be."""
+    """Return the nodes; those below a depth side by side with their paths, because code may nest deeper than a page."""
     if deepest:
         return [replace(node, children=shallow(node.children, deepest - 1)) for node in nodes]
     return [
@@ -84,7 +87,7 @@ def shallow(nodes: Sequence[Node], deepest: int = _DEEPEST) -> list[Node]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A bar of a chart; `bar` says what it stands for."""
+    """A bar of a chart; `bar` is the data behind it."""
 
     x: str
     y: str
@@ -95,7 +98,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What ended as `columns`, and how long it took as `slow` columns behind `median` ones."""
+    """The numbers of ended runs as `columns`, and their durations as `slow` columns behind `median` ones."""
 
     title: str
     throughput: Throughput
@@ -107,7 +110,7 @@ class Chart:
 
 
 def chart(title: str, throughput: Throughput) -> Chart:
-    """The chart of a span of time."""
+    """Return the chart of a span of time."""
     return Chart(
         title=title,
         throughput=throughput,
@@ -118,7 +121,7 @@ def chart(title: str, throughput: Throughput) -> Chart:
 
 
 def _columns(throughput: Throughput, value_of: Callable[[Bar], float], most: float) -> list[Column]:
-    """A column for each bar of which there is something to draw; `most` is as high as the chart."""
+    """Return a column for each bar with a value; `most` is the height of the chart."""
     step = _CHART_WIDTH / max(1, len(throughput.bars))
     columns = []
     for number, bar in enumerate(throughput.bars):

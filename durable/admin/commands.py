@@ -1,4 +1,4 @@
-"""The command line's words for what a page offers: "copy as command"."""
+"""The shell commands that pages offer to copy, in the command line's own words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators type: filters, reasons, messages. Each form refuses in plain words, beside the field."""
+"""Forms for operators' input: filters, reasons, messages. Each form explains a refusal beside the field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from durable.inspection import RunFilter
 __all__ = ["SINCE", "ActForm", "BulkForm", "FilterForm", "ReplayForm", "SendForm"]
 
 SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
-_MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read at all; the codec's own limit is smaller
+_MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
 
 
 class _MomentField(forms.DateTimeField):
@@ -32,7 +32,7 @@ class _MomentField(forms.DateTimeField):
 
 
 class FilterForm(forms.Form):
-    """The filters of the list, as they stand in its address."""
+    """The filters of the list, as its URL has them."""
 
     q = forms.CharField(required=False, max_length=500)
     state = forms.MultipleChoiceField(required=False, choices=[(each.value, each.value) for each in RunState])
@@ -44,7 +44,7 @@ class FilterForm(forms.Form):
     end = _MomentField(required=False, label="Created until")
 
     def wanted(self) -> RunFilter:
-        """The filter without the search; fields that are wrong do not count."""
+        """Return the filter without the search; invalid fields are ignored."""
         given = self.cleaned_data
         since = SINCE.get(given.get("since", ""))
         return RunFilter(
@@ -58,12 +58,12 @@ class FilterForm(forms.Form):
 
     @property
     def search(self) -> str:
-        """What was typed into the search box."""
+        """The text of the search box."""
         return str(self.cleaned_data.get("q", ""))
 
 
 class _Asking(forms.Form):
-    """A form that changes something: why, as of which revision of the run, and a token so that twice is once."""
+    """A form that changes something: a reason, the expected revision of the run, and a token against repeats."""
 
     reason = forms.CharField(
         required=False,
@@ -76,7 +76,7 @@ class _Asking(forms.Form):
     token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
 
     def clean_token(self) -> str:
-        """The token, which becomes the id of what is made."""
+        """Return the token, which becomes the id of the new run or message."""
         token = str(self.cleaned_data["token"])
         try:
             return str(UUID(token))
@@ -127,7 +127,7 @@ class SendForm(_Asking):
         self.is_any = is_any
 
     def clean_queue(self) -> str:
-        """The queue's name, if it can be one."""
+        """Return the queue's name. Raises ValidationError for an invalid one."""
         queue = str(self.cleaned_data["queue"])
         try:
             escape(queue)
@@ -136,7 +136,7 @@ class SendForm(_Asking):
         return queue
 
     def clean_body(self) -> Any:
-        """The body as data. A number that JSON does not have is refused."""
+        """Return the body as data. Raises ValidationError also for a number that JSON does not have."""
         text = self.cleaned_data["body"]
         if not text.strip():
             return None
@@ -150,7 +150,7 @@ class SendForm(_Asking):
             raise forms.ValidationError(f"This cannot be read as JSON: {error}.") from None
 
     def clean(self) -> dict[str, Any]:
-        """A queue that the run has nothing to do with is asked about once."""
+        """Ask for confirmation once if the run has never used the queue."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
         queue = given.get("queue")
         if queue and not self.is_any and queue not in self.known and not given.get("anyway"):

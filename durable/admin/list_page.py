@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A filter as a link: it is added, or taken away if it is selected."""
+    """One choice of a filter, as a link that adds the choice, or removes it if it is selected."""
 
     title: str
     query: str
@@ -66,7 +66,7 @@ class Group:
 
 
 def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
-    """The list, or, for a page that refreshes itself, its table alone."""
+    """Show the list, or, for a page that refreshes itself, its table alone."""
     form = FilterForm(request.GET)
     page, problem = _read(form, request.GET.get("after"))
     now = pages.now()
@@ -108,7 +108,7 @@ def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def _read(form: FilterForm, cursor: str | None) -> tuple[RunPage, str]:
-    form.is_valid()  # a field that is wrong says so itself, and does not count
+    form.is_valid()  # an invalid field shows its own error, and is ignored
     try:
         return list_runs(searched(form.search, form.wanted()), cursor=cursor), ""
     except InvalidCursorError as error:
@@ -147,7 +147,7 @@ def _toggle(given: QueryDict, name: str, value: str) -> Choice:
 
 
 def _query(given: QueryDict, **changes: Any) -> str:
-    """The address' query with some parameters set, or taken away where the value is empty."""
+    """Return the URL's query with some parameters set, or removed if the value is empty."""
     query = given.copy()
     query.pop("live", None)
     for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""The overview: what needs a person, how many runs are where, what failed and why, and who works on what."""
+"""The overview: runs that need attention, runs by state, failures with their causes, and workers with their runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["context", "show"]
 
 
 def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
-    """The overview alone, for a page that refreshes itself."""
+    """Show the overview alone, for a page that refreshes itself."""
     now = pages.now()
     response = admin.page(request, "_overview", context(now))
     etag = pages.etag_of(now, response.content.decode())
@@ -36,7 +36,7 @@ def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def context(now: datetime) -> dict[str, Any]:
-    """What the overview shows at the moment `now`; a constant number of statements."""
+    """Return what the overview shows at the moment `now`; a constant number of statements."""
     edge = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
     workers, failed = look_at_workers(), failed_runs()
     return {

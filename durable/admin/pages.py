@@ -1,4 +1,4 @@
-"""What the pages share: finding the run of an address, and answers that cost little when nothing has changed."""
+"""What the pages share: finding the run of a URL, and cheap answers if nothing has changed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["etag_of", "find", "is_known", "now", "tagged", "unchanged"]
 
 
 def now() -> datetime:
-    """The clock of the backend in force."""
+    """Return the time by the clock of the active runtime."""
     return runtime.current().now()
 
 
 def find(key: str) -> Run:
-    """The run of an address, without its input and output. Raises Http404."""
+    """Return the run of a URL, without its input and output. Raises Http404."""
     run_id = as_id(key)
     run = Run.objects.using(conf.DATABASE).filter(pk=run_id).defer("input", "output").first()
     if run is None:
@@ -36,31 +36,32 @@ def find(key: str) -> Run:
 
 
 def etag_of(now: datetime, *parts: object) -> str:
-    """An ETag of what a page shows, and of the minute of `now`, from which the page tells times."""
+    """Return an ETag of a page's content and of the minute of `now`, because the page shows times relative to it."""
     minute = int(now.timestamp() // 60)
     text = "\0".join(map(str, [*parts, minute]))
-    # keyed: the parts hold text that the redaction hook may hide, which a plain hash would let a reader guess
+    # Keyed: the parts contain text that the redaction hook may hide, and a plain hash would let a reader guess that
+    # text.
     digest = salted_hmac("durable.admin.etag", text.encode(errors="surrogatepass"), algorithm="sha256")
     return f'"{digest.hexdigest()[:24]}"'
 
 
 def is_known(request: HttpRequest, etag: str) -> bool:
-    """Whether the browser has what the ETag stands for."""
+    """Return whether the browser already has the content of this ETag."""
     return request.headers.get("If-None-Match") == etag
 
 
 def unchanged(etag: str) -> HttpResponse:
-    """Nothing new."""
+    """Return a 304 response."""
     return tagged(HttpResponse(status=304), etag)
 
 
 def tagged(response: HttpResponse, etag: str) -> HttpResponse:
-    """The response with its ETag; never kept by a cache on the way."""
+    """Add the ETag to the response, and forbid caches on the way to store it."""
     response["ETag"] = etag
     response["Cache-Control"] = "private, no-cache"
     return response
 
 
 def back_to(admin: RunAdmin, run_id: str) -> str:
-    """The run's page."""
+    """Return the URL of the run's page."""
     return admin.url("change", run_id)

@@ -1,4 +1,4 @@
-"""Replaying a run from a step: a preview of exactly what goes, what stays and what comes back, and then that and no other."""
+"""Replaying a run from a step: a preview of what is removed, kept and returned, and then exactly that replay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 50  # locations of each list
 
 
 def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
-    """Preview, or replay."""
+    """Show the preview, or replay."""
     action_page.admit(request, "replay", unquote(key))
     run = pages.find(key)
     location = request.GET.get("at", "")
@@ -83,7 +83,7 @@ def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]
 
 
 def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
-    """What the preview lists: a word for its look, a title, locations, and how many more there are."""
+    """Return the parts of the preview: a CSS word, a title, locations, and how many more there are."""
     returned = [f"{each.queue} (received by {display_location(each.wait)})" for each in plan.messages]
     parts = [
         ("again", "Steps that run again", [display_location(each) for each in plan.reruns]),

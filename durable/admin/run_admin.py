@@ -1,4 +1,7 @@
-"""Runs in the admin: their addresses, and who may come to them. What the pages show stands in the modules beside."""
+"""Runs in the admin: their URLs, and the access to them.
+
+The modules beside this one define the content of the pages.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,11 @@ _EXPIRED = "Your session has ended. Nothing was done: log in, and do it again."
 
 
 class RunAdmin(_ModelAdmin):
-    """Runs: to be seen with `view_run`, and changed by verbs alone, each with its own permission."""
+    """Runs: visible with `view_run`, and changed only by verbs, each with its own permission."""
 
-    search_fields = ()  # the list has a box of its own; Django's autocomplete would read the whole table
+    search_fields = ()  # the list has its own search box; Django's autocomplete would read the whole table
 
-    # -- who may come
+    # -- access
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return access.may(request, "view_run")
@@ -62,15 +65,15 @@ class RunAdmin(_ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
         return False
 
-    # -- addresses
+    # -- URLs
 
     def get_urls(self) -> list[URLPattern | URLResolver]:  # type: ignore[override]  # Django's own may be either
-        """Lists and pages for reading; each verb a page of its own, which does it when it is posted."""
+        """Return the pages to read, and one page for each verb, which applies the verb when it is posted."""
         reading: Sequence[tuple[str, View, str]] = [
             ("", list_page.show, "changelist"),
             ("overview/", overview.show, "overview"),
             ("<str:key>/change/", run_page.show, "change"),
-            ("<str:key>/", run_page.lead, "lead"),  # Django's admin leads from there as well
+            ("<str:key>/", run_page.lead, "lead"),  # Django's admin redirects from there as well
             ("<str:key>/live/", run_page.live, "live"),
             ("<str:key>/step/", step_page.show, "step"),
             ("<str:key>/export/", run_page.export, "export"),
@@ -81,13 +84,13 @@ class RunAdmin(_ModelAdmin):
             ("<str:key>/replay/", replay_page.show, "replay"),
             ("<str:key>/act/<str:name>/", action_page.show, "act"),
         ]
-        return [  # "bulk/" before "<str:key>/", which it would be taken for
+        return [  # "bulk/" before "<str:key>/", which would match it
             *(path(route, self._asking(view), name=f"durable_run_{name}") for route, view, name in changing),
             *(path(route, self._reading(view), name=f"durable_run_{name}") for route, view, name in reading),
         ]
 
     def _reading(self, view: View) -> View:
-        """A view for whoever may see runs."""
+        """Wrap a view that a user with the permission to see runs may open."""
 
         def read(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             access.demand(request, "view_run")
@@ -97,7 +100,7 @@ class RunAdmin(_ModelAdmin):
         return self._inside(view, read)
 
     def _asking(self, view: View) -> View:
-        """A view that asks for its own permissions: what is denied has to reach the audit log first."""
+        """Wrap a view that checks permissions itself: a denial has to be logged first."""
 
         def ask(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             return view(self, request, *args, **kwargs)
@@ -125,7 +128,7 @@ class RunAdmin(_ModelAdmin):
 
         return update_wrapper(come, view)
 
-    # -- what every page needs
+    # -- every page
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """Render `durable/admin/<name>.html` inside the admin."""
@@ -134,13 +137,13 @@ class RunAdmin(_ModelAdmin):
             "opts": self.opts,
             "may": {name: access.may(request, name) for name in _PERMISSIONS},
         }
-        # where the admin site is told which of its instances this is, reverse() finds that one
+        # With this attribute, reverse() finds the URLs of this admin site and of no other instance.
         request.current_app = self.admin_site.name
         text = render_to_string(f"durable/admin/{name}.html", {**around, **context}, request)
         return HttpResponse(printable(text), status=status)
 
     def url(self, name: str, run_id: str | None = None, *args: str) -> str:
-        """The address of one of these pages."""
+        """Return the URL of one of these pages."""
         given = [*([] if run_id is None else [as_key(run_id)]), *args]
         return reverse(f"admin:durable_run_{name}", args=given, current_app=self.admin_site.name)
 

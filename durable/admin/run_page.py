@@ -1,4 +1,4 @@
-"""A run's page: what it is, what it waits for, what it did, and what can be done to it."""
+"""A run's page: its state, what it waits for, its history, and the verbs that it allows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MOST_ACTIONS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Button:
-    """A verb that the run's state allows: a link to the page that asks, and the command that does the same."""
+    """A verb that the run's state allows: a link to the confirmation page, and the equivalent command."""
 
     name: str
     title: str
@@ -65,7 +65,7 @@ class Button:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRow:
-    """A message; `body` and `response` are "" where they may not be seen."""
+    """A message; `body` and `response` are "" if the user may not see them."""
 
     message: QueueMessage
     queue: str
@@ -75,18 +75,18 @@ class MessageRow:
 
 
 def lead(admin: RunAdmin, _request: HttpRequest, key: str) -> HttpResponse:
-    """To the run's page, from the address without a word behind the id."""
+    """Redirect from the URL without a word after the id to the run's page."""
     return HttpResponseRedirect(admin.url("change", as_id(key)))
 
 
 def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
-    """The whole page."""
+    """Show the whole page."""
     run = pages.find(key)
     return admin.page(request, "run", _context(admin, request, run, progress_of(run), pages.now()))
 
 
 def live(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
-    """What changes of the page, or 304 if nothing has."""
+    """Return the part of the page that changes, or 304 if nothing has changed."""
     run = pages.find(key)
     progress = progress_of(run)
     now = pages.now()
@@ -97,7 +97,7 @@ def live(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
 
 
 def export(_admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponseBase:
-    """All that is recorded of the run, as a JSON file that is written while it is sent."""
+    """Return everything that is recorded of the run, as a JSON file that is written while it is sent."""
     run = pages.find(key)
     pieces = written(run, with_payloads=access.may(request, "view_payload"), indent=1)
     response = streamed(request, pieces, "application/json")
@@ -148,7 +148,7 @@ def _context(admin: RunAdmin, request: HttpRequest, run: Run, progress: Progress
 
 
 def _bulk_progress(run: Run) -> str:
-    """How far a bulk operation in the background is; "" for any other run."""
+    """Return the progress of a background bulk; "" for any other run."""
     if run.workflow != BULK:
         return ""
     found = payload(run.workflow, "output", run.output)
@@ -168,12 +168,12 @@ def _whole_number(text: str | None) -> int | None:
 
 
 def _buttons(admin: RunAdmin, request: HttpRequest, run: Run, remedies: Sequence[str]) -> list[Button]:
-    """The verbs that the run's state and the user's permissions allow; what would help stands first."""
+    """Return the verbs that the run's state and the user's permissions allow, the remedies first."""
     possible = [verb for verb in possible_verbs(run) if access.may(request, PERMISSIONS[verb])]
     possible.sort(key=lambda verb: remedies.index(verb) if verb in remedies else len(remedies))
     buttons: list[Button] = []
     for verb in possible:
-        if verb == "replay":  # begins at a step, from the history
+        if verb == "replay":  # a replay begins at a step, from the history
             continue
         is_send = verb == "send"
         buttons.append(
@@ -212,14 +212,14 @@ def _messages(run: Run, with_payloads: bool) -> list[MessageRow]:
 
 
 def _both(read: Sequence[str | None] | TooLarge | None) -> tuple[Sequence[str | None] | TooLarge, Sequence[str | None]]:
-    """Body and response of a message, each as `_shown` takes it."""
+    """Return body and response of a message, each as `_shown` takes it."""
     if read is None or isinstance(read, TooLarge):
         return read or [None], [None]
     return read[:1], read[1:]
 
 
 def _shown(workflow: str, field: str, read: Sequence[str | None] | TooLarge) -> str:
-    """A value of the page; "" for none."""
+    """Return a value for the page; "" for none."""
     if isinstance(read, TooLarge):
         return str(read)
     [text] = read
@@ -227,7 +227,7 @@ def _shown(workflow: str, field: str, read: Sequence[str | None] | TooLarge) -> 
 
 
 def _related(run: Run) -> list[tuple[str, Run]]:
-    """The runs around this one, each with what it is to it."""
+    """Return the related runs, each with its relation to this one."""
     runs = Run.objects.using(conf.DATABASE).only("id", "workflow", "state", "created_at")
     around = [("started by", run.parent_id), ("made from", run.replay_of_id)]
     found = runs.in_bulk([each for _, each in around if each])

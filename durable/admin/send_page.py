@@ -1,4 +1,4 @@
-"""Sending a message to a run: the queues that it waits for first, the body as JSON, once however often it is posted."""
+"""Sending a message to a run: the queues that it waits for first, the body as JSON; posting twice sends one message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
-_MOST = 50  # waits and messages that are looked through for queues' names
+_MOST = 50  # waits and messages that are searched for names of queues
 
 
 def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
@@ -63,13 +63,13 @@ def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
 
 
 def _send(request: HttpRequest, run: Run, given: dict[str, Any]) -> None:
-    # No revision is expected: a message fits whatever the run does. That it is sent once is the token's work.
+    # No revision is expected: a message fits every state of the run. The token prevents a second send.
     with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
         operations.send(run.id, given["queue"], given["body"], idempotency_id=f"admin-{given['token']}")
 
 
 def _known_queues(run: Run, awaited: list[str]) -> list[str]:
-    """The queues that the run waits for now, then those that it has waited for or was sent to."""
+    """Return the queues that the run waits for now, then those that it has waited for or received messages in."""
     found = Entry.objects.using(conf.DATABASE).filter(run=run, kind=EntryKind.MESSAGE.value).order_by("-ordinal")
     waits = found.values_list("data", flat=True)
     waited = [str(name) for data in waits[:_MOST] for name in data.get("names", ())]

@@ -1,4 +1,4 @@
-"""One entry of a run's history: what it was given, what came of it, and each attempt."""
+"""One entry of a run's history: its arguments, its result, and each attempt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["show"]
 
 
 def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
-    """The entry at the location `at`."""
+    """Show the entry at the location `at`."""
     run = pages.find(key)
     location = request.GET.get("at", "")
     with_payloads = access.may(request, "view_payload")

@@ -1,4 +1,4 @@
-"""A long text as a response, piece by piece, under WSGI and ASGI."""
+"""A long text as a response, in pieces, under WSGI and ASGI."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from django.http.response import HttpResponseBase
 
 __all__ = ["CHUNK", "streamed"]
 
-CHUNK: Final = 512 * 1024  # characters that are held at once
+CHUNK: Final = 512 * 1024  # characters in memory at a time
 
 
 def streamed(request: HttpRequest, pieces: Iterator[str], content_type: str) -> HttpResponseBase:
-    """The text as a response: streamed if it is longer than two chunks, else whole.
+    """Return the text as a response: streamed if it is longer than two chunks, else whole.
 
-    What is raised while the first two chunks are made is raised here; later it can only cut the text off.
+    An error in the first two chunks is raised here; a later error can only truncate the text.
     """
     chunks = _chunks(pieces)
     begin = [each for each in (next(chunks, ""), next(chunks, "")) if each]
     if len(begin) < 2:
         return HttpResponse("".join(begin), content_type=content_type)
     text = chain(begin, chunks)
-    # under ASGI Django would hold all of a synchronous iterator before it sends anything
+    # Under ASGI Django would read all of a synchronous iterator into memory before it sends anything.
     body = _from_thread(text) if isinstance(request, ASGIRequest) else text
     return StreamingHttpResponse(body, content_type=content_type)
 

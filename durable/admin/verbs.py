@@ -1,4 +1,4 @@
-"""The verbs as pages offer them: what each is called, what it does, and what is asked beside the reason."""
+"""The verbs as pages offer them: the title, the effect, and the options beside the reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BULK", "VERBS", "Option", "Verb"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A box to tick."""
+    """A checkbox of a verb's page."""
 
     name: str
     label: str
@@ -23,8 +23,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """`does` says in a sentence what will happen. `perform(run_id, token, **options)` returns the id of the run to show next;
-    `token` is the page's own, so that a page that is sent twice does one thing."""
+    """A verb on a page.
+
+    `does` describes the effect in a sentence. `perform(run_id, token, **options)` returns the id of the run to show
+    next; `token` belongs to the page, so that posting the page twice has one effect.
+    """
 
     name: str
     title: str
@@ -36,7 +39,7 @@ class Verb:
 
     @property
     def permission(self) -> str:
-        """The permission, of the app durable, that it needs."""
+        """The permission, of the app durable, that the verb needs."""
         return PERMISSIONS[self.name]
 
 
@@ -131,5 +134,5 @@ VERBS: Final = {
     )
 }
 
-#: What can be done to many runs at once.
+#: The verbs that can be applied to many runs at once.
 BULK: Final = ("recover", "wake", "pause", "resume", "cancel")

@@ -17,8 +17,9 @@ PAGE_BYTES: Final = 4 * 1024 * 1024  # of recorded text
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """Replaces values that are not read; `size` is their length in bytes (characters if the database counts those
-    only).
+    """A placeholder for values that are not read.
+
+    `size` is their length in bytes (in characters, if the database counts only those).
     """
 
     size: int

@@ -108,12 +108,11 @@ class TreePage:
 def history_tree(
     run_id: str, *, start: int | None = None, size: int = PAGE, only_failed: bool = False, at_end: bool = False
 ) -> TreePage:
-    """Return `size` nodes from the position `start` on; without `start`, the page of the run's current node, or the
-    first.
+    """Return `size` nodes from the position `start` on.
 
-    With `at_end`, and without `start`: the last nodes, or those from the run's current node on if that is further back.
-    With `only_failed`: only nodes with failed attempts or without completion, with the scopes around them. Two
-    statements.
+    Without `start`: the page of the run's current node, or the first page. With `at_end`, and without `start`: the last
+    nodes, or those from the run's current node on if that is further back. With `only_failed`: only nodes with failed
+    attempts or without completion, with the scopes around them. Two statements.
     """
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
     columns = ("id", "location", "kind", "metadata__status", "metadata__attempts")
