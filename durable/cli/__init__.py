@@ -1,9 +1,9 @@
-"""The command line: `manage.py durable <subcommand>`, the same verbs as everywhere, for shells and pipes.
+"""The command line: `manage.py durable <subcommand>`, the same verbs as on every surface, for shells and pipes.
 
-Each module of this package holds a few subcommands; `durable.cli.subcommands` lists them all. What they share:
+Each module of this package holds a few subcommands; `durable.cli.subcommands` lists them all. The common rules:
 
-- Standard output is for data: a table, JSON lines (`-o json`) or ids (`-o ids`). All talk goes to standard error.
-- Text of others (ids, payloads, errors) is shown with control characters escaped, and never as the terminal's commands.
-- The exit status says what came of it; see `durable.cli.exit_codes`.
-- They hold no logic: they parse, call `durable.operations` or `durable.inspection`, and print.
+- Standard output is for data: a table, JSON lines (`-o json`) or ids (`-o ids`). Messages go to standard error.
+- Foreign text (ids, payloads, errors) is shown with control characters escaped, so that no terminal obeys it.
+- The exit status gives the result; see `durable.cli.exit_codes`.
+- The subcommands hold no logic: they parse, call `durable.operations` or `durable.inspection`, and print.
 """

@@ -1,4 +1,4 @@
-"""Who acts at the command line: the user named with `--as`, else whoever the system says it is."""
+"""The actor at the command line: the user named with `--as`, else the user of the operating system."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["actor"]
 
 
 def actor(user_name: str | None) -> Actor:
-    """The actor. A user has the user's permissions; without one, whoever may run commands here may do anything.
+    """Return the actor. With a user, that user's permissions apply; without one, every action is allowed.
 
-    Raises CommandError for a user that there is not, or that is not active.
+    Raises CommandError for a user that does not exist or is not active.
     """
     label = _system_name()
     if user_name is None:
@@ -34,9 +34,9 @@ def actor(user_name: str | None) -> Actor:
 
 
 def _system_name() -> str:
-    """The system's name for who runs this; its number where it has no name, as in many containers.
+    """Return the operating system's name for its user; the number if there is no name, as in many containers.
 
-    Not what the environment says: LOGNAME may be set to anybody's name.
+    The environment is not used: LOGNAME may be set to any name.
     """
     if not hasattr(os, "getuid"):  # Windows
         return getpass.getuser()

@@ -1,4 +1,4 @@
-"""Arguments that several subcommands have, and how their texts are read."""
+"""Arguments that several subcommands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is re
 
 
 def add_format(parser: ArgumentParser, *formats: str) -> None:
-    """`-o`."""
+    """Add `-o`."""
     parser.add_argument(
         "-o", "--output", choices=formats or FORMATS, default="table", metavar="FORMAT", help="what to print"
     )
 
 
 def add_ids(parser: ArgumentParser) -> None:
-    """The ids of runs."""
+    """Add the ids of runs."""
     parser.add_argument(
         "ids", nargs="+", metavar="ID", help="run ids; - reads more of them from standard input, one a line"
     )
 
 
 def add_acting(parser: ArgumentParser) -> None:
-    """Who acts, and why."""
+    """Add the actor and the reason."""
     parser.add_argument("--reason", default="", help="why; stands in the audit log")
     parser.add_argument(
         "--as", dest="user", metavar="USER", help="act as this user of Django, with no more than the user's permissions"
@@ -58,13 +58,13 @@ def add_acting(parser: ArgumentParser) -> None:
 
 
 def add_confirming(parser: ArgumentParser) -> None:
-    """For what changes much."""
+    """Add the option that confirms a large change."""
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
 
 def given_ids(ids: Iterable[str], stdin: TextIO | None = None) -> Iterator[str]:
-    """The ids, each once, in order; in the place of "-" the lines of standard input, as they come."""
+    """Yield each id once, in order; "-" is replaced by the lines of standard input, as they arrive."""
     seen: set[str] = set()
     for each in ids:
         found: Iterable[str] = (line.rstrip("\r\n") for line in stdin or sys.stdin) if each == "-" else (each,)
@@ -75,19 +75,19 @@ def given_ids(ids: Iterable[str], stdin: TextIO | None = None) -> Iterator[str]:
 
 
 def is_at_terminal() -> bool:
-    """Whether a person can be asked."""
+    """Return whether a person at a terminal can answer."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def confirmed(output: Output, question: str) -> bool:
-    """Ask the person at the terminal; True for yes."""
+    """Ask the person at the terminal; return True for yes."""
     output.stderr.write(f"{question} [y/N] ", ending="")
     output.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def read_all(stdin: TextIO | None = None) -> str:
-    """All of standard input. At a terminal, where nothing else would say so, the person is told that it is read."""
+    """Read all of standard input. At a terminal, print a hint that input is expected."""
     if stdin is None and is_at_terminal():
         sys.stderr.write("Write the value, then Ctrl-D; Ctrl-C changes nothing.\n")
     return (stdin or sys.stdin).read()
@@ -108,7 +108,7 @@ def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 @_typed
 def duration(text: str) -> timedelta:
-    """ "30 days", "2h", or seconds."""
+    """Parse "30 days", "2h", or seconds."""
     return parse_duration(float(text) if _is_number(text) else text)
 
 
@@ -122,7 +122,7 @@ def _is_number(text: str) -> bool:
 
 @_typed
 def moment(text: str) -> datetime:
-    """A moment: an ISO 8601 date or time, in the current time zone unless it says another, or a duration before now."""
+    """Parse a time: an ISO 8601 date or time, in the current time zone unless it has one, or a duration before now."""
     found = _parsed(text)
     if found is not None:
         return to_utc(found if timezone.is_aware(found) else timezone.make_aware(found))
@@ -136,12 +136,12 @@ def _parsed(text: str) -> datetime | None:
     if (found := parse_datetime(text)) is not None:
         return found
     day = parse_date(text)
-    return None if day is None else datetime(day.year, day.month, day.day)  # noqa: DTZ001  # the zone comes after
+    return None if day is None else datetime(day.year, day.month, day.day)  # noqa: DTZ001  # the zone is added later
 
 
 @_typed
 def json_value(text: str) -> Any:
-    """A value as JSON; a text that does not look like JSON is itself. "-" is standard input, which has to be JSON."""
+    """Parse a value as JSON; a text that does not look like JSON stays a text. "-" reads JSON from standard input."""
     if text == "-":
         return _strict(read_all())
     if text[:1] in ("{", "[", '"'):
@@ -154,7 +154,7 @@ def json_value(text: str) -> Any:
 
 @_typed
 def keyword(text: str) -> tuple[str, Any]:
-    """`name=value`, the value as `json_value` reads it."""
+    """Parse `name=value`, the value as `json_value` does."""
     name, mark, value = text.partition("=")
     if not (mark and name.isidentifier()):
         raise ValueError(f"{text!r} is no keyword argument: write name=value")

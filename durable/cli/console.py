@@ -1,11 +1,11 @@
 """A line for each step that this process executes: `shop.fulfil order-1: charge, 12 ms; sleeps until 14:00`.
 
-Owns the wording of these lines and how they get out: one write for each, so that lines of several processes and threads
-do not mix. Names, ids and messages are other people's texts: what is not printable is escaped. For people at a terminal;
-nothing reads the lines again. Where it is not installed it costs nothing.
+Owns the wording and the writing of these lines: one write for each, so that lines of several processes and threads do
+not mix. Names, ids and messages are foreign text: unprintable characters are escaped. The lines are for people at a
+terminal; no program parses them. Without `install` the module costs nothing.
 
-The line of a step waits for what comes next in its run, which is a matter of milliseconds, so that it can say how the
-pass went on from there.
+The line of a step is held back until the next event of its run, a matter of milliseconds, so that the line can say how
+the pass continued.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from durable.instrumentation.observers import CallEnds, PassEnds
 
 __all__ = ["StepLines", "install", "one_line"]
 
-MAX_LINE: Final = 1_000  # characters: in UTF-8 less than what a pipe takes at once
+MAX_LINE: Final = 1_000  # characters: in UTF-8 fewer bytes than a pipe writes atomically
 MAX_TEXT: Final = 300  # characters of a name or a message
 
 
 @dataclass(slots=True)
 class _Pass:
-    """A pass under way: whose it is, the line that waits for what comes next, and what was told of failures."""
+    """A pass in progress: its run, the line that is held back, and the failures that were reported."""
 
     run: RunRecord
     waiting: str = ""
@@ -54,7 +54,10 @@ class _Pass:
 
 
 class StepLines:
-    """An observer of passes (`durable.instrumentation.observers`). `write` gets a line without its end; `style` colours it, or does not."""
+    """An observer of passes (`durable.instrumentation.observers`).
+
+    `write` gets a line without its line break; `style` colours the line, or returns it unchanged.
+    """
 
     def __init__(self, write: Callable[[str], None], style: Style) -> None:
         self._write = write
@@ -62,10 +65,10 @@ class StepLines:
         self._lock = threading.Lock()
         self._passes: dict[str, _Pass] = {}
 
-    # -- what observers are told
+    # -- calls of the observer
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds:  # noqa: ARG002 - an observer's signature
-        """Begin to tell of a pass."""
+        """Begin to report a pass."""
         told = _Pass(run)
         with self._lock:
             self._passes[run.id] = told
@@ -94,7 +97,7 @@ class StepLines:
         return ends
 
     def event_happened(self, run: RunRecord, event: Event) -> None:
-        """Tell of a failure that is recorded."""
+        """Report a recorded failure."""
         with self._lock:
             if (told := self._passes.get(run.id)) is None:
                 return
@@ -106,7 +109,7 @@ class StepLines:
                 told.ending, told.has_failed = ending, True
 
     def run_started(self, run: RunRecord) -> None:
-        """Nothing: the pass is told of."""
+        """Do nothing: the pass is reported."""
 
     # -- lines
 
@@ -126,7 +129,7 @@ class StepLines:
     def _say_end(self, told: _Pass, outcome: PassOutcome | None, error: BaseException | None) -> None:
         ending = told.ending or _ending(told.run, outcome, error)
         if outcome is not None and outcome.wake_at is not None and outcome.wake_at == told.retry_at:
-            ending = ""  # the line of the failure has said so
+            ending = ""  # the line of the failure has reported it
         style = self._style.ERROR if told.has_failed else _plain
         if outcome is not None and outcome.state == RunState.COMPLETED:
             style = self._style.SUCCESS
@@ -146,16 +149,17 @@ class StepLines:
 
 
 def one_line(text: str, limit: int = MAX_TEXT) -> str:
-    """`text` on one line, what is not printable escaped, in at most `limit` characters."""
+    """Return `text` on one line, with unprintable characters escaped, in at most `limit` characters."""
     short = " ".join(text[: limit * 4].split())
     shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in short)
     return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
 
 
 def install(stream: TextIO, style: Style) -> None:
-    """Tell of the steps of this process on `stream` from now on.
+    """Report the steps of this process on `stream` from now on.
 
-    Where the project has configured no logging for durable, Python would print failures a second time: not any more.
+    If the project has configured no logging for durable, Python's last-resort handler would print failures twice: this
+    function prevents that.
     """
     observers.install(StepLines(_writer(stream), style))
     logger = logging.getLogger("durable.pass")
@@ -163,10 +167,10 @@ def install(stream: TextIO, style: Style) -> None:
 
 
 def _writer(stream: TextIO) -> Callable[[str], None]:
-    """What writes a line at once, past the stream's buffer; never raises for a reader that is gone."""
+    """Return a function that writes a line at once, past the stream's buffer, and never raises for a closed reader."""
     try:
         number: int | None = stream.fileno()
-    except (OSError, AttributeError, ValueError):  # no file, in tests
+    except (OSError, AttributeError, ValueError):  # not a file, in tests
         number = None
     encoding = getattr(stream, "encoding", None) or "utf-8"
 
@@ -192,7 +196,7 @@ def _took(seconds: float) -> str:
 
 
 def _at(moment: datetime) -> str:
-    """A moment on the clock of the project: "14:00", "14:00:05", on another day "6 Dec 14:00"."""
+    """Return a time by the project's clock: "14:00", "14:00:05", on another day "6 Dec 14:00"."""
     there, here = timezone.localtime(moment), timezone.localtime(moments.now())
     clock = f"{there:%H:%M:%S}" if there.second else f"{there:%H:%M}"
     if there.date() == here.date():
@@ -205,7 +209,7 @@ def _retries(event: Event) -> bool:
 
 
 def _failure(told: _Pass, event: Event) -> str:
-    """`charge failed after 12 ms, attempt 1: ConnectionError: 503; tries again at 14:00:05`."""
+    """Return `charge failed after 12 ms, attempt 1: ConnectionError: 503; tries again at 14:00:05`."""
     details: Mapping[str, Any] = event.details
     what = one_line(display_location(details["location"]))
     handler = "the rollback handler of " if event.name == "rollback_failed" else ""
@@ -217,7 +221,7 @@ def _failure(told: _Pass, event: Event) -> str:
 
 
 def _bad_ending(event: Event) -> str | None:
-    """What an event of the run says of how its pass ends."""
+    """Return what an event of the run says about the end of its pass."""
     details: Mapping[str, Any] = event.details
     if event.name == "run_failed":
         how = "stopped by a mistake in the code, nothing was undone" if details.get("is_mistake") else "failed"
@@ -232,7 +236,7 @@ def _bad_ending(event: Event) -> str | None:
 
 
 def _ending(run: RunRecord, outcome: PassOutcome | None, error: BaseException | None) -> str:
-    """How a pass ended of which no event has told."""
+    """Return how a pass ended that no event has described."""
     if isinstance(error, LeaseLost):
         return "taken over by another worker"
     if error is not None or outcome is None:

@@ -1,4 +1,4 @@
-"""`durable doctor`: is everything there that runs need, and is there anything that needs a person?"""
+"""`durable doctor`: check that everything runs need is present, and list what needs an operator."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from durable.notifier import sweep_heartbeat
 __all__ = ["DOCTOR"]
 
 OK: Final = "ok"
-NOTE: Final = "note"  # to be known
-PROBLEM: Final = "problem"  # a person is needed
+NOTE: Final = "note"  # information
+PROBLEM: Final = "problem"  # an operator must act
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was looked at (`kind` is a stable word), the verdict, what was found, and what to do about it."""
+    """One check (`kind` is a stable word), its verdict, the finding, and the advice."""
 
     kind: str
     verdict: str
@@ -92,7 +92,7 @@ def _diagnoses() -> Iterator[Diagnosis]:
     database = _database()
     yield database
     if database.verdict == PROBLEM:
-        return  # the rest is read from it
+        return  # the other checks read from the database
     yield from _server()
     workers = look_at_workers()
     yield _redis(workers)
@@ -124,7 +124,7 @@ def _database() -> Diagnosis:
 
 
 def _server() -> Iterator[Diagnosis]:
-    """What is wrong with a database that answers and has the tables."""
+    """Yield the faults of a database that answers and has the tables."""
     if wrong := wrong_routines():
         advice = f"Run: {how_to_migrate()}. It makes them anew, also where no migration is to be applied."
         yield Diagnosis(kind="routines", verdict=PROBLEM, found="; ".join(wrong), advice=advice)
@@ -181,7 +181,7 @@ def _sweep() -> Diagnosis:
 
 
 def _attention(workers: Workers) -> Iterator[Diagnosis]:
-    """What the runs need. Redis has been told of already."""
+    """Yield what the runs need. Redis has been checked already."""
     with reading():
         found = [each for each in findings(timezone.now(), workers) if each.kind != "redis"]
     for each in found:

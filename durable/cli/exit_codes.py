@@ -1,4 +1,4 @@
-"""What the exit status says."""
+"""The exit statuses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["Exit"]
 
 
 class Exit(IntEnum):
-    """0 and 1 are the answer, the others say why there is none."""
+    """0 and 1 are results; the others say why there is none."""
 
     OK = 0
-    REFUSED = 1  # a run was not found, did not allow it, has failed; or the doctor found what needs a person
-    USAGE = 2  # the command line cannot be meant like this
-    TIMEOUT = 3  # what was waited for has not come
+    REFUSED = 1  # a run was not found, did not allow the verb, or failed; or the doctor found a problem
+    USAGE = 2  # invalid usage
+    TIMEOUT = 3  # the wait has timed out
     UNREACHABLE = 4  # the database does not answer, or lacks migrations
     INTERRUPTED = 130  # Ctrl-C
-    PIPE = 141  # whoever read the output is gone
+    PIPE = 141  # the reader of the output has closed it

@@ -1,4 +1,4 @@
-"""`durable show --follow`: tell what happens to a run while it happens."""
+"""`durable show --follow`: print the changes of a run as they happen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Seen = dict[str, tuple[str, int]]  # location: status, attempts
 
 
 def follow(run: Run, output: Output, interval: float) -> int:
-    """Print a line for each change after `run` was read, until it has ended; the exit status is how it ended."""
+    """Print a line for each change after `run` was read, until it has ended; return the exit status of its end."""
     seen, revision, told = _entries(run), "", _told(run, timezone.now())
     while run.state not in ENDED:
         time.sleep(interval)
@@ -45,7 +45,7 @@ def follow(run: Run, output: Output, interval: float) -> int:
 
 
 def _entries(run: Run) -> Seen:
-    """The skeleton of the history, in the order in which the entries began."""
+    """Return the skeleton of the history, in the order in which the entries began."""
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.pk).order_by("ordinal")
     rows = found.values_list("location", "metadata__status", "metadata__attempts")
     return {location: (status, attempts) for location, status, attempts in rows}

@@ -1,7 +1,8 @@
-"""End a process group when this process' parent is gone: `python guard.py GROUP`, run as a file.
+"""End a process group when this process's parent has ended: `python guard.py GROUP`, run as a file.
 
-The parent holds the writing end of this process' standard input. However the parent ends, that closes; then the group gets
-SIGTERM, and SIGKILL after a while. The standard library only: it must start at once, and needs no settings.
+The parent holds the writing end of this process's standard input. That end closes however the parent ends; then the
+group gets SIGTERM, and SIGKILL after a while. Standard library only: the module must start at once, and needs no
+settings.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def end_group(group: int, grace: float = GRACE) -> None:
             os.killpg(group, 0)
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        return  # nobody is left; on some systems, nobody but zombies
+        return  # no process is left; on some systems, only zombies
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`durable list`: runs by what they are, newest first, page by page along the list's own keys."""
+"""`durable list`: runs by filters, newest first, page by page along the list's own keys."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from durable.models import Run
 
 __all__ = ["LIST", "run_data"]
 
-SHOWN = 50  # runs of a table, unless it is said
-PAGE = 200  # runs that are read at once
+SHOWN = 50  # runs of a table without `--limit`
+PAGE = 200  # runs that are read at a time
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -143,7 +143,7 @@ def _table(output: Output, page: RunPage, now: datetime) -> None:
 
 
 def run_data(run: Run, now: datetime) -> dict[str, Any]:
-    """A run without its payloads, as data."""
+    """Return a run without its payloads, as data."""
     explanation = explain(run, now)
     return {
         "id": run.id,

@@ -1,4 +1,4 @@
-"""`durable prune` and `workers`: looking after the tables, and a look at who works."""
+"""`durable prune` and `workers`: delete old runs, and list the workers."""
 
 from __future__ import annotations
 

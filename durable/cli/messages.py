@@ -1,4 +1,4 @@
-"""`durable start`, `send`, `ask` and `result`: what an application does with runs, from a shell."""
+"""`durable start`, `send`, `ask` and `result`: an application's calls, from a shell."""
 
 from __future__ import annotations
 

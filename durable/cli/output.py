@@ -1,6 +1,6 @@
-"""What is printed and how: data to standard output in the format that was asked for, talk to standard error.
+"""Output: data to standard output in the requested format, messages to standard error.
 
-Owns the escaping of what others wrote, tables, colours (on a terminal alone), and nothing about runs.
+Owns the escaping of foreign text, tables and colours (on a terminal alone). Knows nothing about runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ __all__ = ["FORMATS", "Cell", "Format", "Output", "Stream", "safe"]
 Format = Literal["table", "json", "ids"]
 FORMATS: Final[tuple[Format, ...]] = ("table", "json", "ids")
 
-SENTENCE: Final = 30  # columns that a sentence wants beside the rest of its row, or it is told below
+SENTENCE: Final = (
+    30  # columns that a sentence needs beside the rest of its row; with fewer, it is printed below the row
+)
 
 _STYLES: Final = {
     "completed": "green",
@@ -39,28 +41,31 @@ _STYLES: Final = {
 
 
 class Stream(Protocol):
-    """The part of Django's `OutputWrapper` that is used."""
+    """The used part of Django's `OutputWrapper`."""
 
     def write(self, msg: str = "", style_func: Callable[[str], str] | None = None, ending: str | None = None) -> None:
         """Write a text."""
 
     def flush(self) -> None:
-        """Hand on what was written."""
+        """Flush the written text."""
 
     def isatty(self) -> bool:
-        """Whether a person reads it."""
+        """Return whether the stream is a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell whose colour is that of a word, the state of a run for example."""
+    """A cell with the colour of a word, for example the state of a run."""
 
     text: str
     word: str = ""
 
 
 class Output:
-    """Prints in one format. `format` is "table", "json" (a JSON document on each line) or "ids" (an id on each line)."""
+    """Prints in one format.
+
+    `format` is "table", "json" (a JSON document on each line) or "ids" (an id on each line).
+    """
 
     def __init__(self, stdout: Stream, stderr: Stream, format: Format = "table", *, is_coloured: bool = True) -> None:
         self.stdout = stdout
@@ -71,11 +76,11 @@ class Output:
     # -- data
 
     def json(self, data: Any) -> None:
-        """One line of JSON, in ASCII: no character of it is more than data to whatever it goes through."""
+        """Print one line of JSON in ASCII: no terminal or program on the way interprets a character of it."""
         self.stdout.write(json.dumps(data, separators=(", ", ": ")))
 
     def pieces(self, pieces: Iterable[str]) -> str:
-        """A line in pieces, each written as it comes; the last one."""
+        """Print a line in pieces, each as it comes; return the last one."""
         last = ""
         for last in pieces:
             self.stdout.write(last, ending="")
@@ -83,44 +88,44 @@ class Output:
         return last
 
     def pretty(self, data: Any) -> None:
-        """JSON for reading: on a terminal indented, else one line."""
+        """Print JSON for reading: on a terminal indented, else one line."""
         self.stdout.write(json.dumps(data, indent=2 if self.stdout.isatty() else None))
 
     def id(self, run_id: str) -> None:
-        """One id; an id is printable by its rules."""
+        """Print one id; ids contain printable characters only."""
         self.stdout.write(run_id)
 
     def line(self, text: object = "") -> None:
-        """One line of text."""
+        """Print one line of text."""
         self.stdout.write(safe(text))
 
     def text(self, text: object) -> None:
-        """Text of several lines."""
+        """Print text of several lines."""
         self.stdout.write(safe(text, lines=True))
 
     def facts(self, facts: Mapping[str, object]) -> None:
-        """Names and values, one to a line; what is empty is left out."""
+        """Print names and values, one to a line; empty values are left out."""
         shown = {name: value for name, value in facts.items() if value not in (None, "")}
         width = max(map(len, shown), default=0)
         for name, value in shown.items():
             self.line(f"{name.ljust(width)}  {value}")
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[Cell | object]]) -> None:
-        """A table; on a terminal in colour and as wide as that is, else plain and as wide as its contents."""
+        """Print a table; on a terminal in colour and as wide as that is, else plain and as wide as its contents."""
         cells = [[each if isinstance(each, Cell) else Cell(str(each)) for each in row] for row in rows]
         if not cells:
             return
         drawn = _rich_table(headings, cells) if self._is_coloured else None
         self.stdout.write(_plain_table(headings, cells) if drawn is None else drawn, ending="")
 
-    # -- talk
+    # -- messages
 
     def say(self, text: object) -> None:
-        """A line for the person who watches."""
+        """Print a line for the person at the terminal."""
         self.stderr.write(safe(text))
 
     def complain(self, text: object) -> None:
-        """A line about what was not done."""
+        """Print a line about something that was not done."""
         self.stderr.write(f"durable: {safe(text)}")
 
 
@@ -132,7 +137,7 @@ def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str
 
 
 def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str | None:
-    """None where rich, the extra `durable[cli]`, is not installed."""
+    """Draw the table with rich; None if rich, the extra `durable[cli]`, is not installed."""
     try:
         from rich.console import Console
         from rich.table import Table
@@ -159,7 +164,7 @@ def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str 
 
 
 def _with_sentences(drawn: str, sentences: Sequence[str], width: int) -> str:
-    """The rows of a narrow terminal, each with its last cell below it."""
+    """Add each row's last cell below it, for a narrow terminal."""
     heading, *lines = drawn.splitlines()
     indent = " " * 4
     told = [heading]

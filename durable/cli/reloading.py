@@ -1,7 +1,7 @@
-"""Watch the code of a project, for commands that run it again when it changes (`durable_worker --reload`).
+"""Watch the code of a project, for commands that restart when it changes (`durable_worker --reload`).
 
-Owns which files are watched: those of the modules that this process has imported, as Django's own reloader watches them,
-and every Python file of the project's apps, imported here or not. Decides nothing about what follows from a change.
+Owns which files are watched: those of the modules that this process has imported, as Django's own reloader watches
+them, and every Python file of the project's apps, imported here or not. Decides nothing about the reaction to a change.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["CodeWatch"]
 
 logger = logging.getLogger("durable.worker")
 
-LOOK_EVERY: Final = 0.5  # seconds between two looks at the files
+LOOK_EVERY: Final = 0.5  # seconds between two scans of the files
 
 
 class CodeWatch:
-    """A thread that calls `on_change` with the paths of files that were changed, added or removed. A context manager."""
+    """A thread that calls `on_change` with the paths of changed, added or removed files. A context manager."""
 
     def __init__(self, on_change: Callable[[Sequence[Path]], None]) -> None:
         self._on_change = on_change
@@ -61,19 +61,19 @@ class CodeWatch:
     def _look(self, otherwise: Mapping[Path, float]) -> Mapping[Path, float]:
         try:
             return dict(self._files.snapshot_files())
-        except OSError as error:  # a directory went while it was read
+        except OSError as error:  # a directory was removed during the scan
             logger.debug("the code cannot be looked at now: %s", error)
             return otherwise
 
     def _changed(self, before: Mapping[Path, float], after: Mapping[Path, float]) -> list[Path]:
         changed = [path for path, moment in before.items() if after.get(path) != moment]
-        # A file that was not there before may be one that this process has only now imported.
+        # A file that was not there before may be an old file that this process has only now imported.
         added = [path for path, moment in after.items() if path not in before and moment >= self._looked_at - 1]
         return sorted({*changed, *added})
 
 
 def _directories() -> set[Path]:
-    """Where the project's own code is: its apps, its settings; not what is installed."""
+    """Return the directories of the project's own code: its apps, its settings; no installed packages."""
     installed = [os.path.realpath(sysconfig.get_path(each)) for each in ("purelib", "platlib", "stdlib")]
     found = {Path(os.path.realpath(each.path)) for each in apps.get_app_configs()}
     if name := getattr(settings, "SETTINGS_MODULE", ""):  # settings that were configured by a call have none

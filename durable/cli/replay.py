@@ -1,4 +1,4 @@
-"""`durable replay`: run again from a place in a run's history, planned first."""
+"""`durable replay`: run again from a location in a run's history, after showing the plan."""
 
 from __future__ import annotations
 

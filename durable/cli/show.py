@@ -1,4 +1,4 @@
-"""`durable show`, `why` and `export`: one run, or what is recorded of it."""
+"""`durable show`, `why` and `export`: one run, or its records."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _why_data(run: Run, explanation: Explanation) -> dict[str, Any]:
 
 
 def _remedies(run: Run, explanation: Explanation) -> list[str]:
-    """Commands to copy. A message's body is read from standard input: nothing is sent that nobody has written."""
+    """Return commands to copy. A message's body is read from standard input, so that the operator has to write one."""
     more = {"send": [*(awaited_queues(run) or ["QUEUE"])[:1], "-"], "replay": [explanation.location or "LOCATION"]}
     return [command(verb, run.id, *more.get(verb, [])) for verb in explanation.remedies]
 

@@ -1,4 +1,4 @@
-"""What a subcommand is: a name, its arguments, and what it does."""
+"""A subcommand: a name, its arguments, and its function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Subcommand", "found_run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subcommand:
-    """`help` is a sentence; `configure` adds the arguments; `run` does it and returns the exit status."""
+    """`help` is a sentence; `configure` adds the arguments; `run` performs the subcommand and returns the exit status."""
 
     name: str
     help: str
@@ -27,7 +27,7 @@ class Subcommand:
 
 
 def found_run(run_id: str) -> Run:
-    """The run's row. Raises CommandError if there is none."""
+    """Return the run's row. Raises CommandError if there is no such run."""
     run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first()
     if run is None:
         raise CommandError(f'there is no run "{run_id}"', returncode=Exit.REFUSED)

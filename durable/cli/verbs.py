@@ -1,6 +1,6 @@
-"""`durable retry`, `cancel`, `wake`, `pause`, `resume` and `restart`: one verb on each of the runs that are named.
+"""`durable recover`, `cancel`, `wake`, `pause`, `resume` and `restart`: one verb on each of the named runs.
 
-Each run is decided by itself, as everywhere: what one refuses stops none of the others.
+Each run is decided separately: a refusal for one run does not stop the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from durable.operations.audited import REFUSALS, outcome_of
 
 __all__ = ["VERBS"]
 
-PAGE = 100  # runs whose states are read at once
+PAGE = 100  # runs whose states are read at a time
 
 
 def _configure(add_options: Callable[[ArgumentParser], None], parser: ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
 
 
 def _print(output: Output, run_id: str, outcome: str, *, detail: str = "", became: str | None = None) -> None:
-    """The data: a result for each run, or the ids of those that it was done to (of the new ones, if there are)."""
+    """Print the data: a result for each run, or the ids of the changed runs (of the new runs, if there are any)."""
     if output.format == "json":
         data: dict[str, Any] = {"id": run_id, "outcome": outcome}
         output.json(data | ({"detail": detail} if detail else {}) | ({"new_id": became} if became else {}))
@@ -69,7 +69,7 @@ def _print(output: Output, run_id: str, outcome: str, *, detail: str = "", becam
 
 
 def _preview(verb: str, ids: Iterable[str], output: Output) -> int:
-    """For which of the runs the verb is allowed, as they are now."""
+    """Print for which of the runs the verb is allowed in their current state."""
     allowed = operations.ALLOWED.get(verb)
     count = 0
     for run_id, state in _states(ids):
@@ -94,7 +94,7 @@ def _states(ids: Iterable[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _nothing(_parser: ArgumentParser) -> None:
-    """No options of its own."""
+    """Add no options."""
 
 
 def _cancel_options(parser: ArgumentParser) -> None:

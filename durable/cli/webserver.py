@@ -1,7 +1,7 @@
-"""The development server as a process of its own, beside the workers of `manage.py durable_dev`.
+"""The development server as a separate process, beside the workers of `manage.py durable_dev`.
 
-Owns its start and its end: Django's `runserver` is two processes, one that watches the code and one that serves, and both
-are gone when the block is left, or when this process is killed.
+Owns its start and its end: Django's `runserver` is two processes, one that watches the code and one that serves. Both
+end when the block is left, or when this process is killed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ GUARD: Final = Path(guard.__file__)
 
 
 class WebServer:
-    """Runs `command`. A context manager."""
+    """A process that runs `command`. A context manager."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = list(command)
 
     def __enter__(self) -> Self:
-        # A session of its own: Ctrl+C in a terminal is for the command that has started it, which ends both.
+        # A separate session: Ctrl+C in a terminal reaches the command that started the server, and that command ends
+        # both.
         self._server = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             self._guard = subprocess.Popen(
@@ -51,7 +52,7 @@ class WebServer:
 
     @property
     def status(self) -> int | None:
-        """The exit status of the server, 128 and the signal if one has killed it; None while it runs."""
+        """The exit status of the server, 128 plus the signal if one has killed it; None while it runs."""
         status = self._server.poll()
         return 128 - status if status is not None and status < 0 else status
 
@@ -61,5 +62,5 @@ class WebServer:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._server.wait(guard.GRACE)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._server.pid, signal.SIGKILL)  # who is left of the group
+            os.killpg(self._server.pid, signal.SIGKILL)  # the remaining processes of the group
         self._server.wait()

@@ -1,4 +1,4 @@
-"""`manage.py durable <subcommand>`: operate runs from a shell. The subcommands are `durable.cli`'s."""
+"""`manage.py durable <subcommand>`: operate runs from a shell. `durable.cli` defines the subcommands."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Command(BaseCommand):
         except StatementTimeoutError as error:
             output.complain(error)
             return Exit.UNREACHABLE
-        except CommandError as error:  # it repeats arguments of the caller's
+        except CommandError as error:  # the error repeats arguments of the caller
             raise CommandError(safe(error, lines=True), returncode=error.returncode) from error
         except KeyboardInterrupt:
             output.complain("interrupted")
@@ -84,14 +84,14 @@ class Command(BaseCommand):
         try:
             return missing_migrations()
         except Error:
-            return []  # it is away
+            return []  # the database does not answer
 
     def _leave_pipe(self) -> None:
-        """Whoever read our output is gone: what is left of it goes nowhere, without a word, also at the end."""
+        """Discard the remaining output without an error, also at exit: the reader of the output has closed it."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell_safely(parser: CommandParser) -> None:
-    """Have the parser's complaints repeat no control characters of the command line."""
+    """Escape control characters of the command line in the parser's error messages."""
     error = parser.error
     parser.error = lambda message: error(safe(message))  # type: ignore[method-assign]  # for this parser alone

@@ -1,4 +1,4 @@
-"""`manage.py durable_dev`: Django's development server and a worker, both with the code of now, in one terminal."""
+"""`manage.py durable_dev`: Django's development server and a worker in one terminal, both with the current code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Command(durable_worker.Command):
                 fleet = Supervisor(worker, 1, say=self._say, reloads=reloads, ends_with=lambda: self._ended(server))
                 with CodeWatch(fleet.code_changed) if reloads else nullcontext():
                     status = fleet.run()
-        except KeyboardInterrupt:  # before there were workers
+        except KeyboardInterrupt:  # before any worker was started
             status = 0
         sys.exit(status)
 
@@ -64,7 +64,7 @@ class Command(durable_worker.Command):
         return status
 
     def _how(self) -> str:
-        """How the worker learns of due runs; what to do if it cannot."""
+        """Return how the worker learns of due runs, and what to do if it cannot."""
         if not conf.REDIS:
             return f"without Redis ({WITHOUT_REDIS}): the worker polls the database every {conf.POLL_INTERVAL:g} s"
         try:

@@ -1,4 +1,7 @@
-"""`manage.py durable_worker`: workers, the timer and the sweep in one command. The work is `durable.worker.supervisor`'s."""
+"""`manage.py durable_worker`: workers, the timer and the sweep in one command.
+
+`durable.worker.supervisor` does the work.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from durable.notifier import redis_clients
 if TYPE_CHECKING:
     from durable.worker.health import Health
 
-LOOK_EVERY = 1.0  # seconds between two looks for missing migrations
-POOL = 4  # connections in a pool of psycopg's for which nothing else is said
+LOOK_EVERY = 1.0  # seconds between two checks for missing migrations
+POOL = 4  # connections in a psycopg pool without a configured size
 
 
 class Command(BaseCommand):
-    """Serve RQ queues, and keep the time for sleeping runs."""
+    """Serve RQ queues, and wake sleeping runs."""
 
     name = "durable_worker"
     help = (
@@ -93,7 +96,7 @@ class Command(BaseCommand):
             self._await_migrations(health=health)
             self._say_wrong_routines()
             with self._metrics(options["metrics_port"], options["metrics_address"]):
-                # without Redis, none named are all there will be
+                # Without Redis, an empty list means all queues.
                 named = queues if conf.REDIS or options["queues"] else []
                 command = worker_command(named, self._inherited(options))
                 fleet = Supervisor(command, options["processes"], say=self._say, reloads=options["reload"])
@@ -139,7 +142,7 @@ class Command(BaseCommand):
 
     def _queues(self, wanted: list[str]) -> list[str]:
         known = redis_clients.queue_names()
-        if not conf.REDIS:  # any name may be a queue's
+        if not conf.REDIS:  # without RQ, a queue may have any name
             return list(dict.fromkeys(wanted or known))
         if not known:
             raise CommandError("settings.RQ_QUEUES names no queues; see the documentation of django-rq")
@@ -158,7 +161,7 @@ class Command(BaseCommand):
         return queues
 
     def _await_migrations(self, is_over: Callable[[], bool] = lambda: False, health: Health | None = None) -> None:
-        """Workers may come before the migrations of a deploy: without them each job would fail."""
+        """Wait for the migrations of a deploy if workers start before them: without the migrations each job would fail."""
         from durable.inspection import how_to_migrate
         from durable.worker.health import Health
 
@@ -176,7 +179,10 @@ class Command(BaseCommand):
         self._say("migrations are applied")
 
     def _say_wrong_routines(self) -> None:
-        """Workers go on: most runs may not need what differs, and `migrate` mends it under them."""
+        """Report functions and triggers that differ.
+
+        Workers go on: most runs may not need them, and `migrate` repairs them.
+        """
         from durable.inspection import how_to_migrate, wrong_routines
 
         with contextlib.suppress(Error):
@@ -190,12 +196,12 @@ class Command(BaseCommand):
         try:
             return missing_migrations()
         except Error:
-            return []  # it is away: the workers say so, and wait for it
+            return []  # the database does not answer: the workers report that, and wait for it
         finally:
             close_connections()
 
     def _inherited(self, options: dict[str, Any]) -> list[str]:
-        """The general options that a child must be given again."""
+        """Return the general options that a child process must get again."""
         given = [f"--verbosity={options['verbosity']}", f"--concurrency={options['concurrency']}"]
         given += [f"--{each}={options[each]}" for each in ("settings", "pythonpath") if options[each]]
         given += [f"--{each.replace('_', '-')}" for each in ("force_color", "no_color") if options[each]]
@@ -207,7 +213,7 @@ class Command(BaseCommand):
 
 
 def _too_small_pools(concurrency: int) -> Iterator[str]:
-    """What to say of Django's connection pools, if a process with so many slots could wait for itself there."""
+    """Warn about Django's connection pools in which a process with so many threads could wait for itself."""
     for alias, config in connections.settings.items():
         pool = config["OPTIONS"].get("pool")
         if not pool:
