@@ -1,7 +1,7 @@
-"""What the database holds: runs, their histories, their inboxes and the audit log.
+"""The tables: runs, their histories, their inboxes and the audit log.
 
-The models state columns, constraints and indexes. They decide nothing about workflows, and surfaces write them
-through `durable.operations` alone.
+The models own columns, constraints and indexes. They must not decide anything about workflows, and surfaces write them
+only through `durable.operations`.
 """
 
 from durable.models.audit import OperatorAction

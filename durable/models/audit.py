@@ -1,4 +1,4 @@
-"""The audit log: who did what to which run, where from, why, and what came of it."""
+"""The audit log: who did what to which run, from where, why, and with what outcome."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["OperatorAction"]
 
 
 class OperatorAction(models.Model):
-    """One action of an operator, the denied ones included.
+    """One action of an operator; denied actions are included.
 
-    It outlives the run, which it knows by its id as text, and the user, whose name stays in `actor_label`. The columns
-    are those of `durable.core.records.ActionRecord`; the outcomes are `durable.operations.audit.Outcome`'s.
+    The row outlives the run, whose id it has as text, and the user, whose name stays in `actor_label`. The columns are
+    those of `durable.core.records.ActionRecord`; the outcomes are those of `durable.operations.audit.Outcome`.
     """
 
     class Source(models.TextChoices):

@@ -1,4 +1,6 @@
-"""Reading rows with large columns in batches of a bounded size: first how long the columns are, then some rows at a time."""
+"""Read rows with large columns in batches of a bounded size: first the lengths of the columns, then some rows at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,18 @@ _MOST: Final = 1_000  # rows of one batch
 
 
 class ByteLength(Func):
-    """The length of a text column. PostgreSQL knows it in bytes without unpacking the column; elsewhere in characters."""
+    """The length of a text column: in bytes on PostgreSQL, without unpacking the column; elsewhere in characters."""
 
     function = "LENGTH"
     output_field = IntegerField()
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """`octet_length(column)`."""
+        """Return `octet_length(column)`."""
         return self.as_sql(compiler, connection, function="OCTET_LENGTH", **context)
 
 
 def weight(*columns: str) -> Combinable:
-    """How long the columns of a row are together, 0 for NULL."""
+    """Return an expression: the total length of the columns of a row, 0 for NULL."""
     total: Combinable = Value(0)
     for each in columns:
         total = total + Coalesce(ByteLength(F(each)), 0)
@@ -35,7 +37,7 @@ def weight(*columns: str) -> Combinable:
 
 
 def in_batches(weighed: Iterable[tuple[Any, int]], most_bytes: int = BATCH_BYTES) -> Iterator[list[Any]]:
-    """The keys in their order, in batches whose rows weigh at most `most_bytes` together, or of one heavier row."""
+    """Yield the keys in their order, in batches whose rows have at most `most_bytes` together, or of one larger row."""
     batch: list[Any] = []
     total = 0
     for key, weight in weighed:

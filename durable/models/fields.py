@@ -1,8 +1,8 @@
 """Model fields that hold any Python text, errors and JSON in ordinary text columns.
 
-PostgreSQL text cannot hold NUL, no database driver takes lone surrogates, and both occur in what users name and
-raise. These fields escape them on the way in and restore them on the way out; text without them is stored as it is.
-They never use the database's own JSON types, which lose NUL, order and number forms.
+PostgreSQL text cannot hold NUL, no database driver takes lone surrogates, and both occur in what users name and raise.
+These fields escape them when writing and restore them when reading; other text is stored unchanged. They must not use
+the database's own JSON types, which lose NUL, order and number forms.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     class _TextField(models.TextField[_Set, _Get]): ...
 
-else:  # Django's own fields are generic in their stubs alone
+else:  # Django's own fields are generic only in their stubs
 
     class _CharField(models.CharField):
         def __class_getitem__(cls, _types):
@@ -53,19 +53,19 @@ else:  # Django's own fields are generic in their stubs alone
             return cls
 
 
-_MARK = "\x1a"  # the control character "substitute" introduces what cannot be stored as itself
+_MARK = "\x1a"  # the control character "substitute" introduces a character that cannot be stored as itself
 _UNSAFE = re.compile("[\x00\x1a\ud800-\udfff]")
 _PACKED = re.compile("\x1a([0-9a-f]{4})")
 
 
 def choices(words: type[StrEnum]) -> list[tuple[str, str]]:
-    """The members of `words` as a field's choices."""
+    """Return the members of `words` as a field's choices."""
     return [(word.value, word.value.replace("_", " ")) for word in words]
 
 
 def pack(text: str) -> str:
-    """`text` in a form that every database can hold; usually itself."""
-    if text.isascii() and "\x00" not in text and _MARK not in text:  # the common case, and the fast one
+    """Return `text` in a form that every database can hold; usually unchanged."""
+    if text.isascii() and "\x00" not in text and _MARK not in text:  # the common case
         return str(text)
     return _UNSAFE.sub(_packed, text)
 
@@ -75,35 +75,35 @@ def _packed(match: re.Match[str]) -> str:
 
 
 def unpack(text: str) -> str:
-    """The text that `pack` was given."""
+    """Return the text that was given to `pack`."""
     if _MARK not in text:
         return text
     return _PACKED.sub(lambda match: chr(int(match.group(1), 16)), text)
 
 
 def dump_json(value: Any) -> str:
-    """JSON-native data as ASCII JSON text."""
-    if value == {}:  # nearly always
+    """Return JSON-native data as ASCII JSON text."""
+    if value == {}:  # the usual case
         return "{}"
     return json.dumps(value, separators=(",", ":"))
 
 
 def load_json(text: str) -> Any:
-    """What `dump_json` was given."""
-    if text == "{}":  # these two are nearly all there are
+    """Return the data that was given to `dump_json`."""
+    if text == "{}":  # the two usual cases
         return {}
     return [] if text == "[]" else json.loads(text)
 
 
 def dump_error(error: ErrorInfo | None) -> str | None:
-    """An error as ASCII JSON text."""
+    """Return an error as ASCII JSON text."""
     if error is None:
         return None
     return json.dumps({"type": error.type, "message": error.message, "traceback": error.traceback})
 
 
 def load_error(text: str | None) -> ErrorInfo | None:
-    """What `dump_error` was given."""
+    """Return the error that was given to `dump_error`."""
     return None if text is None else ErrorInfo(**json.loads(text))
 
 
@@ -120,8 +120,8 @@ class SafeTextField(_TextField[_Set, _Get]):
 class NameField(_CharField[_Set, _Get]):
     """A short text of any content, compared character by character: case and accents count, in every database.
 
-    PostgreSQL sorts it by code point, which makes prefix searches use the ordinary index; the type's long name keeps
-    Django from adding a second one for that. MySQL's index keys end at 3,072 bytes, hence the shorter columns there.
+    PostgreSQL sorts it by code point, so that prefix searches use the ordinary index; the type's long name keeps Django
+    from adding a second index for that. MySQL's index keys end at 3,072 bytes, hence the shorter columns there.
     """
 
     _COLLATIONS = {"postgresql": "C", "mysql": "utf8mb4_bin"}
@@ -145,7 +145,7 @@ class NameField(_CharField[_Set, _Get]):
 
 
 class QueueField(NameField[_Set, _Get]):
-    """The name of a message queue, stored as it stands in a run's `waiting_for`."""
+    """The name of a message queue, stored in the same form as in a run's `waiting_for`."""
 
     def get_prep_value(self, value: Any) -> Any:
         return escape(value) if isinstance(value, str) and value else super().get_prep_value(value)

@@ -17,13 +17,13 @@ __all__ = ["Attempt", "Entry", "EntryMetadata"]
 
 
 class Entry(models.Model):
-    """What one operation of a run recorded: its place, what it is and what came of it.
+    """The record of one operation of a run: its location, its kind and its result.
 
-    `ordinal` is the order of creation within the run. `output` and `arguments` are codec text, `data` the engine's
-    own. What changes while the operation is under way stands in `EntryMetadata`.
+    `ordinal` is the order of creation within the run. `output` and `arguments` are codec text, `data` the engine's own.
+    `EntryMetadata` has what changes while the operation is under way.
     """
 
-    # no index of its own: that of the constraint begins with the run
+    # no index of its own: the index of the constraint begins with the run
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="entries", db_index=False)
     location = NameField[str, str](max_length=1024)
     kind = NameField[str, str](max_length=24, choices=choices(EntryKind))
@@ -48,9 +48,9 @@ class Entry(models.Model):
 
 
 class EntryMetadata(models.Model):
-    """How far an entry is: its attempts, its times, its error, and its compensation.
+    """The progress of an entry: its attempts, its times, its error, and its compensation.
 
-    `finished_ordinal` is the order of completion within the run, in which steps are compensated backwards.
+    `finished_ordinal` is the order of completion within the run; steps are compensated in reverse order of it.
     """
 
     entry = models.OneToOneField(Entry, on_delete=models.CASCADE, primary_key=True, related_name="metadata")
@@ -82,7 +82,10 @@ class EntryMetadata(models.Model):
 
 
 class Attempt(models.Model):
-    """A failed attempt of a step. It goes with the step's entry; the step's newest error is also in its metadata."""
+    """A failed attempt of a step.
+
+    It is deleted with the step's entry; the step's newest error is also in its metadata.
+    """
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="attempts", db_index=False)
     location = NameField[str, str](max_length=1024)

@@ -1,4 +1,4 @@
-"""What was answered to a request that may come again: one row for each idempotency key in use."""
+"""The answers to requests that may be repeated: one row for each idempotency key in use."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ __all__ = ["IdempotencyKey"]
 
 
 class IdempotencyKey(models.Model):
-    """A key that a client gave to a request, what the request was, and what came of it.
+    """A key that a client gave to a request, the request's fingerprint, and the answer.
 
-    The row is written in the transaction that does what was asked for, so that the one is not there without the other.
-    It holds no payload: answers name runs and messages, they do not quote them. Keys of one owner are unique; those of
-    others are others. A row lives for a day after `created_at`.
+    The row is written in the transaction of the requested change, so that neither exists without the other. It holds no
+    payload: answers name runs and messages, they do not quote them. Keys are unique for one owner; other owners may use
+    the same keys. A row is kept for a day after `created_at`.
     """
 
     owner = NameField[str, str](max_length=200)
     key = NameField[str, str](max_length=255)
     fingerprint = NameField[str, str](max_length=64)
-    claim = NameField[str, str](max_length=36)  # who put the row here, for whoever has to know whether it was he
+    # identifies the request that inserted the row, so that it can recognize its own row
+    claim = NameField[str, str](max_length=36)
     status = models.IntegerField(default=0)
     body = SafeTextField[str, str](default="", blank=True)
     headers = JSONTextField[dict[str, str], dict[str, str]](default=dict, blank=True)

@@ -1,4 +1,4 @@
-"""A run's inbox: the messages that were sent to it."""
+"""A run's inbox: the messages that were sent to the run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["QueueMessage"]
 class QueueMessage(models.Model):
     """One message in a run's inbox.
 
-    `order` is that of the senders' commits: it is drawn while the run's row is locked. A message is `pending`, then
-    `received` by the wait at `received_by`, and `completed`, perhaps with a response, if that wait asked for it.
+    `order` is the order of the senders' commits: it is assigned while the run's row is locked. A message is `pending`,
+    then `received` by the wait at `received_by`, and `completed`, perhaps with a response, if that wait asked for it.
     """
 
     id = NameField[str, str](primary_key=True, max_length=200)

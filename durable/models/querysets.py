@@ -1,11 +1,11 @@
-"""Named questions about runs and their histories, and the conditional updates that move runs.
+"""Named queries about runs and their histories, and the conditional updates that claim, renew and release runs.
 
-Each update names its conditions and says how many rows it moved; none reads before it writes.
+Each update names its conditions and returns how many rows it changed; none reads before it writes.
 
-A run's entries lie scattered among those of all the others, and so does their metadata. Where a long history is joined with it,
-PostgreSQL takes one pass over the whole table for cheaper than ten thousand look-ups, and the pass gets longer as the table
-grows. So the metadata of histories is looked up here, entry by entry, whatever PostgreSQL believes of their number: what it
-knows of a table may be older than most of its rows.
+A run's entries are scattered among those of all other runs, and so is their metadata. Where a long history is joined
+with its metadata, PostgreSQL takes one scan of the whole table for cheaper than ten thousand look-ups, and the scan
+takes longer as the table grows. So the metadata of histories is looked up here entry by entry, whatever PostgreSQL's
+statistics say about their number: these may be older than most of the table's rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from durable.core import clock
 from durable.core.records import ENDED, RunState
 
 if TYPE_CHECKING:
-    from durable.models.history import Entry, EntryMetadata  # noqa: F401 - named in the text below
+    from durable.models.history import Entry, EntryMetadata  # noqa: F401 - named in the annotation below
     from durable.models.run import Run  # noqa: F401 - likewise
 
 __all__ = ["EntryMetadataQuerySet", "EntryQuerySet", "RunQuerySet"]
@@ -38,79 +38,82 @@ class Named(Protocol):
 
 
 class RunQuerySet(models.QuerySet["Run"]):
-    """Runs. The filters down to `due` are for everybody; what follows moves runs, and is the stores' business."""
+    """Runs. The filters down to `due` are public; the methods after it are for the stores."""
 
     def newest_first(self) -> Self:
-        """As lists show them."""
+        """Return them in the order of lists."""
         return self.order_by("-created_at", "-id")
 
     def in_state(self, *states: str) -> Self:
-        """Those in one of these states: `in_state("sleeping", "paused")`. Raises ValueError for a state that there is not."""
+        """Return those in one of these states: `in_state("sleeping", "paused")`.
+
+        Raises ValueError for an unknown state.
+        """
         return self.filter(state__in=[RunState(each).value for each in states])
 
     def open(self) -> Self:
-        """Those which have not ended."""
+        """Return those that have not ended."""
         return self.exclude(state__in=[state.value for state in ENDED])
 
     def ended(self) -> Self:
-        """Those which are completed, failed or cancelled."""
+        """Return those that are completed, failed or cancelled."""
         return self.filter(state__in=[state.value for state in ENDED])
 
     def completed(self) -> Self:
-        """Those whose workflow has returned."""
+        """Return those whose workflow has returned."""
         return self.in_state(RunState.COMPLETED)
 
     def failed(self) -> Self:
-        """Those which have failed."""
+        """Return those that have failed."""
         return self.in_state(RunState.FAILED)
 
     def cancelled(self) -> Self:
-        """Those which were cancelled."""
+        """Return those that were cancelled."""
         return self.in_state(RunState.CANCELLED)
 
     def of_workflow(self, *workflows: str | Named) -> Self:
-        """Those of these workflows, given as what `@workflow` made or by name."""
+        """Return those of these workflows, given as workflow objects or by name."""
         return self.filter(workflow__in=[each if isinstance(each, str) else each.name for each in workflows])
 
     def unended(self) -> Self:
-        """Those which may still move."""
+        """Return those that have not ended."""
         return self.open()
 
     def ended_in(self, state: str) -> Self:
-        """Those which have ended in this state; said so that the index over ended runs serves it."""
+        """Return those that ended in this state; written so that the index over ended runs serves it."""
         return self.filter(state=state, finished_at__isnull=False)
 
     def ended_before(self, state: str, workflow: str, moment: datetime) -> Self:
-        """The workflow's runs that ended in this state before the moment."""
+        """Return the workflow's runs that ended in this state before the moment."""
         return self.ended_in(state).filter(workflow=workflow, finished_at__lt=moment)
 
     def unheld(self, now: datetime) -> Self:
-        """Those which no live lease holds."""
+        """Return those without a live lease."""
         return self.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now))
 
     def due(self, now: datetime | None = None) -> Self:
-        """Those which a worker may take now, or at the moment `now`; an ended run has no `wake_at`."""
+        """Return those that a worker may claim now, or at the moment `now`. An ended run has no `wake_at`."""
         now = now or clock.now()
         return self.unheld(now).exclude(state=RunState.PAUSED.value).filter(wake_at__isnull=False, wake_at__lte=now)
 
     def due_since(self, moment: datetime, run_id: str) -> Self:
-        """Those at this point of the order of due runs, or behind it."""
+        """Return those at this point of the order of due runs, or behind it."""
         return self.filter(Q(wake_at__gt=moment) | Q(wake_at=moment, id__gte=run_id))
 
     def held_with(self, run_id: str, fence: int) -> Self:
-        """The run, if this fence may still write it."""
+        """Return the run, if this fence may still write it."""
         return self.filter(id=run_id, fence=fence)
 
     def waking_after(self, moment: datetime, queues: Sequence[str]) -> Self:
-        """The queues' runs that a later moment makes due."""
+        """Return the queues' runs that become due after the moment."""
         return self.filter(queue__in=queues, wake_at__gt=moment).exclude(state=RunState.PAUSED.value)
 
     def lock_table(self) -> None:
-        """Take the write lock of a database that has no row locks: a write that changes nothing."""
+        """Take the write lock of a database that has no row locks, by a write that changes nothing."""
         self.filter(id="").update(fence=F("fence"))
 
     def claim(self, *, now: datetime, lease_until: datetime, worker: str) -> int:
-        """Give the rows to a worker: a new fence, a lease, and a crash counted where a lease ran out."""
+        """Claim the rows for a worker: a new fence, a lease, and one more crash where a lease expired."""
         return self.update(
             fence=F("fence") + 1,
             crashes=F("crashes") + Case(When(lease_expires_at__isnull=True, then=Value(0)), default=Value(1)),
@@ -128,11 +131,11 @@ class RunQuerySet(models.QuerySet["Run"]):
         )
 
     def renew(self, lease_until: datetime) -> int:
-        """Move the end of leases that are held; a run that was handed back meanwhile stays so."""
+        """Extend the leases. A run that was released meanwhile stays released."""
         return self.filter(lease_expires_at__isnull=False).update(lease_expires_at=lease_until)
 
     def release(self, now: datetime) -> int:
-        """Undo `take` for runs that were not begun: due, nobody's, and as many crashes as were counted."""
+        """Undo `claim` for runs that were not begun: due, without a lease, the counted crashes unchanged."""
         return self.filter(lease_expires_at__isnull=False).update(
             lease_expires_at=None,
             worker="",
@@ -147,7 +150,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         )
 
     def with_ids(self, ids: Sequence[str]) -> Self:
-        """Those with these ids, in the order in which they are locked."""
+        """Return those with these ids, in the order in which they are locked."""
         return self.filter(id__in=ids).order_by("id")
 
 
@@ -155,7 +158,7 @@ class EntryQuerySet(models.QuerySet["Entry"]):
     """Entries."""
 
     def with_metadata_of(self, *run_ids: str) -> Self:
-        """Those of the runs, for a question that is about their metadata too."""
+        """Return those of the runs, for a query that reads their metadata too."""
         found = self.filter(run__in=run_ids, metadata__isnull=False)
         joins = found.query.alias_map
         for alias, join in joins.items():
@@ -168,29 +171,29 @@ class EntryMetadataQuerySet(models.QuerySet["EntryMetadata"]):
     """Metadata of entries."""
 
     def of_runs(self, *run_ids: str) -> Self:
-        """That of the runs' entries; of one run at least."""
+        """Return the metadata of the runs' entries; at least one run."""
         return self.filter(_LookedUp(self.db, run_ids))
 
 
 class _LookUp(Join):
-    """The join of entries with their metadata, as a look-up for each entry where the database is PostgreSQL.
+    """The join of entries with their metadata, on PostgreSQL as a look-up for each entry.
 
     `OFFSET 0` keeps the planner from turning it into another join.
     """
 
     @classmethod
     def of(cls, join: Join) -> Self:
-        """In the place of this one."""
+        """Return a look-up that replaces this join."""
         fields = (join.table_name, join.parent_alias, join.table_alias, join.join_type, join.join_field, join.nullable)
         return cls(*fields, filtered_relation=join.filtered_relation)
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """The replaced one's: whoever asks for that join finds this one."""
+        """The identity of the replaced join, so that Django reuses this one for it."""
         return (Join, *super().identity[1:])
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
-        """The join's clause; Django's own for other databases."""
+        """Return the join's clause; Django's own for other databases."""
         if connection.vendor != "postgresql":
             return super().as_sql(compiler, connection)
         quote, quote_alias = connection.ops.quote_name, compiler.quote_name_unless_alias
@@ -205,18 +208,18 @@ class _LookUp(Join):
 
 
 class _LookedUp(Func):
-    """Whether metadata belongs to an entry of the runs: keys that come as an array are looked up."""
+    """A condition that metadata belongs to an entry of the runs; keys given as an array are looked up."""
 
     output_field = BooleanField()
     template = "%(expressions)s"
     arg_joiner = " IN "
 
     def __init__(self, alias: str, run_ids: Sequence[str], **extra: Any) -> None:
-        from durable.models import Entry  # not above: the models are made with what stands here
+        from durable.models import Entry  # imported here: the models are built with these querysets
 
         keys = Entry.objects.using(alias).filter(run__in=run_ids).order_by().values("id")
         super().__init__(F("entry"), Subquery(keys), **extra)
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """`entry_id = ANY(ARRAY(SELECT ...))`."""
+        """Return `entry_id = ANY(ARRAY(SELECT ...))`."""
         return self.as_sql(compiler, connection, template="%(expressions)s)", arg_joiner=" = ANY(ARRAY", **context)

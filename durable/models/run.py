@@ -16,13 +16,12 @@ _ENDED = sorted(ENDED)
 
 
 class Run(models.Model):
-    """One execution of a workflow, known by an id that the caller may choose.
+    """One execution of a workflow, identified by an id that the caller may choose.
 
-    The row says where the run stands and who may move it. It is due when `wake_at` has come and no live lease
-    (`lease_expires_at`) holds it; `fence` is raised by each claim, and only the worker with the newest may write.
-    `signal` is raised by everything that is done to the run from outside, so that a pass which is about to park
-    learns of it; `messages` counts the messages ever sent to it. The columns are those of
-    `durable.core.records.RunRecord`.
+    The row has the run's state and says which worker may change it. The run is due when `wake_at` has come and there is
+    no live lease (`lease_expires_at`). Each claim raises `fence`, and only the worker with the newest fence may write.
+    Everything that is done to the run from outside raises `signal`, so that a pass which is about to park learns of it.
+    `messages` counts the messages ever sent to the run. The columns are those of `durable.core.records.RunRecord`.
     """
 
     id = NameField[str, str]("id", primary_key=True, max_length=200)
@@ -94,9 +93,9 @@ class Run(models.Model):
                 condition=Q(finished_at__isnull=False),
                 name="durable_run_ended",
             ),
-            # what ended when, for throughput; entered once as well
+            # ended runs by time, for throughput; a run enters it once as well
             models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="durable_run_finished"),
-            # runs that no code at hand fits: hardly ever any
+            # diverged runs: hardly ever any
             models.Index(fields=["diverged_at"], condition=Q(diverged_at__isnull=False), name="durable_run_diverged"),
             models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="durable_run_children"),
             models.Index(fields=["replay_of"], condition=Q(replay_of__isnull=False), name="durable_run_replays"),
@@ -116,7 +115,7 @@ class Run(models.Model):
                 condition=Q(fence__gte=0, crashes__gte=0, signal__gte=0, messages__gte=0),
                 name="durable_run_counts_from_zero",
             ),
-            # an ended run has its moment, will not wake and is nobody's
+            # an ended run has `finished_at`, no `wake_at` and no lease
             models.CheckConstraint(
                 condition=~Q(state__in=[state.value for state in _ENDED])
                 | Q(finished_at__isnull=False, wake_at__isnull=True, lease_expires_at__isnull=True),

@@ -1,4 +1,16 @@
-"""Where runs are kept: the portable store, the PostgreSQL one and the in-memory one, under one contract."""
+"""Where runs are kept: one contract and its implementations.
+
+- `base.Store` is the contract; every method is atomic.
+- `postgres` is the store for PostgreSQL: one statement for each thing that the engine does (`sql`, `sql_functions`,
+  `libpq`, `rows`). `routines` checks the database's functions and triggers.
+- `orm` is the portable store, and `memory` the in-memory one, with `transactional_memory` for tests that use Django's
+  transactions. `row_rules` has what both compute in Python.
+- `sessions` restores database sessions that the code of steps has changed; `atomic` is the transaction of an atomic
+  step.
+- `outline` and `prefetched` read histories without values, and several at once.
+
+Must not decide anything about workflows: a store guards the fence.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +23,8 @@ __all__ = ["Store", "store_for"]
 
 @cache
 def store_for(alias: str) -> Store:
-    """The store on the database `alias`: PostgreSQL has one of its own, the others share the portable one."""
-    # here, because the core imports the contract beside these, and must not need Django
+    """Return the store on the database `alias`: PostgreSQL has its own, the other databases share the portable one."""
+    # imported here, because the core imports the contract in this package and must not need Django
     from django.db import connections
 
     if connections[alias].vendor == "postgresql":

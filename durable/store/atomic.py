@@ -1,7 +1,7 @@
-"""The transaction of an atomic step on a Django connection: it has committed, or it raises that it has not.
+"""The transaction of an atomic step on a Django connection: it commits, or raises if it has not.
 
-Owns what Django leaves to its caller: a transaction that is to be rolled back although its code returned, and hooks of
-`transaction.on_commit` that raise after the commit.
+Owns what Django leaves to its caller: a transaction that is to be rolled back although its code returned, and
+`transaction.on_commit` hooks that raise after the commit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ BROKEN = (
 
 @contextmanager
 def committed_or_raised(using: str | None) -> Iterator[None]:
-    """`transaction.atomic`, out of which nothing comes once it has committed.
+    """Run the block in `transaction.atomic`, and raise nothing once it has committed.
 
-    Raises TransactionManagementError where Django would roll back without a word.
+    Raises TransactionManagementError where Django would roll back silently.
     """
     has_committed = False
 
@@ -36,7 +36,7 @@ def committed_or_raised(using: str | None) -> Iterator[None]:
 
     try:
         with transaction.atomic(using=using):
-            transaction.on_commit(note, using=using)  # the first of the hooks, so those that fail come after it
+            transaction.on_commit(note, using=using)  # the first of the hooks, so failing hooks come after it
             yield
             if transaction.get_rollback(using):
                 raise transaction.TransactionManagementError(BROKEN)

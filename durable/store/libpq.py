@@ -1,9 +1,10 @@
-"""Statements and calls of the database's functions, past Django's cursors.
+"""Execute statements and database functions without Django's cursors.
 
-Owns the shortest way to PostgreSQL that Django's connection leaves open: its cursors cost more than what they execute
-here, and its loader of moments more than all other columns. Whatever Django minds about a connection is minded here as well (health checks, threads, async code, broken
-transactions, its own exceptions); where somebody listens to statements, they go through Django's cursor. What is prepared by
-name, if `DURABLE["PREPARED_STATEMENTS"]` allows it, are calls of functions alone: the statements are few and the same each time.
+Owns the shortest way to PostgreSQL that Django's connection allows: its cursors cost more than what they execute here,
+and its loader of times more than all other columns. What Django checks for a connection is checked here as well (health
+checks, threads, async code, broken transactions, its own exceptions). Where code observes statements, they go through
+Django's cursor. If `DURABLE["PREPARED_STATEMENTS"]` allows it, only function calls are prepared by name: these
+statements are few and the same each time.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ __all__ = ["Row", "SQLFunction", "rows", "text"]
 
 Row = tuple[str | None, ...]
 
-_USES: Final = 6  # of a function by a connection, from which on preparing its call pays
+_USES: Final = 6  # calls of a function by a connection, from which on preparing it pays
 _FORGOTTEN: Final = b"26000"  # SQLSTATE of a prepared statement that does not exist
-_KNOWN: Final = b"42P05"  # of one that exists already
+_KNOWN: Final = b"42P05"  # SQLSTATE of one that exists already
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
 class SQLFunction:
-    """A function of the database's: its name, the types of its parameters and, if it has several, its columns."""
+    """A function in the database: its name, the types of its parameters and, if it has several, its columns."""
 
     def __init__(self, name: str, types: Sequence[str], columns: Sequence[str] = ()) -> None:
         self.name = name
         numbered = ", ".join(f"${number}" for number in range(1, len(types) + 1))
         self._direct = self._statement(numbered, columns).encode()
-        #: Said beside the statement: casts in it would have to be parsed.
+        #: Sent beside the statement: casts in the statement would have to be parsed.
         self._types = [psycopg.adapters.types[type].oid for type in types]
         self._prepared_name = name.encode()
         self._portable = self._statement(", ".join(f"%s::{type}" for type in types), columns)
@@ -54,10 +55,10 @@ class SQLFunction:
         return f"SELECT {', '.join(f'{each}::text' for each in columns)} FROM {self.name}({parameters})"  # noqa: S608
 
     def __call__(self, alias: str, texts: Sequence[str | None], *, uninterrupted: bool = False) -> Row:
-        """Its answer to parameters that are given as text. Raises what Django raises.
+        """Call the function with parameters given as text, and return its row. Raises what Django raises.
 
-        With `uninterrupted` no signal handler of Python's runs before the answer is there, which is quicker: for the
-        engine's own commits, not for what the code of a step calls, because that has a timeout.
+        With `uninterrupted`, Python's signal handlers do not run before the answer has come, which is faster. This is
+        for the engine's own commits, not for what the code of a step calls, because that has a timeout.
         """
         connection: Any = connections[alias]
         if sessions.is_observed(connection):
@@ -67,27 +68,28 @@ class SQLFunction:
         status = raw.pgconn.transaction_status
         if status == TransactionStatus.IDLE and not raw.autocommit:  # a transaction that psycopg has yet to begin
             return _through_cursor(connection, self._portable, texts)
-        values: Any = [None if each is None else each.encode() for each in texts]  # typed without None, which is NULL
+        # psycopg's annotation lacks None, which is NULL
+        values: Any = [None if each is None else each.encode() for each in texts]
         try:
             with connection.wrap_database_errors, raw.lock:
                 if sessions.restored_by(connection):
                     return _row(raw.pgconn.exec_(self._after(sessions.preface(connection), raw.pgconn, values)))
-                # in a transaction never by name: one that is forgotten would break what is open
+                # in a transaction never by name: a forgotten statement would break the transaction
                 if status == TransactionStatus.IDLE and self._is_prepared(raw):
                     answer = self._answer(raw, values, by_name=True, uninterrupted=uninterrupted)
                     if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
                         return _row(answer)
-                    # somebody has discarded what the session knew; nothing was executed
+                    # the session's prepared statements were discarded; nothing was executed
                     del vars(raw)["_durable_calls"]
                 return _row(self._answer(raw, values, by_name=False, uninterrupted=uninterrupted))
         except BaseException:
-            if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:  # owes an answer that nobody waits for
+            if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:  # an unread answer is outstanding
                 connection.close()
             raise
 
     def _answer(self, raw: psycopg.Connection[Any], values: Any, *, by_name: bool, uninterrupted: bool) -> PGresult:
         pgconn = raw.pgconn
-        if uninterrupted:  # libpq waits, lets other threads run meanwhile, and gives the last result
+        if uninterrupted:  # libpq waits, lets other threads run meanwhile, and returns the last result
             if by_name:
                 return pgconn.exec_prepared(self._prepared_name, values)
             return pgconn.exec_params(self._direct, values, self._types)
@@ -98,17 +100,17 @@ class SQLFunction:
         return _decisive(raw.wait(_Sent(raw, send)))
 
     def _after(self, preface: str, pgconn: PGconn, values: Sequence[bytes | None]) -> bytes:
-        """The call behind other statements, in one message, whose answer is that to the call."""
+        """Return one message with the statements of `preface` and the call; the answer is that of the call."""
         quoted = [b"NULL" if each is None else Escaping(pgconn).escape_literal(each) for each in values]
         pieces = self._portable.encode().split(b"%s")
         call = b"".join(piece + value for piece, value in zip(pieces, [*quoted, b""], strict=True))
         return preface.encode() + b"; " + call
 
     def _is_prepared(self, raw: Any) -> bool:
-        """Whether the session knows the statement by name; it is told from the time on when that pays."""
+        """Return True if the session has the statement prepared; prepare it once that pays."""
         if not conf.PREPARED_STATEMENTS:
             return False
-        # beside psycopg's own: a pool gives the same session to one connection of Django's after the other
+        # beside psycopg's own state: a pool gives the same session to one Django connection after the other
         known: _Session | None = vars(raw).get("_durable_calls")
         if known is None:
             known = raw._durable_calls = _Session()
@@ -125,11 +127,11 @@ class SQLFunction:
 
 
 class _Sent(Generator[Any, Any, list[PGresult]]):
-    """Psycopg's waiting for the results of what `send` sends.
+    """Psycopg's wait for the results of the statement that `send` sends.
 
-    The statement is sent inside psycopg's wait, which cancels what a signal handler's KeyboardInterrupt or SystemExit
-    leaves behind: half of the signals that come during a call come while it is sent. Unlike a function's, this generator
-    survives what is raised in it, because psycopg goes on with it then, to clean up.
+    The statement is sent inside psycopg's wait, which cancels the statement after a signal handler's KeyboardInterrupt
+    or SystemExit: half of the signals during a call come while it is sent. Unlike a generator function, this generator
+    survives an exception raised in it, because psycopg then continues it to clean up.
     """
 
     def __init__(self, raw: psycopg.Connection[Any], send: Callable[[], None]) -> None:
@@ -147,7 +149,7 @@ class _Sent(Generator[Any, Any, list[PGresult]]):
 
 
 class _Session:
-    """What is known of a session: how often each function was called, and the names of those that it has prepared."""
+    """What is known of a session: how often each function was called, and the names of the prepared ones."""
 
     __slots__ = ("prepared", "uses")
 
@@ -157,8 +159,11 @@ class _Session:
 
 
 def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]] | None:
-    """The rows of a statement; None where Django's cursor has to be asked, because somebody listens to it or because
-    the connection speaks of moments in another way than UTC."""
+    """Return the rows of a statement.
+
+    Return None where Django's cursor has to be used, because code observes statements or the connection's time zone is
+    not UTC.
+    """
     connection: Any = connections[alias]
     if sessions.is_observed(connection) or connection.timezone is not UTC:
         return None
@@ -169,13 +174,13 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
 
 
 def text(value: str | int | datetime) -> str:
-    """A value of a column as PostgreSQL reads it."""
+    """Return a column's value in PostgreSQL's text form."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 @async_unsafe
 def _make_ready(connection: BaseDatabaseWrapper) -> None:
-    """What Django does before it gives out a cursor, and before it executes."""
+    """Do what Django does before it returns a cursor, and before it executes."""
     connection.close_if_health_check_failed()
     if connection.connection is None:
         connection.ensure_connection()
@@ -191,7 +196,7 @@ def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: Sequ
 
 
 def _decisive(results: Sequence[PGresult]) -> PGresult:
-    """The result that says what became of a statement: the last that is an error, else the last.
+    """Return the result that decides what became of a statement: the last that is an error, else the last.
 
     A statement in autocommit has its own result first; if its COMMIT fails, that is a second result.
     """
@@ -204,7 +209,8 @@ def _decisive(results: Sequence[PGresult]) -> PGresult:
 def _check(answer: PGresult) -> None:
     if answer.status in _ANSWERED:
         return
-    if answer.error_field(DiagnosticField.SQLSTATE) is None:  # libpq says so, not the server: the connection broke
+    # reported by libpq, not by the server: the connection broke
+    if answer.error_field(DiagnosticField.SQLSTATE) is None:
         raise psycopg.OperationalError(answer.error_message.decode(errors="replace"))
     raise error_from_result(answer)
 

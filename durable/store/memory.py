@@ -1,7 +1,7 @@
-"""Runs kept in memory: for tests of workflows and of the engine itself, where no database is wanted.
+"""The store in memory: for tests of workflows and of the engine itself that need no database.
 
-Thread-safe, and as strict as the databases: what is kept are copies, the engine's data passes through JSON, and the
-invariants of a run's row are checked. Nothing outlives the object.
+Thread-safe, and as strict as the databases: it keeps copies, the engine's data passes through JSON, and the invariants
+of a run's row are checked. Nothing outlives the object.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from durable.store.outline import bare_entry, bare_message
 
 __all__ = ["MemoryStore", "Tables"]
 
-#: What a store holds at a moment.
+#: The content of a store at one time.
 Tables = tuple[
     dict[str, RunRecord],
     dict[str, dict[str, Entry]],
@@ -120,11 +120,11 @@ class MemoryStore:
             return [found and found[0] for found in stored], frozenset(ring)
 
     def _stored(self, outgoing: OutgoingMessage) -> tuple[Message, bool] | None:
-        """The message as stored, and whether it is new; None if there is no such run."""
+        """Return the message as stored, and True if it is new; None if there is no such run."""
         inbox = self._inboxes.get(outgoing.to)
         if inbox is None:
             return None
-        escape(outgoing.queue)  # refuses what no database could hold
+        escape(outgoing.queue)  # raises for text that no database could hold
         seen = self._seen(outgoing)
         if seen is not None:
             return seen, False
@@ -144,7 +144,7 @@ class MemoryStore:
         return message, True
 
     def _newest_order(self, run_id: str) -> int:
-        """Of the messages that were ever sent to the run; one that was retracted leaves a gap."""
+        """Return the highest order of the messages ever sent to the run; a retracted one leaves a gap."""
         inbox = self._inboxes[run_id]
         return max(self._runs[run_id].messages, self._messages[inbox[-1]].order if inbox else 0)
 
@@ -287,7 +287,10 @@ class MemoryStore:
             return Committed(request=after.request, ring=ring | {run.queue} if overruled else ring)
 
     def _send_from(self, run_id: str, sends: Sequence[OutgoingMessage]) -> frozenset[str]:
-        """Put a commit's messages into inboxes. Those of the run to itself were reckoned with: they are counted."""
+        """Put a commit's messages into inboxes.
+
+        Those of the run to itself are counted; `after_commit` has made it due.
+        """
         own = [found for each in sends if each.to == run_id and (found := self._stored(each))]
         run = self._runs[run_id]
         self._runs[run_id] = replace(run, messages=run.messages + sum(new for _, new in own))
@@ -303,7 +306,7 @@ class MemoryStore:
             self._messages[message_id] = replace(message, state=state, received_by=received_by, response=response)
 
     def _return(self, run_id: str, waits: Sequence[str]) -> None:
-        """Put what these waits received back into the inbox."""
+        """Put the messages that these waits received back into the inbox."""
         gone = set(waits)
         for each in self.messages(run_id) if gone else ():
             if each.received_by in gone:
@@ -376,7 +379,7 @@ class MemoryStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Hold the store until the block ends; what it wrote is undone if it raises."""
+        """Lock the store until the block ends; undo what it wrote if the block raises."""
         with self._lock:
             tables = self._tables()
             try:
@@ -386,7 +389,7 @@ class MemoryStore:
                 raise
 
     def _tables(self) -> Tables:
-        # the kept records are replaced, never changed, so that copies of the tables are enough
+        # records are replaced, never changed, so copies of the tables are enough
         return (
             dict(self._runs),
             {run_id: dict(entries) for run_id, entries in self._entries.items()},

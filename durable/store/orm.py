@@ -1,8 +1,8 @@
-"""The portable store: ordinary ORM statements in one short transaction, for any database that Django knows.
+"""The portable store: ordinary ORM statements in one short transaction, for any database that Django supports.
 
-Every transaction that writes begins with the lock of the rows it is about: on SQLite, which has no row locks, with a
-write, because a transaction that first reads and then writes fails there beside another writer. Rows are locked in the
-order of run ids. What happens to a run's row is decided by `durable.store.row_rules`.
+Every writing transaction first locks the rows it is about. On SQLite, which has no row locks, it begins with a write,
+because a transaction that first reads and then writes fails there beside another writer. Rows are locked in the order
+of run ids. Must not decide what happens to a run's row: `durable.store.row_rules` does.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OrmStore:
         return committed_or_raised(self.alias)
 
     def _locked(self, run_ids: Iterable[str]) -> dict[str, RunRecord]:
-        """The rows of these runs, locked until the transaction ends."""
+        """Return the rows of these runs, locked until the transaction ends."""
         found = self._runs.with_ids(sorted(set(run_ids)))
         return {run.id: run for run in _records(self._with_locks(found))}
 
@@ -98,7 +98,7 @@ class OrmStore:
         return created
 
     def _inserted(self, runs: Sequence[RunRecord]) -> bool:
-        """Insert them all, or none where one is taken."""
+        """Insert all of them, or none if one id is taken; return True if they were inserted."""
         rows = [Run(**{name: getattr(run, name) for name in RUN.names}) for run in runs]
         try:
             with transaction.atomic(using=self.alias):
@@ -148,7 +148,7 @@ class OrmStore:
     def _put(
         self, messages: Sequence[OutgoingMessage], runs: dict[str, RunRecord]
     ) -> tuple[list[Message | None], list[Message]]:
-        """Insert messages to these locked runs: each as stored, and those that are new."""
+        """Insert messages to these locked runs. Return each as stored, and those that are new."""
         ids = {each.idempotency_id for each in messages if each.idempotency_id is not None}
         seen: dict[tuple[str, str | None], Message] = {}
         if ids:
@@ -173,7 +173,7 @@ class OrmStore:
         return stored, new
 
     def _wake(self, runs: Iterable[RunRecord], new: Sequence[Message]) -> frozenset[str]:
-        """Tell these runs of their new messages; the queues to ring for."""
+        """Update the rows of these runs for their new messages; return the queues to notify."""
         ring = set()
         for run in runs:
             inbox = [each for each in new if each.run_id == run.id]
@@ -288,7 +288,7 @@ class OrmStore:
             return Committed(request=after.request, ring=ring)
 
     def _awaited(self, run: RunRecord, batch: Batch) -> list[Message]:
-        """The messages that a run which parks may have overlooked; those it has just received are no longer pending."""
+        """Return the messages that a parking run may have overlooked; those it has just received are no longer pending."""
         waiting_for = run.waiting_for if batch.run is None else batch.run.get("waiting_for", run.waiting_for)
         if batch.park_signal is None or not waiting_for:
             return []
@@ -304,7 +304,7 @@ class OrmStore:
             messages.filter(id=message_id).update(state=state, response=response, **where)
 
     def _return(self, run_id: str, waits: Sequence[str]) -> None:
-        """Put what these waits received back into the inbox."""
+        """Put the messages that these waits received back into the inbox."""
         if waits:
             received = QueueMessage.objects.using(self.alias).filter(run_id=run_id, received_by__in=waits)
             received.update(state=MessageState.PENDING.value, received_by="", response=None)
@@ -337,7 +337,7 @@ class OrmStore:
         )
 
     def _entry_ids(self, run_id: str, rows: Sequence[EntryModel]) -> dict[str, int]:
-        """The keys of rows just written, asked for where the database did not return them."""
+        """Return the keys of rows just written, queried where the database did not return them."""
         if all(row.pk is not None for row in rows):
             return {row.location: row.pk for row in rows}
         found = EntryModel.objects.using(self.alias).filter(run_id=run_id, location__in=[row.location for row in rows])
@@ -357,7 +357,7 @@ class OrmStore:
             self._runs.with_ids([run.id for run in self._held(held)]).release(now)
 
     def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
-        """Those of the runs whose fence and lease still stand, locked."""
+        """Return those of the runs whose fence and lease still hold, locked."""
         fences = dict(held)
         runs = self._locked(fences).values()
         return [run for run in runs if run.fence == fences[run.id] and run.lease_expires_at is not None]

@@ -1,4 +1,7 @@
-"""A history and an inbox without the values in them: what a plan is made of, however large outputs and messages are."""
+"""A history and an inbox without values, from which replay plans are made, however large outputs and messages are.
+
+Owns which values are left out. Must not read a database.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from durable.core.records import Entry, EntryKind, Message
 
 __all__ = ["BARE_KINDS", "bare_data", "bare_entry", "bare_message"]
 
-#: Kinds of entries of whose data no plan needs anything, so that it is not read where it is long.
+#: Kinds of entries whose data no plan needs, so that long data of them is not read.
 BARE_KINDS: Final[Collection[str]] = frozenset({EntryKind.MESSAGE})
 
 _FORKS: Final = frozenset({EntryKind.JOIN, EntryKind.RACE})
@@ -18,7 +21,7 @@ _OF_A_BRANCH: Final = ("status", "open")
 
 
 def bare_data(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data of an entry without states of loops, outputs of branches and bodies of messages."""
+    """Return the data of an entry without states of loops, outputs of branches and bodies of messages."""
     if kind == EntryKind.MESSAGE:
         return {name: value for name, value in data.items() if name != "received"}
     if kind == EntryKind.LOOP:
@@ -33,11 +36,11 @@ def bare_data(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bare_entry(entry: Entry) -> Entry:
-    """The entry without output, arguments, errors, and the values in its data."""
+    """Return the entry without output, arguments, errors, and the values in its data."""
     data = bare_data(entry.kind, entry.data)
     return replace(entry, output=None, arguments=None, data=data, error=None, rollback_error=None)
 
 
 def bare_message(message: Message) -> Message:
-    """The message without its body and its response."""
+    """Return the message without its body and its response."""
     return replace(message, body="", response=None)

@@ -1,7 +1,7 @@
-"""Reading the outline of a run (`durable.store.outline`) from a database.
+"""Read the outline of a run (`durable.store.outline`) from a database.
 
-The columns of values are not read at all. The engine's own data of an entry may hold values too: where it is long it is
-read in batches of a bounded size, and what a plan does not need of it is dropped before the next batch.
+Columns of values are not read at all. The engine's own data of an entry may contain values too. Long data is read in
+batches of a bounded size, and what a plan does not need is dropped before the next batch.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _MESSAGE_NAMES: Final = [name for name in MESSAGE.names if name not in ("body", 
 
 
 def read(alias: str, run_id: str) -> tuple[list[Entry], list[Message]]:
-    """The run's entries by ordinal and its messages in order, without values."""
+    """Return the run's entries by ordinal and its messages in order, without values."""
     return _entries(alias, run_id), _messages(alias, run_id)
 
 
 def short_data(column: str = "data") -> Case:
-    """The text of an entry's data where it is short, else NULL: for `long_data`."""
+    """Return an expression: the text of an entry's data where it is short, else NULL, to be read with `long_data`."""
     return Case(When(LessThanOrEqual(ByteLength(column), _SHORT), then=F(column)), output_field=TextField())
 
 
 def long_data(alias: str, weighed: Iterable[tuple[int, int]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The data of entries, by their keys, without values; `weighed` has how long each is."""
+    """Yield the data of entries by their keys, without values. `weighed` has the length of each."""
     for keys in in_batches(weighed):
         rows = EntryModel.objects.using(alias).filter(pk__in=keys).order_by()
         for key, kind, data in rows.values_list("pk", "kind", "data"):

@@ -1,9 +1,9 @@
 """The store for PostgreSQL: one statement, one round trip and one commit for each thing that the engine does.
 
-What it does often it leaves to functions of the database's (`durable.store.sql_functions`). Keeps no state in the session
-(no advisory locks, and prepared statements only where `DURABLE["PREPARED_STATEMENTS"]` allows them), so that a pooler in
-transaction mode may stand between. Relies on READ COMMITTED, Django's default: after a wait for a row's lock its newest
-version decides.
+Frequent operations are functions in the database (`durable.store.sql_functions`). Keeps no state in the session (no
+advisory locks, and prepared statements only where `DURABLE["PREPARED_STATEMENTS"]` allows them), so that a pooler in
+transaction mode may be used. Relies on READ COMMITTED, Django's default: after a wait for a row lock, the newest
+version of the row decides.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class PostgresStore:
 
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
         first = {run.id: run for run in reversed(runs)}
-        new = self._insert(first[run_id] for run_id in sorted(first))  # sorted: two creators wait, never deadlock
+        # sorted: of two creators one waits, and they never deadlock
+        new = self._insert(first[run_id] for run_id in sorted(first))
         rows = {run.id: run for run in self._found(first.keys() - new)}
         created: list[tuple[RunRecord, bool]] = []
         for run in runs:
@@ -86,7 +87,7 @@ class PostgresStore:
         return created
 
     def _insert(self, runs: Iterable[RunRecord]) -> set[str]:
-        """The ids that were free."""
+        """Insert the runs; return the ids that were free."""
         new = list(runs)
         if len(new) == 1 and (values := _as_started(new[0])):
             [is_new] = sql_functions.START(self.alias, values)
@@ -139,7 +140,7 @@ class PostgresStore:
     def _sent(
         self, message: OutgoingMessage, place: str | int | None, _ring: str | None, before: str | None
     ) -> Message | None:
-        """The message as it is stored, perhaps since an earlier send; None where there is no such run."""
+        """Return the message as stored, perhaps by an earlier send; None if there is no such run."""
         if before is not None:
             return self.message(unpack(before))
         return None if place is None else row_rules.stored(message, int(place))
@@ -223,7 +224,7 @@ class PostgresStore:
         rows: dict[str, list[tuple[Any, ...]]] = {}
         for run_id, *row in found:
             history = rows.setdefault(unpack(run_id), [])
-            if row[0] is not None:  # else the run has no entries
+            if row[0] is not None:  # otherwise the run has no entries
                 history.append(tuple(row))
         return {run_id: to_entries(history) for run_id, history in rows.items()}
 
@@ -298,7 +299,7 @@ class PostgresStore:
         patch: Mapping[str, Any] | None = None,
         signal: int | None = None,
     ) -> Committed | None:
-        """Write all of it; None, and nothing is written, if the fence has moved on."""
+        """Write everything, and return the answer. Return None, and write nothing, if the run has a newer fence."""
         assert sql_functions.PATCHED.issuperset(patch or ()), f"a commit cannot write all of {sorted(patch or ())}"
         request, rings = sql_functions.COMMIT(
             self.alias,
@@ -382,7 +383,7 @@ def _entry_rows(entries: Iterable[Entry]) -> str:
 
 
 def _texts(texts: Sequence[str]) -> str | None:
-    """Texts as a JSON list, None for none."""
+    """Return texts as a JSON list, or None if there are none."""
     return json.dumps([pack(each) for each in texts]) if texts else None
 
 
@@ -397,7 +398,7 @@ _USUAL: Final = _others(RunRecord(id="", workflow="", queue="", input="", create
 
 
 def _as_started(run: RunRecord) -> list[str | None] | None:
-    """The parameters of START; None if the run is not as every new one is."""
+    """Return the parameters of START, or None if the run is not like every new one."""
     if _others(run) != _USUAL:
         return None
     return _as_texts(pack(value) if isinstance(value, str) else value for value in _chosen(run))

@@ -1,4 +1,4 @@
-"""A store that answers the first question for a run's history from what was loaded with those of other runs."""
+"""A store that answers the first load of a run's history from a history that was loaded with those of other runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["prefetched"]
 
 
 def prefetched(store: Store, run_id: str, history: list[Entry]) -> Store:
-    """`store` for one pass of the run, whose history was `history` when it was claimed.
+    """Return `store` for one pass of the run, whose history was `history` when it was claimed.
 
-    What is done to a run from outside after that shows in its row's signal, as if the pass had begun then.
+    A change from outside after that is noticed by the run row's signal, as if the pass had begun at the claim.
     """
     return cast("Store", _Preloaded(store, run_id, history))
 
@@ -24,7 +24,7 @@ class _Preloaded:
         self._histories = {run_id: history}
 
     def load(self, run_id: str) -> list[Entry]:
-        """The history that is there, once; then the store's."""
+        """Return the prefetched history once; then the store's."""
         history = self._histories.pop(run_id, None)
         return self._store.load(run_id) if history is None else history
 

@@ -1,8 +1,8 @@
-"""On PostgreSQL: whether the database's functions and triggers are those of the migrations, and making them so.
+"""Check on PostgreSQL that the database's functions and triggers are those of the migrations, and restore them.
 
-The migrations that are applied say which ones are expected; a later migration that drops some names them in `DROPPED`.
-Compared are a function's text and settings, and a trigger's definition and whether it is on. What an operator may change
-without changing what they do (owner, grants, further settings, schema) is not compared.
+The applied migrations define the expected ones; a later migration that drops some names them in `DROPPED`. A function's
+text and settings are compared, and a trigger's definition and whether it is enabled. What an operator may change
+without changing their effect (owner, grants, further settings, schema) is not compared.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _SCHEMA: Final = re.compile(r'(?:"[^"]+"|\w+)\.(?=durable_)')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A function or trigger that is not as the migrations made it. `problem` is "missing", "different" or "disabled"."""
+    """A function or trigger that differs from the migrations. `problem` is "missing", "different" or "disabled"."""
 
     kind: str
     name: str
     problem: str
-    mending: tuple[str, ...]  # statements that make it as it should be
+    mending: tuple[str, ...]  # statements that restore it
 
     def __str__(self) -> str:
         verb = "differs from the one in the migrations" if self.problem == "different" else f"is {self.problem}"
@@ -65,9 +65,9 @@ class _Trigger:
 
 
 def differences(alias: str) -> list[Difference]:
-    """Those of the database `alias`; [] if that is not PostgreSQL or does not have durable's tables.
+    """Return the differences of the database `alias`; [] if it is not PostgreSQL or does not have durable's tables.
 
-    Two queries beside that for the migrations. Raises what a database does.
+    Makes two queries besides the one for the migrations. Raises the database's errors.
     """
     if connections[alias].vendor != "postgresql" or not _query(alias, "SELECT to_regclass('durable_run')")[0][0]:
         return []
@@ -76,9 +76,9 @@ def differences(alias: str) -> list[Difference]:
 
 
 def restore(*, using: str, **_: object) -> None:
-    """Make functions and triggers as the applied migrations say, where they are not. For `post_migrate`.
+    """Restore functions and triggers that differ from the applied migrations. A receiver of `post_migrate`.
 
-    It also makes the functions where tables are made without migrations, as some test runs do.
+    It also creates the functions where tables are created without migrations, as in some test runs.
     """
     found = differences(using)
     if not found:
@@ -170,7 +170,7 @@ def _wrong_triggers(alias: str, expected: Iterable[_Trigger]) -> Iterable[Differ
 
 
 def _plain(definition: str) -> str:
-    """A trigger's definition without schemas, casts, parentheses and case, in which PostgreSQL's differs from ours."""
+    """Return a trigger's definition without schemas, casts, parentheses and case, which PostgreSQL writes differently."""
     text = _SCHEMA.sub("", definition.lower()).replace("::text", "")
     return " ".join(re.sub(r"[()]", " ", text).split())
 

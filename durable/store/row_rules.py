@@ -1,7 +1,7 @@
-"""What a commit, a send or a claim does to a run's row, as functions of the row: shared by the stores that compute in
-Python. The PostgreSQL store says the same in SQL; the conformance suite holds them together.
+"""Rules of what a commit, a send or a claim does to a run's row, as functions of the row.
 
-Knows no database and keeps nothing.
+Shared by the stores that compute in Python. The PostgreSQL store has the same rules in SQL; the conformance suite
+checks both. Must not use a database or keep anything.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "stored",
 ]
 
-#: The columns of the audit log by which one action is the repeat of another.
+#: The columns of the audit log that are equal when one action repeats another.
 ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label")
 _REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")
 
@@ -56,7 +56,7 @@ _REQUESTS = frozenset(Request)
 
 
 def check(run: RunRecord) -> RunRecord:
-    """`run`, if it keeps the invariants that the database's constraints guard; else ValueError."""
+    """Return `run` if it keeps the invariants of the database's constraints; else raise ValueError."""
     ended = run.state in ENDED
     broken = {
         f"the state {run.state!r} is not known": run.state not in _STATES,
@@ -75,22 +75,22 @@ def check(run: RunRecord) -> RunRecord:
 
 
 def copied(run: RunRecord) -> RunRecord:
-    """`run` in a form of its own, which later changes of the given one do not reach."""
+    """Return a copy of `run` that later changes of the original do not affect."""
     copy = RunRecord.__new__(RunRecord)
-    for name in _NAMES:  # what replace() does in three times as long
+    for name in _NAMES:  # replace() does the same in three times as long
         setattr(copy, name, getattr(run, name))
     copy.origins, copy.generations = list(run.origins), dict(run.generations)
     return copy
 
 
 def claimable(run: RunRecord, now: datetime) -> bool:
-    """Whether a worker may take this run, due or not."""
+    """Return True if a worker may claim this run, due or not."""
     held = run.lease_expires_at is not None and run.lease_expires_at > now
     return not held and run.state not in ENDED and run.state != RunState.PAUSED
 
 
 def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
-    """The run in the hands of `worker`. It stays due, so that another worker finds it when the lease runs out."""
+    """Return the run as claimed by `worker`. It stays due, so that another worker finds it when the lease expires."""
     return replace(
         run,
         fence=run.fence + 1,
@@ -104,7 +104,7 @@ def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str
 
 
 def released(run: RunRecord, now: datetime) -> RunRecord:
-    """The run after a worker that took it returned it, not begun."""
+    """Return the run as released by a worker that claimed it and did not begin."""
     return replace(
         run,
         lease_expires_at=None,
@@ -115,7 +115,7 @@ def released(run: RunRecord, now: datetime) -> RunRecord:
 
 
 def after_messages(run: RunRecord, queued: Sequence[Message | OutgoingMessage], *, signal: bool = True) -> RunRecord:
-    """The run after these messages were put into its inbox: due, if it waits for one of them."""
+    """Return the run after these messages were put into its inbox: due, if it waits for one of them."""
     if not queued:
         return run
     awaited = [each.sent_at for each in queued if is_awaited(run.waiting_for, escape(each.queue))]
@@ -128,7 +128,7 @@ def after_messages(run: RunRecord, queued: Sequence[Message | OutgoingMessage], 
 
 
 def stored(outgoing: OutgoingMessage, order: int) -> Message:
-    """The message as it lies in the inbox, at this place."""
+    """Return the message as stored in the inbox at this place."""
     return Message(
         id=outgoing.id,
         run_id=outgoing.to,
@@ -141,7 +141,7 @@ def stored(outgoing: OutgoingMessage, order: int) -> Message:
 
 
 def should_notify(run: RunRecord, queued: Sequence[Message | OutgoingMessage]) -> bool:
-    """Whether these messages made the run due, so that a worker should be told."""
+    """Return True if these messages made the run due, so that a worker has to be notified."""
     awaited = [each.sent_at for each in queued if is_awaited(run.waiting_for, escape(each.queue))]
     return bool(awaited) and claimable(run, min(awaited))
 
@@ -149,14 +149,12 @@ def should_notify(run: RunRecord, queued: Sequence[Message | OutgoingMessage]) -
 def after_commit(
     run: RunRecord, batch: Batch, own: Sequence[Message | OutgoingMessage], pending: Iterable[Message]
 ) -> tuple[RunRecord, bool]:
-    """The run after `batch`, and whether its parking was overruled.
+    """Return the run after `batch`, and True if its parking was overruled.
 
-    A pause that nobody asks for any more, because it was taken back or something else was asked for since, is none: the run
-    is due.
-
-    `own` are the messages of the batch to this run itself: they make it due if it parks for them, and do not raise its
-    signal, for the pass knows of them. `pending` are its messages that the batch leaves unreceived: one that is there
-    although the run parks for it was sent by the run itself, after its wait had looked.
+    A pause that is no longer requested, because it was withdrawn or another request replaced it, does not happen: the
+    run is due. `own` are the messages of the batch to this run itself. They make it due if it parks for them, and do
+    not raise its signal, because the pass knows of them. `pending` are its messages that the batch leaves unreceived.
+    If the run parks for one that is there, the run itself sent it, after its wait had queried the inbox.
     """
     patched = replace(run, **batch.run) if batch.run is not None else run
     if patched.state == RunState.PAUSED and run.request != Request.PAUSE:
@@ -167,7 +165,7 @@ def after_commit(
     if batch.park_signal is not None and patched.state not in ENDED:
         overruled = run.signal != batch.park_signal or any(
             is_awaited(patched.waiting_for, escape(each.queue))
-            for each in pending  # whatever a clock says of it
+            for each in pending  # at any `sent_at`
         )
     if overruled:
         patched = replace(patched, wake_at=batch.now)
@@ -175,13 +173,13 @@ def after_commit(
 
 
 def after_change(run: RunRecord, change: RunChange) -> RunRecord:
-    """The run after a verb."""
+    """Return the run after a verb."""
     patch: dict[str, Any] = {"signal": run.signal + 1, **change.run}
     return check(replace(run, **patch, fence=run.fence + change.raise_fence))
 
 
 def consumed(batch: Batch) -> dict[str, tuple[str, str | None, str | None]]:
-    """Message id to its new state, the wait that received it (None: as it was) and the response."""
+    """Return by message id its new state, the wait that received it (None: unchanged) and the response."""
     changes: dict[str, tuple[str, str | None, str | None]] = {
         message: (str(MessageState.RECEIVED), location, None) for message, location in batch.received
     }
@@ -192,19 +190,19 @@ def consumed(batch: Batch) -> dict[str, tuple[str, str | None, str | None]]:
 
 
 def entries_to_write(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """One entry per location, the last given."""
+    """Return one entry per location, the last given."""
     if len(entries) < 2:
         return entries
     return list({entry.location: entry for entry in entries}.values())
 
 
 def is_repeat(row: ActionRecord, action: ActionRecord) -> bool:
-    """Whether the action is one more of the row's kind: the same actor, source, verb and outcome."""
+    """Return True if the action repeats the row's: the same actor, source, verb and outcome."""
     return all(getattr(row, name) == getattr(action, name) for name in ALIKE)
 
 
 def repeated(detail: str, moment: datetime) -> str:
-    """The detail of a row of the audit log that stands for one action more."""
+    """Return the detail of an audit row that counts one more action."""
     found = _REPEATED.search(detail)
     number = 1 if found is None else int(found[1]) + 1
     return f"{_REPEATED.sub('', detail)} ({number:d} more like it until {moment:%Y-%m-%d %H:%M:%S} UTC)"
@@ -215,5 +213,5 @@ def _earliest(first: datetime | None, *others: datetime) -> datetime:
 
 
 def changed_columns(before: RunRecord, after: RunRecord) -> Mapping[str, Any]:
-    """The columns in which two versions of a row differ."""
+    """Return the columns in which two versions of a row differ, with their new values."""
     return {name: value for name in _NAMES if (value := getattr(after, name)) != getattr(before, name)}

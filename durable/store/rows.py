@@ -1,7 +1,7 @@
-"""Rows of the database as the engine's records, and back.
+"""Conversion between rows of the database and the engine's records.
 
-The column names, their types and the conversions come from the models, so that a column is declared once. For
-statements that bypass the ORM; the ORM converts by itself.
+Owns the conversion for statements that bypass the ORM; the ORM converts by itself. The column names, their types and
+the conversions come from the models, so that a column is declared once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ type_of: Final = {
 
 
 class Columns:
-    """Some columns of one table: how they are called, typed and converted.
+    """Some columns of one table: their names, types and conversions.
 
     `names` are those of the record's attributes and of the database's columns alike.
     """
@@ -76,19 +76,19 @@ class Columns:
         self._loads = [(place, load) for place, load in enumerate(loads) if load is not same]
 
     def sql(self, prefix: str = "") -> str:
-        """The names, to be selected or inserted: `prefix` is a table's alias and a dot."""
+        """Return the names for a SELECT or INSERT. `prefix` is a table's alias and a dot."""
         return ", ".join(f'{prefix}"{name}"' for name in self.names)
 
     def typed(self) -> str:
-        """The names with their types, as a set of records declares them."""
+        """Return the names with their types, as a record set declares them."""
         return ", ".join(f'"{name}" {self.types[name]}' for name in self.names)
 
     def dumped(self, record: Any) -> dict[str, Any]:
-        """What a record is in the database, by column."""
+        """Return a record as values of the database, by column."""
         return {name: dump(getattr(record, name)) for name, dump in self.dumps.items()}
 
     def loaded(self, row: Sequence[Any]) -> dict[str, Any]:
-        """The record's attributes from a row of these columns in this order."""
+        """Return the record's attributes from a row of these columns in this order."""
         values = list(row)
         for place, load in self._loads:
             if (value := values[place]) is not None:
@@ -97,7 +97,7 @@ class Columns:
 
 
 def same(value: Any) -> Any:
-    """The conversion of a column that needs none."""
+    """Convert nothing: for columns that need no conversion."""
     return value
 
 
@@ -141,7 +141,7 @@ ENTRY_FIELDS: Final = [f'{"e" if field.name in ENTRY.names else "m"}."{field.nam
 
 _MOMENTS: Final = [METADATA.types.get(field.name) == "timestamptz" for field in fields(Entry)]
 
-#: The same with moments as microseconds: Django's loader of moments takes longer than all the rest.
+#: The same with times as microseconds: Django's loader of times takes longer than all the rest.
 ENTRY_NUMBERS: Final = [
     f"(extract(epoch FROM {name}) * 1000000)::bigint" if is_moment else name
     for name, is_moment in zip(ENTRY_FIELDS, _MOMENTS, strict=True)
@@ -153,17 +153,17 @@ _encode: Final = json.JSONEncoder(default=datetime.isoformat, separators=(",", "
 
 
 def json_row(row: Mapping[str, Any]) -> str:
-    """Columns as JSON text for json_to_record."""
+    """Return columns as JSON text for json_to_record."""
     return _encode(row)
 
 
 def json_rows(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Dumped records as one JSON text for json_to_recordset."""
+    """Return dumped records as one JSON text for json_to_recordset."""
     return _encode(list(rows))
 
 
 def outgoing_row(message: OutgoingMessage) -> dict[str, Any]:
-    """A message as it is put into an inbox, but for what the store decides."""
+    """Return a message as a row of an inbox, without the columns that the store decides."""
     return {
         "id": pack(message.id),
         "run_id": pack(message.to),
@@ -175,22 +175,22 @@ def outgoing_row(message: OutgoingMessage) -> dict[str, Any]:
 
 
 def to_run(row: Sequence[Any]) -> RunRecord:
-    """A run from a row of `RUN`."""
+    """Return a run from a row of `RUN`."""
     return RunRecord(**RUN.loaded(row))
 
 
 def to_message(row: Sequence[Any]) -> Message:
-    """A message from a row of `MESSAGE`."""
+    """Return a message from a row of `MESSAGE`."""
     return Message(**MESSAGE.loaded(row))
 
 
 def to_attempt(row: Sequence[Any]) -> AttemptRecord:
-    """A failed attempt from a row of `ATTEMPT`."""
+    """Return a failed attempt from a row of `ATTEMPT`."""
     return AttemptRecord(**ATTEMPT.loaded(row))
 
 
 def to_entries(rows: Iterable[Sequence[Any]]) -> list[Entry]:
-    """Entries from rows of `ENTRY_FIELDS`: the one conversion that has to be fast."""
+    """Return entries from rows of `ENTRY_FIELDS`. This conversion has to be fast."""
     return [
         Entry(
             unpack(location),
@@ -232,7 +232,7 @@ def to_entries(rows: Iterable[Sequence[Any]]) -> list[Entry]:
 
 
 def with_moments(row: Sequence[Any]) -> tuple[Any, ...]:
-    """A row of ENTRY_NUMBERS as one of ENTRY_FIELDS."""
+    """Return a row of ENTRY_NUMBERS as one of ENTRY_FIELDS."""
     return tuple(
         _EPOCH + timedelta(microseconds=value) if is_moment and value is not None else value
         for value, is_moment in zip(row, _MOMENTS, strict=True)

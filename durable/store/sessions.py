@@ -1,9 +1,10 @@
-"""Database sessions in a worker: what the code of steps sets in one does not stay there.
+"""Database sessions in a worker: keep session changes made by the code of steps from lasting.
 
-Owns noticing, at no cost to the server, that code other than the engine's has used a session, and restoring it to what a
-new connection of Django's would be. On PostgreSQL every statement that psycopg sends passes its connection's `wait`,
-the engine's own commits excepted; on SQLite a callback sees each statement, and only a PRAGMA, an ATTACH or a temporary
-table counts. Only within `guarded()`, where a worker passes a run, is anything restored: never in a web process, say.
+Owns detecting, at no cost to the server, that code other than the engine's has used a session, and restoring the
+session to a new one of Django's. On PostgreSQL every statement of psycopg calls its connection's `wait`, except the
+engine's own commits. On SQLite a callback receives each statement, and only a PRAGMA, an ATTACH or a temporary table
+counts. Sessions are restored only within `guarded()`, where a worker executes a pass; never in a web process, for
+example.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ __all__ = [
     "restored_by",
 ]
 
-#: What every session of PostgreSQL is restored with: who speaks, then all settings; as DISCARD ALL does, which may not
-#: stand in a transaction and takes prepared statements along. Advisory locks of the session are given up.
+#: The statements that restore a PostgreSQL session: the user, then all settings. They do what DISCARD ALL does, which
+#: is not allowed in a transaction and drops prepared statements. Advisory locks of the session are given up.
 _RESTORE: Final = (
     "SET SESSION AUTHORIZATION DEFAULT",
     "RESET ROLE",
@@ -42,15 +43,16 @@ _RESTORE: Final = (
 _CHANGES_SQLITE: Final = re.compile(
     r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*(?:PRAGMA|ATTACH|CREATE\s+TEMP)", re.IGNORECASE | re.DOTALL
 )
-_SHOWN: Final = 2_000  # characters of a statement of SQLite's that are looked at
-_PYTHON_STATE: Final = ("row_factory", "read_only", "isolation_level", "deferrable")  # of psycopg's connection
+_SHOWN: Final = 2_000  # characters of an SQLite statement that are examined
+# attributes of psycopg's connection
+_PYTHON_STATE: Final = ("row_factory", "read_only", "isolation_level", "deferrable")
 
 
 _is_guarded: ContextVar[bool] = ContextVar("durable_sessions_are_guarded", default=False)
 
 
 class _Watch:
-    """What is known of one session: whether other code has used it, and whether the next statement restores it."""
+    """The state of one session: whether other code has used it, and whether the next statement has to restore it."""
 
     __slots__ = ("is_due", "is_used", "python_state")
 
@@ -64,12 +66,12 @@ def _python_state(raw: Any) -> tuple[Any, ...]:
     return tuple(getattr(raw, each, None) for each in _PYTHON_STATE)
 
 
-# -- noticing
+# -- detecting
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Around a pass: restore what its code uses, here and in the threads of its branches."""
+    """Restore, around a pass, the sessions that its code uses, here and in the threads of its branches."""
     connection_created.connect(_on_created, dispatch_uid="durable.store.sessions")
     for connection in connections.all(initialized_only=True):
         _watch(connection)
@@ -110,7 +112,7 @@ def _watch_of(connection: BaseDatabaseWrapper) -> _Watch | None:
 
 
 def _noting_wait(watch: _Watch, raw: Any) -> Any:
-    method, reference = type(raw).wait, weakref.ref(raw)  # not bound: no circle of references
+    method, reference = type(raw).wait, weakref.ref(raw)  # not a bound method: no reference cycle
 
     def wait(*args: Any, **kwargs: Any) -> Any:
         watch.is_used = True
@@ -129,7 +131,7 @@ def _noting_statements(watch: _Watch) -> Any:
 
 @contextmanager
 def not_noted(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Statements of the engine's own, which leave the session as it is."""
+    """Do not count the block's statements as use: they are the engine's own and leave the session as it is."""
     watch = _watch_of(connection)
     was_used = watch is not None and watch.is_used
     try:
@@ -143,9 +145,10 @@ def not_noted(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 
 def prepare_commit(alias: str) -> None:
-    """Before a commit of a pass: what a step has set in this thread's session must not reach it.
+    """Keep session changes made by a step from affecting the coming commit of the pass.
 
-    Where the next call of a function of durable's can restore the session in the same round trip, it does.
+    The next call of a durable function in the database restores the session in the same round trip, where that is
+    possible.
     """
     if not _is_guarded.get():
         return
@@ -153,7 +156,7 @@ def prepare_commit(alias: str) -> None:
     watch = _watch_of(connection)
     if watch is None or not watch.is_used:
         return
-    if connection.needs_rollback:  # the statement is refused, and the transaction takes its settings along
+    if connection.needs_rollback:  # the statement will be refused, and rolling back the transaction undoes its settings
         return
     if _needs_round_trip(connection):
         restore(connection)
@@ -162,18 +165,18 @@ def prepare_commit(alias: str) -> None:
 
 
 def restored_by(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the statement that is sent now has to restore the session first; asked once."""
+    """Return True if the statement that is sent now has to restore the session first; may be asked once."""
     watch = getattr(connection.connection, "_durable_session", None)
     if watch is None or not watch.is_due:
         return False
     watch.is_due = False
-    # in a transaction, which may be rolled back, the next commit does it once more
+    # in a transaction, which may be rolled back, the next commit restores again
     watch.is_used = connection.in_atomic_block
     return True
 
 
 def preface(connection: BaseDatabaseWrapper) -> str:
-    """The statements that make the session what Django makes of a new one."""
+    """Return the statements that restore the session to a new one of Django's."""
     statements = [*_RESTORE, *_of_django(connection)]
     return "; ".join(statements)
 
@@ -192,7 +195,7 @@ def _literal(text: str) -> str:
 
 
 def restore(connection: BaseDatabaseWrapper) -> None:
-    """Make the session what a new one would be, by statements of its own; where that is not sure, close it."""
+    """Restore the session with statements of its own; close it where that is not reliable."""
     watch = _watch_of(connection)
     if watch is None:
         return
@@ -210,7 +213,7 @@ def restore(connection: BaseDatabaseWrapper) -> None:
 
 
 def restore_used(alias: str) -> None:
-    """Restore this thread's session if it was used since: before a question of the engine's that is no commit."""
+    """Restore this thread's session if it was used, before a query of the engine's that is no commit."""
     if not _is_guarded.get():
         return
     connection = connections[alias]
@@ -220,7 +223,7 @@ def restore_used(alias: str) -> None:
 
 
 def restore_all() -> None:
-    """Restore each session of this thread that was used since; after a pass, before the next run."""
+    """Restore each session of this thread that was used; called after a pass, before the next run."""
     if not _is_guarded.get():
         return
     for connection in connections.all(initialized_only=True):
@@ -236,7 +239,7 @@ def _can_be_restored(connection: BaseDatabaseWrapper, watch: _Watch) -> bool:
 
 
 def _keeps_state(kind: type[BaseDatabaseWrapper]) -> bool:
-    """Whether a backend of another make prepares sessions in ways of its own, and may remember that it has."""
+    """Return True for a third-party database backend, which may prepare sessions itself and remember that it has."""
     for name in ("cursor", "_cursor", "init_connection_state"):
         if not getattr(kind, name).__module__.startswith("django."):
             return True
@@ -254,12 +257,12 @@ def _needs_round_trip(connection: BaseDatabaseWrapper) -> bool:
 
 
 def is_observed(connection: BaseDatabaseWrapper) -> bool:
-    """Whether somebody wants to see each statement: a test, a debugger, or what has replaced the method on the object."""
+    """Return True if code observes each statement: a test, a debugger, or a replaced method on the object."""
     return bool(connection.execute_wrappers or connection.queries_logged or "cursor" in vars(connection))
 
 
 def _receivers(connection: BaseDatabaseWrapper) -> list[Any]:
-    """Who prepares new sessions, besides Django and durable themselves."""
+    """Return the receivers that prepare new sessions, besides those of Django and durable."""
     found: Any = connection_created._live_receivers(connection.__class__)
     flat = [*found[0], *found[1]] if isinstance(found, tuple) else found
     return [each for each in flat if not getattr(each, "__module__", "").startswith(("django.", "durable."))]

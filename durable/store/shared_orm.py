@@ -1,6 +1,7 @@
-"""What verbs ask and write that no pass does, for the stores on a database: the audit log, the history of a new run.
+"""Rare reads and writes of the verbs that no pass does: the audit log, the history of a new run.
 
-Rare and never in a hurry, hence ordinary ORM statements for every database. The caller has the transaction and the lock.
+Shared by the stores on a database. They are rare and not urgent, hence ordinary ORM statements for every database. The
+caller holds the transaction and the lock.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def log(alias: str, actions: Sequence[ActionRecord]) -> None:
 
 
 def log_repeat(alias: str, action: ActionRecord, since: datetime) -> bool:
-    """Count the action in the newest row like it; False if there is none since then."""
+    """Count the action in the newest row like it; return False if there is none since then."""
     with transaction.atomic(using=alias):
         rows = OperatorAction.objects.using(alias)
         alike = rows.filter(created_at__gte=since, **{name: getattr(action, name) for name in row_rules.ALIKE})
@@ -70,7 +71,7 @@ def retract(alias: str, run_id: str, message_ids: Sequence[str]) -> None:
 
 
 def states(alias: str, run_ids: Sequence[str]) -> dict[str, str]:
-    """The states of those of the runs that there are."""
+    """Return the states of the existing ones of the runs."""
     return dict(Run.objects.using(alias).filter(id__in=run_ids).order_by().values_list("id", "state"))
 
 
@@ -79,7 +80,7 @@ def _row(model: Any, names: Sequence[str], record: Any, **others: Any) -> Any:
 
 
 def _keys(alias: str, run_id: str, rows: Sequence[EntryModel]) -> dict[str, int]:
-    """The keys of the entries, asked for where the database did not return them."""
+    """Return the keys of the entries, queried where the database did not return them."""
     if all(row.pk is not None for row in rows):
         return {row.location: row.pk for row in rows}
     return dict(EntryModel.objects.using(alias).filter(run_id=run_id).values_list("location", "id"))

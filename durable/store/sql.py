@@ -1,6 +1,6 @@
-"""The PostgreSQL store's simple statements: reading, creating, claiming, and what the timer asks.
+"""The PostgreSQL store's simple statements: reading, creating, claiming, and the queries of the timer.
 
-Only texts are made here, nothing is executed. See `durable.store.sql_functions` for the others.
+Owns texts only; must not execute anything. `durable.store.sql_functions` has the others.
 """
 
 # ruff: noqa: S608 - texts are made of the names of tables and columns alone; values are parameters
@@ -58,8 +58,8 @@ CLAIM: Final = f"""WITH due AS MATERIALIZED (
   ORDER BY wake_at, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING {RUN.sql("r.")}"""
 
-#: The same for one queue, by a function that keeps its plan: only then does the index of due runs give them in order, and
-#: the first few are found without sorting all that are due. Parameters: queue, now, lease_until, worker, limit, since,
+#: The same for one queue, by a function that keeps its plan. Only then does the index of due runs give them in order,
+#: and the first few are found without sorting all due runs. Parameters: queue, now, lease_until, worker, limit, since,
 #: since_id. Rows of `visited` and RUN: one for each run, and one that has `visited` alone.
 CLAIM_OF_ONE: Final = f"""SELECT visited, {RUN.sql("(run).")} FROM durable_claim_2(
   %(queue)s::text, %(now)s::timestamptz, %(lease_until)s::timestamptz, %(worker)s::text, %(limit)s::integer,
@@ -87,7 +87,7 @@ UPDATE {RUN.table} AS r SET lease_expires_at = NULL, worker = '', wake_at = LEAS
   state = CASE r.state WHEN '{RunState.RUNNING.value}' THEN '{RunState.PENDING.value}' ELSE r.state END
 FROM leased WHERE r.id = leased.id"""
 
-#: Parameters: runs (JSON). The ids of those that were free.
+#: Parameters: runs (JSON). Rows of the ids that were free.
 CREATE: Final = f"""INSERT INTO {RUN.table} ({RUN.sql()}) SELECT {RUN.sql()}
 FROM json_to_recordset(%(runs)s::json) AS x({RUN.typed()}) ON CONFLICT (id) DO NOTHING RETURNING id"""
 
@@ -99,11 +99,11 @@ GET_RUNS: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = ANY(%(runs)s:
 #: Parameters: run. A row of RUN, locked.
 LOCK_RUN: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = %(run)s FOR NO KEY UPDATE"
 
-#: Parameters: sends (JSON). A row for each, in their order: place, queue to ring for, id of the message sent before.
+#: Parameters: sends (JSON). A row for each in order: place, queue to notify, id of the message sent before.
 SEND_MANY: Final = "SELECT place, ring, before FROM durable_sends_1(%(sends)s::json)"
 
-# Looked up for each entry: OFFSET 0 keeps PostgreSQL from reading the metadata of all runs instead, as it else does where it
-# takes a history for long.
+# The metadata is looked up for each entry: OFFSET 0 keeps PostgreSQL from reading the metadata of all runs instead,
+# which it would do where it expects a history to be long.
 _HISTORY = f"""{ENTRY.table} AS e
 CROSS JOIN LATERAL (SELECT * FROM {METADATA.table} WHERE entry_id = e.id OFFSET 0) AS m"""
 
@@ -121,7 +121,8 @@ CROSS JOIN LATERAL (SELECT 1 FROM (
 LEFT JOIN LATERAL (
   SELECT {{}} FROM {_HISTORY} WHERE e.run_id = q.id) AS history ON true"""
 
-#: Parameters: runs; most, size (of each). Rows of a run's id and what LOAD and LOAD_NUMBERS give, NULL without entries.
+#: Parameters: runs; most, size (of each). Rows of a run's id and the columns of LOAD and LOAD_NUMBERS, NULL without
+#: entries.
 LOAD_SHORT: Final = _LOAD_SHORT.format(", ".join(ENTRY_FIELDS))
 LOAD_SHORT_NUMBERS: Final = _LOAD_SHORT.format(
     ", ".join(f"{each} AS c{number}" for number, each in enumerate(ENTRY_NUMBERS))
@@ -141,7 +142,7 @@ SENT_BEFORE: Final = f"SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE run_id 
 
 
 def inbox(*, named: bool, before: bool) -> str:
-    """Parameters: run, limit, and as wanted names, before. Rows of MESSAGE."""
+    """Parameters: run, limit, and names, before if they are asked for. Rows of MESSAGE."""
     queue = " AND queue = ANY(%(names)s::text[])" if named else ""
     sent_at = " AND sent_at < %(before)s" if before else ""
     return f"""SELECT {MESSAGE.sql()} FROM {MESSAGE.table}
@@ -150,7 +151,7 @@ WHERE run_id = %(run)s AND state = '{MessageState.PENDING.value}'{queue}{sent_at
 
 # -- timer and sweep
 
-#: Parameters: queues, after, until. One row: the deadline or NULL. One look into the index of due runs for each queue.
+#: Parameters: queues, after, until. One row: the deadline or NULL. One search of the index of due runs for each queue.
 NEXT_DEADLINE: Final = f"""SELECT min(next.wake_at) FROM unnest(%(queues)s::text[]) AS q(name), LATERAL (
   SELECT wake_at FROM {RUN.table} WHERE queue = q.name AND wake_at IS NOT NULL AND wake_at > %(after)s
   AND wake_at <= COALESCE(%(until)s::timestamptz, 'infinity')
@@ -161,12 +162,12 @@ _DUE_IN_QUEUE = f"""LATERAL (
   AND wake_at >= COALESCE(%(since)s::timestamptz, '-infinity') AND {_FREE} AND state <> '{RunState.PAUSED.value}'
   ORDER BY wake_at LIMIT 1) AS due"""
 
-#: Parameters: queues, now, since. Rows of queue. One look into the index of due runs for each queue.
+#: Parameters: queues, now, since. Rows of queue. One search of the index of due runs for each queue.
 DUE_QUEUES_OF: Final = f"SELECT q.name FROM unnest(%(queues)s::text[]) AS q(name), {_DUE_IN_QUEUE}"
 
 _IN_THE_INDEX = f"wake_at IS NOT NULL AND state <> '{RunState.PAUSED.value}'"
 
-#: Parameters: now, since. Rows of queue. The queues are found one after the other along the index, then looked into.
+#: Parameters: now, since. Rows of queue. The queues are found one after the other along the index, then searched.
 DUE_QUEUES: Final = f"""WITH RECURSIVE q(name) AS (
   (SELECT queue FROM {RUN.table} WHERE {_IN_THE_INDEX} ORDER BY queue LIMIT 1)
   UNION ALL

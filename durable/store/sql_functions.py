@@ -1,7 +1,7 @@
-"""The PostgreSQL store's writing: functions of the database's, for what a run does most often.
+"""The PostgreSQL store's writes: functions in the database for what a run does most often.
 
-Owns what their parameters are, in their order; what they do stands in migration 0007, and that the database has them so is
-`durable.store.routines`' business. Executes nothing by itself.
+Owns their parameters in order. Migration 0007 has their bodies, and `durable.store.routines` ensures that the database
+has them. Must not execute anything by itself.
 """
 
 from __future__ import annotations
@@ -28,46 +28,48 @@ __all__ = [
 ]
 
 
-#: What gives a value as text, by the type of a column that takes it as it is.
+#: Functions from a value to text, by the type of a column that takes it unconverted.
 _TEXTS: Final[dict[str, Callable[[Any], str]]] = {"timestamptz": datetime.isoformat, "bigint": str, "integer": str}
 
 
-#: A run and all that can be chosen about a new one: "true" if the id was free.
+#: Parameters: a run, all columns that a new one can choose. Returns "true" if the id was free.
 START: Final = SQLFunction(
     "durable_start_1", ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text"]
 )
 
-#: Run, fence and one entry as `recorded` gives it: the pending request, None if the fence has moved on.
+#: Parameters: run, fence and one entry as `recorded` returns it. Returns the pending request, None for an older fence.
 RECORD: Final = SQLFunction(
     "durable_record_1",
     ["text", "bigint", *(ENTRY.types | METADATA.types).values()],
 )
 
-#: Run, fence, and entries as JSON. As RECORD.
+#: Parameters: run, fence, and entries as JSON. Returns the same as RECORD.
 FLUSH: Final = SQLFunction("durable_flush_1", ["text", "bigint", "json"])
 
-#: A message and what the signal is raised by: its place, the queue to ring for; or the message that was sent before.
+#: Parameters: a message and how much to raise the signal. Returns its place and the queue to notify, or the id of the
+#: message that was sent before.
 SEND: Final = SQLFunction(
     "durable_send_1",
     ["text", "text", "text", "text", "timestamptz", "text", "integer"],
     ["place", "ring", "before"],
 )
 
-#: Run, fence, now, then as JSON what is deleted, entries, attempts, messages consumed, waits whose messages return, and
-#: the patch; the known signal; sends. The pending request and the queues to ring for, as JSON.
+#: Parameters: run, fence, now; then as JSON the deleted locations, entries, attempts, consumed messages, waits whose
+#: messages return, and the patch; the known signal; sends. Returns the pending request and the queues to notify, as
+#: JSON.
 COMMIT: Final = SQLFunction(
     "durable_commit_1",
     ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json"],
     ["pending", "rings"],
 )
 
-#: Run, fence, moment and output of a run that ends as `is_completion` tells. As RECORD.
+#: Parameters: run, fence, time and output of a run that ends as `is_completion` says. Returns the same as RECORD.
 COMPLETE: Final = SQLFunction("durable_complete_1", ["text", "bigint", "timestamptz", "text"])
 
-#: The columns of a run that a patch may have; COMMIT's function names each.
+#: The columns of a run that a patch may have; the function of COMMIT names each.
 PATCHED: Final = frozenset(RunPatch.__annotations__) | {"fence"}
 
-#: What COMPLETE's function writes, beside the output and the moment.
+#: What the function of COMPLETE writes, besides the output and the time.
 _COMPLETION: Final[RunPatch] = {
     "state": RunState.COMPLETED,
     "error": None,
@@ -83,7 +85,7 @@ _COMPLETION: Final[RunPatch] = {
 
 
 def is_completion(patch: RunPatch) -> bool:
-    """Whether COMPLETE's function writes all that `patch` says."""
+    """Return True if the function of COMPLETE writes all of `patch`."""
     output, finished_at = patch.get("output"), patch.get("finished_at")
     if output is None or finished_at is None:
         return False
@@ -99,5 +101,5 @@ _values_of: Final = attrgetter(*ENTRY.names, *METADATA.names)
 
 
 def recorded(entry: Entry) -> list[str | None]:
-    """An entry and its metadata as parameters of RECORD."""
+    """Return an entry and its metadata as parameters of RECORD."""
     return [None if value is None else dump(value) for dump, value in zip(_DUMPS, _values_of(entry), strict=True)]

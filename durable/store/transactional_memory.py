@@ -1,9 +1,9 @@
 """A store in memory that takes part in Django's transactions: for tests of code that uses both.
 
-What happens to the store inside `transaction.atomic()` is undone when that block, or one around it, rolls back, as
-it would be in a database. Django tells of a rollback in one way only: it drops the callbacks that were given to `on_commit`
-meanwhile. So the store leaves a callback in each savepoint in which it is used, keeps what it held before, and sees at its
-next use what became of it.
+What happens to the store inside `transaction.atomic()` is undone when that block, or one around it, rolls back, as in a
+database. Django reports a rollback in one way only: it drops the callbacks that were given to `on_commit` meanwhile. So
+the store registers a callback in each savepoint in which it is used, keeps a snapshot of its earlier content, and
+checks at its next use what became of the callback.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class TransactionalMemoryStore(MemoryStore):
         self._lock = _FollowingLock(self)
 
     def follow(self) -> None:
-        """Undo what was rolled back since the last use, and note what there is before more is done."""
+        """Undo what was rolled back since the last use, and keep a snapshot before the next change."""
         for number, note in enumerate(self._notes):
             if note.fate.is_rolled_back:
                 self._put_back(note.tables)
-                del self._notes[number:]  # what came later was done on top of it
+                del self._notes[number:]  # later changes were made on top of it
                 break
         self._notes = [note for note in self._notes if not note.fate.is_committed]
         connection = connections[self.using]
@@ -47,7 +47,7 @@ class TransactionalMemoryStore(MemoryStore):
 
 
 class _FollowingLock:
-    """The store's lock; whoever goes in sees what Django's transactions have made of the store."""
+    """The store's lock. A thread that acquires it lets the store follow Django's transactions first."""
 
     def __init__(self, store: TransactionalMemoryStore) -> None:
         self._store = store
@@ -67,13 +67,13 @@ class _FollowingLock:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a connection stands: the savepoints that are open, the outermost first."""
+    """The open savepoints of a connection, the outermost first."""
 
     connection: int
     savepoints: tuple[str | None, ...]
 
     def within(self, other: _Place) -> _Place:
-        """This place once the savepoints that are not open in `other` any more are released."""
+        """Return this place without the savepoints that are no longer open in `other`."""
         if self.connection != other.connection:
             return self
         open_ones = 0
@@ -86,7 +86,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """What the store held when it was first used at a place."""
+    """The content of the store when it was first used at a place."""
 
     place: _Place
     tables: Tables
@@ -94,7 +94,7 @@ class _Snapshot:
 
 
 def _without_released(notes: list[_Snapshot], here: _Place) -> list[_Snapshot]:
-    """The notes, those in released savepoints as notes of what is around them; one for each place, the oldest."""
+    """Return the snapshots, those of released savepoints moved to the enclosing place; the oldest of each place."""
     kept: dict[_Place, _Snapshot] = {}
     for note in notes:
         place = note.place.within(here)
@@ -103,7 +103,10 @@ def _without_released(notes: list[_Snapshot], here: _Place) -> list[_Snapshot]:
 
 
 class _RollbackProbe:
-    """What becomes of the open transaction. Django alone keeps the callback alive, so that its loss is noticed."""
+    """Detect whether the open transaction committed or rolled back.
+
+    Django drops on_commit callbacks on rollback, so a dead weak reference means rollback.
+    """
 
     __slots__ = ("_callback", "is_committed")
 
