@@ -42,7 +42,9 @@ if TYPE_CHECKING:
         StepTimeoutError,
         UndiscoveredWorkflowError,
     )
+    from durable.core.options import StepOptions
     from durable.core.results import (
+        AsyncQueueMessage,
         BlockFailure,
         BlockResult,
         Break,
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     )
     from durable.core.rollback import RollbackContext
     from durable.core.waits import ANY
-    from durable.definitions import Workflow, step, workflow
+    from durable.definitions import Input, Workflow, step, workflow
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
     from durable.operations.audit import Actor, OperationDeniedError, acting_as
     from durable.operations.history import HistoryEntry
@@ -97,7 +99,9 @@ _MODULES = {
         "StepTimeoutError",
         "UndiscoveredWorkflowError",
     ),
+    "durable.core.options": ("StepOptions",),
     "durable.core.results": (
+        "AsyncQueueMessage",
         "BlockFailure",
         "BlockResult",
         "Break",
@@ -114,7 +118,7 @@ _MODULES = {
     "durable.operations.history": ("HistoryEntry",),
     "durable.operations.replay_plan": ("ReplayPlan",),
     "durable.operations.run_info": ("RunInfo",),
-    "durable.definitions": ("Workflow", "step", "workflow"),
+    "durable.definitions": ("Input", "Workflow", "step", "workflow"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -122,6 +126,7 @@ __all__ = [
     "ANY",
     "Actor",
     "AsyncContext",
+    "AsyncQueueMessage",
     "BlockFailure",
     "BlockResult",
     "Break",
@@ -136,6 +141,7 @@ __all__ = [
     "Handle",
     "HistoryDivergedError",
     "HistoryEntry",
+    "Input",
     "InvalidTransitionError",
     "JoinError",
     "MessageConflictError",
@@ -163,6 +169,7 @@ __all__ = [
     "StaleRunError",
     "StepExhaustedError",
     "StepFailure",
+    "StepOptions",
     "StepResult",
     "StepTimeoutError",
     "UndiscoveredWorkflowError",

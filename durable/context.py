@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from durable.core.advice import advised
 from durable.core.branches import join_branches, race_branches
@@ -17,9 +17,19 @@ from durable.core.current import current_scope
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.effects import Operation
 from durable.core.loops import loop
-from durable.core.options import StepOptions, options_of
+from durable.core.options import StepOptions, StepPolicy, options_of
 from durable.core.receipts import record_of
-from durable.core.results import BlockResult, Break, Continue, QueueMessage, RaceResult, StepResult
+from durable.core.results import (
+    AsyncQueueMessage,
+    BlockCatch,
+    BlockResult,
+    Break,
+    Continue,
+    QueueMessage,
+    RaceResult,
+    StepCatch,
+    StepResult,
+)
 from durable.core.scope import Scope
 from durable.core.steps import STEP_CATCHES, STEP_CATCHES_DEFAULT, check_catch, step, try_step
 from durable.core.try_block import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
@@ -31,6 +41,8 @@ from durable.drivers.sync import SyncDriver
 __all__ = ["AsyncContext", "Context", "step_definition"]
 
 R = TypeVar("R")
+S = TypeVar("S")
+Ts = TypeVarTuple("Ts")
 logger = logging.getLogger("durable.workflow")
 
 D = TypeVar("D", SyncDriver, AsyncDriver)
@@ -87,7 +99,43 @@ class Context(_Shared[SyncDriver]):
     def _do(self, label: str, operation: Operation) -> Any:
         return self._driver.operate(self._scope, label, operation)
 
-    def step(self, name: Any, *args: Any, **options: Any) -> Any:
+    # A coroutine function is a function too, so its overload comes first. Then the same two for a function of @step.
+
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions[R]],
+    ) -> R: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions[R]],
+    ) -> R: ...
+    @overload
+    def step(
+        self,
+        fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions[R]],
+    ) -> R: ...
+    @overload
+    def step(
+        self,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions[R]],
+    ) -> R: ...
+    def step(self, name: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]  # checkers do not take *Any for *Ts
         """Call a function and record its result: `step(name, fn, *args, **options)`, or `step(fn, *args)` of a `@step`.
 
         Positional arguments are the function's, keywords are options (see `StepOptions`). Returns what was recorded.
@@ -97,19 +145,57 @@ class Context(_Shared[SyncDriver]):
         name, function, args, chosen = _step_call(name, args, options)
         return self._do(f'step "{name}"', step(self._scope, name, function, args, chosen))
 
+    @overload
     def try_step(
-        self, name: Any, *args: Any, catch: Collection[str] = STEP_CATCHES_DEFAULT, **options: Any
-    ) -> StepResult[Any]:
+        self,
+        name: str,
+        fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        catch: StepCatch | Collection[StepCatch] = ...,
+        **options: Unpack[StepOptions[R]],
+    ) -> StepResult[R]: ...
+    @overload
+    def try_step(
+        self,
+        name: str,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        catch: StepCatch | Collection[StepCatch] = ...,
+        **options: Unpack[StepOptions[R]],
+    ) -> StepResult[R]: ...
+    @overload
+    def try_step(
+        self,
+        fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        catch: StepCatch | Collection[StepCatch] = ...,
+        **options: Unpack[StepOptions[R]],
+    ) -> StepResult[R]: ...
+    @overload
+    def try_step(
+        self,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        catch: StepCatch | Collection[StepCatch] = ...,
+        **options: Unpack[StepOptions[R]],
+    ) -> StepResult[R]: ...
+    def try_step(  # type: ignore[misc]  # checkers do not take *Any for *Ts
+        self, name: Any, /, *args: Any, catch: Collection[str] = STEP_CATCHES_DEFAULT, **options: Any
+    ) -> Any:
         """Like `step`, but a terminal failure of a kind in `catch` is returned, not raised."""
         name, function, args, chosen = _step_call(name, args, options)
         caught = check_catch(catch, STEP_CATCHES)
-        result: StepResult[Any] = self._do(
-            f'step "{name}"', try_step(self._scope, name, function, args, chosen, caught)
-        )
-        return result
+        return self._do(f'step "{name}"', try_step(self._scope, name, function, args, chosen, caught))
 
     def try_block(
-        self, name: str, body: Callable[[Context], R], catch: Collection[str] = BLOCK_CATCHES_DEFAULT
+        self,
+        name: str,
+        body: Callable[[Context], R],
+        catch: BlockCatch | Collection[BlockCatch] = BLOCK_CATCHES_DEFAULT,
     ) -> BlockResult[R]:
         """Run `body(ctx)`; a terminal failure of an operation in it, of a kind in `catch`, is returned, not raised.
 
@@ -119,10 +205,28 @@ class Context(_Shared[SyncDriver]):
         result: BlockResult[R] = self._do(f'try block "{name}"', try_block(self._scope, name, body, caught))
         return result
 
+    @overload
     def loop(
         self,
         name: str,
-        body: Callable[..., Continue | Break | None],
+        body: Callable[[Context], Break[R] | Continue[None] | None],
+        *,
+        history_prune_interval: int = ...,
+        history_size: int | None = ...,
+    ) -> R: ...
+    @overload
+    def loop(
+        self,
+        name: str,
+        body: Callable[[Context, S], Break[R] | Continue[S]],
+        state: S,
+        history_prune_interval: int = ...,
+        history_size: int | None = ...,
+    ) -> R: ...
+    def loop(
+        self,
+        name: str,
+        body: Callable[..., Any],
         state: Any = None,
         history_prune_interval: int = 20,
         history_size: int | None = None,
@@ -146,17 +250,17 @@ class Context(_Shared[SyncDriver]):
         """Go on at `moment`, an aware datetime."""
         self._do(f'sleep "{name}"', sleep(self._scope, name, None, check_moment(moment)))
 
-    def join(self, name: str, branches: Mapping[str, Callable[[Context], Any]]) -> dict[str, Any]:
+    def join(self, name: str, branches: Mapping[str, Callable[[Context], R]]) -> dict[str, R]:
         """Run all branches concurrently until all have settled; their outputs. Raises JoinError."""
-        outputs: dict[str, Any] = self._do(f'join "{name}"', join_branches(self._scope, name, branches))
+        outputs: dict[str, R] = self._do(f'join "{name}"', join_branches(self._scope, name, branches))
         return outputs
 
-    def race(self, name: str, branches: Mapping[str, Callable[[Context], Any]]) -> RaceResult[Any]:
+    def race(self, name: str, branches: Mapping[str, Callable[[Context], R]]) -> RaceResult[R]:
         """Run the branches concurrently until one has finished; the others are cancelled. Raises RaceError.
 
         A message that a cancelled branch received and did nothing with returns to the inbox.
         """
-        result: RaceResult[Any] = self._do(f'race "{name}"', race_branches(self._scope, name, branches))
+        result: RaceResult[R] = self._do(f'race "{name}"', race_branches(self._scope, name, branches))
         return result
 
     def rollback_checkpoint(self, name: str) -> None:
@@ -201,10 +305,10 @@ class _SharedQueue(Generic[D]):
     def _send(self, queue: str, body: Any, to: Any) -> Any:
         return self._driver.operate(self._scope, f'send to "{queue}"', send(self._scope, queue, body, _run_id(to)))
 
-    def _messages(self, wait: Wait, received: list[Received]) -> list[QueueMessage]:
+    def _messages(self, wait: Wait, received: list[Received]) -> list[QueueMessage[Any]]:
         return [self._message(wait, each) for each in received]
 
-    def _message(self, wait: Wait, received: Received) -> QueueMessage:
+    def _message(self, wait: Wait, received: Received) -> QueueMessage[Any]:
         def answer(message_id: str, response: Any) -> Any:
             scope = self._here()
             return self._driver.operate(scope, "message.complete()", complete(scope, message_id, response))
@@ -284,14 +388,86 @@ class AsyncContext(_Shared[AsyncDriver]):
     def _do(self, label: str, operation: Operation) -> Coroutine[Any, Any, Any]:
         return self._driver.operate(self._scope, label, operation)
 
-    def step(self, name: Any, *args: Any, **options: Any) -> Coroutine[Any, Any, Any]:
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions[R]],
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions[R]],
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(
+        self,
+        fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions[R]],
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(
+        self,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions[R]],
+    ) -> Coroutine[Any, Any, R]: ...
+    def step(self, name: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]  # checkers do not take *Any for *Ts
         """See `Context.step`."""
         name, function, args, chosen = _step_call(name, args, options)
         return self._do(f'step "{name}"', step(self._scope, name, function, args, chosen))
 
+    @overload
     def try_step(
-        self, name: Any, *args: Any, catch: Collection[str] = STEP_CATCHES_DEFAULT, **options: Any
-    ) -> Coroutine[Any, Any, StepResult[Any]]:
+        self,
+        name: str,
+        fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        catch: StepCatch | Collection[StepCatch] = ...,
+        **options: Unpack[StepOptions[R]],
+    ) -> Coroutine[Any, Any, StepResult[R]]: ...
+    @overload
+    def try_step(
+        self,
+        name: str,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        catch: StepCatch | Collection[StepCatch] = ...,
+        **options: Unpack[StepOptions[R]],
+    ) -> Coroutine[Any, Any, StepResult[R]]: ...
+    @overload
+    def try_step(
+        self,
+        fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        catch: StepCatch | Collection[StepCatch] = ...,
+        **options: Unpack[StepOptions[R]],
+    ) -> Coroutine[Any, Any, StepResult[R]]: ...
+    @overload
+    def try_step(
+        self,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        catch: StepCatch | Collection[StepCatch] = ...,
+        **options: Unpack[StepOptions[R]],
+    ) -> Coroutine[Any, Any, StepResult[R]]: ...
+    def try_step(  # type: ignore[misc]  # checkers do not take *Any for *Ts
+        self, name: Any, /, *args: Any, catch: Collection[str] = STEP_CATCHES_DEFAULT, **options: Any
+    ) -> Any:
         """See `Context.try_step`."""
         name, function, args, chosen = _step_call(name, args, options)
         caught = check_catch(catch, STEP_CATCHES)
@@ -301,20 +477,38 @@ class AsyncContext(_Shared[AsyncDriver]):
         self,
         name: str,
         body: Callable[[AsyncContext], Coroutine[Any, Any, R]],
-        catch: Collection[str] = BLOCK_CATCHES_DEFAULT,
+        catch: BlockCatch | Collection[BlockCatch] = BLOCK_CATCHES_DEFAULT,
     ) -> Coroutine[Any, Any, BlockResult[R]]:
         """See `Context.try_block`."""
         caught = check_catch(catch, BLOCK_CATCHES)
         return self._do(f'try block "{name}"', try_block(self._scope, name, body, caught))
 
+    @overload
     def loop(
         self,
         name: str,
-        body: Callable[..., Coroutine[Any, Any, Continue | Break | None]],
+        body: Callable[[AsyncContext], Coroutine[Any, Any, Break[R] | Continue[None] | None]],
+        *,
+        history_prune_interval: int = ...,
+        history_size: int | None = ...,
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def loop(
+        self,
+        name: str,
+        body: Callable[[AsyncContext, S], Coroutine[Any, Any, Break[R] | Continue[S]]],
+        state: S,
+        history_prune_interval: int = ...,
+        history_size: int | None = ...,
+    ) -> Coroutine[Any, Any, R]: ...
+    def loop(
+        self,
+        name: str,
+        body: Callable[..., Any],
         state: Any = None,
         history_prune_interval: int = 20,
         history_size: int | None = None,
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Any:
         """See `Context.loop`."""
         operation = loop(self._scope, name, body, state, history_prune_interval, history_size)
         return self._do(f'loop "{name}"', operation)
@@ -328,14 +522,14 @@ class AsyncContext(_Shared[AsyncDriver]):
         return self._do(f'sleep "{name}"', sleep(self._scope, name, None, check_moment(moment)))
 
     def join(
-        self, name: str, branches: Mapping[str, Callable[[AsyncContext], Any]]
-    ) -> Coroutine[Any, Any, dict[str, Any]]:
+        self, name: str, branches: Mapping[str, Callable[[AsyncContext], Awaitable[R]]]
+    ) -> Coroutine[Any, Any, dict[str, R]]:
         """See `Context.join`."""
         return self._do(f'join "{name}"', join_branches(self._scope, name, branches))
 
     def race(
-        self, name: str, branches: Mapping[str, Callable[[AsyncContext], Any]]
-    ) -> Coroutine[Any, Any, RaceResult[Any]]:
+        self, name: str, branches: Mapping[str, Callable[[AsyncContext], Awaitable[R]]]
+    ) -> Coroutine[Any, Any, RaceResult[R]]:
         """See `Context.race`."""
         return self._do(f'race "{name}"', race_branches(self._scope, name, branches))
 
@@ -367,9 +561,9 @@ class AsyncQueue(_SharedQueue[AsyncDriver]):
         timeout: Duration | None = None,
         completable: bool = False,
         until: datetime | None = None,
-    ) -> Coroutine[Any, Any, QueueMessage]:
+    ) -> Coroutine[Any, Any, AsyncQueueMessage]:
         """See `Queue.next`."""
-        message: Coroutine[Any, Any, QueueMessage] = self._next(_wait(name, names, 1, timeout, until, completable))
+        message: Coroutine[Any, Any, AsyncQueueMessage] = self._next(_wait(name, names, 1, timeout, until, completable))
         return message
 
     @advised(_RECEIVING)
@@ -381,10 +575,10 @@ class AsyncQueue(_SharedQueue[AsyncDriver]):
         timeout: Duration | None = None,
         completable: bool = False,
         until: datetime | None = None,
-    ) -> Coroutine[Any, Any, list[QueueMessage]]:
+    ) -> Coroutine[Any, Any, list[AsyncQueueMessage]]:
         """See `Queue.next_batch`."""
         wait = _wait(name, names, count, timeout, until, completable)
-        messages: Coroutine[Any, Any, list[QueueMessage]] = self._next_batch(wait)
+        messages: Coroutine[Any, Any, list[AsyncQueueMessage]] = self._next_batch(wait)
         return messages
 
     def send(self, queue: str, body: Any, to: Any = None) -> Coroutine[Any, Any, None]:
@@ -403,7 +597,7 @@ def step_definition(function: Callable[..., Any]) -> tuple[str, dict[str, Any]] 
 
 def _step_call(
     name: Any, args: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[str, Callable[..., Any], tuple[Any, ...], StepOptions]:
+) -> tuple[str, Callable[..., Any], tuple[Any, ...], StepPolicy]:
     """Both forms of a step call as one: name, function, the function's arguments, options."""
     if callable(name):
         definition = step_definition(name)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from django.apps import apps
 
@@ -20,15 +21,21 @@ from durable.core.current import running_run
 from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import UndiscoveredWorkflowError
 from durable.core.location import escape
-from durable.core.options import options_of
+from durable.core.options import CommonStepOptions, options_of
+from durable.core.rollback import RollbackContext
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.async_calls import run_sync
 
-__all__ = ["Start", "Workflow", "step", "workflow"]
+if TYPE_CHECKING:
+    from durable.context import AsyncContext, Context
+
+__all__ = ["Input", "StepDecorator", "Workflow", "WorkflowDecorator", "step", "workflow"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+Output_contra = TypeVar("Output_contra", contravariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -42,12 +49,34 @@ _ELSEWHERE = {
 }
 
 
-class Workflow(Generic[P, R]):
-    """A function that runs durably. Call `start` to start a run of it, `using(...)` to say how."""
+@dataclass(frozen=True, slots=True)
+class Input(Generic[P]):
+    """The arguments of one run, for `start_many`; made by `Workflow.input`."""
+
+    workflow: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _StartOptions:
+    """How to start, as `Workflow.using` was told. `delay` is in seconds."""
+
+    run_id: str | None = None
+    queue: str | None = None
+    delay: float = 0.0
+    refuses_existing: bool = False
+
+
+class Workflow(Generic[P, R_co]):
+    """A function that runs durably. Call `start` to start a run of it, `using(...)` to say how.
+
+    `P` are the function's parameters after the context, `R_co` is what a run returns.
+    """
 
     def __init__(
         self,
-        function: Callable[..., R],
+        function: Callable[..., Any],
         name: str | None = None,
         queue: str | None = None,
         mistakes: Mistakes | None = None,
@@ -70,6 +99,7 @@ class Workflow(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self._name = name
         self._queue = queue
+        self._start_options = _StartOptions()
         self.mistakes = check_mistakes(mistakes)
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
@@ -80,17 +110,23 @@ class Workflow(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Workflow {self._name or self.__qualname__}>"
 
-    def __getattr__(self, name: str) -> Any:
-        """Only for what there is not: habits from task queues are told what to write here."""
-        if name.startswith("_"):  # asked for while it is being made, copied or looked through
-            raise AttributeError(name)
-        message = f"{self!r} has no attribute {name!r}"
-        if instead := _ELSEWHERE.get(name):
-            message += f": start a run with .{instead}"
-        raise AttributeError(message)
+    if not TYPE_CHECKING:  # a checker shall report what there is not
 
-    def __call__(self, *args: Any, **kwargs: Any) -> R:
-        """The function itself, for code that brings a context of its own."""
+        def __getattr__(self, name: str) -> Any:
+            """Called for unknown attributes only. Point users of other task queues (`.delay()`, `.enqueue()`) to `start()`."""
+            if name.startswith("_"):  # asked for while it is being made, copied or looked through
+                raise AttributeError(name)
+            message = f"{self!r} has no attribute {name!r}"
+            if instead := _ELSEWHERE.get(name):
+                message += f": start a run with .{instead}"
+            raise AttributeError(message)
+
+    @overload
+    def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, ctx: AsyncContext, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]  # *Any is not P.args to mypy
+        """Call the function itself, for code that brings a context of its own."""
         if not args or not hasattr(args[0], "run_id"):
             raise TypeError(
                 f"{self.name} is a workflow: start a run of it with .start(...); called like a function it takes a context"
@@ -107,48 +143,7 @@ class Workflow(Generic[P, R]):
     @property
     def queue(self) -> str:
         """The RQ queue of its runs."""
-        return self._queue or conf.QUEUE
-
-    def using(
-        self,
-        *,
-        id: str | None = None,
-        queue: str | None = None,
-        delay: Duration | None = None,
-        on_conflict: Literal["return", "error"] = "return",
-    ) -> Start[P, R]:
-        """How to start: with this id, on this queue, after `delay` (negative: at once); `on_conflict="error"` refuses an existing id."""
-        return Start(self, run_id=id, queue=queue, delay=_delay(delay), refuses_existing=_refuses(on_conflict))
-
-    def start(self, *args: Any, **kwargs: Any) -> Handle:
-        """Start a run with an id of its own; inside a transaction, if and when that commits.
-
-        Raises TypeError for arguments that do not fit the function, PayloadError for a value the codec refuses.
-        """
-        return Start(self).start(*args, **kwargs)
-
-    async def astart(self, *args: Any, **kwargs: Any) -> Handle:
-        """`start`, from async code."""
-        return await Start(self).astart(*args, **kwargs)
-
-    def start_many(self, inputs: Iterable[Sequence[Any]], *, ids: Sequence[str] | None = None) -> list[Handle]:
-        """Start a run for each tuple of arguments, in one transaction and few statements; `ids` name them in order."""
-        return Start(self).start_many(inputs, ids=ids)
-
-    async def astart_many(self, inputs: Iterable[Sequence[Any]], *, ids: Sequence[str] | None = None) -> list[Handle]:
-        """`start_many`, from async code."""
-        return await Start(self).astart_many(inputs, ids=ids)
-
-
-@dataclass(frozen=True, slots=True)
-class Start(Generic[P, R]):
-    """A workflow and how to start it; made by `Workflow.using`."""
-
-    workflow: Workflow[P, R]
-    run_id: str | None = None
-    queue: str | None = None
-    delay: float = 0.0
-    refuses_existing: bool = False
+        return self._start_options.queue or self._queue or conf.QUEUE
 
     def using(
         self,
@@ -157,59 +152,105 @@ class Start(Generic[P, R]):
         queue: str | None = None,
         delay: Duration | None = None,
         on_conflict: Literal["return", "error"] | None = None,
-    ) -> Start[P, R]:
-        """The same, with these changed."""
-        return replace(
-            self,
-            run_id=self.run_id if id is None else id,
-            queue=self.queue if queue is None else queue,
-            delay=self.delay if delay is None else _delay(delay),
-            refuses_existing=self.refuses_existing if on_conflict is None else _refuses(on_conflict),
-        )
+    ) -> Workflow[P, R_co]:
+        """Return a copy of the workflow whose `start` uses these: an id, a queue, a delay (negative: none).
 
-    def start(self, *args: Any, **kwargs: Any) -> Handle:
-        """Start the run. With an id that exists, the handle of that run; RunConflictError if it is another's.
-
-        Raises UndiscoveredWorkflowError if no installed app brings the workflow into workers.
+        With `on_conflict="error"`, starting with an id that exists raises RunConflictError; by default ("return") it returns
+        the handle of that run. What is left out stays as it is. Workers know the original only.
         """
-        return self._started([(self.run_id, args, kwargs)])[0]
+        old = self._start_options
+        how = copy(self)
+        how._start_options = _StartOptions(
+            run_id=old.run_id if id is None else id,
+            queue=old.queue if queue is None else queue,
+            delay=old.delay if delay is None else _delay(delay),
+            refuses_existing=old.refuses_existing if on_conflict is None else _refuses(on_conflict),
+        )
+        return how
 
-    async def astart(self, *args: Any, **kwargs: Any) -> Handle:
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
+        """Start a run, with an id of its own unless `using` gave one; inside a transaction, if and when that commits.
+
+        With an id that exists, return the handle of that run; raises RunConflictError if it is another's. Raises TypeError for
+        arguments that do not fit the function, PayloadError for a value the codec refuses, and UndiscoveredWorkflowError if
+        no installed app brings the workflow into workers.
+        """
+        return self._start([(self._start_options.run_id, args, kwargs)])[0]
+
+    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """`start`, from async code."""
         return await run_sync(self.start, *args, **kwargs)
 
-    def start_many(self, inputs: Iterable[Sequence[Any]], *, ids: Sequence[str] | None = None) -> list[Handle]:
-        """Start a run for each tuple of arguments; see `Workflow.start_many`."""
-        if self.run_id is not None:
-            raise TypeError("start_many starts several runs, so they cannot share one id: pass ids=[...]")
-        tuples = [_arguments(each) for each in inputs]
-        if ids is not None and len(ids) != len(tuples):
-            raise ValueError(f"start_many got {len(tuples)} inputs and {len(ids)} ids; pass one id for each input")
-        names = ids if ids is not None else [None] * len(tuples)
-        return self._started([(name, args, {}) for name, args in zip(names, tuples, strict=True)])
+    def input(self, *args: P.args, **kwargs: P.kwargs) -> Input[P]:
+        """Return the arguments of one run, for `start_many`; a type checker compares them with the function's parameters."""
+        return Input(self.name, args, kwargs)
 
-    async def astart_many(self, inputs: Iterable[Sequence[Any]], *, ids: Sequence[str] | None = None) -> list[Handle]:
+    def start_many(
+        self, inputs: Iterable[Input[P]] | Iterable[Sequence[Any]], *, ids: Sequence[str] | None = None
+    ) -> list[Handle[R_co]]:
+        """Start a run for each `input(...)` or tuple of arguments, in one transaction and few statements.
+
+        `ids` name the runs in order.
+        """
+        if self._start_options.run_id is not None:
+            raise TypeError("start_many starts several runs, so they cannot share one id: pass ids=[...]")
+        given = [self._arguments(each) for each in inputs]
+        if ids is not None and len(ids) != len(given):
+            raise ValueError(f"start_many got {len(given)} inputs and {len(ids)} ids; pass one id for each input")
+        names = ids if ids is not None else [None] * len(given)
+        return self._start([(name, args, kwargs) for name, (args, kwargs) in zip(names, given, strict=True)])
+
+    async def astart_many(
+        self, inputs: Iterable[Input[P]] | Iterable[Sequence[Any]], *, ids: Sequence[str] | None = None
+    ) -> list[Handle[R_co]]:
         """`start_many`, from async code."""
         return await run_sync(self.start_many, inputs, ids=ids)
 
-    def _started(self, calls: Sequence[tuple[str | None, tuple[Any, ...], dict[str, Any]]]) -> list[Handle]:
-        _check_is_discovered(self.workflow)
+    def _start(self, calls: Sequence[tuple[str | None, tuple[Any, ...], dict[str, Any]]]) -> list[Handle[R_co]]:
+        _check_is_discovered(self)
+        options = self._start_options
         request = operations.StartRequest(
-            workflow=self.workflow.name,
-            signature=self.workflow.signature,
-            queue=self.queue or self.workflow.queue,
-            delay=self.delay,
-            refuses_existing=self.refuses_existing,
+            workflow=self.name,
+            signature=self.signature,
+            queue=self.queue,
+            delay=options.delay,
+            refuses_existing=options.refuses_existing,
         )
         return [Handle(run_id, is_new) for run_id, is_new in operations.start(request, calls)]
 
+    def _arguments(self, given: Input[P] | Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if isinstance(given, Input):
+            if given.workflow != self.name:
+                raise TypeError(
+                    f"start_many of {self.name} got an input of {given.workflow}: write {self.__name__}.input(...)"
+                )
+            return given.args, dict(given.kwargs)
+        if isinstance(given, str | bytes | dict):
+            raise TypeError(
+                f"start_many takes a tuple of arguments for each run, not {given!r}: write {self.__name__}.input({given!r})"
+            )
+        return tuple(given), {}
+
+
+class WorkflowDecorator(Protocol):
+    """What `@workflow(name=...)` gives: a decorator that keeps the function's types."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[AsyncContext, P], Coroutine[Any, Any, R]], /
+    ) -> Workflow[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Workflow[P, R]: ...
+
 
 @overload
-def workflow(function: Callable[..., R], /) -> Workflow[Any, R]: ...
+def workflow(function: Callable[Concatenate[AsyncContext, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(function: Callable[Concatenate[Context, P], R], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
     *, name: str | None = None, queue: str | None = None, mistakes: Mistakes | None = None
-) -> Callable[[Callable[..., R]], Workflow[Any, R]]: ...
+) -> WorkflowDecorator: ...
 def workflow(
     function: Callable[..., Any] | None = None,
     /,
@@ -233,10 +274,33 @@ def workflow(
     return decorate if function is None else decorate(function)
 
 
+class StepDecorator(Generic[Output_contra]):
+    """What `@step(rollback=handler)` gives to a type checker: a decorator for functions whose output the handler takes."""
+
+    if TYPE_CHECKING:  # at run time it is a function
+
+        @overload
+        def __call__(
+            self: StepDecorator[R], function: Callable[P, Coroutine[Any, Any, R]], /
+        ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+        @overload
+        def __call__(self: StepDecorator[R], function: Callable[P, R], /) -> Callable[P, R]: ...
+        def __call__(self, function: Any, /) -> Any: ...
+
+
 @overload
 def step(function: F, /) -> F: ...
 @overload
-def step(*, name: str | None = None, **options: Any) -> Callable[[F], F]: ...
+def step(
+    *, name: str | None = None, rollback: None = None, **options: Unpack[CommonStepOptions]
+) -> Callable[[F], F]: ...
+@overload
+def step(
+    *,
+    name: str | None = None,
+    rollback: Callable[[RollbackContext, R], object],
+    **options: Unpack[CommonStepOptions],
+) -> StepDecorator[R]: ...
 def step(function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Give a function a step's name and options: `@step` or `@step(name="charge", max_retries=5)`.
 
@@ -295,9 +359,3 @@ def _refuses(on_conflict: str) -> bool:
     if on_conflict not in ("return", "error"):
         raise ValueError(f'on_conflict is "return" or "error", not {on_conflict!r}')
     return on_conflict == "error"
-
-
-def _arguments(each: Sequence[Any]) -> tuple[Any, ...]:
-    if isinstance(each, str | bytes | dict):
-        raise TypeError(f"start_many takes a tuple of arguments for each run, not {each!r}: write ({each!r},)")
-    return tuple(each)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from durable import operations
 from durable.core.errors import ErrorInfo, RunNotFoundError
@@ -18,15 +18,23 @@ from durable.operations.history import HistoryEntry
 from durable.operations.replay_plan import ReplayPlan
 from durable.operations.run_info import RunInfo
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # at run time a type variable of Python 3.11 has no default
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
     from durable.definitions import Workflow
+
+    R_co = TypeVarWithDefault("R_co", covariant=True, default=Any)
+else:
+    R_co = TypeVar("R_co", covariant=True)
 
 __all__ = ["Handle", "aget_run", "aruns_info", "get_run", "runs_info"]
 
+R = TypeVar("R")
+
 
 @dataclass(frozen=True, slots=True)
-class Handle:
-    """A run, by its id. Every access and every verb raises RunNotFoundError if there is no such run."""
+class Handle(Generic[R_co]):
+    """A run, by its id, and `R_co`, the type of its output. Every access and every verb raises RunNotFoundError if there is no such run."""
 
     id: str
     #: whether the call that gave this handle made the run: of `start`, `restart` and `replay`; None of `get_run`
@@ -40,9 +48,9 @@ class Handle:
         return str(operations.record(self.id).state)
 
     @property
-    def output(self) -> Any:
+    def output(self) -> R_co | None:
         """What the workflow returned; None before."""
-        return operations.output(self.id)
+        return operations.output(self.id)  # type: ignore[no-any-return]  # read from the database
 
     @property
     def error(self) -> ErrorInfo | None:
@@ -79,12 +87,12 @@ class Handle:
 
     # -- what one can do
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> R_co:
         """Wait until the run has ended; its output.
 
         Raises RunFailedError, RunCancelledError, and TimeoutError after `timeout` seconds.
         """
-        return operations.result(self.id, timeout)
+        return operations.result(self.id, timeout)  # type: ignore[no-any-return]  # read from the database
 
     def send(self, queue: str, body: Any = None, *, id: str | None = None) -> str:
         """Send a message; its id. With an `id` that the run has seen, nothing is sent again.
@@ -118,7 +126,7 @@ class Handle:
         """Let a failed run go on: what made it fail is tried again."""
         operations.recover(self.id)
 
-    def restart(self, *, id: str | None = None) -> Handle:
+    def restart(self, *, id: str | None = None) -> Handle[R_co]:
         """Start a new run of the same workflow with the same input; an `id` makes that idempotent."""
         return Handle(*operations.restart(self.id, as_id=id))
 
@@ -128,7 +136,7 @@ class Handle:
 
     def replay(
         self, location: str, *, in_place: bool = False, plan_hash: str | None = None, id: str | None = None
-    ) -> Handle:
+    ) -> Handle[R_co]:
         """Run again from `location` on: as a new run that keeps the history before it, or with `in_place` this one.
 
         An `id` for the new run makes that idempotent. Raises EntryNotFoundError, ReplayRefusedError, and StalePlanError if
@@ -142,7 +150,7 @@ class Handle:
         """`state`, from async code."""
         return await run_sync(lambda: self.state)
 
-    async def aoutput(self) -> Any:
+    async def aoutput(self) -> R_co | None:
         """`output`, from async code."""
         return await run_sync(lambda: self.output)
 
@@ -170,9 +178,9 @@ class Handle:
         """`info`, from async code."""
         return await run_sync(self.info)
 
-    async def aresult(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # the twin of result()
+    async def aresult(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109  # the twin of result()
         """`result`, from async code."""
-        return await operations.aresult(self.id, timeout)
+        return await operations.aresult(self.id, timeout)  # type: ignore[no-any-return]  # read from the database
 
     async def asend(self, queue: str, body: Any = None, *, id: str | None = None) -> str:
         """`send`, from async code."""
@@ -213,7 +221,7 @@ class Handle:
         """`recover`, from async code."""
         await run_sync(self.recover)
 
-    async def arestart(self, *, id: str | None = None) -> Handle:
+    async def arestart(self, *, id: str | None = None) -> Handle[R_co]:
         """`restart`, from async code."""
         return await run_sync(self.restart, id=id)
 
@@ -223,12 +231,16 @@ class Handle:
 
     async def areplay(
         self, location: str, *, in_place: bool = False, plan_hash: str | None = None, id: str | None = None
-    ) -> Handle:
+    ) -> Handle[R_co]:
         """`replay`, from async code."""
         return await run_sync(self.replay, location, in_place=in_place, plan_hash=plan_hash, id=id)
 
 
-def get_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
+@overload
+def get_run(run_id: str, of: None = None) -> Handle[Any]: ...
+@overload
+def get_run(run_id: str, of: Workflow[..., R]) -> Handle[R]: ...
+def get_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle[Any]:
     """The handle of a run. Raises RunNotFoundError; with `of`, also for a run of another workflow."""
     found = operations.record(run_id)
     if of is not None and found.workflow != of.name:
@@ -236,7 +248,11 @@ def get_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
     return Handle(run_id)
 
 
-async def aget_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
+@overload
+async def aget_run(run_id: str, of: None = None) -> Handle[Any]: ...
+@overload
+async def aget_run(run_id: str, of: Workflow[..., R]) -> Handle[R]: ...
+async def aget_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle[Any]:
     """`get_run`, from async code."""
     return await run_sync(get_run, run_id, of)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from django.http import Http404
 
@@ -14,8 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["aget_run_or_404", "get_run_or_404"]
 
+R = TypeVar("R")
 
-def get_run_or_404(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
+
+@overload
+def get_run_or_404(run_id: str, of: None = None) -> Handle[Any]: ...
+@overload
+def get_run_or_404(run_id: str, of: Workflow[..., R]) -> Handle[R]: ...
+def get_run_or_404(run_id: str, of: Workflow[..., Any] | None = None) -> Handle[Any]:
     """Return the handle of a run. Raises Http404 without such a run; with `of`, also for another workflow's run."""
     try:
         return get_run(run_id, of)
@@ -23,7 +29,11 @@ def get_run_or_404(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
         raise Http404(str(error)) from error
 
 
-async def aget_run_or_404(run_id: str, of: Workflow[..., Any] | None = None) -> Handle:
+@overload
+async def aget_run_or_404(run_id: str, of: None = None) -> Handle[Any]: ...
+@overload
+async def aget_run_or_404(run_id: str, of: Workflow[..., R]) -> Handle[R]: ...
+async def aget_run_or_404(run_id: str, of: Workflow[..., Any] | None = None) -> Handle[Any]:
     """Do what `get_run_or_404` does, from async code."""
     try:
         return await aget_run(run_id, of)

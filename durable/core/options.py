@@ -1,5 +1,6 @@
 """A step's options, and the arithmetic of its retries.
 
+`StepOptions` is what callers write, for type checkers; `StepPolicy` is the same, validated, with a value for each option.
 Options are validated once, when they are written; the delay after an attempt is a pure function of them.
 """
 
@@ -11,12 +12,26 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
 from durable.core.duration import Duration, seconds
 from durable.core.signatures import check_call
 
-__all__ = ["DEFAULTS", "StepOptions", "handler_name", "options_of", "resolve_name", "retry_delay"]
+if TYPE_CHECKING:
+    from durable.core.rollback import RollbackContext
+
+__all__ = [
+    "DEFAULTS",
+    "CommonStepOptions",
+    "StepOptions",
+    "StepPolicy",
+    "handler_name",
+    "options_of",
+    "resolve_name",
+    "retry_delay",
+]
+
+R = TypeVar("R")
 
 Backoff = Literal["exponential", "linear", "constant"]
 _BACKOFFS = ("exponential", "linear", "constant")
@@ -28,20 +43,40 @@ class Unset(Enum):
     UNSET = "the setting's"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOptions:
-    """How a step is tried. Durations are seconds, `timedelta`, or text such as "10 s".
+class CommonStepOptions(TypedDict, total=False):
+    """The options that do not depend on the type of the step's output."""
+
+    max_retries: int
+    retry_backoff_base: Duration
+    retry_backoff_max: Duration
+    backoff: Backoff
+    retry_if: Callable[[Exception], bool] | None
+    timeout: Duration | None
+    retry_on_timeout: bool
+    ephemeral: bool
+    atomic: bool
+
+
+class StepOptions(CommonStepOptions, Generic[R], total=False):
+    """Options of a step, as keywords of `ctx.step`, `ctx.try_step` and `@step`. Durations are seconds, `timedelta`, or text such as "10 s".
 
     - `max_retries`: attempts after the first. After the last one the step has failed for good.
     - `retry_backoff_base`, `retry_backoff_max`, `backoff`: the delay after the n-th attempt is base * 2**n
       ("exponential"), base * n ("linear") or base ("constant"), and no more than the maximum. The run is parked meanwhile.
     - `retry_if`: a function of the exception; False fails the step at once, as CriticalError does.
-    - `timeout`: how long one attempt may take; 0 for no limit, by default what the setting STEP_TIMEOUT says. It fails the
+    - `timeout`: how long one attempt may take; 0 or None for no limit, by default what the setting STEP_TIMEOUT says. It fails the
       step for good, unless `retry_on_timeout`.
     - `ephemeral`: the result is committed with the next commit of the run; a crash before that repeats the step.
     - `atomic`: what the function writes to durable's database and the step's record are one commit.
     - `rollback`: `handler(rollback, output)`, which undoes the step when the run fails; a function at the top level of a module.
     """
+
+    rollback: Callable[[RollbackContext, R], object] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPolicy:
+    """How a step is tried: the value of each of its `StepOptions`, validated, durations in seconds."""
 
     max_retries: int = 3
     retry_backoff_base: Duration = 0.1
@@ -75,11 +110,11 @@ class StepOptions:
         return default if self.timeout is Unset.UNSET else float(self.timeout)  # type: ignore[arg-type]  # normalised in __post_init__
 
 
-DEFAULTS = StepOptions()
-_NAMES = frozenset(each.name for each in fields(StepOptions))
+DEFAULTS = StepPolicy()
+_NAMES = frozenset(each.name for each in fields(StepPolicy))
 
 
-def options_of(given: dict[str, Any]) -> StepOptions:
+def options_of(given: dict[str, Any]) -> StepPolicy:
     """The options that keywords give. Raises TypeError for an unknown one, and names the nearest."""
     if not given:
         return DEFAULTS
@@ -95,15 +130,15 @@ def options_of(given: dict[str, Any]) -> StepOptions:
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
-        return StepOptions(**given)
+        return StepPolicy(**given)
 
 
 @lru_cache(maxsize=1024)
-def _cached(items: tuple[tuple[str, Any], ...]) -> StepOptions:
-    return StepOptions(**dict(items))
+def _cached(items: tuple[tuple[str, Any], ...]) -> StepPolicy:
+    return StepPolicy(**dict(items))
 
 
-def retry_delay(options: StepOptions, attempt: int) -> float:
+def retry_delay(options: StepPolicy, attempt: int) -> float:
     """Seconds to wait after the `attempt`-th attempt (from 1) failed; no jitter, so that replays agree."""
     base, limit = float(options.retry_backoff_base), float(options.retry_backoff_max)  # type: ignore[arg-type]
     if options.backoff == "constant":

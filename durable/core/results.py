@@ -5,14 +5,25 @@ Frozen data. Nothing here touches a journal or a store.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from durable.core.errors import ErrorInfo
 
+if TYPE_CHECKING:  # at run time a type variable of Python 3.11 has no default
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    V_co = TypeVarWithDefault("V_co", covariant=True, default=Any)
+    Answer_co = TypeVarWithDefault("Answer_co", covariant=True, default=None)
+else:
+    V_co = TypeVar("V_co", covariant=True)
+    Answer_co = TypeVar("Answer_co", covariant=True)
+
 __all__ = [
+    "AsyncQueueMessage",
+    "BlockCatch",
     "BlockFailure",
     "BlockResult",
     "Break",
@@ -20,31 +31,36 @@ __all__ = [
     "Failure",
     "QueueMessage",
     "RaceResult",
+    "StepCatch",
     "StepFailure",
     "StepResult",
     "failure_of",
     "with_failure",
 ]
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 E = TypeVar("E", bound=BaseException)
 
 StepFailureKind = Literal["critical", "timeout", "exhausted", "rollback", "payload"]
 BlockSource = Literal["step", "join", "race", "block"]
+#: what `try_step` and `try_block` can catch
+StepCatch = Literal["critical", "timeout", "exhausted", "rollback"]
+BlockCatch = Literal["step", "join", "race", "rollback"]
 
 
-@dataclass(frozen=True, slots=True)
-class Continue:
+# Without slots: on Python 3.11 `Break[int](3)` cannot make an instance of a dataclass that is frozen and has slots.
+@dataclass(frozen=True)
+class Continue(Generic[V_co]):
     """Go on with the loop, with this state for the next iteration."""
 
-    state: Any = None
+    state: V_co = None  # type: ignore[assignment]  # Continue() is a Continue[None]
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
+@dataclass(frozen=True)
+class Break(Generic[V_co]):
     """End the loop; `value` is the loop's value."""
 
-    value: Any = None
+    value: V_co = None  # type: ignore[assignment]  # Break() is a Break[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +78,11 @@ class StepFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult(Generic[T]):
+class StepResult(Generic[T_co]):
     """What `try_step` returns: `ok` with a `value`, or not, with a `failure`."""
 
     ok: bool
-    value: T | None = None
+    value: T_co | None = None
     failure: StepFailure | None = None
 
 
@@ -81,28 +97,28 @@ class BlockFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockResult(Generic[T]):
+class BlockResult(Generic[T_co]):
     """What `try_block` returns: `ok` with a `value`, or not, with a `failure`."""
 
     ok: bool
-    value: T | None = None
+    value: T_co | None = None
     failure: BlockFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RaceResult(Generic[T]):
+class RaceResult(Generic[T_co]):
     """What `race` returns: the name of the branch that finished first, and its value."""
 
     winner: str
-    value: T
+    value: T_co
 
 
 @dataclass(frozen=True, slots=True)
-class QueueMessage:
+class QueueMessage(Generic[Answer_co]):
     """A received message. `name` is the queue it came in, `sent_at` when it was sent.
 
-    `complete(response=None)` answers a message received with `completable=True`, once; in an async workflow it is
-    awaited. Raises ValueError for a message that is not completable or completed already. Code completes it in the scope
+    `complete(response=None)` answers a message received with `completable=True`, once; in an async workflow, which
+    annotates messages as `AsyncQueueMessage`, it is awaited. Raises ValueError for a message that is not completable or completed already. Code completes it in the scope
     that received it or in one within: a loop's iteration, a block, a branch.
     """
 
@@ -110,7 +126,7 @@ class QueueMessage:
     name: str
     body: Any
     sent_at: datetime
-    _complete: Callable[[str, Any], Any] | None = field(default=None, repr=False, compare=False)
+    _complete: Callable[[str, Any], Answer_co] | None = field(default=None, repr=False, compare=False)
     _is_completed: Callable[[str], bool] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -121,11 +137,15 @@ class QueueMessage:
         """
         return self._is_completed is not None and self._is_completed(self.id)
 
-    def complete(self, response: Any = None) -> Any:
+    def complete(self, response: Any = None) -> Answer_co:
         """Answer the message; `handle.ask` of the sender returns `response`."""
         if self._complete is None:
             raise ValueError(f"message {self.id} was not received with completable=True, so it cannot be completed")
         return self._complete(self.id, response)
+
+
+#: A message of an async workflow: `await message.complete(response)`. The same class, so that records hold one name.
+AsyncQueueMessage: TypeAlias = QueueMessage[Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

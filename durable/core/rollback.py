@@ -14,7 +14,7 @@ from typing import Any
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, Park
 from durable.core.journal import Event, Journal
-from durable.core.options import StepOptions, resolve_name, retry_delay
+from durable.core.options import StepPolicy, resolve_name, retry_delay
 from durable.core.records import Entry, EntryKind, EntryStatus, Request
 
 __all__ = ["RollbackContext", "RollbackFailed", "compensable", "has_compensation", "is_compensable", "roll_back"]
@@ -111,7 +111,7 @@ def _failed(journal: Journal, entry: Entry, error: Exception) -> Operation:
     will_retry = attempts <= policy["max_retries"] and not isinstance(error, CriticalError)
     retry_at = None
     if will_retry:
-        options = StepOptions(
+        options = StepPolicy(
             max_retries=policy["max_retries"],
             retry_backoff_base=policy["base"],
             retry_backoff_max=policy["max"],

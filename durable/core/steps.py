@@ -24,16 +24,16 @@ from durable.core.errors import (
 )
 from durable.core.journal import Event
 from durable.core.location import display_location
-from durable.core.options import StepOptions, handler_name, resolve_name, retry_delay
+from durable.core.options import StepPolicy, handler_name, resolve_name, retry_delay
 from durable.core.records import AttemptRecord, Entry, EntryKind, EntryStatus
-from durable.core.results import Failure, StepFailure, StepResult, failure_of, with_failure
+from durable.core.results import Failure, StepCatch, StepFailure, StepResult, failure_of, with_failure
 from durable.core.scope import Scope
 from durable.core.signatures import check_call
 
 __all__ = ["check_catch", "step", "try_step"]
 
-STEP_CATCHES = ("critical", "timeout", "exhausted", "rollback")
-STEP_CATCHES_DEFAULT = ("critical", "timeout", "exhausted")
+STEP_CATCHES: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted", "rollback")
+STEP_CATCHES_DEFAULT: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted")
 _TYPE_LIMIT = 60  # characters of an error's type that lists show
 _REPR_LIMIT = 200  # characters of an argument that the codec refuses, shown to operators
 
@@ -43,7 +43,7 @@ def step(
     name: str,
     function: Callable[..., Any],
     args: tuple[Any, ...],
-    options: StepOptions,
+    options: StepPolicy,
     caught: Collection[str] = (),
 ) -> Operation:
     """Return the recorded result, raise the recorded failure, or make the next attempt.
@@ -72,7 +72,7 @@ def try_step(
     name: str,
     function: Callable[..., Any],
     args: tuple[Any, ...],
-    options: StepOptions,
+    options: StepPolicy,
     catch: Collection[str],
 ) -> Operation:
     """The step's result, or the failure of a kind that is caught, as a `StepResult`."""
@@ -88,7 +88,7 @@ def try_step(
     return StepResult(ok=True, value=value)
 
 
-def check_catch(catch: Collection[str], known: tuple[str, ...]) -> Collection[str]:
+def check_catch(catch: Collection[str], known: Collection[str]) -> Collection[str]:
     """`catch`, if each of its kinds is known; else ValueError."""
     kinds = (catch,) if isinstance(catch, str) else catch
     for kind in kinds:
@@ -113,7 +113,7 @@ class _Attempt:
         entry: Entry,
         name: str,
         args: tuple[Any, ...],
-        options: StepOptions,
+        options: StepPolicy,
         caught: Collection[str],
     ) -> None:
         self.scope = scope
@@ -194,7 +194,7 @@ class _Attempt:
             shown = [_shortened(each) for each in self.args]
             return self.environment.encode(tuple(shown), "arguments shown as text")
 
-    def _compensation(self, options: StepOptions) -> dict[str, Any]:
+    def _compensation(self, options: StepPolicy) -> dict[str, Any]:
         assert options.rollback is not None
         return {
             "handler": handler_name(options.rollback),
@@ -316,7 +316,7 @@ class _Attempt:
 _RETRY = "retry"
 
 
-def _verdict(error: Exception, options: StepOptions) -> str:
+def _verdict(error: Exception, options: StepPolicy) -> str:
     """What to do after this error: retry, or the kind of failure that it is at once."""
     if isinstance(error, PayloadError):
         return "payload"

@@ -7,13 +7,13 @@ from typing import Any
 
 from durable.core.effects import Operation
 from durable.core.errors import CONTRACT_ERRORS, ErrorInfo, RollbackError
-from durable.core.results import BlockFailure, BlockResult, failure_of
+from durable.core.results import BlockCatch, BlockFailure, BlockResult, failure_of
 from durable.core.scope import Scope
 
 __all__ = ["BLOCK_CATCHES", "BLOCK_CATCHES_DEFAULT", "try_block"]
 
-BLOCK_CATCHES = ("step", "join", "race", "rollback")
-BLOCK_CATCHES_DEFAULT = ("step", "join", "race")
+BLOCK_CATCHES: tuple[BlockCatch, ...] = ("step", "join", "race", "rollback")
+BLOCK_CATCHES_DEFAULT: tuple[BlockCatch, ...] = ("step", "join", "race")
 
 
 def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collection[str]) -> Operation:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from django.db import connections, transaction
 
@@ -32,6 +32,8 @@ from durable.testing.twins import AsyncTwins, require_no_loop
 
 __all__ = ["Harness", "Pass", "SimulatedCrash"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 When = Literal["before", "after"]
 _LEASE = timedelta(seconds=30)
 _MAX_PASSES = 10_000
@@ -120,8 +122,19 @@ class Harness(AsyncTwins):
 
     # -- runs
 
-    def start(self, workflow: Any, *args: Any, id: str | None = None, **kwargs: Any) -> Handle:
-        """Start a run of a workflow, or of a plain function; nothing runs yet."""
+    @overload
+    def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    @overload
+    def start(
+        self, workflow: Callable[..., Any], /, *args: Any, id: str | None = None, **kwargs: Any
+    ) -> Handle[Any]: ...
+    def start(  # type: ignore[misc]  # *Any is not P.args to mypy
+        self, workflow: Any, /, *args: Any, id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Start a run of a workflow, or of a plain function; nothing runs yet.
+
+        `h.start(fulfil.using(id="order-7"), 7)` is the form whose result has a type.
+        """
         self._require_force()
         definition = workflow if isinstance(workflow, Workflow) else self._definition(workflow)
         with running_workflow(None):  # the test is outside, even where a hook of its own is called within a pass

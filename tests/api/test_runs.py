@@ -216,9 +216,13 @@ class TestListing:
         assert rest["results"][-1]["data"]["state"] == "pending"
 
     def test_entries_as_a_tree(self, api: Api) -> None:
+        def once_more(ctx: Context, number: int) -> Break[int] | Continue[int]:
+            ctx.step("one", int)
+            return Break(number) if number else Continue(1)
+
         @workflow(name="tests.api.looped")
         def looped(ctx: Context) -> Any:
-            return ctx.loop("again", lambda c, n: c.step("one", int) or (Break(n) if n else Continue(1)), state=0)
+            return ctx.loop("again", once_more, state=0)
 
         pass_once(looped.using(id="a").start())
         tree = api.get("/runs/a/tree").json()

@@ -36,7 +36,7 @@ def _problem(run: Run, expected: Any) -> str:
         return "" if is_undone else f"was not compensated: {run.state}, {run.error}, {run.summary}"
     if run.state != "completed":
         return f"is {run.state}: {run.error or run.summary}"
-    output = get_run(run.pk).output
+    output = get_run(run.pk).result()
     if expected == "naps":
         return "" if min(output) >= 0.3 else f"slept too short: {output}"
     return "" if output == expected else f"came to {output}, not to {expected}"

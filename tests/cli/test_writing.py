@@ -234,7 +234,7 @@ class TestStart:
     def test_a_big_argument_through_a_pipe(self, shell: Shell, stage: Stage) -> None:
         shell("start", "cli.echo", "-", "--id", "one", piped='{"many": [1, 2, 3]}\n')
         stage.settle("one")
-        assert get_run("one").output[0] == [{"many": [1, 2, 3]}]
+        assert get_run("one").result()[0] == [{"many": [1, 2, 3]}]
 
 
 class TestMessages:

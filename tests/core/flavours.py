@@ -109,7 +109,7 @@ class _AwaitedQueue:
         return _Done(self.queue.send(*args, **options))
 
 
-def _answerable(message: QueueMessage) -> QueueMessage:
+def _answerable(message: QueueMessage[Any]) -> QueueMessage[Any]:
     complete = message._complete
     if complete is None:
         return message

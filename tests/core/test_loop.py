@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -26,6 +27,15 @@ def counting(until: int, **options: Any) -> Any:
         return await ctx.loop("loop", body, state=0, **options)
 
     return ship
+
+
+def test_an_iteration_may_say_the_types_of_its_end() -> None:
+    assert Break[int](3) == Break(3)
+    assert Continue[str]("on") == Continue("on")
+    for end in (Break(3), Continue("on")):
+        assert pickle.loads(pickle.dumps(end)) == end
+        with pytest.raises(AttributeError):
+            end.value = 4  # type: ignore[union-attr,misc]  # frozen
 
 
 def test_goes_on_with_its_state_until_it_breaks(h: Harness, flavour: Flavour) -> None:

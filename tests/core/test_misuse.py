@@ -81,12 +81,12 @@ def test_a_harness_that_is_not_in_force_says_so() -> None:
 
 def test_the_mistakes_of_a_first_day_are_explained() -> None:
     with pytest.raises(TypeError, match=r"start a run of it with \.start"):
-        child(42)
+        child(42)  # type: ignore[call-overload]  # the mistake
     with pytest.raises(TypeError, match=r"get_run\(str"):
-        get_run(42)  # type: ignore[arg-type]  # the mistake
+        get_run(42)  # type: ignore[call-overload]  # the mistake
     with pytest.raises(TypeError, match="takes no context"):
 
-        @workflow
+        @workflow  # type: ignore[arg-type]  # the mistake
         def bare() -> None: ...
 
 

@@ -270,7 +270,7 @@ def test_of_waits_that_all_receive_at_once_the_losers_lose_no_message(h: Harness
         for name in names:
             h.send(run, name, name)
         threaded_pass(h, run.id)
-        winner, left = run.output
+        winner, left = run.result()
         assert sorted([winner, *left]) == list(names)
 
 

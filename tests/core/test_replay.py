@@ -480,8 +480,8 @@ def test_what_a_loop_completed_is_completed_by_its_new_id(
     h.run(again)
     [message] = h._store.messages(again.id)
     assert (message.state, message.response) == (MessageState.COMPLETED, '"answer"')
-    assert again.output[:3] == [False, True, True]
-    assert f"message {message.id} has been completed already" in again.output[3]
+    assert again.result()[:3] == [False, True, True]
+    assert f"message {message.id} has been completed already" in again.result()[3]
 
 
 def test_a_message_to_itself_is_not_there_twice(h: Harness, flavour: Flavour, in_place: bool) -> None:

@@ -43,7 +43,7 @@ def test_each_run_is_cancelled_once_and_logged_once(child_environment: dict[str,
                 workers.kill_one(chooser)
             time.sleep(0.02)
         assert workers.kills == KILLS
-    assert (run.output["done"], run.output["refused"]) == (RUNS, 0)
+    assert (run.result()["done"], run.result()["refused"]) == (RUNS, 0)
     assert set(Run.objects.filter(id__in=ids).values_list("state", "request_reason")) == {("cancelled", "recalled")}
     rows = OperatorAction.objects.filter(run_id__in=ids)
     assert set(rows.values_list("action", "outcome", "actor", "reason")) == {("cancel", "done", olga.pk, "recalled")}

@@ -36,7 +36,7 @@ def test_a_step_that_swallows_its_interruption_costs_its_process(
     assert set(Run.objects.filter(pk__in=[each.id for each in good]).values_list("crashes", flat=True)) == {0}
     for way, handle in zip(ways, bad, strict=True):
         assert handle.state == "completed", (handle.error, said)
-        assert handle.output.startswith("exhausted: WorkerDied"), said
+        assert str(handle.output).startswith("exhausted: WorkerDied"), said
         assert f'step "overrun by {way}" of run {handle.id}' in said
     assert "status 70; starting again" in said
 
@@ -62,5 +62,5 @@ def test_it_costs_rqs_work_horse(child_environment: dict[str, str], tmp_path: Pa
         finally:
             process.terminate()
             process.wait(60)
-    assert handle.output.startswith("exhausted: WorkerDied"), log.read_text(errors="replace")
+    assert str(handle.output).startswith("exhausted: WorkerDied"), log.read_text(errors="replace")
     assert f'step "overrun by swallow" of run {handle.id}' in log.read_text(errors="replace")

@@ -105,7 +105,7 @@ def test_the_session_is_as_new_for_the_engine_and_for_the_next_step(
         cursor.execute("SELECT 1")  # the session is there before the worker is, as it is after the first run
     carry_on(holder)
     assert handle.state == "completed", handle.error
-    assert handle.output[0] == handle.output[1]
+    assert handle.result()[0] == handle.result()[1]
     assert connection.connection is not None
 
 

@@ -57,7 +57,7 @@ def test_a_worker_that_wakes_after_its_lease_writes_nothing(
         said = next(line for line in log.read_text().splitlines() if "nothing was written" in line)
         assert handle.id in said
     assert handle.state == "completed"
-    survivor = handle.output[0]
+    survivor = handle.result()[0]
     assert handle.output == [survivor, survivor]
     assert survivor != zombie
     assert Run.objects.values().get(pk=handle.id) == row

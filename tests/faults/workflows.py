@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -74,7 +75,7 @@ def crossing(ctx: Context, other: str, messages: int) -> list[int]:
     for number in range(messages):
         ctx.step(
             f"send {number}",
-            lambda number=number: get_run(other).send("crossing", number, id=f"{ctx.run_id} {number}"),
+            partial(get_run(other).send, "crossing", number, id=f"{ctx.run_id} {number}"),
             atomic=True,
             max_retries=50,
             retry_backoff_base=0.01,
@@ -215,10 +216,9 @@ def pooled(ctx: Context) -> list[int]:
 
 
 @workflow(name="faults.terminated")
-def terminated(ctx: Context) -> int:
+def terminated(ctx: Context) -> int | None:
     """The exit code of a forked process that is told to end."""
-    code: int = ctx.step("terminate", _terminate, max_retries=0)
-    return code
+    return ctx.step("terminate", _terminate, max_retries=0)
 
 
 def _fork(way: str) -> tuple[str, int]:

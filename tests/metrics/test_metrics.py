@@ -119,9 +119,9 @@ class TestInstruments:
 
     def test_a_lost_lease(self, h: Harness, counts: Counts) -> None:
         def loses(ctx: Context) -> None:
-            claim = {"now": h.now, "lease_until": h.now + timedelta(seconds=9), "worker": "another"}
+            claim: dict[str, Any] = {"now": h.now, "lease_until": h.now + timedelta(seconds=9), "worker": "another"}
             h._store.expire_lease(ctx.run_id, h.now)
-            ctx.step("slow", lambda: h._store.claim_run(ctx.run_id, **claim) and None)  # type: ignore[arg-type]
+            ctx.step("slow", lambda: h._store.claim_run(ctx.run_id, **claim) is None)
 
         handle = h.start(loses)
         with pytest.raises(LeaseLost):

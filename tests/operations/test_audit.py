@@ -258,7 +258,7 @@ def too_long(_run: Handle) -> None:
         (lambda run: run.send("approved", lambda: 1), PayloadError, "invalid", "o", "sleeping"),
         (lambda run: run.send("", 1), ValueError, "invalid", "o", "sleeping"),
         (lambda run: order.using(id="o").start(2), RunConflictError, "conflict", "o", "sleeping"),
-        (lambda run: order.using(id="o").start(), TypeError, "invalid", "o", "sleeping"),
+        (lambda run: order.using(id="o").start(*[]), TypeError, "invalid", "o", "sleeping"),
         (lambda run: run.restart(id="o"), RunConflictError, "conflict", "o", "sleeping"),
         (too_long, RunNotFoundError, "missing", "", ""),
     ],

@@ -179,8 +179,8 @@ def test_many_runs_are_done_by_a_run(at: Runtime, olga: User) -> None:
     assert (run.workflow, run.state) == ("durable.bulk", "pending")
     assert set(states(ids)) == {"pending", "cancelled"}
     passed(at, run.id)
-    assert (run.state, run.output["done"], run.output["refused"]) == ("completed", 7, 1)
-    [refusal] = run.output["refusals"]
+    assert (run.state, run.result()["done"], run.result()["refused"]) == ("completed", 7, 1)
+    [refusal] = run.result()["refusals"]
     assert refusal[:2] == ["r004", "refused"]
     assert states(ids) == ["paused"] * 4 + ["cancelled"] + ["paused"] * 3
     rows = OperatorAction.objects.order_by("run_id").values_list(
@@ -215,7 +215,7 @@ def test_its_progress_is_that_of_a_loop(at: Runtime, monkeypatch: pytest.MonkeyP
     )
     run.resume()
     passed(at, run.id)
-    assert (run.state, run.output["done"]) == ("completed", 8)
+    assert (run.state, run.result()["done"]) == ("completed", 8)
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -231,7 +231,7 @@ def test_the_permission_is_checked_again(at: Runtime, olga: User, loses: str) ->
     else:
         User.objects.filter(pk=olga.pk).update(is_active=False)
     passed(at, run.id)
-    assert (run.output["done"], run.output["refused"]) == (0, 8)
+    assert (run.result()["done"], run.result()["refused"]) == (0, 8)
     assert set(states(ids)) == {"pending"}
     denied = OperatorAction.objects.get(outcome="denied")  # one row counts them
     assert " (7 more like it until " in denied.detail
@@ -293,7 +293,7 @@ def test_all_that_a_filter_describes(at: Runtime) -> None:
     assert (found.count, found.is_capped, set(found.shown)) == (4, False, set(ids[::2]))
     run = background(bulk.apply("resume", selection))
     passed(at, run.id)
-    assert (run.output["done"], run.output["refused"]) == (4, 0)
+    assert (run.result()["done"], run.result()["refused"]) == (4, 0)
     assert set(states(ids)) == {"pending"}
     assert get_run("later").state == "paused"
 
@@ -327,7 +327,7 @@ def test_a_worker_that_dies_does_each_run_once(h: Harness, number: int, when: An
         h.run(run)
     while run.state != "completed":
         h.run(run)
-    assert (run.output["done"], run.output["refused"]) == (8, 0)
+    assert (run.result()["done"], run.result()["refused"]) == (8, 0)
     assert woken(h.actions) == ids
 
 

@@ -51,13 +51,13 @@ def impatient() -> Iterator[None]:
 
 def test_how_to_start_is_not_an_argument() -> None:
     with pytest.raises(TypeError, match=r"\.using\(delay=\.\.\., id=\.\.\.\)\.start"):
-        greet.start("ada", id="a", delay=3)
+        greet.start("ada", id="a", delay=3)  # type: ignore[call-arg]  # the mistake
     with pytest.raises(TypeError) as refused:
-        greet.start("ada", 1)
+        greet.start("ada", 1)  # type: ignore[call-arg]  # the mistake
     assert "using" not in str(refused.value)
     named.start(id="it is the workflow's own")
     with pytest.raises(TypeError) as refused:
-        named.start("given twice", id="given twice")
+        named.start("given twice", id="given twice")  # type: ignore[misc]  # the mistake
     assert "using" not in str(refused.value)
 
 

@@ -1,0 +1,81 @@
+"""Mistakes, one in each numbered line. Both type checkers report these lines and no others. Checked, never run."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from durable import AsyncContext, AsyncQueueMessage, Context, Handle, StepOptions, get_run, step, workflow
+from tests.typing.good import apaid, charge, count, fulfil, one, paid, weigh, wrong_refund
+
+
+def body(ctx: Context) -> None:
+    ctx.step("charge", charge, "not an int", Decimal(1))  # 1 wrong argument type
+    ctx.step("charge", charge, 1)  # 2 missing argument
+    ctx.step("charge", charge, 1, Decimal(1), "n", 4)  # 3 too many arguments
+    ctx.step("charge", charge, 1, Decimal(1), max_retires=3)  # 4 misspelt option
+    ctx.step("charge", charge, 1, Decimal(1), max_retries="3")  # 5 wrong type of an option
+    ctx.step("charge", charge, 1, Decimal(1), rollback=wrong_refund)  # 6 handler of another output
+    x: int = ctx.step("charge", charge, 1, Decimal(1))  # 7 wrong result
+    ctx.step("charge")  # 8 no function
+    ctx.loop("n", one, "text")  # 9 wrong state
+    fulfil.start("3")  # 10 wrong argument type
+    fulfil.start()  # 11 missing argument
+    fulfil.start(3, gfit=True)  # 12 misspelt keyword
+    y: str = count.start(3).result()  # 13 wrong result
+    fulfil.start_many([count.input(3)])  # 14 input of another workflow
+    print(x, y)
+
+
+@workflow  # 15 no context
+def no_context(order_id: int) -> int:
+    return order_id
+
+
+@workflow(name="x")  # 16 no context
+def no_context2(order_id: int) -> int:
+    return order_id
+
+
+def more(ctx: Context) -> None:
+    ctx.try_step("t", charge, 1, Decimal(1), catch=["timeuot"])  # 17 misspelt kind
+
+
+def kwonly(a: int, *, b: int) -> int:
+    return a + b
+
+
+def keywords(ctx: Context) -> None:
+    ctx.step("kwonly", kwonly, 1)  # 18 b can never be given
+
+
+async def in_async_code(ctx: AsyncContext) -> None:
+    await ctx.step("charge", charge, "1", Decimal(1))  # 19 wrong argument type
+    await ctx.step("charge", charge, 1, Decimal(1), rollback=wrong_refund)  # 20 handler of another output
+    x: int = await ctx.step("weigh", weigh, 1)  # 21 wrong result
+    await ctx.join("j", {"a": paid})  # 22 branch of a synchronous workflow
+    message = await ctx.queue.next("approved", completable=True)
+    message.complete("yes").upper()  # 23 not awaited
+    print(x)
+
+
+def and_more(ctx: Context, message: AsyncQueueMessage) -> None:
+    ctx.try_block("b", paid, catch=["timeout"])  # 24 a kind of try_step
+    ctx.join("j", {"a": apaid})["a"].upper()  # 25 branch of an async workflow
+    ctx.race("r", {"a": paid}).value.hex()  # 26 wrong value
+    fulfil.using(ids="x")  # 27 misspelt option
+    fulfil.delay(3)  # 28 method of a task queue
+    x: Handle[int] = get_run("x", of=fulfil)  # 29 handle of another output
+    fulfil.input(3, 4)  # 30 too many arguments
+    options: StepOptions[str] = {"max_retires": 3}  # 31 misspelt option
+    fulfil(ctx, "3")  # 32 wrong argument type
+    print(x, options, message)
+
+
+@step(max_retires=3)  # 33 misspelt option
+def misspelt(order_id: int) -> int:
+    return order_id
+
+
+@step(rollback=wrong_refund)  # 34 handler of another output
+def mismatched(order_id: int) -> str:
+    return str(order_id)
