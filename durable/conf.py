@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
+from django.core.exceptions import SynchronousOnlyOperation
 from django.core.signals import setting_changed
 
 from durable.core.duration import seconds
 from durable.core.mistakes import MISTAKES
 
-__all__ = ["DURATIONS", "Conf", "Values", "conf"]
+__all__ = ["DEFAULT_MISTAKES", "DURATIONS", "Conf", "Values", "conf"]
+
+#: The classes of mistakes unless a project or a workflow names others; their subclasses count. Django raises its own one
+#: where a coroutine uses the ORM.
+DEFAULT_MISTAKES: Final[tuple[type[Exception], ...]] = (*MISTAKES, SynchronousOnlyOperation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,7 @@ class Values:
     MAX_CRASHES: int = 5
     HARD_TIMEOUT: float = 60.0
     DIVERGENCE_GRACE: float = 600.0
-    MISTAKES: Sequence[type[Exception] | str] = MISTAKES
+    MISTAKES: Sequence[type[Exception] | str] = DEFAULT_MISTAKES
     STEP_TIMEOUT: float = 600.0
     DATABASE: str = "default"
     QUEUE: str = "default"

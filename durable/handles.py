@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from durable import operations
+from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunNotFoundError
 from durable.operations.async_calls import run_sync
 from durable.operations.history import HistoryEntry
@@ -87,10 +88,11 @@ class Handle(Generic[R_co]):
 
     # -- what one can do
 
-    def result(self, timeout: float | None = None) -> R_co:
+    def result(self, timeout: Duration | None = None) -> R_co:
         """Wait until the run has ended; its output.
 
-        Raises RunFailedError, RunCancelledError, and TimeoutError after `timeout` seconds.
+        Raises RunFailedError, RunCancelledError, and TimeoutError after `timeout`: seconds, a timedelta or text such as
+        "30 s".
         """
         return operations.result(self.id, timeout)  # type: ignore[no-any-return]  # read from the database
 
@@ -102,7 +104,7 @@ class Handle(Generic[R_co]):
         """
         return operations.send(self.id, queue, body, idempotency_id=id).id
 
-    def ask(self, queue: str, body: Any = None, *, timeout: float | None = None, id: str | None = None) -> Any:
+    def ask(self, queue: str, body: Any = None, *, timeout: Duration | None = None, id: str | None = None) -> Any:
         """Send a message and wait for the response of `message.complete(response)`. Raises TimeoutError."""
         return operations.ask(self.id, queue, body, timeout=timeout, idempotency_id=id)
 
@@ -178,7 +180,7 @@ class Handle(Generic[R_co]):
         """`info`, from async code."""
         return await run_sync(self.info)
 
-    async def aresult(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109  # the twin of result()
+    async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109  # the twin of result()
         """`result`, from async code."""
         return await operations.aresult(self.id, timeout)  # type: ignore[no-any-return]  # read from the database
 
@@ -191,7 +193,7 @@ class Handle(Generic[R_co]):
         queue: str,
         body: Any = None,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109  # the twin of ask()
+        timeout: Duration | None = None,  # noqa: ASYNC109  # the twin of ask()
         id: str | None = None,
     ) -> Any:
         """`ask`, from async code."""

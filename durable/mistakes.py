@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from durable.conf import conf
-from durable.core.mistakes import MISTAKES
+from durable.conf import DEFAULT_MISTAKES, conf
 
 if TYPE_CHECKING:
     from durable.core.registry import WorkflowDefinition
@@ -36,7 +35,7 @@ def mistakes_of(definition: WorkflowDefinition | None) -> tuple[type[Exception],
         return error_classes(tuple(conf.MISTAKES) if given is None else given)
     except (ImproperlyConfigured, TypeError) as error:
         logger.error("the default list of mistakes is in force: %s", error)
-        return MISTAKES
+        return DEFAULT_MISTAKES
 
 
 @lru_cache(maxsize=256)

@@ -96,6 +96,8 @@ def _parse_text(text: str, what: str) -> timedelta:
     total = 0.0
     position = 0
     stripped = text.strip()
+    is_negative = stripped.startswith("-")
+    stripped = stripped.removeprefix("-")
     while position < len(stripped):
         match = _PART.match(stripped, position)
         unit = match and _unit(match.group(2))
@@ -108,7 +110,7 @@ def _parse_text(text: str, what: str) -> timedelta:
             f'{what} cannot be read: {text!r}; write numbers with units, such as "3 hours", "1 day 2 minutes" or '
             '"1.5 s" (ms, seconds, minutes, hours, days, weeks)'
         )
-    return _from_seconds(total, what)
+    return _from_seconds(-total if is_negative else total, what)
 
 
 def _unit(word: str) -> float | None:

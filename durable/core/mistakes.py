@@ -20,7 +20,7 @@ from durable.core.results import failure_of
 
 __all__ = ["MISTAKES", "TRYING_AGAIN", "described", "has_stopped", "is_mistake", "shown", "stopped"]
 
-#: The classes of mistakes unless a project or a workflow names others; their subclasses count.
+#: The classes of Python's own errors that are mistakes by default; `durable.conf` adds Django's.
 MISTAKES: Final[tuple[type[Exception], ...]] = (
     NameError,
     AttributeError,
@@ -35,6 +35,8 @@ MISTAKES: Final[tuple[type[Exception], ...]] = (
 #: How the summary of a run begins that is tried again after a mistake.
 TRYING_AGAIN: Final = "a mistake in the code, trying again until the grace period ends"
 
+#: What to do about an error whose own text advises something else.
+_ADVICE: Final = {"SynchronousOnlyOperation": "put it into a step"}
 _STOPPED: Final = "stopped: "
 _PYTHON: Final = sysconfig.get_paths()["stdlib"] + os.sep
 
@@ -59,7 +61,9 @@ def is_mistake(error: Exception, mistakes: Collection[type[Exception]]) -> bool:
 def described(error: Exception) -> str:
     """What the mistake is, and where it arose."""
     info, place = ErrorInfo.of(error), _place(error)
-    return f"{info} ({place})" if place else str(info)
+    advice = _ADVICE.get(type(error).__name__)
+    told = f"{str(info).rstrip('.')}; {advice}" if advice else str(info)
+    return f"{told} ({place})" if place else told
 
 
 def stopped(what: str) -> str:
@@ -86,7 +90,7 @@ def _is_refusal(error: Exception) -> bool:
 def _place(error: Exception) -> str:
     """Where the application's code, or else what it called, went wrong; "" if it did not come to that."""
     others = [each for each in reversed(_frames(error)) if not _is_durables(each[0])]
-    for frame, line in sorted(others, key=lambda each: _is_pythons(each[0])):
+    for frame, line in sorted(others, key=lambda each: _distance(each[0])):
         return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}, line {line}"
     return ""
 
@@ -105,6 +109,9 @@ def _is_durables(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "durable"
 
 
-def _is_pythons(frame: FrameType) -> bool:
+def _distance(frame: FrameType) -> int:
+    """0 for the application's code, 1 for an installed package's, 2 for Python's own."""
     path = frame.f_code.co_filename
-    return path.startswith("<frozen ") or (path.startswith(_PYTHON) and "site-packages" not in path)
+    if "site-packages" in path:
+        return 1
+    return 2 if path.startswith(("<frozen ", _PYTHON)) else 0

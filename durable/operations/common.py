@@ -14,6 +14,7 @@ from django.db import connections
 from durable import runtime, signals
 from durable.conf import conf
 from durable.core.current import is_in_step, running_run
+from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.instrumentation import observers
@@ -95,23 +96,23 @@ def send_run_changed(at: Runtime, runs: Sequence[RunRecord], previous: str) -> N
 
 
 def waiting(
-    look: Callable[[], T | None], timeout: float | None, problem: str, standing: Callable[[], str]
+    look: Callable[[], T | None], timeout: Duration | None, problem: str, standing: Callable[[], str]
 ) -> Waiting[T]:
     """Call `look` at growing intervals until it returns something; that is the generator's value.
 
-    Yields the seconds to pause before the next look. After `timeout` seconds raises TimeoutError with `problem` and, in
+    Yields the seconds to pause before the next look. After `timeout` raises TimeoutError with `problem` and, in
     the words of `standing()`, the run's state. Inside a transaction the error names that transaction as the likely
     reason instead; if the caller would wait for ever, the error is raised at once.
     """
-    timeout = None if timeout is None else max(timeout, 0.0)  # `deadline - now` may be negative
-    deadline = None if timeout is None else time.monotonic() + timeout
+    limit = None if timeout is None else parse_remaining(timeout, "a timeout").total_seconds()
+    deadline = None if limit is None else time.monotonic() + limit
     pause, longest = _LOOK_EVERY
     is_told = False
     while (found := look()) is None:
         left = longest if deadline is None else deadline - time.monotonic()
         if left <= 0:
             advice = IN_TRANSACTION if _is_in_transaction() else standing()
-            raise TimeoutError(f"{problem} after {timeout:g} s; {advice}")
+            raise TimeoutError(f"{problem} after {limit:g} s; {advice}")
         yield min(pause, left)
         if deadline is None and not is_told and _is_in_transaction():
             is_told = True

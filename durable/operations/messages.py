@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from durable import runtime
+from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import MessageConflictError, RunNotFoundError
 from durable.core.ids import MAX_ID, new_id
 from durable.core.location import escape
@@ -120,7 +121,7 @@ def _checked_message_id(idempotency_id: str | None) -> str | None:
     return idempotency_id
 
 
-def ask(run_id: str, queue: str, body: Any, *, timeout: float | None, idempotency_id: str | None = None) -> Any:
+def ask(run_id: str, queue: str, body: Any, *, timeout: Duration | None, idempotency_id: str | None = None) -> Any:
     """Send a message and wait for its response. Raises what `send` raises, and TimeoutError.
 
     If the run ends without an answer, RunFailedError, RunCancelledError or TimeoutError is raised at once.
@@ -133,21 +134,24 @@ async def aask(
     queue: str,
     body: Any,
     *,
-    timeout: float | None,  # noqa: ASYNC109  # the twin of ask()
+    timeout: Duration | None,  # noqa: ASYNC109  # the twin of ask()
     idempotency_id: str | None = None,
 ) -> Any:
     """Do what `ask` does, from an event loop."""
     return _response(await await_for(_asking(run_id, queue, body, timeout, idempotency_id)))
 
 
-def _asking(run_id: str, queue: str, body: Any, timeout: float | None, idempotency_id: str | None) -> Waiting[Message]:
+def _asking(
+    run_id: str, queue: str, body: Any, timeout: Duration | None, idempotency_id: str | None
+) -> Waiting[Message]:
     """Send the message at the first step of the wait, then look for its response."""
     at = runtime.current()
+    left = None if timeout is None else parse_remaining(timeout, "a timeout")  # refused before the message is sent
     message_id = _sent("ask", run_id, queue, body, idempotency_id).id
     return (
         yield from waiting(
             lambda: _answered(at, run_id, message_id),
-            timeout,
+            left,
             f'run "{run_id}" has not answered the message to "{queue}"',
             lambda: standing(record(run_id), at.now()),
         )

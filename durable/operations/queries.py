@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from durable import runtime
+from durable.core.duration import Duration
 from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
 from durable.core.mistakes import has_stopped
 from durable.core.records import ENDED, RunRecord, RunState
@@ -57,17 +58,17 @@ def history(run_id: str) -> list[HistoryEntry]:
     return [decode_entry(entry, lambda text: decoded(at, text)) for entry in entries]
 
 
-def result(run_id: str, timeout: float | None) -> Any:
+def result(run_id: str, timeout: Duration | None) -> Any:
     """Wait until the run has ended, and return its output. Raises RunFailedError, RunCancelledError, TimeoutError."""
     return _result_of(wait_for(_waiting_for_end(run_id, timeout)))
 
 
-async def aresult(run_id: str, timeout: float | None) -> Any:  # noqa: ASYNC109  # the twin of result()
+async def aresult(run_id: str, timeout: Duration | None) -> Any:  # noqa: ASYNC109  # the twin of result()
     """Do what `result` does, from an event loop."""
     return _result_of(await await_for(_waiting_for_end(run_id, timeout)))
 
 
-def _waiting_for_end(run_id: str, timeout: float | None) -> Waiting[RunRecord]:
+def _waiting_for_end(run_id: str, timeout: Duration | None) -> Waiting[RunRecord]:
     at = runtime.current()
     return waiting(
         lambda: _ended(run_id), timeout, f'run "{run_id}" has not ended', lambda: standing(record(run_id), at.now())

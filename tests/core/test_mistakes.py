@@ -16,6 +16,7 @@ from durable import Break, CriticalError, RollbackError, checks, get_run, workfl
 from durable.core.mistakes import MISTAKES
 from durable.core.registry import registry
 from durable.mistakes import error_classes
+from durable.models import Run
 from durable.testing import Harness, Pass
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
@@ -144,6 +145,18 @@ def test_a_mistake_stops_the_run_whole_and_it_goes_on_after_the_mend(h: Harness,
     run.recover()
     assert h.run(run).output == "shipped"
     assert ledger == ["charge", "ship"]
+
+
+def test_a_query_in_the_body_of_an_async_workflow_undoes_nothing(h: Harness) -> None:
+    async def ship(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("from here")
+        await ctx.step("charge", charge, rollback=refund)
+        return Run.objects.count()
+
+    run = h.start(ship)
+    check_whole(h.run(run), "SynchronousOnlyOperation")
+    assert "put it into a step (tests.core.test_mistakes.test_a_query" in run.summary
+    assert run.summary.endswith("): a mistake in the code: nothing was undone; fix the code, deploy, then recover")
 
 
 class Late(CriticalError, KeyError):

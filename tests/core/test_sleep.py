@@ -73,6 +73,8 @@ def test_short_sleep_of_zero_makes_every_sleep_yield(flavour: Flavour) -> None:
     [
         lambda ctx: ctx.sleep("a", 0),
         lambda ctx: ctx.sleep("a", -1),
+        lambda ctx: ctx.sleep("a", "-1 second"),
+        lambda ctx: ctx.sleep("a", "-1 day 2 hours"),
         lambda ctx: ctx.sleep("a", timedelta(days=-42)),
         lambda ctx: ctx.sleep_until("a", NOW - timedelta(1)),
     ],
@@ -88,7 +90,9 @@ def test_a_deadline_that_is_past_does_not_park(h: Harness, flavour: Flavour, act
 @pytest.mark.parametrize(
     ("act", "text"),
     [
-        (lambda ctx: ctx.sleep("a", "-1 second"), "cannot be read"),
+        (lambda ctx: ctx.sleep("a", "1 - second"), "cannot be read"),
+        (lambda ctx: ctx.sleep("a", "-"), "cannot be read"),
+        (lambda ctx: ctx.step("a", len, "", timeout="-5 s"), "must not be negative: '-5 s'"),
         (lambda ctx: ctx.sleep("a", "3 parsecs"), "cannot be read: '3 parsecs'; write numbers with units"),
         (lambda ctx: ctx.sleep("a", ""), "cannot be read"),
         (lambda ctx: ctx.sleep("a", "3"), "cannot be read"),

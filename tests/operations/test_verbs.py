@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -105,6 +106,31 @@ def test_a_timeout_that_is_over_takes_what_is_there(h: Harness) -> None:
         run.ask("q", timeout=-5)
     h.finish(run)
     assert run.result(timeout=-5) == run.output
+
+
+@pytest.mark.parametrize("timeout", ["10 ms", timedelta(milliseconds=10), 0.01, "-5 s", timedelta(days=-5)])
+def test_a_wait_for_a_result_or_an_answer_takes_every_form_of_a_duration(h: Harness, timeout: Any) -> None:
+    run = order.start(1)
+    with pytest.raises(TimeoutError):
+        run.result(timeout=timeout)
+    with pytest.raises(TimeoutError):
+        run.ask("q", timeout=timeout)
+    with pytest.raises(TimeoutError):
+        asyncio.run(run.aresult(timeout=timeout))
+    with pytest.raises(TimeoutError):
+        asyncio.run(run.aask("q", timeout=timeout))
+
+
+@pytest.mark.parametrize(("timeout", "error"), [("soon", ValueError), ([5], TypeError), (float("nan"), ValueError)])
+def test_an_unreadable_timeout_is_refused_by_name_before_a_message_is_sent(
+    h: Harness, timeout: Any, error: type[Exception]
+) -> None:
+    run = order.start(1)
+    with pytest.raises(error, match="a timeout"):
+        run.result(timeout=timeout)
+    with pytest.raises(error, match="a timeout"):
+        run.ask("q", timeout=timeout, id="m")
+    assert run.send("q", "another", id="m"), "a conflict, had the first one been sent"
 
 
 def test_a_delay_that_is_over_is_none(h: Harness) -> None:
