@@ -1,4 +1,4 @@
-"""What Python says of a call that does not fit a signature, with what to write instead. Decides nothing."""
+"""Append a hint to the TypeError of a call with the wrong arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ R = TypeVar("R")
 
 
 def advised(advice: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Have the TypeError of a call whose arguments do not fit end with `advice`; those of the function's own are let pass."""
+    """Append `advice` to the TypeError of a call whose arguments do not fit; errors raised inside the function are
+    unchanged.
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -22,7 +24,7 @@ def advised(advice: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 return function(*args, **kwargs)
             except TypeError as error:
                 frames = error.__traceback__
-                if frames is not None and frames.tb_next is not None:  # raised inside of the function
+                if frames is not None and frames.tb_next is not None:  # raised inside the function
                     raise
                 raise TypeError(f"{error}: {advice}") from None
 

@@ -1,7 +1,7 @@
 """Join and race: branches that run concurrently, each parking only itself.
 
-A branch that has ended is recorded in the entry of its join or race and is not run again; one that failed is
-recorded with the failures it came from, so that recovery can reset them.
+Owns the records of branches. A branch that has ended is recorded in the entry of its join or race and is not run again.
+A failed branch is recorded with the failures it came from, so that recovery can reset them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COMPLETED = "completed"
 _FAILED = "failed"
 _CANCELLED = "cancelled"
 
-# Which error of several branches leaves the join or race: what ends the pass first.
+# Which error of several branches leaves the join or race: the one that ends the pass first.
 _PRIORITY: tuple[type[BaseException], ...] = (
     LeaseLost,
     PassAborted,
@@ -55,7 +55,7 @@ _PRIORITY: tuple[type[BaseException], ...] = (
 
 
 def join_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
-    """Run all branches until all have settled; their outputs by name, or JoinError."""
+    """Run all branches until all have settled. Return their outputs by name, or raise JoinError."""
     fork = _meet(scope, EntryKind.JOIN, name, bodies)
     if fork.entry.status != EntryStatus.COMPLETED:
         yield from fork.run(is_decided=lambda: False)
@@ -70,7 +70,7 @@ def join_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
 
 
 def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
-    """Run the branches until one has finished; its name and value, or RaceError if all have failed."""
+    """Run the branches until one has completed. Return its name and value, or raise RaceError if all have failed."""
     if not bodies:
         raise ValueError(f'race "{name}" needs at least one branch')
     fork = _meet(scope, EntryKind.RACE, name, bodies)
@@ -127,7 +127,7 @@ class _Fork:
 
     @property
     def statuses(self) -> dict[str, dict[str, Any]]:
-        """What the entry says of each branch: its status, and its output or its error and origins."""
+        """The record of each branch: its status, and its output or its error and origins."""
         branches: dict[str, dict[str, Any]] = self.entry.data["branches"]
         return branches
 
@@ -160,7 +160,7 @@ class _Fork:
             else:
                 self._failed(name, branch, error)
         except BaseException:
-            # An async branch is cancelled through its task. If not by this race, then by something around it.
+            # An async branch is cancelled through its task. If this race did not cancel it, something around it did.
             if not branch.is_lost:
                 raise
         else:
@@ -199,7 +199,10 @@ class _Fork:
                 )
 
     def _mistaken(self, branch: Branch, error: Exception) -> None:
-        """The branch has not failed: once its code is mended it goes on. So the pass ends, and the other branches with it."""
+        """End the pass, and the other branches with it, for a mistake in a branch's code.
+
+        The branch has not failed: it continues once its code is fixed.
+        """
         if branch.is_cancelled():
             return
         with self.journal.lock:
@@ -224,11 +227,13 @@ class _Fork:
     # -- how the fork ends
 
     def has_winner(self) -> bool:
-        """Whether a race is decided."""
+        """Return True if a race is decided."""
         return self.entry.data.get("winner") is not None
 
     def raise_what_ends_the_pass(self) -> None:
-        """A signal or contract error of a branch; or, unless all is decided, a park until any of them can go on."""
+        """Raise the control flow or contract error of a branch; unless all is decided, raise the park until a branch
+        can continue.
+        """
         if self.ending is not None:
             raise self.ending
         if self.has_winner():
@@ -239,8 +244,10 @@ class _Fork:
             raise BranchCancelled
 
     def cancel_losers(self) -> None:
-        """The losers' entries go, except completed steps with a rollback handler, and messages that nobody acted on
-        return to the inbox."""
+        """Delete the losers' entries, except completed steps with a rollback handler.
+
+        Messages that no code acted on return to the inbox.
+        """
         if not self.has_winner():
             return
         winner = self.entry.data["winner"]
@@ -255,46 +262,49 @@ class _Fork:
             self.journal.prune(self.node, self.segments[name])
 
     def _has_answered(self, wait: Entry) -> bool:
-        """Whether the code completed a message of a scope around the fork after this wait, with what that received perhaps."""
+        """Return True if the code completed a message of a scope around the fork after this wait.
+
+        The completion may be based on what the wait received.
+        """
         scope = parent(wait.location)
         completions = self.scope.receipts.completions()
         return any(is_within(where, scope) and order > wait.ordinal for where, order in completions)
 
     def errors(self) -> dict[str, ErrorInfo]:
-        """The errors of the branches that failed."""
+        """Return the errors of the failed branches."""
         return {name: ErrorInfo(*each["error"]) for name, each in self.in_order() if each["status"] == _FAILED}
 
     def output_of(self, name: str) -> Any:
-        """The value of a branch that completed."""
+        """Return the value of a completed branch."""
         return self.scope.recorded(
             self._place(name).location, "the output of the branch", self.statuses[name]["output"]
         )
 
     def in_order(self) -> Iterable[tuple[str, dict[str, Any]]]:
-        """The statuses as the code orders its branches, whatever the record made of the order."""
+        """Return the statuses in the order of the branches in the code, not in the record."""
         order = {name: number for number, name in enumerate(self.bodies)}
         return sorted(self.statuses.items(), key=lambda each: order.get(each[0], len(order)))
 
     def seen(self) -> None:
-        """The code has seen the end."""
+        """Note that the code has seen the end of the fork."""
         self.scope.observe(self.entry)
         self.scope.receipts.learn(self.entry.location)
 
 
 def _idle_receipts(place: Node) -> list[Entry]:
-    """The receipts at and below `place` after which their code began no further operation, and answered nobody."""
+    """Return the waits at and below `place` after which their code began no further operation and completed no message."""
     entry = place.entry
     if entry is not None and entry.kind == EntryKind.MESSAGE:
         received = entry.data.get("received", ())
         return [] if any(each["completed"] for each in received) else [entry] if received else []
     places = list((place.children or {}).values())
     if places and (entry is None or entry.kind not in (EntryKind.JOIN, EntryKind.RACE)):
-        places = [max(places, key=_newest)]  # one after the other: only the last can be idle
+        places = [max(places, key=_newest)]  # operations are sequential: only the last can be idle
     return [receipt for each in places for receipt in _idle_receipts(each)]
 
 
 def _newest(place: Node) -> int:
-    """The ordinal of what was begun last at or below `place`."""
+    """Return the ordinal of the newest entry at or below `place`."""
     begun = [each.entry.ordinal for each in place.walk() if each.entry is not None]
     return max(begun, default=-1) if place.entry is None else max(place.entry.ordinal, *begun, -1)
 

@@ -1,4 +1,4 @@
-"""Moments: the present one, and those that come from outside as databases can keep them."""
+"""The current time, and the conversion of given times to UTC, in which databases keep them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ BEYOND: Final = "In UTC this is before the year 1 or after the year 9999."
 
 
 def now() -> datetime:
-    """The present moment, aware whatever the settings say. Django's function asks them each time, which takes longer."""
+    """Return the current time, aware under any settings.
+
+    Django's function reads the settings each time, which takes longer.
+    """
     return datetime.now(UTC)
 
 
 def to_utc(moment: datetime) -> datetime:
-    """The aware moment in UTC, in which each database keeps it. Raises ValueError for one that UTC has no date for."""
+    """Return the aware `moment` in UTC. Raises ValueError if UTC has no date for it."""
     try:
         return moment.astimezone(UTC)
     except OverflowError:

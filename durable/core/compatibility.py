@@ -1,7 +1,7 @@
-"""What this release of durable can read of a history, and what it says of the rest.
+"""What this release of durable can read of a history, and the errors for the rest.
 
 A release that records something which earlier ones would misread gives it a kind or a status of its own, or marks the
-entry's data with the `format` that it takes to read it. Here are the numbers and names of this release.
+entry's data with the `format` that is needed to read it. Here are the numbers and names of this release.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ADVICE: Final = (
 
 
 def is_readable(entry: Entry) -> bool:
-    """Whether this release knows what the entry means."""
+    """Return True if this release can read the entry."""
     return (
         entry.kind in _KINDS
         and entry.status in _STATUSES
@@ -35,7 +35,7 @@ def is_readable(entry: Entry) -> bool:
 
 
 def cannot_read(entries: Sequence[Entry]) -> HistoryDivergedError:
-    """The error for entries that are not readable."""
+    """Return the error for entries that are not readable."""
     first = entries[0]
     found = (
         f"format {first.data['format']!r}"
@@ -50,7 +50,7 @@ def cannot_read(entries: Sequence[Entry]) -> HistoryDivergedError:
 
 
 def unreadable(location: str, what: str, error: Exception) -> HistoryDivergedError:
-    """The error for a value recorded at `location`, "" for the run's own, that the codec cannot give back."""
+    """Return the error for a value that the codec cannot decode, recorded at `location` ("" for the run's own)."""
     where = f'{what} at "{display_location(location)}"' if location else what
     return _error(f"{where} cannot be read by this code: {error}", [location])
 

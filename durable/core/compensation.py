@@ -1,8 +1,8 @@
-"""Compensation that the workflow's code asks for: it undoes what stands, and returns.
+"""Compensation called by the workflow's code: undo the completed steps, and return.
 
-Each handler's success is a commit of its own, so a crash, an eviction or a handler that waits for its next try goes on with
-the handlers that are left. The step's record says which compensation has undone it; while that one stands in the history,
-nothing does the step again.
+Each handler's success is a commit of its own. So after a crash, an eviction or a handler's backoff, the remaining
+handlers run. The step's record names the compensation that has undone it; while that entry is in the history, the step
+is not executed again.
 """
 
 from __future__ import annotations

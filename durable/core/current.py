@@ -1,4 +1,4 @@
-"""Where this thread or task is: the run that is being passed, and the step whose function runs."""
+"""The current run, step and scope of this thread or task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("durable_s
 
 
 def current_step() -> StepInfo:
-    """Who the running step is. Raises RuntimeError outside a step's function."""
+    """Return the running step. Raises RuntimeError outside a step's function."""
     info = _step.get()
     if info is None:
         raise RuntimeError("current_step() is there only inside a step's function: call it in what ctx.step is given")
@@ -41,17 +41,17 @@ def current_step() -> StepInfo:
 
 
 def is_in_step() -> bool:
-    """Whether a step's function is running here."""
+    """Return True if a step's function is running here."""
     return _step.get() is not None
 
 
 def running_run() -> str | None:
-    """The id of the run that is being passed here, if any."""
+    """Return the id of the run whose code is executed here, or None."""
     return _run.get()
 
 
 def running_place() -> tuple[str, str, str]:
-    """The id and the workflow of the run that this is about, and the location of the step; "" for what there is not.
+    """Return the id and the workflow of the run, and the location of the step, that code here is about; "" for none.
 
     For logs: a receiver of signals is not the run's code, but what it logs is about the run.
     """
@@ -61,7 +61,7 @@ def running_place() -> tuple[str, str, str]:
 
 @contextmanager
 def running_workflow(run_id: str | None, workflow: str = "") -> Iterator[None]:
-    """Makes `run_id` the run that is being passed here; None: no run's code is, as in a receiver of signals."""
+    """Make `run_id` the run whose code is executed here; None for code of no run, as in a receiver of signals."""
     token = _run.set(run_id)
     place = _place.set(_place.get() if run_id is None else (run_id, workflow))
     try:
@@ -72,7 +72,10 @@ def running_workflow(run_id: str | None, workflow: str = "") -> Iterator[None]:
 
 
 class running_step:  # noqa: N801  # used like a function
-    """Makes `info` the current step, for a `with` block. A class, because it is entered for each step."""
+    """Make `info` the current step, for a `with` block.
+
+    A class rather than a generator, because it is entered for each step.
+    """
 
     __slots__ = ("info", "token")
 
@@ -87,9 +90,9 @@ class running_step:  # noqa: N801  # used like a function
 
 
 class timed_step:  # noqa: N801  # used like a function
-    """Around what a step's timeout is about, the call of its function or the wait for what that returned.
+    """Wrap what a step's timeout limits: the call of its function, or the wait for the returned awaitable.
 
-    It is among `timed_steps` meanwhile.
+    Meanwhile the step is among `timed_steps`.
     """
 
     __slots__ = ("info", "since")
@@ -109,17 +112,20 @@ _timed: dict[timed_step, None] = {}
 
 
 def timed_steps() -> list[tuple[StepInfo, float]]:
-    """The steps whose functions run in this process, and since when by the monotonic clock."""
+    """Return the steps whose functions run in this process, with their start times (monotonic)."""
     return [(each.info, each.since) for each in list(_timed)]
 
 
 def current_scope() -> Scope | None:
-    """The innermost scope whose code runs here, if any."""
+    """Return the innermost scope whose code runs here, or None."""
     return _scope.get()
 
 
 class running_scope:  # noqa: N801  # used like a function
-    """Makes `scope` the current one, for a `with` block. A class, because it is entered for each scope."""
+    """Make `scope` the current one, for a `with` block.
+
+    A class rather than a generator, because it is entered often.
+    """
 
     __slots__ = ("scope", "token")
 

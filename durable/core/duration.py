@@ -1,4 +1,4 @@
-"""Durations and moments as users write them: seconds, timedelta, text such as "1 day 2 minutes"."""
+"""Durations and times as users write them: seconds, timedelta, text such as "1 day 2 minutes"."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*(?:,|\band\b)?", re.IGNOREC
 
 
 def parse_duration(value: Duration, what: str = "a duration") -> timedelta:
-    """`value` as a timedelta.
+    """Return `value` as a timedelta.
 
     Raises TypeError for another type; ValueError for a negative, infinite or unreadable one.
     """
@@ -41,7 +41,8 @@ def parse_duration(value: Duration, what: str = "a duration") -> timedelta:
 
 
 def parse_remaining(value: Duration, what: str = "a duration") -> timedelta:
-    """`value` as a timedelta: how long to wait. A negative one is over, and so zero: `deadline - now` after an outage.
+    """Return `value` as the timedelta to wait. A negative one counts as zero: `deadline - now` may be negative after an
+    outage.
 
     Raises TypeError for another type; ValueError for an infinite or unreadable one.
     """
@@ -49,12 +50,12 @@ def parse_remaining(value: Duration, what: str = "a duration") -> timedelta:
 
 
 def seconds(value: Duration, what: str = "a duration") -> float:
-    """`value` in seconds; raises as `parse_duration` does."""
+    """Return `value` in seconds; raises as `parse_duration` does."""
     return parse_duration(value, what).total_seconds()
 
 
 def later(moment: datetime, duration: timedelta, what: str) -> datetime:
-    """The moment after `duration`. Raises ValueError where dates end before."""
+    """Return the time after `duration`. Raises ValueError past the year 9999."""
     try:
         return moment + duration
     except OverflowError:
@@ -62,7 +63,7 @@ def later(moment: datetime, duration: timedelta, what: str) -> datetime:
 
 
 def check_moment(moment: datetime, what: str = "a moment") -> datetime:
-    """`moment`, if it is an aware datetime; else TypeError or ValueError."""
+    """Return `moment` if it is an aware datetime; else raise TypeError or ValueError."""
     if not isinstance(moment, datetime):
         raise TypeError(f"{what} is an aware datetime, not {moment!r}")
     if moment.utcoffset() is None:

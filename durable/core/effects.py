@@ -1,7 +1,9 @@
-"""Effects: what an operation asks its driver to do.
+"""Effects: the requests of an operation to its driver.
 
-An operation is a generator; it yields one of these, and is sent the outcome or thrown the error. All
-logic stays in the operation; a driver only performs, synchronously or asynchronously.
+An operation is a generator. Read `answer = yield Save()` as a call: the driver performs the effect, synchronously or
+asynchronously, and resumes the generator with the answer, or throws the effect's error into it. `yield from` runs
+another operation as a part of this one. The generator's return value is the operation's value. All logic stays in the
+operation; a driver must not decide anything.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ __all__ = [
 
 @dataclass(slots=True)  # not frozen, as Call
 class StepInfo:
-    """What a step's function may know about itself (`durable.current_step()`)."""
+    """What a step's function may know about its step (`durable.current_step()`)."""
 
     _run: RunRecord = field(repr=False)
     location: str
@@ -51,7 +53,10 @@ class StepInfo:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for all attempts of the step, and another for each step, run and, after a compensation, each recovery."""
+        """A key for external systems, the same for all attempts of the step.
+
+        It differs for each step and run and, after a compensation, for each recovery.
+        """
         return idempotency_key(self._run, self.location, self._purpose)
 
 
@@ -59,9 +64,9 @@ class StepInfo:
 class Save:
     """Commit what the journal holds, and patch the run's row. Answer: None, once it is committed.
 
-    Raises OpenTransactionError where a transaction was left open that the commit would have become a part of, and has been
-    rolled back; not if the commit `is_failure`, and so tells of something worse, or ends the pass of a run that has not
-    completed.
+    Raises OpenTransactionError if a transaction was left open around the commit; that transaction has been rolled back.
+    Does not raise it if the commit reports a worse failure anyway (`is_failure`), or ends the pass of a run that has
+    not completed.
     """
 
     run: RunPatch | None = None
@@ -75,10 +80,10 @@ SAVE: Final = Save()
 
 @dataclass(slots=True)  # not frozen: made for each step, and a frozen one takes three times as long
 class Call:
-    """Call a user's function with these arguments. Answer: its value. Raises what it raises, or StepTimeoutError.
+    """Call a user's function with these arguments. Answer: its value. Raises the function's error, or StepTimeoutError.
 
-    With `record`, the call, `record(value)` and a save are one transaction; where other branches run beside it,
-    `is_concurrent`, that save takes the step's record alone. `timeout` is in seconds, 0 for none.
+    With `record`, the call, `record(value)` and a save are one transaction. If other branches run beside it
+    (`is_concurrent`), that save writes the step's record only. `timeout` is in seconds, 0 for none.
     """
 
     function: Callable[..., Any]
@@ -104,7 +109,7 @@ class Body:
 class Fork:
     """Drive the branches concurrently until all have ended; they raise nothing. Answer: None.
 
-    Once `is_decided()` branches that have not begun need not begin, and running async ones are cancelled.
+    Once `is_decided()`, branches that have not begun need not begin, and running async ones are cancelled.
     """
 
     branches: Sequence[Operation]
@@ -113,7 +118,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class PeekInbox:
-    """Look into the run's inbox: `Store.inbox`. Answer: the messages, which stay there until a save takes them."""
+    """Query the run's inbox (`Store.inbox`). Answer: the messages, which stay there until a save takes them."""
 
     names: tuple[str, ...]
     count: int
@@ -122,14 +127,14 @@ class PeekInbox:
 
 @dataclass(frozen=True, slots=True)
 class GetRunState:
-    """Look at another run. Answer: its state, or None if there is none."""
+    """Query another run. Answer: its state, or None if there is none."""
 
     run_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ShortSleep:
-    """Wait in memory, for a time too short to park. In seconds."""
+    """Wait in memory, because the time is too short to park. In seconds."""
 
     seconds: float
 

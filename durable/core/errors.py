@@ -1,8 +1,8 @@
-"""Every error and every control-flow signal of the engine.
+"""Every error and every control-flow exception of the engine.
 
-Errors derive from `DurableError` and may be caught by users. Signals derive from `ControlFlow`, a
-`BaseException`, so that an `except Exception` in a workflow cannot swallow a sleep or an eviction.
-This module formats messages; it decides nothing.
+Errors derive from `DurableError` and may be caught by users. Control flow derives from `ControlFlow`, a
+`BaseException`, so that an `except Exception` in a workflow cannot swallow a sleep or an eviction. This module formats
+messages; it must not decide anything.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ __all__ = [
 ]
 
 
-#: What there is to say of a run that a mistake in its workflow's code has stopped.
+#: The text about a run that a mistake in its workflow's code has stopped.
 STOPPED = "a mistake in the code: nothing was undone; fix the code, deploy, then recover"
 
 MAX_MESSAGE = 10_000  # characters of an error's message that are kept
-MAX_TRACEBACK = 50_000  # and of its traceback
+MAX_TRACEBACK = 50_000  # characters of its traceback that are kept
 
 _HERE = Path(__file__).parent
 _ENGINE = (str(_HERE) + os.sep, str(_HERE.parent / "drivers") + os.sep)
@@ -69,7 +69,7 @@ _ENGINE = (str(_HERE) + os.sep, str(_HERE.parent / "drivers") + os.sep)
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """An error as data: what a failure, a run and a history entry hold.
+    """An error as data, for a failure, a run and a history entry.
 
     `type` is the class's name, `message` its text, `traceback` the formatted frames or "".
     """
@@ -80,7 +80,7 @@ class ErrorInfo:
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorInfo:
-        """Describe `error`; one whose text cannot be had is described by that fact."""
+        """Describe `error`; if its text cannot be read, describe that."""
         try:
             message = str(error)
         except UNREADABLE as broken:  # a user's __str__ may raise anything
@@ -95,18 +95,18 @@ class ErrorInfo:
         return f"{self.type}: {self.message}" if self.message else self.type
 
 
-#: What looking at an exception of a user's class may raise.
+#: What reading an exception of a user's class may raise.
 UNREADABLE = (Exception, SystemExit, GeneratorExit)
 
 
 def kind_of(error: BaseException) -> str:
-    """The name of its class, whatever that class makes of being asked."""
+    """Return the name of the error's class, without running code of that class."""
     name: str = type.__getattribute__(type(error), "__name__")
     return name
 
 
 def is_readable(error: BaseException) -> bool:
-    """Whether what describes errors can look at this one, and at those that it came from."""
+    """Return True if this error, and those it came from, can be described."""
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
     try:
@@ -123,7 +123,7 @@ def is_readable(error: BaseException) -> bool:
 
 
 def _user_frames(frames: TracebackType | None) -> TracebackType | None:
-    """From the first frame on that is not the engine's: what went wrong is in the user's code, nearly always."""
+    """Return the frames from the first on that is not the engine's: the fault is nearly always in the user's code."""
     frame = frames
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_ENGINE):
         frame = frame.tb_next
@@ -131,7 +131,7 @@ def _user_frames(frames: TracebackType | None) -> TracebackType | None:
 
 
 def _shortened(text: str, limit: int) -> str:
-    """`text`, without its middle if it is longer than `limit`: both ends of a traceback say most."""
+    """Return `text` without its middle if it is longer than `limit`: both ends of a traceback say most."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -139,7 +139,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 class DurableError(Exception):
-    """The root of what users may catch."""
+    """The base class of all errors that users may catch."""
 
 
 class CriticalError(DurableError):
@@ -147,7 +147,7 @@ class CriticalError(DurableError):
 
 
 class RollbackError(DurableError):
-    """Raised in a step or a workflow: stop, do not retry, compensate. Not caught by try unless asked."""
+    """Raised in a step or a workflow: stop, do not retry, compensate. A try block catches it only if asked to."""
 
 
 class StepExhaustedError(DurableError):
@@ -208,7 +208,7 @@ class MessageTimeoutError(DurableError):
 
 
 class MessageNotCompletedError(DurableError):
-    """The code of a scope has ended and left a message uncompleted that it had received with `completable=True`."""
+    """A scope has ended without completing a message that it had received with `completable=True`."""
 
     def __init__(self, wait: str, message_id: str) -> None:
         self.wait = wait
@@ -222,7 +222,8 @@ class MessageNotCompletedError(DurableError):
 class HistoryDivergedError(DurableError):
     """The code no longer fits the run's recorded history; nothing ran, and nothing is compensated.
 
-    The message names the places. Say in the code what has changed (`ctx.get_version`, `ctx.removed`), then recover the run.
+    The message names the locations. Say in the code what has changed (`ctx.get_version`, `ctx.removed`), then recover
+    the run.
     """
 
 
@@ -260,7 +261,9 @@ class OpenTransactionError(DurableError):
 
     @classmethod
     def left_open_by(cls, operation: str, databases: Iterable[str]) -> OpenTransactionError:
-        """`operation` returned with transactions open on `databases`, which have been rolled back since."""
+        """Return the error for `operation`, which returned with open transactions on `databases`; they have been rolled
+        back.
+        """
         where = " and ".join(f'"{each}"' for each in databases)
         return cls(
             operation,
@@ -270,7 +273,7 @@ class OpenTransactionError(DurableError):
 
 
 class OutsideStepError(DurableError):
-    """Workflow code did between its steps what has to be done in one: it would be done again on each replay."""
+    """Workflow code did something between its steps that belongs into a step: it would be repeated on each replay."""
 
     def __init__(self, action: str, remedy: str) -> None:
         self.action = action
@@ -279,10 +282,10 @@ class OutsideStepError(DurableError):
 
 
 class PayloadError(DurableError):
-    """A value the codec refuses, one over the size limit, or a record that it cannot read any more.
+    """A value that the codec refuses, one over the size limit, or a record that it cannot read any more.
 
-    `what` says which value (a step's output, a message's body), `path` where in it, `problem` what is
-    wrong, `advice` what to do about it, and `action` what was tried: to "record" it or to "read" it.
+    `what` says which value (a step's output, a message's body), `path` where in it, `problem` what is wrong, `advice`
+    what to do about it, and `action` what was tried: to "record" it or to "read" it.
     """
 
     def __init__(self, what: str, path: str, problem: str, advice: str, action: str = "record") -> None:
@@ -295,7 +298,7 @@ class PayloadError(DurableError):
 
 
 class RunNotFoundError(DurableError):
-    """No run has this id, or none of the workflow that was asked for."""
+    """No run has this id, or the run with this id is not one of the requested workflow."""
 
     def __init__(self, run_id: str, *, wanted: str = "", found: str = "") -> None:
         self.run_id = run_id
@@ -309,7 +312,7 @@ class RunNotFoundError(DurableError):
 
 
 class UndiscoveredWorkflowError(DurableError):
-    """A start was refused: workers would not find the workflow, because no installed app brings it in."""
+    """A start was refused: workers would not find the workflow, because no installed app imports it."""
 
     def __init__(self, workflow: str, place: str, module: str) -> None:
         self.workflow = workflow
@@ -342,9 +345,10 @@ class MessageConflictError(DurableError):
 
 
 class InvalidTransitionError(DurableError):
-    """The verb is not allowed in the run's state. `allowed` lists the states in which it is, `run_id` is the run's, or "".
+    """The verb is not allowed in the run's state. `allowed` lists the states in which it is; `run_id` is the run's, or
+    "".
 
-    `problem` is what stands in the way, where it is not the state alone.
+    `problem` is the reason, if it is not the state alone.
     """
 
     def __init__(
@@ -375,7 +379,7 @@ _WAYS_OUT: Mapping[str, str] = {
 
 
 class StaleRunError(InvalidTransitionError):
-    """The run has moved on since the operator looked at it: nothing was changed. `state` is the one it is in now."""
+    """The run has changed since the operator saw it: nothing was done. `state` is its current state."""
 
     def __init__(self, run_id: str, state: str, action: str) -> None:
         DurableError.__init__(
@@ -390,7 +394,7 @@ class StaleRunError(InvalidTransitionError):
 
 
 class BulkOrderError(DurableError):
-    """A run that carries out an operator's order was to be made otherwise than by that operator's order."""
+    """A run that carries out an operator's order was started without that order."""
 
     def __init__(self, action: str, workflow: str) -> None:
         self.action = action
@@ -423,7 +427,7 @@ class ReplayRefusedError(DurableError):
 
 
 class StalePlanError(DurableError):
-    """The run's history is no longer the one that the replay was planned with: nothing was changed."""
+    """The run's history has changed since the replay was planned: nothing was changed."""
 
     def __init__(self, run_id: str, location: str) -> None:
         self.run_id = run_id
@@ -435,9 +439,10 @@ class StalePlanError(DurableError):
 
 
 class RunFailedError(DurableError):
-    """The run whose result was asked for has failed. `error` is its `ErrorInfo`.
+    """The run whose result was requested has failed. `error` is its `ErrorInfo`.
 
-    `is_mistake`: a mistake in the workflow's code has stopped it, nothing was undone, and it can go on once that is mended.
+    With `is_mistake`, a mistake in the workflow's code has stopped it: nothing was undone, and it can continue once the
+    mistake is fixed.
     """
 
     def __init__(self, run_id: str, error: ErrorInfo, *, is_mistake: bool = False) -> None:
@@ -450,7 +455,7 @@ class RunFailedError(DurableError):
 
 
 class RunCancelledError(DurableError):
-    """The run whose result was asked for was cancelled. `reason` is what was given, or ""."""
+    """The run whose result was requested was cancelled. `reason` is the given one, or ""."""
 
     def __init__(self, run_id: str, reason: str = "") -> None:
         self.run_id = run_id
@@ -469,7 +474,7 @@ class RunCrashedError(DurableError):
         )
 
 
-#: Errors of the program's contract with the engine: a run stopped by one is not compensated.
+#: Errors against the program's contract with the engine: a run stopped by one is not compensated.
 CONTRACT_ERRORS = (
     MessageNotCompletedError,
     HistoryDivergedError,
@@ -482,14 +487,14 @@ CONTRACT_ERRORS = (
 
 
 class ControlFlow(BaseException):
-    """The root of the signals that end a pass or a branch without ending the run."""
+    """The base class of the control flow that ends a pass or a branch without ending the run."""
 
 
 class Park(ControlFlow):
     """Nothing more can be done now: wait for `deadline`, for a message, or for either.
 
     `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` says in words what
-    the run is at meanwhile, for lists.
+    the run is doing meanwhile, for lists.
     """
 
     def __init__(self, deadline: datetime | None, names: frozenset[str] | None = None, doing: str = "") -> None:
@@ -499,7 +504,7 @@ class Park(ControlFlow):
         super().__init__()
 
     def merged(self, other: Park) -> Park:
-        """The wait of two branches together: the earlier deadline, the messages of either."""
+        """Return the common wait of two branches: the earlier deadline, the messages of either."""
         deadlines = [each for each in (self.deadline, other.deadline) if each is not None]
         doing = "; ".join(filter(None, (self.doing, other.doing)))
         return Park(min(deadlines, default=None), _merged_names(self.names, other.names), doing)
@@ -524,7 +529,7 @@ class BranchCancelled(ControlFlow):
 
 
 class LeaseLost(ControlFlow):
-    """The fence has moved on: another worker owns the run. Nothing was written."""
+    """The run has a newer fence: another worker has claimed it. Nothing was written."""
 
 
 class PassAborted(ControlFlow):

@@ -1,4 +1,4 @@
-"""Ids of runs and messages, names of workers' queues, reasons: what may be one, and how an id is made."""
+"""Ids of runs and messages, names of workers' queues, reasons: which are valid, and how an id is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_REASON = 10_000
 
 
 def check_id(run_id: str) -> str:
-    """`run_id`, if it can be one: 1 to 200 printable characters without "/"; else TypeError or ValueError."""
+    """Return `run_id` if it is valid: 1 to 200 printable characters without "/"; else raise TypeError or ValueError."""
     if not isinstance(run_id, str):
         raise TypeError(f"a run's id is text, not {run_id!r}: write id=str(...)")
     if not 1 <= len(run_id) <= MAX_ID:
@@ -23,7 +23,7 @@ def check_id(run_id: str) -> str:
 
 
 def check_queue(queue: str) -> str:
-    """`queue`, if an RQ queue can have that name; else TypeError or ValueError."""
+    """Return `queue` if an RQ queue can have that name; else raise TypeError or ValueError."""
     if not isinstance(queue, str):
         raise TypeError(f"a queue is text, one of the names in RQ_QUEUES, not {queue!r}")
     if not (1 <= len(queue) <= MAX_ID and queue.isprintable()):
@@ -34,7 +34,7 @@ def check_queue(queue: str) -> str:
 
 
 def check_reason(reason: str) -> str:
-    """`reason`, if it is text that a page can show; else TypeError or ValueError."""
+    """Return `reason` if it is text that a page can show; else raise TypeError or ValueError."""
     if not isinstance(reason, str):
         raise TypeError(f'a reason is text ("" for none), not {reason!r}')
     if len(reason) > MAX_REASON:
@@ -43,7 +43,7 @@ def check_reason(reason: str) -> str:
 
 
 def new_id() -> str:
-    """An id that sorts by time: a UUID of version 7 (RFC 9562)."""
+    """Return an id that sorts by time: a UUID of version 7 (RFC 9562)."""
     milliseconds = time.time_ns() // 1_000_000
     random = uuid.uuid4().int
     value = (milliseconds & (1 << 48) - 1) << 80 | 0x7 << 76 | (random >> 64 & 0xFFF) << 64 | 0b10 << 62

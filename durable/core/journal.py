@@ -1,8 +1,9 @@
-"""The journal of one pass: the run's history as a tree, and what is not committed yet.
+"""The journal of one pass: the run's history as a tree, and the changes that are not committed yet.
 
-Owns every entry while a pass runs. Branches share it across threads: whoever changes an entry does so and marks it
-under `lock`; `take` copies and clears what is marked in one go, and `restore` marks it again if the commit failed.
-An entry's `data` is replaced, never changed in place, so that a shallow copy is a snapshot.
+Owns every entry while a pass runs; must not access a store. Branches share it across threads. A branch that changes an
+entry does so and marks it under `lock`. `take_batch` copies and clears what is marked in one go, and `restore_batch`
+marks it again if the commit failed. An entry's `data` is replaced, never changed in place, so that a shallow copy is a
+snapshot.
 """
 
 from __future__ import annotations
@@ -33,49 +34,49 @@ __all__ = ["Environment", "Event", "Journal", "Node"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something to tell the outside, after it was committed: `name` is a signal's, `details` its arguments."""
+    """An event to be sent out after its commit: `name` is that of a signal, `details` are the signal's arguments."""
 
     name: str
     details: dict[str, Any]
 
 
 class Environment(Protocol):
-    """What a pass is given from outside."""
+    """What a pass gets from outside."""
 
     worker: str
     short_sleep: float
-    #: In seconds, 0 for none: how long an attempt of a step may take that does not say it.
+    #: In seconds, 0 for none: the timeout of a step's attempt that has none of its own.
     step_timeout: float
     #: The classes of errors of workflow code that are mistakes in it, see `durable.core.mistakes`.
     mistakes: tuple[type[Exception], ...]
 
     def now(self) -> datetime:
-        """The moment, aware."""
+        """Return the current time, aware."""
 
     def encode(self, value: Any, what: str) -> str:
-        """`value` as codec text. Raises PayloadError."""
+        """Encode `value` as codec text. Raises PayloadError."""
 
     def decode(self, text: str | None) -> Any:
-        """The value of codec text; None stands for None."""
+        """Decode codec text; None for None."""
 
     def is_evicted(self) -> bool:
-        """Whether the pass has to end: the worker stops or the lease is lost."""
+        """Return True if the pass has to end: the worker stops or the lease is lost."""
 
     def is_asked(self) -> bool:
-        """Whether an operator has asked for a pause or a cancel meanwhile, as far as is known without a commit."""
+        """Return True if an operator has requested a pause or a cancel, as far as is known without a commit."""
 
     def is_in_transaction(self) -> bool:
-        """Whether the calling code has a transaction open that could take back what is committed now."""
+        """Return True if the calling code has a transaction open that could roll back a commit made now."""
 
     def new_id(self) -> str:
-        """A fresh id for a message."""
+        """Return a fresh id for a message."""
 
     def emit(self, event: Event) -> None:
-        """Tell the outside."""
+        """Send out an event."""
 
 
 class Node:
-    """A place in the history: an entry, a scope, or both (a branch or an iteration has no entry of its own)."""
+    """A node of the history: an entry, a scope, or both (a branch or an iteration has no entry of its own)."""
 
     __slots__ = ("children", "entry", "location", "unvisited")
 
@@ -83,18 +84,18 @@ class Node:
         self.location = location
         self.entry: Entry | None = None
         self.children: dict[str, Node] | None = None
-        self.unvisited = 0  # recorded children that this pass has not come to
+        self.unvisited = 0  # recorded children that this pass has not reached
 
     def child(self, segment: str) -> Node | None:
-        """The recorded place `segment` within this one."""
+        """Return the recorded child node `segment`, or None."""
         return self.children.get(segment) if self.children else None
 
     def began(self) -> int:
-        """The ordinal of the first record at this place or below it."""
+        """Return the ordinal of the first record at this node or below it."""
         return min((each.entry.ordinal for each in (self, *self.walk()) if each.entry is not None), default=0)
 
     def walk(self) -> Iterator[Node]:
-        """The places below this one."""
+        """Yield the nodes below this one."""
         for node in (self.children or {}).values():
             yield node
             yield from node.walk()
@@ -102,7 +103,7 @@ class Node:
 
 @dataclass(slots=True)
 class _Pending:
-    """What the next commit writes."""
+    """The changes that the next commit writes."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     deleted: dict[str, None] = field(default_factory=dict)
@@ -125,19 +126,19 @@ class Journal:
         self.environment = environment
         self.lock = threading.RLock()
         self.root = Node("")
-        #: A fault of the code, which code that catches it must not go on after.
+        #: An error of the code after which code must not continue, even if it catches the error.
         self.poison: Exception | None = None
-        #: A commit was not answered: nobody knows what the history is, and nothing may be built on it any more.
+        #: A commit was not answered: the history is unknown, and nothing may be built on it any more.
         self.is_lost = False
         self.request = run.request
-        #: After a crash, an attempt is committed before it runs, until one has gone well.
+        #: After a crash, an attempt is committed before it runs, until one attempt has ended well.
         self.commit_before_attempt = run.crashes > 0
         self.claims = MessageClaims()
         self._crashes = run.crashes
         self._pending = _Pending()
-        #: How many times all that was marked has been taken.
+        #: How many times all marked changes have been taken.
         self.taken = 0
-        #: What a newer release of durable has recorded, and this one cannot read.
+        #: Entries of a newer release of durable, which this one cannot read.
         self.unreadable: list[Entry] = []
         newest = -1
         for entry in entries:
@@ -161,21 +162,21 @@ class Journal:
         return node
 
     def is_evicted(self) -> bool:
-        """What the run's code is told: whether the pass has to end, or an operator has asked for a pause or a cancel."""
+        """Tell the run's code whether the pass has to end, or an operator has requested a pause or a cancel."""
         return bool(self.request) or self.environment.is_evicted() or self.environment.is_asked()
 
     # -- entries
 
     def entries(self) -> Iterator[Entry]:
-        """All entries of the history."""
+        """Iterate over all entries of the history."""
         return (node.entry for node in self.root.walk() if node.entry is not None)
 
     def next_ordinal(self) -> int:
-        """The next number of the run's one counter."""
+        """Return the next number of the run's one counter."""
         return next(self._counter)
 
     def create(self, scope: Node, segment: str, node: Node, kind: EntryKind, **columns: Any) -> Entry:
-        """A new entry at `node`, the place `segment` of `scope`; it is not marked."""
+        """Create an entry at `node`, the child `segment` of `scope`; it is not marked."""
         with self.lock:
             entry = Entry(
                 location=node.location,
@@ -189,13 +190,13 @@ class Journal:
             return entry
 
     def attach(self, scope: Node, segment: str, node: Node) -> Node:
-        """Put a place that is new in this pass below `scope`."""
+        """Put a node that is new in this pass below `scope`."""
         if scope.children is None:
             scope.children = {}
         return scope.children.setdefault(segment, node)
 
     def mark(self, entry: Entry, **columns: Any) -> None:
-        """Change `entry` and have the next commit write it."""
+        """Change `entry`, to be written by the next commit."""
         with self.lock:
             for name, value in columns.items():
                 setattr(entry, name, value)
@@ -211,7 +212,9 @@ class Journal:
             self.mark(entry, status=EntryStatus.COMPLETED, error=None, next_attempt_at=None, **columns)
 
     def prune(self, parent: Node, segment: str) -> None:
-        """Delete all below the place `segment` of `parent`, except completed steps with a rollback handler that has not run."""
+        """Delete all entries below the child `segment`, except completed steps with a rollback handler that has not
+        run.
+        """
         node = parent.child(segment)
         if node is None or parent.children is None:
             return
@@ -226,38 +229,41 @@ class Journal:
             if not any(each.entry is not None for each in node.walk()):
                 del parent.children[segment]
 
-    # -- what else a commit carries
+    # -- other changes of a commit
 
     def add_attempt(self, attempt: AttemptRecord) -> None:
-        """Have the next commit record a failed attempt."""
+        """Let the next commit record a failed attempt."""
         with self.lock:
             self._pending.attempts.append(attempt)
 
     def receive(self, message_ids: Iterable[str], location: str) -> None:
-        """Have the next commit take these messages out of the inbox, for the wait at `location`."""
+        """Let the next commit take these messages out of the inbox, for the wait at `location`."""
         with self.lock:
             self._pending.received.extend((each, location) for each in message_ids)
 
     def give_back(self, wait: Entry) -> None:
-        """Have the next commit return to the inbox what `wait` received: nobody has acted on it."""
+        """Let the next commit return the messages of `wait` to the inbox, because no code acted on them."""
         with self.lock:
             self.claims.give_back([each["id"] for each in wait.data["received"]])
             self._pending.returned.append(wait.location)
 
     def complete_message(self, message_id: str, response: str | None) -> None:
-        """Have the next commit complete a message."""
+        """Let the next commit complete a message."""
         with self.lock:
             self._pending.completed.append((message_id, response))
 
     def send(self, message: OutgoingMessage) -> None:
-        """Have the next commit send a message."""
+        """Let the next commit send a message."""
         with self.lock:
             self._pending.sends.append(message)
 
     # -- commits
 
     def take_batch(self, run: RunPatch | None, park_signal: int | None, *, only: str | None = None) -> Batch | None:
-        """What is to be committed, marked no longer; None if there is nothing. With `only`, the entry at that location."""
+        """Take the marked changes as a batch to commit; None if there are none.
+
+        With `only`, take the entry at that location.
+        """
         with self.lock:
             if self.is_lost:
                 raise PassAborted("an earlier commit of this pass was not answered")
@@ -286,22 +292,22 @@ class Journal:
             )
 
     def generation_due(self) -> int:
-        """What `taken` is, or will be, once all that is marked now has been taken."""
+        """Return the value of `taken` once all changes marked now have been taken."""
         with self.lock:
             return self.taken + bool(self._pending)
 
     def discard(self) -> None:
-        """Forget what is not committed. The journal is of no use for further operations then."""
+        """Drop what is not committed. The journal cannot be used for further operations afterwards."""
         with self.lock:
             self._pending = _Pending()
 
     def mark_committed(self, batch: Batch) -> None:
-        """What `take` gave is committed."""
+        """Note that the changes of a batch are committed."""
         if batch.received:
             self.claims.committed([message_id for message_id, _ in batch.received])
 
     def restore_batch(self, batch: Batch, without: str) -> None:
-        """Mark again what `take` gave for a commit that certainly did not happen, except the entry at `without`."""
+        """Mark the changes of a batch again, whose commit certainly did not happen, except the entry at `without`."""
         with self.lock:
             later, self._pending = self._pending, _Pending()
             for taken in batch.entries:

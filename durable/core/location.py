@@ -1,8 +1,8 @@
-"""Locations: where in a workflow an entry stands, as text such as `ship/~3/label`.
+"""Locations: the path of an entry in a workflow, as text such as `ship/~3/label`.
 
-A location is the path of names from the root to the operation, joined by "/". A loop's iteration n is the
-segment `~n`, the n-th send of a scope is `send~n`, its n-th compensation `compensate~n`. Names are escaped, so that no name can look like a
-path or one of these segments.
+A location consists of the names from the root to the operation, joined by "/". A loop's iteration n is the segment
+`~n`, the n-th send of a scope is `send~n`, its n-th compensation `compensate~n`. Names are escaped, so that no name can
+look like a path or one of these segments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANY_QUEUE = "*"
 
 MAX_NAME = 128  # characters of one name, before escaping
 MAX_LOCATION = 1024  # characters of a whole location
-MAX_LOCATION_BYTES = 1800  # in UTF-8: what a unique index of PostgreSQL can hold, beside a run's id
+MAX_LOCATION_BYTES = 1800  # in UTF-8: the limit of a unique index of PostgreSQL, beside a run's id
 
 # "/" and "~" separate, "%" escapes; control characters and lone surrogates cannot be stored as text everywhere
 _UNSAFE = re.compile("[/~%\x00-\x1f\x7f\ud800-\udfff]")
@@ -38,7 +38,7 @@ _ESCAPED = re.compile("%(?:u([0-9A-F]{4})|([0-9A-F]{2}))")
 
 
 def escape(name: str) -> str:
-    """`name` as one segment of a location.
+    """Return `name` as one segment of a location.
 
     Raises TypeError for anything but text, ValueError for an empty name and one over 128 characters.
     """
@@ -48,7 +48,7 @@ def escape(name: str) -> str:
         raise ValueError("a name must not be empty: give each operation a name that is unique within its scope")
     if len(name) > MAX_NAME:
         raise ValueError(f'the name "{name[:32]}..." has {len(name)} characters; at most {MAX_NAME} are allowed')
-    if name.isalnum():  # the common case, and the fast one
+    if name.isalnum():  # the common case
         return name
     return _UNSAFE.sub(_escaped, name)
 
@@ -59,12 +59,15 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def unescape(segment: str) -> str:
-    """The name that `escape` made `segment` of."""
+    """Return the name that was given to `escape`."""
     return _ESCAPED.sub(lambda match: chr(int(match.group(1) or match.group(2), 16)), segment)
 
 
 def join(scope: str, segment: str) -> str:
-    """The location of `segment` in `scope` ("" is the root). Raises ValueError past 1,024 characters or 1,800 bytes."""
+    """Return the location of `segment` in `scope` ("" is the root).
+
+    Raises ValueError past 1,024 characters or 1,800 bytes.
+    """
     location = f"{scope}/{segment}" if scope else segment
     if len(location) > MAX_LOCATION or (
         len(location) > MAX_LOCATION_BYTES // 4 and _size(location) > MAX_LOCATION_BYTES
@@ -81,39 +84,39 @@ def _size(location: str) -> int:
 
 
 def display_location(location: str) -> str:
-    """A location for people: names as they were given, without the escapes."""
+    """Return a location for people: names as given, without the escapes."""
     return unescape(location)
 
 
 def parent(location: str) -> str:
-    """The location that `location` stands in; "" for the root's own entries."""
+    """Return the location around `location`; "" for the root's own entries."""
     return location.rpartition("/")[0]
 
 
 def is_within(location: str, ancestor: str) -> bool:
-    """Whether a place is `ancestor` or stands in it."""
+    """Return True if `location` is `ancestor` or inside it."""
     return location == ancestor or location.startswith(f"{ancestor}/")
 
 
 def iteration_segment(number: int) -> str:
-    """The segment of a loop's iteration."""
+    """Return the segment of a loop's iteration."""
     return f"~{number}"
 
 
 def compensation_segment(number: int) -> str:
-    """The segment of a scope's compensation; they are numbered as sends are."""
+    """Return the segment of a scope's compensation; compensations are numbered as sends are."""
     return f"compensate~{number}"
 
 
 def send_segment(number: int) -> str:
-    """The segment of a scope's send; sends have no name, they are numbered from 0."""
+    """Return the segment of a scope's send; sends have no name, they are numbered from 0."""
     return f"send~{number}"
 
 
 def waiting_text(names: frozenset[str] | None) -> str:
-    """The `waiting_for` of a run: None waits for no message, an empty set for any, else for these queues.
+    """Return the `waiting_for` of a run: None waits for no message, an empty set for any, else for these queues.
 
-    Names come escaped, so that "/" can separate them.
+    Names are given escaped, so that "/" can separate them.
     """
     if names is None:
         return ""
@@ -121,5 +124,5 @@ def waiting_text(names: frozenset[str] | None) -> str:
 
 
 def is_awaited(waiting_for: str, escaped_queue: str) -> bool:
-    """Whether a run with this `waiting_for` waits for this queue."""
+    """Return True if a run with this `waiting_for` waits for this queue."""
     return waiting_for == ANY_QUEUE or f"/{escaped_queue}/" in waiting_for

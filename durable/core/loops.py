@@ -1,7 +1,7 @@
 """The loop: iterations with a scope each, a recorded state, and a history that is pruned as it grows.
 
-State and number of the iteration are part of each commit made inside it. The cost of an iteration does not
-depend on how many came before.
+Owns the loop's record. The iteration's number and state are part of each commit made inside it. The cost of an
+iteration must not depend on how many came before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["loop"]
 def loop(
     scope: Scope, name: str, body: Callable[..., Any], state: Any, prune_interval: int, history_size: int | None
 ) -> Operation:
-    """Run iterations until one breaks; the value of the break."""
+    """Run iterations until one breaks; return the value of the break."""
     _check_size("history_prune_interval", prune_interval)
     size = prune_interval if history_size is None else _check_size("history_size", history_size, least=0)
     node = scope.match(EntryKind.LOOP, name)
@@ -101,7 +101,7 @@ class _Loop:
                 f'iteration {number} of loop "{self.name}" returned {problem}; return Continue(state) to go on or '
                 "Break(value) to end the loop"
             )
-        if not place.children:  # nothing was recorded in it
+        if not place.children:  # the iteration recorded nothing
             assert self.node.children is not None
             self.node.children.pop(segment, None)
         return outcome
@@ -119,7 +119,7 @@ class _Loop:
         )
 
     def _prune(self, reached: int) -> None:
-        """Iterations before the last `size` go."""
+        """Delete the entries of the iterations before the last `size`."""
         first, keep_from = self.entry.data["pruned"], reached - self.size
         if keep_from <= first:
             return

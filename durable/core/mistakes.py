@@ -1,8 +1,8 @@
-"""Which errors of a workflow's own code are mistakes in that code, and what is said of one.
+"""Which errors of a workflow's own code are mistakes in that code, and how a mistake is described.
 
-A mistake says nothing about the run: the code is wrong, as code that does not fit the history is. So nothing is undone
-because of one. What a step's function raises never counts: a step that failed for good is recorded, and its failure stays
-the operation's wherever the code raises it again.
+A mistake is no failure of the run: the code is wrong, like code that does not fit the history. So nothing is undone
+because of one. What a step's function raises never counts: the failure of a step is recorded, and stays the step's
+failure wherever the code raises it again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MISTAKES: Final[tuple[type[Exception], ...]] = (
     NotImplementedError,
 )
 
-#: How the summary of a run begins that is tried again after a mistake.
+#: The beginning of the summary of a run that is tried again after a mistake.
 TRYING_AGAIN: Final = "a mistake in the code, trying again until the grace period ends"
 
 #: What to do about an error whose own text advises something else.
@@ -42,12 +42,13 @@ _PYTHON: Final = sysconfig.get_paths()["stdlib"] + os.sep
 
 
 def is_mistake(error: Exception, mistakes: Collection[type[Exception]]) -> bool:
-    """Whether an error that left workflow code is one of the classes `mistakes`, or durable's refusal of a call.
+    """Return True if an error that left workflow code is of one of the classes `mistakes`, or durable's refusal of a
+    call.
 
-    CriticalError and RollbackError, whose subclasses may be of such a class too, are raised to fail the run. Without any
-    class there are no mistakes. A group of errors is a mistake if one of them is.
+    CriticalError and RollbackError are raised to fail the run and never count, although subclasses may be of such a
+    class too. With no classes there are no mistakes. A group of errors is a mistake if one of them is.
     """
-    if isinstance(error, ExceptionGroup):  # of an asyncio.TaskGroup, say
+    if isinstance(error, ExceptionGroup):  # from an asyncio.TaskGroup, for example
         return any(is_mistake(each, mistakes) for each in error.exceptions)
     if (
         not mistakes
@@ -59,7 +60,7 @@ def is_mistake(error: Exception, mistakes: Collection[type[Exception]]) -> bool:
 
 
 def described(error: Exception) -> str:
-    """What the mistake is, and where it arose."""
+    """Describe the mistake and where it arose."""
     info, place = ErrorInfo.of(error), _place(error)
     advice = _ADVICE.get(type(error).__name__)
     told = f"{str(info).rstrip('.')}; {advice}" if advice else str(info)
@@ -67,17 +68,19 @@ def described(error: Exception) -> str:
 
 
 def stopped(what: str) -> str:
-    """The summary of a run that a mistake, `described`, has stopped."""
+    """Return the summary of a run that a mistake, `described`, has stopped."""
     return f"{_STOPPED}{what}: {STOPPED}"
 
 
 def has_stopped(state: str, diverged_at: datetime | None, summary: str) -> bool:
-    """Whether a mistake in the code has stopped the run with these columns; of the summary the beginning will do."""
+    """Return True if a mistake in the code has stopped the run with these columns; the beginning of the summary is
+    enough.
+    """
     return state == RunState.FAILED and diverged_at is not None and summary.startswith(_STOPPED)
 
 
 def shown(summary: str) -> str:
-    """What the mistake was, out of the summary of a run that one has stopped."""
+    """Return the description of the mistake from the summary of a run that one has stopped."""
     return summary.removeprefix(_STOPPED).removesuffix(f": {STOPPED}")
 
 

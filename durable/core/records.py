@@ -1,7 +1,7 @@
-"""The records the engine works on: runs, entries, messages, and the batch that one commit writes.
+"""The records that the engine works on: runs, entries, messages, and the batch that one commit writes.
 
-Plain data, without behaviour that needs a store. User payloads are codec text here; the engine never
-looks into them. All times are aware datetimes.
+Plain data, without behaviour that needs a store. User payloads are codec text here; the engine must not look into them.
+All times are aware datetimes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class EntryKind(StrEnum):
-    """What an entry records."""
+    """The operation that an entry records."""
 
     STEP = "step"
     LOOP = "loop"
@@ -51,7 +51,7 @@ class EntryKind(StrEnum):
 
 
 class EntryStatus(StrEnum):
-    """How far an entry is."""
+    """The progress of an entry."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -61,7 +61,7 @@ class EntryStatus(StrEnum):
 
 
 class RunState(StrEnum):
-    """How far a run is."""
+    """The progress of a run."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -73,12 +73,12 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
-#: A run in one of these states never moves again by itself.
+#: A run in one of these states does not continue by itself.
 ENDED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
 
 
 class MessageState(StrEnum):
-    """How far a message is."""
+    """The progress of a message."""
 
     PENDING = "pending"
     RECEIVED = "received"
@@ -86,7 +86,7 @@ class MessageState(StrEnum):
 
 
 class Request(StrEnum):
-    """What an operator asked of a run that a worker is passing; honoured at its next operation."""
+    """An operator's request of a run that a worker is executing. The pass obeys it at its next operation."""
 
     NONE = ""
     PAUSE = "pause"
@@ -121,7 +121,10 @@ class Entry:
     rollback_error: ErrorInfo | None = None
 
     def copied(self) -> Entry:
-        """A copy of its own; `data` is the same, and replaced by whoever changes it. A fifth of what copy() takes."""
+        """Return a copy that shares `data`, which is replaced and never changed.
+
+        It takes a fifth of the time of copy().
+        """
         return Entry(
             self.location,
             self.kind,
@@ -156,7 +159,10 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message in a run's inbox. `body` and `response` are codec text; `order` is that of the senders' commits."""
+    """A message in a run's inbox.
+
+    `body` and `response` are codec text; `order` is the order of the senders' commits.
+    """
 
     id: str
     run_id: str
@@ -172,7 +178,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to be put into the inbox of the run `to`. With an `idempotency_id` that the run has seen: nothing."""
+    """A message to put into the inbox of the run `to`.
+
+    With an `idempotency_id` that the run has seen, nothing is sent.
+    """
 
     id: str
     to: str
@@ -209,19 +218,19 @@ class RunPatch(TypedDict, total=False):
 class RunRecord:
     """A run's row.
 
-    - `wake_at`: due from this moment on; None: not by itself. `waiting_for`: "" no message, "*" any queue, else
-      the escaped queue names as "/a/b/".
-    - `fence`: raised by each claim; only the holder of the newest may write. `lease_expires_at`: None when no
-      worker holds it.
-    - `signal`: raised by every send and verb from outside, so that a pass which parks learns that it was called
-      meanwhile. `messages`: how many were ever sent, and so the order of the newest.
+    - `wake_at`: due from this time on; None: not by itself. `waiting_for`: "" no message, "*" any queue, else the
+      escaped queue names as "/a/b/".
+    - `fence`: raised by each claim; only the worker with the newest may write. `lease_expires_at`: None when no worker
+      has the lease.
+    - `signal`: raised by every send and verb from outside, so that a pass which parks notices them. `messages`: how
+      many were ever sent, and so the order of the newest.
     - `request`: see `Request`. `outcome`: the state in which a rollback will end, "" when none is under way.
     - `origins`: the locations of the failures that made the run fail, for recover.
     - `generations`: for steps that were compensated and run again, how often; part of their idempotency keys.
-    - `diverged_at`: since when the code at hand does not fit or has a mistake, within the grace period; of a failed run,
-      that a mistake in the code has stopped it.
-    - `seed`, `began_at`: of a run that goes on with another's history, the id and the moment that its deterministic draws
-      and times start from; "" and None: its own.
+    - `diverged_at`: since when the current code does not fit or has a mistake, within the grace period. For a failed
+      run: a mistake in the code has stopped it.
+    - `seed`, `began_at`: for a run that continues another's history, the id and the time that its deterministic draws
+      and times start from. "" and None: its own.
     """
 
     id: str
@@ -257,12 +266,12 @@ class RunRecord:
 
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long
 class Batch:
-    """What one commit of a pass writes: all of it, or, where the fence has moved on, nothing.
+    """What one commit of a pass writes: all of it, or nothing if the run has a newer fence.
 
-    `run` patches the run's row. `park_signal` is the `signal` that the pass knew when it decided to park: if the
-    row's is another by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). What a
-    run sends to itself does not raise its `signal`: it is due if it parks for a message that it sent itself, in this
-    batch or before.
+    `run` patches the run's row. `park_signal` is the `signal` that the pass knew when it decided to park. If the row
+    has another one by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). A message
+    of a run to itself does not raise its `signal`: the run is due if it parks for a message that it sent itself, in
+    this batch or before.
     """
 
     run_id: str
@@ -273,7 +282,7 @@ class Batch:
     attempts: Sequence[AttemptRecord] = ()
     received: Sequence[tuple[str, str]] = ()  # message id, location of the wait
     completed: Sequence[tuple[str, str | None]] = ()  # message id, response
-    returned: Sequence[str] = ()  # waits whose messages go back into the inbox, those of this batch included
+    returned: Sequence[str] = ()  # waits whose messages go back into the inbox, including waits of this batch
     sends: Sequence[OutgoingMessage] = ()
     run: RunPatch | None = None
     park_signal: int | None = None
@@ -281,8 +290,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a commit learned: the operator's pending request, and the queues to ring for: those of the runs that the
-    sends made due, and the run's own if it may not park."""
+    """The answer of a commit: the operator's pending request, and the queues to notify.
+
+    These are the queues of the runs that the sends made due, and the run's own if it may not park.
+    """
 
     request: str = Request.NONE
     ring: frozenset[str] = frozenset()
@@ -290,10 +301,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRecord:
-    """One action of an operator, as the audit log keeps it.
+    """One action of an operator, as a row of the audit log.
 
-    `actor_id` is the user's key, None where the database that holds the log does not know the user; `actor_label` names
-    whoever it was in any case. `before` and `after` are states of the run, "" where there was none.
+    `actor_id` is the user's key, None if the log's database does not know the user. `actor_label` names the actor in
+    any case. `before` and `after` are states of the run, "" where there was none.
     """
 
     action: str
@@ -313,9 +324,9 @@ class ActionRecord:
 class RunChange:
     """What a verb from outside does to a run, decided under the run's lock.
 
-    `entries` are written as given (with their metadata), `deleted` locations go, and `unreceive` lists the waits whose
-    messages return to the inbox as pending; `retracted` messages go altogether. `raise_fence` takes the run away from a
-    worker that may still hold it. `action` is logged if, and only if, the change happens.
+    `entries` are written as given (with their metadata), and `deleted` locations are deleted. `unreceive` lists the
+    waits whose messages return to the inbox as pending. `retracted` messages are deleted. `raise_fence` takes the run
+    away from a worker that may still have its lease. `action` is logged if, and only if, the change happens.
     """
 
     run: RunPatch

@@ -1,7 +1,7 @@
-"""Recovery: what has to be forgotten so that a failed run can go on.
+"""Recovery: which entries are deleted or reset so that a failed run can continue.
 
 Pure functions from a run and its entries to a `RunChange`. Only the failures that made the run fail are reset; a
-failure that the workflow handled is history like any other. After a compensation the run goes back to the earliest
+failure that the workflow handled stays in the history. After a compensation the run goes back to the earliest
 compensated step, since everything that followed was built on what is undone.
 """
 
@@ -21,9 +21,10 @@ __all__ = ["recover", "rewind_compensated"]
 def recover(
     run: RunRecord, entries: Iterable[Entry], messages: Callable[[], Sequence[Message]], now: datetime
 ) -> RunChange:
-    """The change that lets the failed `run` go on at `now`.
+    """Return the change that lets the failed `run` continue at `now`.
 
-    Of its messages those return to the inbox whose receipt is forgotten, and those go which it will send to itself again.
+    Of its messages, those whose receipt is deleted return to the inbox, and those that it will send to itself again are
+    deleted.
     """
     history = _Recovery(entries)
     patch: RunPatch = {
@@ -43,7 +44,7 @@ def recover(
         patch |= {"state": RunState.ROLLING_BACK, "summary": "recovered: compensating"}
         return history.change(run, patch, messages)
     for entry in stuck:
-        if entry.rollback_error is not None:  # of a compensation that the code asked for, and that goes on
+        if entry.rollback_error is not None:  # of a compensation that the code called and that continues
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
     generations = dict(run.generations)
     for location in rewind_compensated(history):
@@ -55,9 +56,9 @@ def recover(
 
 
 def rewind_compensated(history: Rewind) -> list[str]:
-    """Go back to the earliest compensated step; the locations of all that were compensated and are forgotten.
+    """Go back to the earliest compensated step; return the locations of all compensated steps that are deleted.
 
-    What the code has undone by itself stays so, unless the compensation that did it goes too.
+    What the code itself has undone stays undone, unless the compensation that did it is deleted too.
     """
     found: list[str] = []
     while compensated := [entry.location for entry in history if _is_to_be_done_again(history, entry)]:
@@ -76,7 +77,7 @@ def _is_to_be_done_again(history: Rewind, entry: Entry) -> bool:
 def _rewind_to_each(history: Rewind, compensated: Sequence[str]) -> None:
     for location in compensated:
         entry = history.get(location)
-        if entry is None:  # gone with an earlier one
+        if entry is None:  # deleted with an earlier one
             continue
         around = history.around(location)
         if around is not None and _lost(location, around):  # a loser of a race that stays decided
@@ -87,7 +88,7 @@ def _rewind_to_each(history: Rewind, compensated: Sequence[str]) -> None:
 
 
 def _lost(location: str, around: Entry) -> bool:
-    """Whether `location` stands in a branch of `around`, a race, that lost it."""
+    """Return True if `location` is in a branch of `around`, a race, that lost it."""
     winner = around.data.get("winner")
     if around.kind != EntryKind.RACE or winner is None:
         return False
@@ -96,10 +97,10 @@ def _lost(location: str, around: Entry) -> bool:
 
 
 class _Recovery(Rewind):
-    """What a recovery changes in a history."""
+    """The changes of a recovery to a history."""
 
     def reset(self, location: str) -> None:
-        """Forget the failure of this entry, and what its scopes did after it."""
+        """Reset the failure of this entry, and delete what its scopes did after it."""
         entry = self.get(location)
         if entry is None:
             return
@@ -126,6 +127,6 @@ class _Recovery(Rewind):
                 branches[name] = {"status": "pending"}
                 for origin in status.get("origins", ()):
                     self.reset(origin)
-        # resetting an origin within may have changed the entry
+        # resetting an origin inside may have changed the entry
         entry = self.kept[entry.location]
         self.put(entry, data={**entry.data, "branches": branches}, **UNFINISHED)

@@ -1,9 +1,9 @@
-"""Replaying a run from a place in its history: what goes, what stays, and what is written.
+"""Replaying a run from a location in its history: which entries are deleted, which stay, and what is written.
 
-Pure functions of a run's row, its entries and its messages. The rule: all that was begun after the boundary in the order
-of the program goes; the other branches of a join around it, which do not depend on it, stay. The boundary is the place
-that was asked for, unless that stands in a loop or a race, which start again whole, or something before it was
-compensated, and has to be done again.
+Pure functions of a run's row, its entries and its messages. The rule: everything that began after the boundary, in
+program order, is deleted; the other branches of a join around it, which do not depend on it, stay. The boundary is the
+requested location, with two exceptions. A loop or a race around it is restarted whole. If something before it was
+compensated, that has to be executed again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _ITERATION = re.compile(r"~(\d+)")
 
 
 class Replay:
-    """A run gone back to `target`. Raises EntryNotFoundError if its history has no such place.
+    """A run gone back to `target`. Raises EntryNotFoundError if its history has no such location.
 
-    `boundary` is where the run goes on, `moved` says for each place that moved it there what moved it: "loop", "race" or
-    "compensated". `history` is what stays and what goes; `returned` are the messages that are pending again.
+    `boundary` is where the run continues. `moved` has each location that moved it, with the reason: "loop", "race" or
+    "compensated". `history` has what stays and what is deleted; `returned` are the messages that are pending again.
     """
 
     def __init__(self, run: RunRecord, entries: Sequence[Entry], messages: Sequence[Message], target: str) -> None:
@@ -52,7 +52,10 @@ class Replay:
     # -- where it begins
 
     def _find(self, target: str) -> tuple[str, int]:
-        """The place, and the ordinal of what began there first. A branch, a block or an iteration is a place too."""
+        """Return the location and the ordinal of what began there first.
+
+        A branch, a block and an iteration have locations too.
+        """
         if not isinstance(target, str):
             raise TypeError(f"a location is text, as handle.history() shows it, not {target!r}")
         entry = self.history.get(target)
@@ -70,7 +73,7 @@ class Replay:
         raise EntryNotFoundError(self.run.id, target, nearest)
 
     def _rewind(self, location: str, ordinal: int) -> str:
-        """Go back to the place, or to the loop or race that starts again whole; where that is."""
+        """Go back to the location, or to the loop or race that is restarted whole; return where the run continues."""
         around = self.history.around(location)
         if around is None:
             self.history.rewind_to(location, ordinal)
@@ -86,22 +89,22 @@ class Replay:
     # -- what follows from it
 
     def _tops(self) -> Iterator[str]:
-        """What goes and does not stand in anything that goes."""
+        """Return the deleted locations that are not inside another deleted one."""
         return (each for each in self.history.deleted if not self.history.is_gone(parent(each)))
 
     def _refresh_handlers(self) -> None:
-        """Rollback handlers that stay, and have failed, get all their attempts again."""
+        """Give all attempts back to the rollback handlers that stay and have failed."""
         for entry in self.history:
             if is_compensable(entry) and (entry.rollback_error or entry.data["rollback"].get("attempts")):
                 policy = first_try(entry.data["rollback"])
                 self.history.put(entry, data={**entry.data, "rollback": policy}, rollback_error=None)
 
     def pending_again(self) -> list[Message]:
-        """The messages that return to the queue; those that the run will send to itself again do not."""
+        """Return the messages that return to the queue, without those that the run will send to itself again."""
         return [each for each in self.returned if each.id not in self._retracted]
 
     def siblings(self) -> Iterator[tuple[str, str]]:
-        """The other branches of the joins around the boundary, and the status of each."""
+        """Yield the other branches of the joins around the boundary, and the status of each."""
         segments = self.boundary.split("/")
         for depth in range(1, len(segments)):
             around = self.history.get("/".join(segments[:depth]))
@@ -114,7 +117,7 @@ class Replay:
     # -- what it writes
 
     def in_place(self, now: datetime) -> RunChange:
-        """The change of the run itself, which goes on at `now`."""
+        """Return the change of the run itself, which continues at `now`."""
         run = self.run
         patch: RunPatch = {
             "state": RunState.PENDING,
@@ -141,7 +144,7 @@ class Replay:
 
     @property
     def summary(self) -> str:
-        """What the run is about to do, in a line."""
+        """The run's summary after the replay."""
         return f"replayed from {self.boundary}"
 
     def _generations(self) -> dict[str, int]:

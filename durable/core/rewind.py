@@ -1,6 +1,6 @@
-"""Going back in a history: what is forgotten, and what has to be opened again around it.
+"""Going back in a history: which entries are deleted, and which ones around them are reopened.
 
-Shared by recovery and replay. Entries are replaced, never changed: what was given stays as it was.
+Shared by recovery and replay. Entries are replaced, never changed: the given ones stay as they were.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try"]
 
 FORKS = (EntryKind.JOIN, EntryKind.RACE)
 
-#: The columns of an entry that is under way again.
+#: The columns of an entry that is unfinished again.
 UNFINISHED: dict[str, Any] = {
     "status": EntryStatus.RUNNING,
     "completed_at": None,
@@ -26,12 +26,12 @@ UNFINISHED: dict[str, Any] = {
 
 
 def first_try(policy: dict[str, Any]) -> dict[str, Any]:
-    """The policy of a rollback handler that has all its attempts again."""
+    """Return the policy of a rollback handler with all its attempts unused."""
     return {**policy, "attempts": 0, "retry_at": None}
 
 
 class Rewind:
-    """A run's entries, and what is changed and deleted of them. Iterates in the order in which they began."""
+    """A run's entries, with the changed and deleted ones. Iterates in the order in which they began."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.kept = {entry.location: entry for entry in entries}
@@ -42,7 +42,7 @@ class Rewind:
         return iter(list(self.kept.values()))
 
     def get(self, location: str) -> Entry | None:
-        """The entry as it is now; None if it is not there any more."""
+        """Return the current entry, or None if it is deleted."""
         return self.kept.get(location)
 
     def put(self, entry: Entry, **columns: Any) -> None:
@@ -51,7 +51,7 @@ class Rewind:
         self.kept[entry.location] = self.changed[entry.location] = changed
 
     def change(self, run: RunRecord, patch: RunPatch, messages: Callable[[], Sequence[Message]]) -> RunChange:
-        """What a verb does to the run, whose inbox is asked for if anything is forgotten."""
+        """Return the verb's change of the run. The inbox is queried only if an entry is deleted."""
         inbox = messages() if self.deleted else ()
         return RunChange(
             run=patch,
@@ -62,7 +62,7 @@ class Rewind:
         )
 
     def is_gone(self, location: str) -> bool:
-        """Whether the place goes; what was pruned goes with the loop or race that it stood in."""
+        """Return True if the location is deleted; a pruned one is deleted with its loop or race."""
         while location:
             if location in self.deleted:
                 return True
@@ -70,11 +70,13 @@ class Rewind:
         return False
 
     def returned(self, messages: Iterable[Message]) -> list[Message]:
-        """Those whose receipt goes, and which are pending again."""
+        """Return the messages whose receipt is deleted, and which are pending again."""
         return [each for each in messages if each.received_by and self.is_gone(each.received_by)]
 
     def sent_again(self, run_id: str, messages: Sequence[Message]) -> set[str]:
-        """The messages that the run sent to itself and will send again; one that a kept wait has received stays."""
+        """Return the messages that the run sent to itself and will send again, without those that a kept wait has
+        received.
+        """
         sent = {
             entry.data["message_id"]
             for entry in self.deleted.values()
@@ -88,13 +90,13 @@ class Rewind:
         }
 
     def rewind_to(self, location: str, ordinal: int) -> None:
-        """Forget all at `location`, which began at `ordinal`, and what the scopes around it did after that."""
+        """Delete all at `location`, which began at `ordinal`, and what the scopes around it did after that."""
         self.delete(location)
         self.drop_later(location, ordinal)
         self.reopen_around(location)
 
     def around(self, location: str) -> Entry | None:
-        """The outermost loop or race in which `location` stands: what starts again whole, if anything in it does."""
+        """Return the outermost loop or race around `location`, which is restarted whole if anything in it is."""
         segments = location.split("/")
         for depth in range(1, len(segments)):
             entry = self.kept.get("/".join(segments[:depth]))
@@ -103,7 +105,7 @@ class Rewind:
         return None
 
     def drop_later(self, location: str, ordinal: int) -> None:
-        """Forget what came after in the scopes around `location`; other branches of a fork are not after it."""
+        """Delete what came later in the scopes around `location`; other branches of a fork do not count as later."""
         segments = location.split("/")
         for depth in range(len(segments)):
             scope = "/".join(segments[:depth])
@@ -112,7 +114,7 @@ class Rewind:
                 continue
             prefix = f"{scope}/" if scope else ""
             path = "/".join(segments[: depth + 1])
-            for other in self:  # what stands in an entry began after it, and so goes with it
+            for other in self:  # what is inside an entry began after it, and so is deleted with it
                 if (
                     other.ordinal > ordinal
                     and other.location.startswith(prefix)
@@ -121,7 +123,7 @@ class Rewind:
                     self._forget(other.location)
 
     def delete(self, location: str) -> None:
-        """Forget all at `location` and below."""
+        """Delete all at `location` and below."""
         for other in list(self.kept):
             if is_within(other, location):
                 self._forget(other)
@@ -131,7 +133,7 @@ class Rewind:
         self.changed.pop(location, None)
 
     def reopen_around(self, location: str) -> None:
-        """What stands around goes on: a join's branch is run again, a loop or race is not complete."""
+        """Reopen what is around `location`: a join's branch is run again, a loop or race is no longer complete."""
         segments = location.split("/")
         for depth in range(1, len(segments)):
             around = self.kept.get("/".join(segments[:depth]))

@@ -1,7 +1,7 @@
-"""Compensation: the recorded handlers of completed steps, the newest first.
+"""Compensation: run the recorded handlers of completed steps, the newest first.
 
-It needs neither the workflow's code nor the process that made the steps: a handler is found by its recorded
-name, and is given the recorded arguments and output. Each handler's success is a commit of its own.
+It needs neither the workflow's code nor the process that executed the steps. A handler is found by its recorded name,
+and gets the recorded arguments and output. Each handler's success is a commit of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["RollbackContext", "RollbackFailed", "compensable", "has_compensation
 
 @dataclass(frozen=True, slots=True)
 class RollbackContext:
-    """What a rollback handler is given besides the step's output. `args` are the step's arguments."""
+    """The first argument of a rollback handler; the second is the step's output. `args` are the step's arguments."""
 
     run_id: str
     location: str
@@ -30,7 +30,7 @@ class RollbackContext:
     is_evicted: Callable[[], bool]
 
 
-class RollbackFailed(Exception):  # not an error of the user's: the pass turns it into a state
+class RollbackFailed(Exception):  # not raised to users: the pass turns it into a state
     """A handler failed on its last attempt."""
 
     def __init__(self, location: str, error: ErrorInfo) -> None:
@@ -40,7 +40,7 @@ class RollbackFailed(Exception):  # not an error of the user's: the pass turns i
 
 
 def is_compensable(entry: Entry) -> bool:
-    """Whether the entry is a completed step with a handler that has not run."""
+    """Return True if the entry is a completed step with a handler that has not run."""
     return (
         entry.kind == EntryKind.STEP
         and entry.status == EntryStatus.COMPLETED
@@ -50,25 +50,25 @@ def is_compensable(entry: Entry) -> bool:
 
 
 def has_compensation(journal: Journal) -> bool:
-    """Whether any handler is left to run."""
+    """Return True if any handler is left to run."""
     return any(is_compensable(entry) for entry in journal.entries())
 
 
 def compensable(journal: Journal) -> list[Entry]:
-    """The steps whose handlers are left to run, in the order in which that happens: the newest first."""
+    """Return the steps whose handlers are left to run, in the order of running: the newest first."""
     left = [entry for entry in journal.entries() if is_compensable(entry)]
     return sorted(left, key=lambda entry: entry.finished_ordinal or 0, reverse=True)
 
 
 def roll_back(journal: Journal, by: str | None = None) -> Operation:
-    """Run the handlers that are left in reverse order of their steps' completion. Raises RollbackFailed, Park, Evicted.
+    """Run the remaining handlers in reverse order of their steps' completion. Raises RollbackFailed, Park, Evicted.
 
-    `by` is the location of the compensation that the code asked for; None where the run ends with it.
+    `by` is the location of the compensation that the code called; None if the run ends with the rollback.
     """
     for entry in compensable(journal):
         if journal.environment.is_evicted():
             raise Evicted
-        if journal.request == Request.PAUSE:  # a cancel comes too late
+        if journal.request == Request.PAUSE:  # a request to cancel comes too late
             raise Evicted(journal.request)
         yield from _compensate(journal, entry, by)
 

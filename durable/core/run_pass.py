@@ -1,7 +1,7 @@
 """A pass: what happens between the claim of a run and the commit that parks or ends it.
 
-`run_pass` is an operation like any other, and its effects are performed by the same drivers. Each way out of the
-workflow's code ends in exactly one commit, which patches the run's row.
+Owns the ends of a pass. `run_pass` is an operation like any other, and the same drivers perform its effects. Each way
+out of the workflow's code ends in exactly one commit, which patches the run's row.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ from durable.core.scope import Scope
 
 __all__ = ["HANDLER_FAILED", "PassOutcome", "PassPolicy", "run_pass"]
 
-#: How the summary of a run begins that a rollback handler has stopped.
+#: The beginning of the summary of a run that a failed rollback handler has stopped.
 HANDLER_FAILED: Final = "the rollback handler of "
-_MAX_DOING = 300  # characters of what branches are at
+_MAX_DOING = 300  # characters of the summary of what branches are doing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPolicy:
-    """The limits of a pass. `divergence_grace` is in seconds: so long, code is waited for that fits and has no mistake."""
+    """The limits of a pass.
+
+    `divergence_grace` is for how many seconds to wait for other code, without divergence or mistake.
+    """
 
     max_crashes: int = 5
     divergence_grace: float = 0.0
@@ -50,7 +53,7 @@ class PassPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOutcome:
-    """How a pass ended. `due_now`: the run can go on at once. `ring`: queues of workers that have work now."""
+    """How a pass ended. `due_now`: the run can continue at once. `ring`: queues that have due runs now."""
 
     state: str
     output: Any = None
@@ -62,11 +65,11 @@ class PassOutcome:
 
 
 def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: PassPolicy) -> Operation:
-    """Pass the run once: go on with its rollback, or call `workflow(context)`. Returns a PassOutcome.
+    """Execute one pass of the run: continue its rollback, or call `workflow(context)`. Returns a PassOutcome.
 
-    `workflow` is None where this process does not know it: then the run waits for one that does.
+    `workflow` is None if this process does not know it: then the run waits for a worker that does.
     """
-    is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # for that, the history need not be read
+    is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # these requests do not need the history
     if journal.unreadable and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
         return (yield from _diverged(journal, cannot_read(journal.unreadable), policy))
     if journal.run.state == RunState.ROLLING_BACK:
@@ -103,7 +106,7 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     except RollbackFailed as failed:
         return (yield from _stop_at_handler(journal, failed))
     except Exception as error:
-        if journal.request != Request.NONE:  # before the code came to its end, however it did
+        if journal.request != Request.NONE:  # the request came before the code ended, with or without an error
             return (yield from _honour(journal, journal.request))
         if is_mistake(error, journal.environment.mistakes):
             return (yield from _mistaken(journal, error, policy))
@@ -162,18 +165,18 @@ def _park(journal: Journal, park: Park, state: str = RunState.SLEEPING, summary:
 
 
 def _hand_over(journal: Journal) -> Operation:
-    """The pass was evicted: the run is due again, for another worker."""
+    """Make the run due again for another worker, because the pass was evicted."""
     now = journal.environment.now()
     is_asked = journal.environment.is_asked()
     summary = "to be stopped as an operator has asked" if is_asked else "handed over by a worker that stops"
-    # the code fitted as far as it came: what another makes of it has a grace period of its own
+    # the code fitted as far as it came: if other code does not, that has a grace period of its own
     yield Save(_released(RunState.PENDING, wake_at=now, summary=summary, diverged_at=None))
     _tell(journal, RunState.PENDING)
     return PassOutcome(state=RunState.PENDING, wake_at=now, due_now=True)
 
 
 def _honour(journal: Journal, request: str) -> Operation:
-    """Do what an operator asked for while the run was being passed."""
+    """Do what an operator requested during the pass."""
     now = journal.environment.now()
     if request == Request.PAUSE:
         yield Save(_released(RunState.PAUSED, wake_at=None, request="", summary="paused"))
@@ -192,7 +195,7 @@ def _honour(journal: Journal, request: str) -> Operation:
 
 
 def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy) -> Operation:
-    """The code does not fit the history: wait for other code, then stop."""
+    """Handle code that does not fit the history: wait for other code, then stop."""
     info = ErrorInfo.of(error)
     waits = f"the code of this worker does not fit the history, trying again until the grace period ends: {error}"
     outcome = yield from _wait_for_other_code(journal, Event("run_diverged", {"error": info}), waits, policy)
@@ -204,7 +207,9 @@ def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy)
 
 
 def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operation:
-    """The code has a mistake: wait for other code, then stop, with nothing undone and no failure to be reset."""
+    """Handle a mistake in the code: wait for other code, then stop; nothing is undone and no failure is recorded for
+    reset.
+    """
     info, what = ErrorInfo.of(error), described(error)
     event = Event("run_mistaken", {"error": info})
     outcome = yield from _wait_for_other_code(journal, event, f"{TRYING_AGAIN}: {what}", policy)
@@ -218,9 +223,10 @@ def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operati
 
 
 def _wait_for_other_code(journal: Journal, event: Event, summary: str, policy: PassPolicy) -> Operation:
-    """In a rolling deploy another worker's code may still be right: try again for a while, or None once that is over.
+    """Let the run try again later, because another worker's code may be right in a rolling deploy.
 
-    What the wrong code noted and did not commit is forgotten, as in a crash: the history must fit the right code.
+    Returns None once the grace period is over. What the wrong code noted and did not commit is dropped, as in a crash:
+    the history must fit the right code.
     """
     journal.discard()
     now = journal.environment.now()
@@ -239,7 +245,7 @@ def _wait_for_other_code(journal: Journal, event: Event, summary: str, policy: P
 
 
 def _wait_for_code(journal: Journal) -> Operation:
-    """This process has no such workflow: the run is kept, and tried again after the next deploy."""
+    """Keep a run whose workflow this process does not know, to be tried again after the next deploy."""
     now = journal.environment.now()
     since = journal.run.diverged_at or now
     wake_at = now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4))
@@ -277,7 +283,7 @@ def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operat
 
 
 def _compensate(journal: Journal) -> Operation:
-    """Run the handlers that are left, then end the run as it was to end."""
+    """Run the remaining handlers, then end the run with its recorded outcome."""
     run = journal.run
     try:
         yield from roll_back(journal)
@@ -311,7 +317,7 @@ def _stop_at_handler(journal: Journal, failed: RollbackFailed) -> Operation:
 
 
 def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Operation:
-    """Compensation cannot go on: the run stops, with its outcome kept, so that recover can take it up again."""
+    """Stop a run whose compensation cannot continue; its outcome is kept, so that recover can continue it."""
     now = journal.environment.now()
     info = journal.run.error or error
     summary = f"{problem}: {error}; recover() goes on with it"
@@ -331,13 +337,11 @@ def _tell(journal: Journal, state: str, name: str | None = None, **details: Any)
 
 
 def _origins(error: BaseException) -> set[str]:
-    """The entries whose failure this is, those of its explicit causes included."""
+    """Return the locations of the failures that this error comes from, including its explicit causes."""
     found: set[str] = set()
     seen: set[int] = set()
     cause: BaseException | None = error
-    while (
-        cause is not None and id(cause) not in seen
-    ):  # code that raises an error from its own consequence makes a ring
+    while cause is not None and id(cause) not in seen:  # an error raised from its own consequence makes a cycle
         seen.add(id(cause))
         failure = failure_of(cause)
         if failure is not None:
@@ -347,7 +351,7 @@ def _origins(error: BaseException) -> set[str]:
 
 
 def _waits_for(park: Park) -> str:
-    """The park in a line: what the run is at, what it waits for, and when it goes on."""
+    """Return the summary of a park: what the run is doing, what it waits for, and until when."""
     doing = park.doing if len(park.doing) <= _MAX_DOING else f"{park.doing[:_MAX_DOING]}…"
     moment = "" if park.deadline is None else f"{park.deadline:%Y-%m-%d %H:%M:%S} UTC"
     if park.names is None and doing:

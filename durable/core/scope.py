@@ -1,7 +1,7 @@
-"""Scopes: where names are unique, operations are sequential, and code is held against history.
+"""Scopes: names are unique in a scope, its operations are sequential, and its code is compared with history.
 
-A scope is the root, a loop's iteration, a branch or a try block. It decides whether an operation may begin
-here and now, which recorded entry it meets, and, at the scope's end, whether every recorded entry was met.
+A scope is the root, a loop's iteration, a branch or a try block. Owns these decisions: whether an operation may begin
+here and now, which recorded entry it matches, and, at the scope's end, whether every recorded entry was matched.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from durable.core.records import Entry, EntryKind, EntryStatus, Request
 
 __all__ = ["Branch", "Scope"]
 
-# These two exist to stand before entries that older code recorded.
+# These two kinds are made to be inserted before entries that older code recorded.
 _MAY_PRECEDE = frozenset({EntryKind.REMOVED, EntryKind.VERSION_CHECK})
 _FINAL = frozenset({EntryStatus.COMPLETED, EntryStatus.EXHAUSTED})
 
 
 class Branch:
-    """A branch of a race or join: cancelled by itself or with the branch it stands in."""
+    """A branch of a race or join. It is cancelled by itself or with the branch around it."""
 
     __slots__ = ("is_lost", "parent")
 
@@ -48,7 +48,7 @@ class Branch:
         self.is_lost = False
 
     def is_cancelled(self) -> bool:
-        """Whether this branch, or one around it, lost its race."""
+        """Return True if this branch, or one around it, lost its race."""
         branch: Branch | None = self
         while branch is not None:
             if branch.is_lost:
@@ -88,11 +88,12 @@ class Scope:
         self.branch: Branch | None = branch or (parent.branch if parent else None)
         self.is_concurrent: bool = branch is not None or (parent is not None and parent.is_concurrent)
         self.has_checkpoint: bool = parent is not None and parent.has_checkpoint
-        #: The moment of the newest record that this scope's code has seen.
+        #: The time of the newest record that this scope's code has seen.
         self.moment: datetime = parent.moment if parent else journal.run.began_at or journal.run.created_at
-        #: The operation that runs now, for messages.
+        #: The operation that runs now, for error texts.
         self.busy: str | None = None
-        #: The control flow that ended this scope; whatever the code does with it, it stands.
+        #: The control flow that ended this scope. It is raised again at each later operation, even if the code swallows
+        #: it.
         self.ended_by: ControlFlow | None = None
         #: Operations of an async scope that were called and not awaited yet.
         self.unawaited: dict[int, str] = {}
@@ -105,13 +106,16 @@ class Scope:
 
     @property
     def location(self) -> str:
-        """Where the scope stands; "" is the root."""
+        """The scope's location; "" for the root."""
         return self.node.location
 
     # -- beginning an operation
 
     def begin(self, label: str) -> None:
-        """Take the scope for one operation. Raises EntryInProgressError while another one runs, and pending signals."""
+        """Reserve the scope for one operation.
+
+        Raises EntryInProgressError while another one runs, and pending control flow.
+        """
         if self.busy is not None:
             self.poison(self._in_progress(self.busy, label))
         if self.unawaited:
@@ -128,13 +132,15 @@ class Scope:
         self.busy = label
 
     def expect_await(self, label: str) -> int:
-        """An operation was called, and is to be awaited; the key under which `unawaited` has it until then."""
+        """Note that an operation was called and has to be awaited; return its key in `unawaited`."""
         self._announced += 1
         self.unawaited[self._announced] = label
         return self._announced
 
     def cancelled(self, label: str) -> None:
-        """An operation was cancelled from within the event loop: code must not go on without it, unless a race is lost."""
+        """Note that an operation was cancelled within the event loop: unless a race is lost, code must not continue
+        without it.
+        """
         if self.branch is not None and self.branch.is_cancelled():
             return
         if self.journal.poison is None:
@@ -145,35 +151,38 @@ class Scope:
             )
 
     def check_may_go_on(self) -> None:
-        """Raise what has come from outside: a fault of the code elsewhere, a lost race, an eviction, a request."""
+        """Raise what has come from outside: an error of the code elsewhere, a lost race, an eviction, a request."""
         if self.journal.poison is not None:
             raise self.journal.poison
         if self.branch is not None and self.branch.is_cancelled():
             raise BranchCancelled
         if self.journal.request != Request.NONE:
             raise Evicted(self.journal.request)
-        if self.environment.is_evicted() or self.environment.is_asked():  # the next pass knows what was asked for
+        if self.environment.is_evicted() or self.environment.is_asked():  # the next pass reads the request
             raise Evicted
 
     def match(self, kind: EntryKind, name: str) -> Node:
-        """The place of the operation `name`: recorded with its entry, or new and without one.
+        """Return the node of the operation `name`: the recorded one with its entry, or a new one without.
 
-        Raises HistoryDivergedError where the code does not fit the history.
+        Raises HistoryDivergedError if the code does not fit the history.
         """
         return self._match(kind, escape(name))
 
     def match_send(self, kind: EntryKind = EntryKind.SEND) -> Node:
-        """The place of this scope's next send, or of what stands for it."""
+        """Return the node of this scope's next send, or of its stand-in."""
         self._sends += 1
         return self._match(kind, send_segment(self._sends - 1))
 
     def meet_compensation(self, kind: EntryKind = EntryKind.COMPENSATE) -> Node:
-        """The place of this scope's next compensation, or of what stands for it."""
+        """Return the node of this scope's next compensation, or of its stand-in."""
         self._compensations += 1
         return self._match(kind, compensation_segment(self._compensations - 1))
 
     def match_block(self, name: str) -> Node:
-        """The place of a try block. It has no entry of its own, so one that recorded nothing is new each time."""
+        """Return the node of a try block.
+
+        It has no entry of its own, so a block that recorded nothing is new each time.
+        """
         segment = escape(name)
         self._use(segment)
         node = self.node.child(segment)
@@ -185,7 +194,7 @@ class Scope:
         return node
 
     def create(self, node: Node, kind: EntryKind, **columns: Any) -> Entry:
-        """A new entry of this scope at `node`, not marked yet."""
+        """Create an entry of this scope at `node`, not marked yet."""
         segment = node.location.rpartition("/")[2]
         return self.journal.create(self.node, segment, node, kind, **columns)
 
@@ -207,7 +216,7 @@ class Scope:
             self.diverged(f'expected a {kind} at "{node.location}", found a {entry.kind}', node.location)
         self.node.unvisited -= 1
         if self.node.unvisited and kind not in _MAY_PRECEDE and entry is not None and entry.status not in _FINAL:
-            # It would go on now, and what had not ended was the last that the scope's code did.
+            # The operation would continue now; but an unfinished entry was the last that the scope's code reached.
             left = self.left_over()
             self.diverged(
                 f'the code comes to the {kind} "{node.location}", which has not ended, but the history has '
@@ -230,7 +239,9 @@ class Scope:
     # -- code against history
 
     def unvisited(self) -> list[str]:
-        """Recorded entries that code has not come to, of this scope or, for a new place within it, one around it."""
+        """Return the recorded entries that the code has not reached, of this scope or, for a new node, of one around
+        it.
+        """
         scope: Scope | None = self
         while scope is not None:
             if scope.node.unvisited:
@@ -239,13 +250,16 @@ class Scope:
         return []
 
     def left_over(self) -> list[str]:
-        """The locations of this scope's own recorded entries that its code has not come to, in the order of the records."""
+        """Return the locations of this scope's own recorded entries that its code has not reached, in recorded order."""
         children = self.node.children or {}
         left = [node for segment, node in children.items() if segment not in self._used]
         return [node.location for node in sorted(left, key=Node.began)]
 
     def run(self, function: Callable[..., Any], *args: Any) -> Operation:
-        """Run the scope's code to its end; its value. What stands at its end stands, whatever the code made of it."""
+        """Run the scope's code to its end and return its value.
+
+        Errors found at the end are raised, whatever the code returned.
+        """
         try:
             value = yield Body(self, function, args)
         except PayloadError:
@@ -258,9 +272,10 @@ class Scope:
         return value
 
     def finish(self, error: Exception | None = None) -> None:
-        """The scope's code has ended, with `error`: with a pending signal, an operation under way or an entry not met, raise.
+        """End the scope, whose code has ended with `error`.
 
-        A mistake before the end of the history says more than that the history goes on; it stands, as that would.
+        Raises pending control flow, and an error for an operation under way or an entry not matched. A mistake before
+        the end of the history explains more than the remaining entries do, so it is raised in place of a divergence.
         """
         if self.ended_by is not None:
             raise self.ended_by
@@ -287,7 +302,7 @@ class Scope:
         self.poison(error)
 
     def recorded(self, location: str, what: str, text: str | None) -> Any:
-        """The value of codec text that is recorded at `location`. Stops the run where this code cannot read it."""
+        """Return the value of the codec text recorded at `location`. Stops the run if this code cannot read it."""
         try:
             return self.environment.decode(text)
         except PayloadError as error:
@@ -301,38 +316,38 @@ class Scope:
         )
 
     def poison(self, error: Exception) -> NoReturn:
-        """Raise an error that code must not catch and go on as if nothing had happened."""
+        """Raise an error that must stop the run even if code catches it."""
         if self.journal.poison is None:
             self.journal.poison = error
         raise error
 
     def _check_messages(self) -> None:
-        """Raises MessageNotCompletedError for a completable message of this scope that nobody has completed."""
+        """Raise MessageNotCompletedError for a completable message of this scope that was not completed."""
         if self.branch is not None and self.branch.is_cancelled():
-            return  # it does not count how the code of a loser ends
+            return  # the end of a losing branch's code does not count
         for wait, message_id in self.receipts.left_open():
             self.poison(MessageNotCompletedError(display_location(wait.location), message_id))
 
     # -- determinism
 
     def observe(self, entry: Entry) -> None:
-        """The code has seen this record: time, for it, is not before it."""
+        """Note that the code has seen this record: the scope's time is not before the record's."""
         moment = entry.completed_at or entry.last_attempt_at or entry.created_at
         self.moment = max(self.moment, moment)
 
     @property
     def random(self) -> random.Random:
-        """A generator seeded by run and location: the same draws in each pass."""
+        """A generator seeded by run and location: it draws the same numbers in each pass."""
         if self._random is None:
             self._random = random.Random(f"{self.journal.run.seed or self.journal.run.id}/{self.location}")  # noqa: S311  # not for secrets
         return self._random
 
     def uuid4(self) -> uuid.UUID:
-        """A UUID drawn from `random`."""
+        """Return a UUID drawn from `random`."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
     def logger(self, base: logging.Logger) -> logging.LoggerAdapter[logging.Logger]:
-        """`base`, carrying run, workflow and location, and silent while the code repeats what it has done before."""
+        """Return `base` with run, workflow and location, silent while the code replays."""
         return _ReplayAwareLogger(base, self._is_replaying, self._log_extra())
 
     def _is_replaying(self) -> bool:

@@ -1,6 +1,6 @@
-"""The step: attempts, retries, the record of a result and of a failure for good.
+"""The step: attempts, retries, and the record of its result or final failure.
 
-What a step returns or raises for good is built from its record, the first time as on every replay.
+Owns these records. A step's value or final error is built from its record, the first time as on every replay.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def step(
 ) -> Operation:
     """Return the recorded result, raise the recorded failure, or make the next attempt.
 
-    `caught` are the kinds of failures that the caller makes a value of.
+    `caught` are the kinds of failures that the caller turns into a value.
     """
     node = scope.match(EntryKind.STEP, name)
     entry = node.entry
@@ -75,7 +75,7 @@ def try_step(
     options: StepPolicy,
     catch: Collection[str],
 ) -> Operation:
-    """The step's result, or the failure of a kind that is caught, as a `StepResult`."""
+    """Return the step's result, or its failure if the kind is caught, as a `StepResult`."""
     try:
         value = yield from step(scope, name, function, args, options, catch)
     except CONTRACT_ERRORS:
@@ -89,7 +89,7 @@ def try_step(
 
 
 def check_catch(catch: Collection[str], known: Collection[str]) -> Collection[str]:
-    """`catch`, if each of its kinds is known; else ValueError."""
+    """Return `catch` if each of its kinds is known; else raise ValueError."""
     kinds = (catch,) if isinstance(catch, str) else catch
     for kind in kinds:
         if kind not in known:
@@ -103,7 +103,7 @@ def _check_checkpoint(scope: Scope, location: str) -> None:
 
 
 class _Attempt:
-    """The next attempt of one step, told as stages."""
+    """The next attempt of one step, in stages."""
 
     __slots__ = ("args", "caught", "entry", "environment", "journal", "name", "options", "scope")
 
@@ -136,7 +136,7 @@ class _Attempt:
             self.journal.mark(self.entry)
             yield SAVE
         elif self.options.atomic and self.scope.is_concurrent:
-            yield SAVE  # what stands before it is recorded before it: its own commit takes its record alone
+            yield SAVE  # commit earlier records first: the commit of this step writes its own record only
         try:
             value = yield from self._call(function)
         except ControlFlow:
@@ -144,7 +144,7 @@ class _Attempt:
         except Exception as error:
             try:
                 verdict, cause = _verdict(error, self.options), error
-            except Exception as broken:  # raised by the user's retry_if, which so says no
+            except Exception as broken:  # raised by the user's retry_if, which counts as False
                 verdict, cause = "critical", broken
             yield from self._record_failure(ErrorInfo.of(cause), verdict, cause)
             raise self._outcome() from None
@@ -156,7 +156,7 @@ class _Attempt:
     # -- before the attempt
 
     def _settle_lost(self) -> Operation:
-        """An attempt was committed as begun, and its worker died: it counts as failed."""
+        """Record an attempt that was committed as begun, and whose worker died, as failed."""
         error = ErrorInfo(
             "WorkerDied",
             f'the worker died during attempt {self.entry.attempts} of step "{self.name}"',
@@ -183,7 +183,9 @@ class _Attempt:
             entry.next_attempt_at = None
 
     def _arguments(self) -> str | None:
-        """The arguments, for operators; where there is a handler, for it too, and then they have to encode."""
+        """Return the encoded arguments, for operators and for a rollback handler; with a handler they must be
+        encodable.
+        """
         if not self.args:
             return None
         try:
@@ -244,7 +246,7 @@ class _Attempt:
         return self._park()
 
     def _park(self) -> Park:
-        """Until the next attempt."""
+        """Return the park until the next attempt."""
         entry = self.entry
         kind = entry.error.type[:_TYPE_LIMIT] if entry.error is not None else "unknown"
         doing = f'step "{display_location(entry.location)}" failed ({kind}), attempt {entry.attempts} of {self.options.max_retries + 1}'
@@ -275,7 +277,7 @@ class _Attempt:
         self._tell(error, will_retry, retry_at)
 
     def _failure_data(self, verdict: str, cause: Exception | None) -> dict[str, Any]:
-        if verdict == _RETRY:  # out of attempts
+        if verdict == _RETRY:  # all attempts are used up
             return {"kind": "timeout" if isinstance(cause, StepTimeoutError) else "exhausted", "raises": "exhausted"}
         data: dict[str, Any] = {"kind": verdict, "raises": verdict}
         if isinstance(cause, PayloadError):
@@ -317,7 +319,7 @@ _RETRY = "retry"
 
 
 def _verdict(error: Exception, options: StepPolicy) -> str:
-    """What to do after this error: retry, or the kind of failure that it is at once."""
+    """Return what to do after this error: retry, or the kind of final failure."""
     if isinstance(error, PayloadError):
         return "payload"
     if isinstance(error, RollbackError):
@@ -332,13 +334,13 @@ def _verdict(error: Exception, options: StepPolicy) -> str:
 
 
 def _rebuilt(name: str | None, base: type[Exception], message: str) -> Exception:
-    """The user's subclass of `base`, so that code may catch it on replay too; `base` where it cannot be had."""
+    """Return the user's subclass of `base`, so that code may catch it on replay too; `base` if it cannot be built."""
     if name:
         try:
             found = resolve_name(name)
             if isinstance(found, type) and issubclass(found, base):
                 return found(message)
-        except Exception:  # gone, local, or with a constructor of its own: the base class says enough
+        except Exception:  # removed, local, or with another constructor: the base class is enough
             return base(message)
     return base(message)
 

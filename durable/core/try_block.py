@@ -17,7 +17,7 @@ BLOCK_CATCHES_DEFAULT: tuple[BlockCatch, ...] = ("step", "join", "race")
 
 
 def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collection[str]) -> Operation:
-    """The body's value, or the terminal failure that left it, if it is of a kind that is caught."""
+    """Return the body's value, or the terminal failure that left it if its kind is caught, as a `BlockResult`."""
     block = Scope(scope.journal, scope.match_block(name), scope)
     try:
         value = yield from block.run(body)

@@ -1,4 +1,4 @@
-"""What code does about its own history: checkpoints, stand-ins for removed operations, version pins, sends."""
+"""Operations about the code's own history, and sends: checkpoints, removed operations, version pins."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["get_version", "removed", "rollback_checkpoint", "send"]
 
 
 def rollback_checkpoint(scope: Scope, name: str) -> Operation:
-    """From here on, steps of this scope and those within it may have rollback handlers."""
+    """Mark that from here on steps of this scope, and of scopes in it, may have rollback handlers."""
     node = scope.match(EntryKind.ROLLBACK_CHECKPOINT, name)
     if node.entry is None:
         scope.journal.finish(scope.create(node, EntryKind.ROLLBACK_CHECKPOINT))
     scope.has_checkpoint = True
-    yield from ()  # an operation is a generator, also one that asks nothing of its driver
+    yield from ()  # an operation is a generator, even if it yields no effect
 
 
 def removed(scope: Scope, name: str, kind: str) -> Operation:
-    """Stand for the entry `name` of this kind, which the code no longer makes."""
+    """Stand in for the entry `name` of this kind, which the code no longer makes."""
     if kind not in set(EntryKind):
         raise ValueError(f"removed knows the kinds {', '.join(EntryKind)}, not {kind!r}")
     node = _met(scope, name, kind)
@@ -46,7 +46,10 @@ def _met(scope: Scope, name: str, kind: str) -> Node:
 
 
 def get_version(scope: Scope, name: str, latest: int) -> Operation:
-    """The version this run is pinned to here: `latest` when it comes here first, 1 when older code ran past here."""
+    """Return this run's version of the code path `name`, and record it.
+
+    A run that reaches this call for the first time gets `latest`; a run whose history already continues past it gets 1.
+    """
     if not isinstance(latest, int) or isinstance(latest, bool) or latest < 1:
         raise ValueError(f"latest must be a whole number of at least 1, not {latest!r}")
     node = scope.match(EntryKind.VERSION_CHECK, name)
@@ -61,7 +64,10 @@ def get_version(scope: Scope, name: str, latest: int) -> Operation:
 
 
 def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
-    """Send a message to this run or another, once. Raises RunNotFoundError, and InvalidTransitionError for an ended one."""
+    """Send a message to this run or another, once.
+
+    Raises RunNotFoundError, and InvalidTransitionError for an ended run.
+    """
     escape(queue)
     target = to if to is not None else scope.journal.run.id
     node = scope.match_send()
@@ -94,7 +100,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
 
 
 def _refusal(state: str | None) -> str | None:
-    """What stands in the way of a send, as it is recorded; None if nothing does."""
+    """Return why a send is refused, as recorded; None if it is not."""
     if state is None:
         return "missing"
     return str(state) if state in ENDED else None

@@ -1,7 +1,7 @@
 """Sleeps, and waits for messages.
 
-A wait is one entry, which exists from the moment it starts and holds its deadline; a message and the record of
-its receipt are one commit.
+Owns their records. A wait is one entry, which exists from the start of the wait and has its deadline. The receipt of a
+message and its record are one commit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_
 
 
 def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime | None) -> Operation:
-    """Let `duration` pass, or wait for `moment`."""
+    """Wait for `duration` to pass, or until `moment`."""
     node = scope.match(EntryKind.SLEEP, name)
     entry = node.entry
     if entry is None:
@@ -65,9 +65,10 @@ ANY: Final[tuple[str, ...]] = ()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What a receive asks for: at most `count` messages of the queues `names`, within `timeout` and before `until`.
+    """The parameters of a receive: at most `count` messages of the queues `names`, within `timeout` and before `until`.
 
-    `names` is None for the queue that is called like the wait, empty for any. Of `timeout` and `until` the earlier counts.
+    `names` is None for the queue that has the name of the wait, and empty for any queue. The earlier of `timeout` and
+    `until` counts.
     """
 
     name: str
@@ -88,10 +89,10 @@ class Wait:
             raise ValueError(f"count must be a whole number of at least 1, not {self.count!r}")
 
     def queues(self, entry: Entry | None) -> Sequence[str]:
-        """The queues it waits for; empty for any.
+        """Return the queues of the wait; empty for any.
 
-        A wait without names that is recorded as one for any queue stays that: durable recorded it so until its name
-        became the queue.
+        A wait without names that is recorded as one for any queue stays one: durable recorded it so until the wait's
+        name became the queue.
         """
         if self.names is not None:
             return self.names
@@ -100,7 +101,7 @@ class Wait:
         return (self.name,)
 
     def deadline(self, began_at: datetime) -> datetime | None:
-        """When it ends without a message; `began_at`, if that is over already."""
+        """Return when the wait ends without a message; `began_at`, if that time has passed already."""
         ends = [] if self.timeout is None else [later(began_at, self.timeout, "a wait")]
         if self.until is not None:
             ends.append(max(began_at, self.until))
@@ -109,19 +110,19 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as the wait's entry records it: "id", "name" (the queue), "body" (codec text), "sent_at", "completed"."""
+    """A message as recorded by its wait: "id", "name" (the queue), "body" (codec text), "sent_at", "completed"."""
 
     entry: Entry
     record: dict[str, Any]
 
 
 def mapped(operation: Operation, function: Callable[[Any], Any]) -> Operation:
-    """The operation, with `function` applied to its value."""
+    """Run the operation and apply `function` to its value."""
     return function((yield from operation))
 
 
 def receive_one(scope: Scope, wait: Wait) -> Operation:
-    """The next message's record. Raises MessageTimeoutError past the deadline."""
+    """Return the next message's record. Raises MessageTimeoutError when the deadline has passed."""
     entry = yield from _received(scope, wait)
     if not entry.data["received"]:
         raise MessageTimeoutError(wait.name, wait.queues(entry))
@@ -129,13 +130,13 @@ def receive_one(scope: Scope, wait: Wait) -> Operation:
 
 
 def receive(scope: Scope, wait: Wait) -> Operation:
-    """Up to `count` messages' records, as soon as there is one; none past the deadline."""
+    """Return up to `count` messages' records as soon as there is one; none when the deadline has passed."""
     entry = yield from _received(scope, wait)
     return _opened(scope, wait, entry)
 
 
 def _received(scope: Scope, wait: Wait) -> Operation:
-    """The entry of the wait, once it has ended."""
+    """Return the entry of the wait, once the wait has ended."""
     node = scope.match(EntryKind.MESSAGE, wait.name)
     entry = node.entry
     if entry is not None and entry.status == EntryStatus.COMPLETED:
@@ -147,7 +148,7 @@ def _received(scope: Scope, wait: Wait) -> Operation:
     queues = wait.queues(entry)
     deadline = _deadline(entry)
     is_past = deadline is not None and deadline <= scope.environment.now()
-    # What came in time counts, however late this worker is; what a fresh wait finds there, it takes.
+    # Messages sent in time count, however late this worker is. A new wait takes every message that is there.
     messages = yield from _take(scope, wait, queues, None if is_new or not is_past else deadline)
     if not messages and not is_past:
         if is_new and scope.is_concurrent:
@@ -163,7 +164,7 @@ def _received(scope: Scope, wait: Wait) -> Operation:
 def complete(scope: Scope, message_id: str, response: Any) -> Operation:
     """Complete a message that this scope or one around it received, with a response.
 
-    Nothing, where history has it completed in this scope. Raises ValueError for a message that has been completed before.
+    Does nothing if the history has it completed in this scope. Raises ValueError if the message was completed before.
     """
     entry = scope.receipts.wait_for(message_id)
     if entry is None:
@@ -177,14 +178,14 @@ def complete(scope: Scope, message_id: str, response: Any) -> Operation:
         text = scope.environment.encode(response, f'the response to a message of "{entry.location}"')
         if _record_completion(scope, entry, message_id, text):
             yield SAVE
-    # Without a place it was recorded by durable when only the scope that had received a message could complete it.
+    # Without "completed_in" it was recorded by a durable in which only the receiving scope could complete a message.
     if record_of(entry, message_id).get("completed_in", scope.location) != scope.location:
         raise _completed_already(message_id)  # by another branch
     scope.receipts.complete(message_id)
 
 
 def _record_completion(scope: Scope, entry: Entry, message_id: str, response: str) -> bool:
-    """Whether it was this scope that completed the message, and not another branch just now."""
+    """Record the completion; return False if another branch has just completed the message."""
     with scope.journal.lock:
         records = entry.data["received"]
         if record_of(entry, message_id)["completed"]:
@@ -221,7 +222,7 @@ def _deadline(entry: Entry) -> datetime | None:
 
 
 def _take(scope: Scope, wait: Wait, queues: Sequence[str], before: datetime | None) -> Operation:
-    """Claim messages for this wait: branches of one pass must not take the same one."""
+    """Claim messages for this wait: branches of one pass must not receive the same one."""
     claims = scope.journal.claims
     while True:
         limit = wait.count + claims.uncommitted_count()
@@ -230,7 +231,7 @@ def _take(scope: Scope, wait: Wait, queues: Sequence[str], before: datetime | No
             claimed = claims.claim(found, wait.count)
         if claimed or len(found) < limit:
             return claimed
-        # What lies there was claimed by other branches meanwhile: look again, behind it.
+        # Other branches have claimed the messages meanwhile: query again, with a higher limit.
 
 
 def _record(message: Message) -> dict[str, Any]:
