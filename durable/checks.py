@@ -245,7 +245,7 @@ def _check_round_trip(codec: Any) -> Iterator[CheckMessage]:
         problem = None if isinstance(text, str) and codec.decode(text) == sample else f"{sample!r} came back changed"
     except Exception as error:  # noqa: BLE001 - missing keys raise something of the codec's own
         problem = f"{type(error).__name__}: {error}"
-        hint = 'Mend what it says, or leave DURABLE["CODEC"] out for JSON text.'
+        hint = 'Fix the cause, or leave DURABLE["CODEC"] out for JSON text.'
     if problem is not None:
         yield Error(f'DURABLE["CODEC"], {conf.CODEC}, does not work: {problem}', hint=hint, id="durable.E005")
 
@@ -282,7 +282,9 @@ def check_database(**_: object) -> list[CheckMessage]:
     nearest = difflib.get_close_matches(conf.DATABASE, settings.DATABASES, n=1)
     advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
     hint = f"{advice}DATABASES has {', '.join(settings.DATABASES) or 'none'}."
-    return [Error(f'DURABLE["DATABASE"], "{conf.DATABASE}", is no database.', hint=hint, id="durable.E006")]
+    return [
+        Error(f'DURABLE["DATABASE"], "{conf.DATABASE}", is not an alias in DATABASES.', hint=hint, id="durable.E006")
+    ]
 
 
 @register(TAG)

@@ -139,7 +139,7 @@ def _table(output: Output, page: RunPage, now: datetime) -> None:
     elif page.next_cursor is not None:
         output.say(f"There are more: --cursor {page.next_cursor}, or --limit")
     elif not page.runs:
-        output.say("No run is like that.")
+        output.say("No runs match.")
 
 
 def run_data(run: Run, now: datetime) -> dict[str, Any]:

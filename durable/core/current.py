@@ -36,7 +36,9 @@ def current_step() -> StepInfo:
     """Return the running step. Raises RuntimeError outside a step's function."""
     info = _step.get()
     if info is None:
-        raise RuntimeError("current_step() is there only inside a step's function: call it in what ctx.step is given")
+        raise RuntimeError(
+            "current_step() can only be called inside a step function: call it in the function that ctx.step is given"
+        )
     return info
 
 

@@ -258,7 +258,7 @@ def _as_selection(selection: Selection | Iterable[str]) -> Selection:
 
 def _check_verb(verb: str, options: Mapping[str, Any]) -> None:
     if verb not in _VERBS:
-        raise ValueError(f"a bulk knows the verbs {', '.join(_VERBS)}, not {verb!r}")
+        raise ValueError(f"unknown verb {verb!r}; choose from {', '.join(_VERBS)}")
     unknown = sorted(options.keys() - _OPTIONS.get(verb, set()))
     if unknown:
         raise TypeError(f"{verb} has no option {unknown[0]!r}")

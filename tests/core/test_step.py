@@ -521,7 +521,10 @@ def test_outside_a_step_there_is_no_current_step(h: Harness, flavour: Flavour) -
 
     ended = h.run(h.start(flavour(ship)))
     assert ended.error is not None
-    assert (ended.error.type, "only inside a step's function" in ended.error.message) == ("RuntimeError", True)
+    assert (ended.error.type, "can only be called inside a step function" in ended.error.message) == (
+        "RuntimeError",
+        True,
+    )
 
 
 def test_idempotency_keys_differ_between_runs(h: Harness, flavour: Flavour) -> None:

@@ -122,7 +122,7 @@ def test_options_are_the_verbs_own(h: Harness) -> None:
     with pytest.raises(TypeError, match="pause has no option 'rollback'"):
         bulk.apply("pause", ids, rollback=True)
     for verb in ("delete", "restart"):
-        with pytest.raises(ValueError, match=f"a bulk knows the verbs cancel, .*, not '{verb}'"):
+        with pytest.raises(ValueError, match=f"unknown verb '{verb}'; choose from cancel, "):
             bulk.apply(verb, ids)
     with pytest.raises(TypeError, match=r"write \['r000'\]"):
         bulk.apply("pause", "r000")
