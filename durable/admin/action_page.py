@@ -1,4 +1,4 @@
-"""Apply one verb to one run: a page that describes the effect and asks for a reason; posting the page applies the verb."""
+"""Apply one verb to one run: a page that describes the effect and asks for a reason; a POST applies the verb."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
         return _again(admin, request, "Choose what to do with the runs first.")
     wanted = _wanted(request.POST) if "all" in request.POST else None
     if "all" in request.POST and wanted is None:
-        return _again(admin, request, "Nothing was done: the filter has a mistake. Mend it, and choose again.")
+        return _again(admin, request, "Nothing was done: the filter has a mistake. Correct it, and choose again.")
     selection = ids if wanted is None else Filtered(wanted)
     if not selection:
         return _again(admin, request, "Choose at least one run, or all that the filter finds.")
@@ -100,7 +100,7 @@ def _do(
 
 
 def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
-    """Raise PermissionDenied if the user lacks a permission; the denial is one row of the log for any number of runs."""
+    """Raise PermissionDenied if the user lacks a permission; the denial is one row of the log, however many runs."""
     for permission in (VERBS[name].permission, "view_run"):
         if not access.may(request, permission):
             run_id = ids[0] if len(ids) == 1 else ""

@@ -77,7 +77,7 @@ VERBS: Final = {
     for verb in (
         Verb(
             name="recover",
-            title="Retry",
+            title="Recover",
             done="It goes on: what failed is tried again.",
             does="What made the run fail is tried again, with all its attempts, and the run goes on from there. What had "
             "succeeded is not done again; what was compensated is.",

@@ -18,12 +18,17 @@ __all__ = ["Subcommand", "found_run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subcommand:
-    """`help` is a sentence; `configure` adds the arguments; `run` performs the subcommand and returns the exit status."""
+    """A subcommand of `manage.py durable`.
+
+    `help` is a sentence. `configure` adds the arguments. `run` performs the subcommand and returns the exit status.
+    `alias` is a second name, or "".
+    """
 
     name: str
     help: str
     configure: Callable[[ArgumentParser], None]
     run: Callable[[Namespace, Output], int]
+    alias: str = ""
 
 
 def found_run(run_id: str) -> Run:

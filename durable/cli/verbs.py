@@ -110,25 +110,26 @@ def _verb(
     help: str,
     call: Callable[[str, Namespace], str | None],
     *,
-    verb: str = "",
     past: str,
+    alias: str = "",
     options: Callable[[ArgumentParser], None] = _nothing,
 ) -> Subcommand:
     return Subcommand(
         name=name,
         help=help,
         configure=partial(_configure, options),
-        run=partial(_run, verb or name, call, past),
+        run=partial(_run, name, call, past),
+        alias=alias,
     )
 
 
 VERBS = (
     _verb(
-        "retry",
-        "Let failed runs go on: what made them fail is tried again.",
+        "recover",
+        "Continue failed runs: what made them fail is tried again. `retry` is an alias.",
         lambda run_id, _: operations.recover(run_id),
-        verb="recover",
-        past="retried",
+        past="recovered",
+        alias="retry",
     ),
     _verb(
         "cancel",

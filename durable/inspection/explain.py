@@ -152,8 +152,8 @@ def _running(facts: _Facts) -> Explanation:
     if run.request:
         asked = "pause" if run.request == Request.PAUSE else "cancel"
         return Explanation(
-            headline=f"Asked to {asked}: it obeys at its next operation",
-            detail=f"Worker {run.worker} is passing it",
+            headline=f"Asked to {asked}: takes effect at the next operation",
+            detail=f"Running on worker {run.worker}",
             remedies=("resume",) if asked == "pause" else (),
         )
     step = facts.open(EntryStatus.RUNNING, EntryStatus.FAILED)
@@ -163,7 +163,7 @@ def _running(facts: _Facts) -> Explanation:
         headline = f'Running step "{display_location(step.location)}", attempt {max(1, step.metadata.attempts)}{since}'
         return Explanation(headline=headline, detail=f"Worker {run.worker} has it", location=step.location)
     crashes = f"; it has crashed {run.crashes} workers in a row" if run.crashes else ""
-    return Explanation(headline=f"Worker {run.worker} is passing it{crashes}", needs_attention=run.crashes > 1)
+    return Explanation(headline=f"Running on worker {run.worker}{crashes}", needs_attention=run.crashes > 1)
 
 
 def _sleeping(facts: _Facts) -> Explanation:
@@ -227,7 +227,7 @@ def _diverged(facts: _Facts) -> Explanation:
         return Explanation(headline=headline, detail=detail, needs_attention=True, remedies=("wake", "cancel"))
     return Explanation(
         headline=f"The code of the workers does not fit its history{since}{again}",
-        detail=f"{_after(_told(run), 'ends: ')}. If no deploy is under way, mend the code, with ctx.removed() or "
+        detail=f"{_after(_told(run), 'ends: ')}. If no deploy is under way, fix the code, with ctx.removed() or "
         "ctx.get_version()",
         needs_attention=True,
         remedies=("wake", "pause"),
@@ -283,14 +283,14 @@ def _failed(facts: _Facts) -> Explanation:
     if has_stopped(run.state, run.diverged_at, run.summary):
         return Explanation(
             headline=f"Stopped by a mistake in the code: {shortened(shown(_told(run)))}",
-            detail="Nothing was undone. Fix the code, deploy it, then retry: it goes on where it was",
+            detail="Nothing was undone. Fix the code, deploy it, then recover the run: it goes on where it was",
             needs_attention=True,
             remedies=("recover", "replay", "restart"),
         )
     if not run.outcome and run.summary.startswith(HANDLER_FAILED):
         return Explanation(
             headline=f"Compensation has stopped {_ended(facts)}: {shortened(_told(run).removesuffix('; recover() goes on with it'))}",
-            detail="Its code was undoing its steps. Mend what the handler needs, then retry: the compensation goes on with the "
+            detail="Its code was undoing its steps. Fix what the handler needs, then recover the run: the compensation goes on with the "
             "handlers that are left, and then the code",
             needs_attention=True,
             remedies=("recover",),
@@ -298,7 +298,7 @@ def _failed(facts: _Facts) -> Explanation:
     if run.outcome:
         return Explanation(
             headline=f"Compensation has stopped {_ended(facts)}: {shortened(_told(run).removesuffix('; recover() goes on with it'))}",
-            detail=f"It was undoing its steps because it failed: {what}. Mend what the handler needs, then retry: recovery goes on "
+            detail=f"It was undoing its steps because it failed: {what}. Fix what the handler needs, then recover the run: the compensation goes on "
             "with the handlers that are left",
             needs_attention=True,
             remedies=("recover",),
@@ -306,14 +306,14 @@ def _failed(facts: _Facts) -> Explanation:
     if error is not None and error.type == "HistoryDivergedError":
         return Explanation(
             headline="Stopped: the code no longer fits its history",
-            detail=f"{shortened(shown_error(run.workflow, error))} Nothing was compensated. Mend the code, then retry: it goes on where it was",
+            detail=f"{shortened(shown_error(run.workflow, error))} Nothing was compensated. Fix the code, then recover the run: it goes on where it was",
             needs_attention=True,
             remedies=("recover", "replay", "restart"),
         )
     if error is not None and error.type == "RunCrashedError":
         return Explanation(
             headline=f"Stopped {_ended(facts)}: it crashed {run.crashes} workers in a row",
-            detail="Look at the workers' logs for what kills them (memory, a native library), then retry",
+            detail="Look at the workers' logs for what kills them (memory, a native library), then recover the run",
             needs_attention=True,
             remedies=("recover", "replay"),
         )
@@ -322,7 +322,7 @@ def _failed(facts: _Facts) -> Explanation:
     where = f' at "{display_location(location)}"' if location else ""
     return Explanation(
         headline=f"Failed{where}{when}: {_LAST_ATTEMPT.sub('', what)}",
-        detail=f"Once the cause is mended, retry: what failed is tried again and the rest goes on from there.{undone}",
+        detail=f"Fix the cause, then recover the run: what failed is tried again and the rest goes on from there.{undone}",
         needs_attention=True,
         remedies=("recover", "replay", "restart"),
         location=location,

@@ -146,7 +146,7 @@ def _diverging(runs: RunQuerySet) -> list[Finding]:
         advice = "If no deploy is under way: fix the code. Nothing is undone meanwhile."
         found.append(_finding("mistake", "Runs that meet a mistake in the workers' code", advice, mistaken))
     if others:
-        advice = "If no deploy is under way: mend the code with ctx.removed() or ctx.get_version(), or bring back the workflow."
+        advice = "If no deploy is under way: fix the code with ctx.removed() or ctx.get_version(), or bring back the workflow."
         found.append(_finding("diverged", "Runs whose history the workers' code does not fit", advice, others))
     return found
 
@@ -163,37 +163,37 @@ _CAUSES: Final = (
     _Cause(
         kind="rollback_failed",
         title="Compensations that have stopped: a rollback handler failed for good",
-        advice="Mend what the handler needs, then retry the run: recovery goes on with the handlers that are left.",
+        advice="Fix what the handler needs, then recover the run: the compensation goes on with the handlers that are left.",
         concerns=lambda run: run.is_stuck,
     ),
     _Cause(
         kind="mistake",
         title="Runs stopped by a mistake in the code",
-        advice="Fix the code, deploy it, then retry them: they go on where they were. Nothing was undone.",
+        advice="Fix the code, deploy it, then recover them: they go on where they were. Nothing was undone.",
         concerns=lambda run: run.is_mistake,
     ),
     _Cause(
         kind="diverged",
         title="Runs stopped because the code no longer fits their history",
-        advice="Mend the code, deploy it, then retry them: they go on where they were. Nothing was compensated.",
+        advice="Fix the code, deploy it, then recover them: they go on where they were. Nothing was compensated.",
         concerns=lambda run: run.error_type == DIVERGED,
     ),
     _Cause(
         kind="crashed",
         title="Runs that crashed worker after worker",
-        advice="Look at the workers' logs for what kills them, then retry.",
+        advice="Look at the workers' logs for what kills them, then recover them.",
         concerns=lambda run: run.error_type == "RunCrashedError",
     ),
     _Cause(
         kind="exhausted",
         title="Runs with a step that has no attempts left",
-        advice="Mend the cause, then retry: the step gets its attempts again and the run goes on from there.",
+        advice="Fix the cause, then recover the run: the step gets its attempts again and the run goes on from there.",
         concerns=lambda run: run.error_type == EXHAUSTED,
     ),
     _Cause(
         kind="failed",
         title="Other failed runs",
-        advice="Read the error; retry the run, replay it from a step, or start it again.",
+        advice="Read the error; recover the run, replay it from a step, or start it again.",
         concerns=lambda _run: True,
     ),
 )

@@ -87,9 +87,9 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
     page.get_by_role("button", name="Save").click()
 
     page.goto(live_server.url + url("change", order.run_id))
-    page.get_by_role("link", name="Retry").click()
+    page.get_by_role("link", name="Recover").click()
     page.get_by_role("textbox", name="Reason").fill("the bank is back")
-    page.get_by_role("button", name="Retry", exact=True).click()
+    page.get_by_role("button", name="Recover", exact=True).click()
     page.wait_for_url("**/change/")
     page.wait_for_load_state()
     seen = len(loads)

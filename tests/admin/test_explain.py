@@ -93,7 +93,7 @@ def test_a_delayed_start_says_when(stage: Stage) -> None:
 def test_a_running_step_says_on_which_worker(stage: Stage) -> None:
     stage.start(flows.quick, id="runs", settle=False)
     assert stage.claim("runs") is not None
-    assert told(stage, "runs").headline == "Worker host:4711:abc is passing it"
+    assert told(stage, "runs").headline == "Running on worker host:4711:abc"
     stage.advance(minutes=3)
     said = told(stage, "runs")
     assert said.headline == "Its worker host:4711:abc has given no sign of life for 2 m 30 s"
@@ -104,7 +104,7 @@ def test_a_request_says_that_it_is_not_obeyed_yet(stage: Stage) -> None:
     stage.start(flows.quick, id="asked", settle=False)
     stage.claim("asked")
     get_run("asked").pause()
-    assert told(stage, "asked").headline == "Asked to pause: it obeys at its next operation"
+    assert told(stage, "asked").headline == "Asked to pause: takes effect at the next operation"
 
 
 def test_a_failed_rollback_handler_is_told_apart_from_the_failure(stage: Stage) -> None:

@@ -67,7 +67,9 @@ def test_a_stopped_run_is_said_to_be_one(stage: Stage) -> None:
     run = stopped(stage)
     for said in (explain(run, stage.now), explain_fully(run, stage.now)):
         assert said.headline.startswith("Stopped by a mistake in the code: KeyError: 'missing' (tests.admin.flows.")
-        assert said.detail == "Nothing was undone. Fix the code, deploy it, then retry: it goes on where it was"
+        assert (
+            said.detail == "Nothing was undone. Fix the code, deploy it, then recover the run: it goes on where it was"
+        )
         assert said.remedies[0] == "recover"
     assert kinds(stage)["mistake"].runs == [("mistaken", "tests.mistaken")]
     assert "failed" not in kinds(stage)

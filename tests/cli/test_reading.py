@@ -185,14 +185,14 @@ class TestWhy:
         assert done.lines[0] == "one (cli.approving): sleeping"
         assert "Waiting for a message in approved or rejected until" in done.lines[1]
         assert "  $ python manage.py durable send one approved -" in done.lines
-        assert "  $ python manage.py durable retry two" in done.lines
+        assert "  $ python manage.py durable recover two" in done.lines
         assert "  $ python manage.py durable replay two charge" in done.lines
 
     def test_as_data(self, shell: Shell, stage: Stage) -> None:
         stage.start(failing, id="one")
         data = shell("why", "-", "-o", "json", piped="one\n").json
         assert (data["id"], data["needs_attention"], data["location"]) == ("one", True, "charge")
-        assert data["remedies"][0] == "python manage.py durable retry one"
+        assert data["remedies"][0] == "python manage.py durable recover one"
 
     def test_one_that_is_missing_does_not_hide_the_others(self, shell: Shell, stage: Stage) -> None:
         stage.start(napping, id="one")

@@ -12,9 +12,7 @@ def test_the_reference_is_not_stale() -> None:
 def test_every_subcommand_is_there_under_its_name() -> None:
     names = [each.name for each in SUBCOMMANDS]
     assert len(set(names)) == len(names)
-    wanted = (
-        "list show why result start send ask retry cancel wake pause resume restart replay export prune doctor workers"
-    )
+    wanted = "list show why result start send ask recover cancel wake pause resume restart replay export prune doctor workers"
     assert set(wanted.split()) <= set(names)
 
 

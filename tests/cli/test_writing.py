@@ -26,13 +26,19 @@ def actions() -> list[tuple[Any, ...]]:
 
 
 class TestVerbs:
-    def test_retry_lets_a_failed_run_go_on(self, shell: Shell, stage: Stage) -> None:
+    def test_recover_continues_a_failed_run(self, shell: Shell, stage: Stage) -> None:
         stage.start(failing, id="one")
         workflows.mended.append(True)
-        done = shell("retry", "one", "--reason", "the bank is back")
-        assert (done.status, done.out, done.err) == (0, "", "1 retried\n")
+        done = shell("recover", "one", "--reason", "the bank is back")
+        assert (done.status, done.out, done.err) == (0, "", "1 recovered\n")
         assert stage.settle("one").state == "completed"
         assert actions() == [("recover", "one", "done", "the bank is back")]
+
+    def test_retry_is_an_alias_of_recover(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, id="one")
+        done = shell("retry", "one")
+        assert (done.status, done.out, done.err) == (0, "", "1 recovered\n")
+        assert actions() == [("recover", "one", "done", "")]
 
     def test_each_verb(self, shell: Shell, stage: Stage) -> None:
         stage.start(napping, id="one")
@@ -79,12 +85,12 @@ class TestVerbs:
         for run_id in ("one", "two", "three"):
             stage.start(failing, id=run_id)
         piped = shell("list", "-s", "failed", "-o", "ids").out
-        done = shell("retry", "-", "--reason", "mended", "-o", "ids", piped=piped)
+        done = shell("recover", "-", "--reason", "mended", "-o", "ids", piped=piped)
         assert (done.status, sorted(done.lines)) == (0, ["one", "three", "two"])
         assert {state(run_id) for run_id in done.lines} == {"pending"}
 
     def test_nothing_through_a_pipe_is_nothing_to_do(self, shell: Shell) -> None:
-        assert shell("retry", "-", piped="").status == 0
+        assert shell("recover", "-", piped="").status == 0
 
     def test_results_as_json(self, shell: Shell, stage: Stage) -> None:
         stage.start(napping, id="one")

@@ -37,7 +37,8 @@ class Command(BaseCommand):
         parser.epilog = EPILOG
         subparsers = parser.add_subparsers(dest="name", metavar="SUBCOMMAND", required=True)
         for each in SUBCOMMANDS:
-            subparser = subparsers.add_parser(each.name, help=each.help, description=each.help)
+            aliases = (each.alias,) if each.alias else ()
+            subparser = subparsers.add_parser(each.name, aliases=aliases, help=each.help, description=each.help)
             _tell_safely(subparser)
             each.configure(subparser)
             subparser.set_defaults(subcommand=each)

@@ -161,7 +161,7 @@ class Command(BaseCommand):
         return queues
 
     def _await_migrations(self, is_over: Callable[[], bool] = lambda: False, health: Health | None = None) -> None:
-        """Wait for the migrations of a deploy if workers start before them: without the migrations each job would fail."""
+        """Wait for the migrations of a deploy that starts workers first: without them each job would fail."""
         from durable.inspection import how_to_migrate
         from durable.worker.health import Health
 
