@@ -1,4 +1,4 @@
-"""Text of others, for terminals and logs: what they would obey, or what hides text, is written as escapes."""
+"""Make text of others safe for terminals and logs: escape characters that control a terminal or hide text."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 
 __all__ = ["safe"]
 
-#: Categories of characters that a terminal may obey, or that hide what is written: controls, formats (which turn the
-#: direction of text), surrogates, private and unassigned ones, and line and paragraph separators.
+#: Categories of characters that may control a terminal or hide text: controls, formats (which change the direction of
+#: text), surrogates, private and unassigned ones, and line and paragraph separators.
 _UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def safe(text: object, *, lines: bool = False) -> str:
-    """`text` with what a terminal would obey written as escapes; with `lines`, its line breaks and tabs stay."""
+    """Return `text` with unsafe characters escaped; with `lines`, line breaks and tabs are kept."""
     told = str(text)
     if told.isascii() and told.isprintable():
         return told

@@ -1,9 +1,9 @@
 """The completable messages that a scope's code has received, and which of them the code knows to be completed.
 
-The wait's entry records of each message whether it is completed, in which scope, and when among the run's entries (an
-ordinal). A scope's code learns of it when it
-completes the message itself, and when it has seen the end of the loop, join, race or block in which that was done: at the
-same point in each pass, whatever the record says already.
+The wait's entry records for each message whether it is completed, in which scope, and when among the run's entries (an
+ordinal). A scope's code learns of a completion when it completes the message itself, or when it has seen the end of the
+loop, join, race or block in which that happened. That is at the same point in each pass, even if the record has the
+completion before.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["Receipts", "record_of"]
 
 
 def record_of(wait: Entry, message_id: str) -> dict[str, Any]:
-    """What the wait's entry records of a message that it received."""
+    """Return the record of a received message in the wait's entry."""
     record: dict[str, Any] = next(each for each in wait.data["received"] if each["id"] == message_id)
     return record
 
 
 class Receipts:
-    """Those of one scope, and through `parent` those of the scopes around it. Threads of branches share the latter."""
+    """The receipts of one scope, and through `parent` those of the scopes around it, which threads of branches share."""
 
     __slots__ = ("_completed", "_entries", "_parent")
 
@@ -34,21 +34,23 @@ class Receipts:
         self._completed: set[str] = set()
 
     def add(self, wait: Entry) -> None:
-        """The code has received what the entry of a wait records."""
+        """Note that the code has received the messages of a wait's entry."""
         for record in wait.data["received"]:
             self._entries[record["id"]] = wait
 
     def adopt(self, inner: Receipts) -> None:
-        """What the code of an inner scope has received and completed is this scope's from now on."""
+        """Take over what the code of an inner scope has received and completed."""
         self._entries.update(inner._entries)
         self._completed.update(inner._completed)
 
     def complete(self, message_id: str) -> None:
-        """The code has completed this message."""
+        """Note that the code has completed this message."""
         self._completed.add(message_id)
 
     def learn(self, location: str, but_not: str | None = None) -> None:
-        """The code has seen the end of what stands at `location`, or of all in it `but_not` the iteration that begins."""
+        """Note that the code has seen the end of `location`, or of all in it except the iteration `but_not`, which
+        begins.
+        """
         for receipts in self._chain():
             for wait in receipts._waits():
                 for record in wait.data["received"]:
@@ -59,15 +61,17 @@ class Receipts:
                         self._completed.add(record["id"])
 
     def wait_for(self, message_id: str) -> Entry | None:
-        """The entry of the wait that received the message, in this scope or one around it."""
+        """Return the entry of the wait that received the message, in this scope or one around it; None if there is
+        none.
+        """
         return next((each._entries[message_id] for each in self._chain() if message_id in each._entries), None)
 
     def is_completed(self, message_id: str) -> bool:
-        """Whether the code that stands in this scope knows the message to be completed."""
+        """Return True if the code in this scope knows that the message is completed."""
         return any(message_id in each._completed for each in self._chain())
 
     def completions(self) -> Iterator[tuple[str, int]]:
-        """Where the messages of this scope and those around it were completed, each with its ordinal."""
+        """Yield where the messages of this scope and those around it were completed, each with its ordinal."""
         for receipts in self._chain():
             for wait in receipts._waits():
                 for record in wait.data["received"]:
@@ -75,7 +79,7 @@ class Receipts:
                         yield record["completed_in"], record["completed_order"]
 
     def left_open(self) -> Iterator[tuple[Entry, str]]:
-        """The waits of this scope, and their messages that nobody has completed."""
+        """Yield the waits of this scope with their uncompleted messages."""
         for message_id, wait in self._entries.items():
             if not record_of(wait, message_id)["completed"]:
                 yield wait, message_id

@@ -1,8 +1,8 @@
 """The workflows of this process, by name.
 
-Owns the map from names to definitions. `durable.apps` imports the modules that fill it. Knows nothing of how a workflow
-runs, and nothing of Django. Nothing is refused while modules are imported: two functions that claim one name are
-kept apart here and reported by a system check, which can say where both stand.
+Owns the map from names to definitions. `durable.apps` imports the modules that fill it. Must not know how a workflow
+runs, nor use Django. Nothing is refused while modules are imported: two functions with one name are both kept here, and
+a system check reports them with their source locations.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = [
 
 
 class WorkflowDefinition(Protocol):
-    """What the registry keeps: a name, the queue its runs go to by default, and the function."""
+    """What the registry keeps of a workflow: its name, the default queue of its runs, and its function."""
 
     @property
     def name(self) -> str:
-        """The workflow's name; may be found out late, once the apps are loaded."""
+        """The workflow's name; it may be known only once the apps are loaded."""
 
     @property
     def queue(self) -> str:
-        """The RQ queue of its runs, unless a start says otherwise."""
+        """The RQ queue of its runs, unless a start names another."""
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -45,7 +45,7 @@ class WorkflowDefinition(Protocol):
 
     @property
     def is_async(self) -> bool:
-        """Whether the function is a coroutine function."""
+        """True if the function is a coroutine function."""
 
     @property
     def mistakes(self) -> tuple[type[Exception] | str, ...] | None:
@@ -70,7 +70,7 @@ class UnknownWorkflowError(KeyError):
 
 @dataclass(frozen=True, slots=True)
 class NameConflict:
-    """One name, claimed by several functions; the last of them has it."""
+    """One name of several functions; the last of them has it."""
 
     name: str
     definitions: tuple[WorkflowDefinition, ...]
@@ -86,9 +86,10 @@ class Registry:
         self._discovered_names: frozenset[str] | None = None
 
     def register(self, definition: WorkflowDefinition, *, discovered: bool = False) -> None:
-        """Add a definition. Never raises: a clash of names is found later, by the check.
+        """Add a definition. Never raises: the system check finds conflicting names later.
 
-        `discovered`: it came while the apps were set up, as it does in every process that is set up like this one.
+        `discovered` is True for a definition imported while the apps were set up, as in every process that is set up
+        like this one.
         """
         if not any(each is definition for each in self._definitions):
             self._definitions.append(definition)
@@ -98,19 +99,19 @@ class Registry:
                 self._discovered_names = None
 
     def unregister(self, definition: WorkflowDefinition) -> None:
-        """Forget a definition; for tests that define workflows of their own."""
+        """Remove a definition; for tests that define workflows of their own."""
         self._definitions = [each for each in self._definitions if each is not definition]
         self._discovered = [each for each in self._discovered if each is not definition]
         self._by_name = self._discovered_names = None
 
     def is_discovered(self, name: str) -> bool:
-        """Whether a definition of this name was discovered."""
+        """Return True if a definition of this name was discovered."""
         if self._discovered_names is None:
             self._discovered_names = frozenset(each.name for each in self._discovered)
         return name in self._discovered_names
 
     def get(self, name: str) -> WorkflowDefinition:
-        """The definition of this name, the newest if several have it. Raises UnknownWorkflowError."""
+        """Return the definition of this name, the newest if several have it. Raises UnknownWorkflowError."""
         names = self._names()
         if name not in names:
             raise UnknownWorkflowError(name, names)
@@ -126,7 +127,7 @@ class Registry:
         return name in self._names()
 
     def clashes(self) -> list[NameConflict]:
-        """The names that several functions claim."""
+        """Return the names that several functions have."""
         return [NameConflict(name, tuple(each)) for name, each in sorted(self._names().items()) if len(each) > 1]
 
     def _names(self) -> dict[str, list[WorkflowDefinition]]:
@@ -140,13 +141,15 @@ class Registry:
 
 
 def _is_same_function(one: WorkflowDefinition, other: WorkflowDefinition) -> bool:
-    """Whether two definitions stand in the same place: a module imported again makes each of its functions anew."""
+    """Return True if two definitions are of the same source function: a module imported again creates its functions
+    anew.
+    """
     places = [(each.function.__module__, each.function.__qualname__) for each in (one, other)]
     return places[0] == places[1]
 
 
 def source_location(definition: WorkflowDefinition) -> str:
-    """Where a definition's function stands, for messages: `shop.workflows.fulfil (/app/shop/workflows.py:12)`."""
+    """Return where a definition's function is, for messages: `shop.workflows.fulfil (/app/shop/workflows.py:12)`."""
     function = inspect.unwrap(definition.function)
     path = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
     code = getattr(function, "__code__", None)
@@ -162,5 +165,5 @@ clashes = registry.clashes
 
 
 def all() -> list[WorkflowDefinition]:
-    """Every workflow, by name."""
+    """Return all workflows, sorted by name."""
     return list(registry)

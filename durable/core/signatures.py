@@ -1,4 +1,4 @@
-"""Whether a function can be called with the arguments at hand, found out without calling it.
+"""Check whether a function can be called with given arguments, without calling it.
 
 Asked before each attempt of a step, so the answer for plain functions is a comparison of numbers.
 """
@@ -17,10 +17,10 @@ _VARARGS: Final = inspect.CO_VARARGS
 
 
 def check_call(what: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Raise TypeError if `function` cannot take `args`, by position. `what` says who calls, for the message.
+    """Raise TypeError if `function` cannot take `args`, by position. `what` names the caller, for the message.
 
-    The signature is the function's own: a decorator that passes on whatever it gets may also add arguments. What has no
-    signature, such as many builtins, is let pass.
+    The signature is the function's own: a decorator that passes on all arguments may also add some. Functions without a
+    signature, such as many builtins, are accepted.
     """
     if _surely_fits(function, len(args)):
         return
@@ -37,7 +37,7 @@ def check_call(what: str, function: Callable[..., Any], args: tuple[Any, ...]) -
 
 
 def _surely_fits(function: Callable[..., Any], count: int) -> bool:
-    """Whether that many arguments fit, as far as it is found out without making a signature, which takes long."""
+    """Return True if the number of arguments certainly fits, without building a signature, which takes long."""
     if isinstance(function, FunctionType):
         return _fits(function, count)
     if isinstance(function, MethodType):

@@ -1,1 +1,1 @@
-"""Drivers perform the effects of operations: one synchronously, one with asyncio. They decide nothing."""
+"""Drivers perform the effects of operations: `sync` with threads, `aio` with asyncio. They must not decide anything."""

@@ -1,8 +1,8 @@
-"""The asynchronous driver: branches are tasks, an async step is cancelled at its timeout.
+"""The asynchronous driver: branches are tasks, and an async step is cancelled at its timeout.
 
-Commits and synchronous functions run in the thread that waits for the loop, so that the ORM and transactions of that
-thread are at hand (`durable.drivers.home`); the event loop goes on meanwhile, in another one. Branches that come to a
-commit together share it.
+Commits and synchronous functions run in the thread that waits for the loop, so that they use the ORM and the
+transactions of that thread (`durable.drivers.home`); the event loop runs in another thread meanwhile. Branches that
+commit at the same time share a commit. Must not decide anything: operations do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class AsyncDriver:
         self._passing: list[BaseException] = []
 
     def with_loops(self, operation: Operation) -> Operation:
-        """`operation`, for the synchronous driver: its bodies are performed here, each on an event loop of its own."""
+        """Return `operation` for the synchronous driver, with its bodies performed here, each on an event loop of its
+        own.
+        """
         effect, value = _resumed(operation.send, None)
         while effect is not None:
             if isinstance(effect, Body):
@@ -51,7 +53,7 @@ class AsyncDriver:
         return value
 
     async def _run_body(self, operation: Operation, effect: Body) -> tuple[Effect | None, Any]:
-        """The operation's next effect: it comes to that while tasks which the body has left still run."""
+        """Return the operation's next effect. The operation reaches it while tasks that the body has left still run."""
         self._home = LoopDelegate()
         try:
             outcome = await self._body(effect)
@@ -62,7 +64,7 @@ class AsyncDriver:
     # -- operations
 
     def operate(self, scope: Scope, label: str, operation: Operation) -> Coroutine[Any, Any, Any]:
-        """One operation of a scope, to be awaited; the scope notices if it is not."""
+        """Return the coroutine of one operation of a scope; the scope notices if it is not awaited."""
         return _Operation(self._operate(scope, label, operation), scope, label)
 
     async def _operate(self, scope: Scope, label: str, operation: Operation) -> Any:
@@ -77,7 +79,8 @@ class AsyncDriver:
             raise
         except Exception:
             raise
-        except BaseException as error:  # from below the engine: it is not the body's that it passes through
+        # not raised by the body's code: it passes through the body from the engine below
+        except BaseException as error:
             self._passing.append(error)
             raise
         finally:
@@ -99,7 +102,10 @@ class AsyncDriver:
         return value
 
     def _save_and_tell(self, operation: Operation, effect: Save) -> tuple[Effect | None, Any]:
-        """The operation's next effect; on the way to that it tells of the failure, to receivers which may use the ORM."""
+        """Save, and return the operation's next effect.
+
+        On the way there the failure is sent to receivers, which may use the ORM.
+        """
         try:
             self.host.save(effect)
         except BaseException as error:
@@ -115,7 +121,7 @@ class AsyncDriver:
             await self._home.call(self.host.save, effect)
 
     async def _save_gathered(self) -> None:
-        """Save the journal, together with the branches that come to it before the thread does."""
+        """Save the journal, together with the branches that ask for it before the save begins."""
         gathering = self._gathering
         if gathering is None or gathering.has_begun:
             gathering = self._gathering = _Gathering()
@@ -123,7 +129,7 @@ class AsyncDriver:
             unwrapped(await finish_before_cancel(gathering.save))
             return
         _, error = await finish_before_cancel(gathering.save)
-        if error is not None:  # which may be about the other branch alone
+        if error is not None:  # the error may concern the other branch only
             await self._home.call(self.host.save, SAVE)
 
     async def _call(self, effect: Call) -> Any:
@@ -135,7 +141,7 @@ class AsyncDriver:
             return await within_timeout(effect, effect.function(*effect.args), self.host)
 
     async def _call_sync(self, effect: Call) -> Any:
-        # A function may also be plain and return an awaitable, such as a lambda or a partial.
+        # A plain function may also return an awaitable: a lambda or a partial, for example.
         with self.host.calling(effect):
             value = await call_there(call_unawaited, effect, self.host)
             if not inspect.isawaitable(value):
@@ -167,13 +173,16 @@ class AsyncDriver:
             kind = kind_of(error)
         else:
             kind = ""
-        if kind:  # outside of the handler, so that it is no error's context
+        if kind:  # outside the handler, so that it does not become the error's context
             raise RuntimeError(f"{kind} was raised, an exception whose attributes cannot be read")
         refuse_lazy_body(value, effect.function)
         return value
 
     def _is_ours(self, error: BaseException) -> bool:
-        """Whether it is not the body's code that raised it: it passes through, or the body's task is cancelled or closed."""
+        """Return True if the body's code did not raise the error.
+
+        Such an error passes through from below, or the body's task is cancelled or closed.
+        """
         if any(error is each for each in self._passing):
             return True
         if not isinstance(error, asyncio.CancelledError | GeneratorExit):
@@ -212,7 +221,7 @@ class AsyncDriver:
 
 
 class _Operation(Coroutine[Any, Any, Any]):
-    """An operation's coroutine; its scope knows of it until it is begun."""
+    """An operation's coroutine; its scope lists it as unawaited until it begins."""
 
     __slots__ = ("_coroutine", "_has_begun", "_scope", "_token")
 
@@ -240,12 +249,12 @@ class _Operation(Coroutine[Any, Any, Any]):
         self._coroutine.close()
 
     def __del__(self) -> None:
-        if not self._has_begun:  # the scope says so as an error, Python need not warn of it as well
+        if not self._has_begun:  # the scope reports it as an error, so Python need not warn too
             self._coroutine.close()
 
 
 class _Gathering:
-    """A save that takes along what branches mark before it begins."""
+    """A save that includes what branches mark before it begins."""
 
     __slots__ = ("has_begun", "save")
 
@@ -259,7 +268,7 @@ class _Gathering:
 
 
 def _resumed(resume: Callable[[Any], Effect], value: Any) -> tuple[Effect | None, Any]:
-    """The next effect of an operation that is sent or thrown `value`; or None, and what it returns."""
+    """Send or throw `value` into an operation; return its next effect, or None and its return value."""
     try:
         return resume(value), None
     except StopIteration as stop:
@@ -277,7 +286,7 @@ async def _until_decided(tasks: set[asyncio.Future[Any]], is_decided: Callable[[
 
 
 async def _cancelled(tasks: set[asyncio.Future[Any]]) -> None:
-    """Cancel what still runs, and wait until it has ended."""
+    """Cancel the tasks that still run, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):

@@ -1,8 +1,8 @@
-"""Threads for branches: new ones, or, where somebody keeps them, those that earlier branches have left.
+"""Threads for branches: new ones or, within `keep`, those that earlier branches have left.
 
-Owns when such a thread begins and ends. A branch's thread has a database connection of its own, and opening that takes
-longer than most branches; a worker therefore keeps the threads from one pass to the next, as long as its shift lasts.
-Knows nothing of what is called.
+Owns when such a thread begins and ends. A branch thread has a database connection of its own, and opening one takes
+longer than most branches. So a worker keeps the threads from one pass to the next, for as long as its job lasts. Must
+not know what is called.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Work = Callable[[], object]
 
 @dataclass(slots=True)
 class _Keeper:
-    """Whether threads are kept, and those that are idle."""
+    """Whether threads are kept, and the idle ones."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     depth: int = 0
@@ -32,7 +32,7 @@ _keeper = _Keeper()
 
 
 def _forget() -> None:
-    """In a forked child: the parent's threads are not here."""
+    """In a forked child, forget the parent's threads, which do not run here."""
     global _keeper
     _keeper = _Keeper()
 
@@ -41,7 +41,9 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def run(work: Work, at_end: Work) -> Callable[[], object]:
-    """Do `work` in another thread, and `at_end` in the same one before that ends; what waits until it is done."""
+    """Call `work` in another thread, and `at_end` in the same one before it ends. Return a function that waits for the
+    end of `work`.
+    """
     with _keeper.lock:
         thread = _keeper.idle.pop() if _keeper.idle else None
     return (thread or _BranchThread()).give(work, at_end)
@@ -49,7 +51,7 @@ def run(work: Work, at_end: Work) -> Callable[[], object]:
 
 @contextmanager
 def keep() -> Iterator[None]:
-    """Keep threads as long as the block lasts; those that are idle have ended when it is left."""
+    """Keep threads within the block. At its end, end the idle ones and wait for that."""
     keeper = _keeper
     with keeper.lock:
         keeper.depth += 1
@@ -66,7 +68,7 @@ def keep() -> Iterator[None]:
 
 
 class _BranchThread:
-    """A daemon that does one piece of work after the other until nobody keeps it."""
+    """A daemon thread that does one piece of work after the other until it is no longer kept."""
 
     def __init__(self) -> None:
         self._given: SimpleQueue[tuple[Work, Work, threading.Event] | None] = SimpleQueue()

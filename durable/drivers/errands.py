@@ -1,7 +1,7 @@
-"""What threads of branches have another one do: the pass's own, which has a connection to the store open already.
+"""Let branch threads delegate store calls to the pass's own thread, which already has a database connection.
 
-Owns the way there and back. A connection of its own for each thread, opened for commits alone, takes longer than most
-joins. Where nobody serves, a thread does its errands itself.
+Owns passing calls to that thread and their outcomes back. A connection for each branch thread, opened for commits
+alone, takes longer than most joins. While the pass's thread does not serve, a branch thread makes its calls itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ThreadDelegate:
-    """The errands that the thread which made this does for others."""
+    """Calls of other threads, made by the thread that created this object."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -27,11 +27,11 @@ class ThreadDelegate:
         self._is_served = False
 
     def are_mine(self) -> bool:
-        """Whether this is the thread that does them."""
+        """Return True in the thread that makes the calls."""
         return threading.get_ident() == self._thread
 
     def do(self, work: Callable[[], T]) -> T:
-        """Have `work` done; what it returns or raises."""
+        """Call `work` in that thread; return what it returns or raise what it raises."""
         if self.are_mine():
             return work()
         errand = _Errand(work)
@@ -44,7 +44,10 @@ class ThreadDelegate:
 
     @contextmanager
     def served(self) -> Iterator[None]:
-        """Around `serve`, and the start of those who ask; what they ask for and nobody has done they do themselves."""
+        """Allow delegation within the block, which calls `serve` and starts the delegating threads.
+
+        At its end, calls that were not made are left to the threads that asked for them.
+        """
         with self._lock:
             self._is_served = True
         try:
@@ -55,7 +58,7 @@ class ThreadDelegate:
             self._decline_what_is_left()
 
     def serve(self, asking: int) -> None:
-        """Do what so many others ask for, until each of them has called `leave`."""
+        """Make the calls of `asking` other threads, until each of them has called `leave`."""
         while asking:
             errand = self._asked.get()
             if errand is None:
@@ -64,7 +67,7 @@ class ThreadDelegate:
                 errand.do()
 
     def leave(self) -> None:
-        """This thread asks for no more."""
+        """Note that this thread delegates no more calls."""
         self._asked.put(None)
 
     def _decline_what_is_left(self) -> None:
@@ -91,7 +94,7 @@ class _Errand:
     def do(self) -> None:
         try:
             self._value = self._work()
-        except BaseException as error:  # for who asked
+        except BaseException as error:  # raised in the delegating thread
             self._error = error
         self._done.release()
 

@@ -1,8 +1,9 @@
-"""From an event loop to the thread that waits for it, where the connection and the transactions of a pass are.
+"""Run functions in the synchronous thread that started the event loop: it owns the pass's connection and transactions.
 
-Owns how a call gets there and that it is whole: one that has been given stays until it has ended, even if who awaits it is
-cancelled. asgiref takes a user's function there with its context and with the loop that it may call back into. The
-engine's own calls need neither, and go straight to the executor that asgiref keeps for the thread, at half the price.
+Owns how a call gets there, and that it is not cut short: a call that was submitted runs to its end, even if the
+awaiting task is cancelled. asgiref calls a user's function there with its context and with the loop that it may call
+back into. The engine's own calls need neither, and go straight to the executor that asgiref keeps for the thread, at
+half the cost.
 """
 
 from __future__ import annotations
@@ -29,24 +30,26 @@ class LoopDelegate:
         self._executor = _executor()
 
     def submit(self, function: Callable[..., T], *args: Any) -> asyncio.Future[Outcome[T]]:
-        """Have it called there; its outcome."""
+        """Call the function in that thread; return a future of its outcome."""
         if self._executor is None:
             return asyncio.ensure_future(_through_asgiref(function, args))
         return asyncio.get_running_loop().run_in_executor(self._executor, _outcome, function, args)
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Call it there; what it returns or raises."""
+        """Call the function in that thread; return what it returns or raise what it raises."""
         return unwrapped(await finish_before_cancel(self.submit(function, *args)))
 
 
 def _executor() -> Executor | None:
-    """None if asgiref keeps it no longer under this name, which it does not document."""
+    """Return asgiref's executor; None if asgiref no longer has it under this undocumented name."""
     found = getattr(getattr(AsyncToSync, "executors", None), "current", None)
     return found if isinstance(found, Executor) else None
 
 
 async def call_there(function: Callable[..., T], *args: Any) -> T:
-    """Call what calls a user's function in the thread that waits for the running loop; what it returns or raises."""
+    """Call, in the thread that waits for the running loop, a function that calls user code; return or raise its
+    outcome.
+    """
     return unwrapped(await finish_before_cancel(_through_asgiref(function, args)))
 
 
@@ -61,7 +64,7 @@ _through_asgiref = sync_to_async(_outcome)
 
 
 def unwrapped(outcome: Outcome[T]) -> T:
-    """Return or raise it."""
+    """Return the outcome's value or raise its error."""
     value, error = outcome
     if error is not None:
         raise error
@@ -69,7 +72,7 @@ def unwrapped(outcome: Outcome[T]) -> T:
 
 
 async def finish_before_cancel(awaitable: Awaitable[T]) -> T:
-    """Await what must not be left half-done: a cancellation waits until it has ended."""
+    """Await what must not be cut short: a cancellation takes effect when it has ended."""
     future = asyncio.ensure_future(awaitable)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():

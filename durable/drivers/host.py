@@ -1,4 +1,4 @@
-"""What a driver needs from around it: the commits, the context that bodies get, and where code may run."""
+"""The host of a driver: commits, contexts for bodies, and where code may run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Host", "refuse_lazy_body"]
 class Host(Protocol):
     """The surroundings of one pass."""
 
-    #: Branches run one after the other, in the caller's thread.
+    #: True to run branches one after the other, in the caller's thread.
     sequential_branches: bool
-    #: Threads for branches.
+    #: The maximum number of threads for branches.
     max_threads: int
-    #: What those threads have the pass's own do.
+    #: Delegates calls of branch threads to the pass's own thread.
     errands: ThreadDelegate
 
     def save(self, effect: Save) -> None:
@@ -31,51 +31,53 @@ class Host(Protocol):
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
         """Run `call`, `record` and a commit in one transaction of the store's database.
 
-        `record` marks the step's entry. No other commit of the pass may take that along: it is not sure yet.
+        `record` marks the step's entry. No other commit of the pass may write that entry before: it is not final yet.
         """
 
     def receive(self, effect: PeekInbox) -> list[Message]:
-        """Look into the run's inbox."""
+        """Query the run's inbox."""
 
     def lookup(self, effect: GetRunState) -> str | None:
-        """The state of another run, or None."""
+        """Return the state of another run, or None."""
 
     def wait(self, seconds: float) -> None:
         """Wait in memory; less if the pass is evicted meanwhile."""
 
     async def async_wait(self, seconds: float) -> None:
-        """Wait in memory without holding up the event loop."""
+        """Wait in memory without blocking the event loop."""
 
     def calling(self, call: Call) -> AbstractContextManager[None]:
-        """Around the call of a user's function, in the thread or task that calls it."""
+        """Return the context manager around the call of a user's function, in the thread or task that calls it."""
 
     def calling_here(self, call: Call) -> AbstractContextManager[None]:
-        """Around a function in the thread that it is called in: transactions that it leaves open are an error."""
+        """Return the context manager around a function in its own thread: transactions that it leaves open are an
+        error.
+        """
 
     def is_evicted(self) -> bool:
-        """Whether the pass has to end."""
+        """Return True if the pass has to end."""
 
     def sync_context(self, scope: Scope, driver: Any) -> Any:
-        """The context that a synchronous body gets."""
+        """Return the context for a synchronous body."""
 
     def async_context(self, scope: Scope, driver: Any) -> Any:
-        """The context that an asynchronous body gets."""
+        """Return the context for an asynchronous body."""
 
     def before_branches(self) -> None:
-        """In the pass's own thread, before branches in others have it commit for them: nothing may be open there."""
+        """Check, in the pass's own thread, that no transaction is open before it commits for branches in other threads."""
 
     def branch_thread(self) -> AbstractContextManager[None]:
-        """Around the branches of a fork in a thread of their own: what has to be clean before and after."""
+        """Return the context manager around the branches in a thread of their own: it cleans up before and after."""
 
     def branch_thread_ends(self) -> None:
-        """In a branch's thread, before it ends: what has to be closed there, such as database connections."""
+        """Clean up in a branch thread before it ends: close database connections, for example."""
 
     def interrupted(self) -> None:
-        """A step was interrupted at its timeout, wherever it was: leave nothing half-used, such as a connection."""
+        """Clean up after a step was interrupted at its timeout at any point: drop a half-used connection, for example."""
 
 
 def refuse_lazy_body(value: Any, function: Callable[..., Any]) -> None:
-    """A body must have run when its value is there. Raises TypeError for a generator or, not awaited, a coroutine."""
+    """Raise TypeError if a body returned a generator or, unawaited, a coroutine: none of its code has run then."""
     if inspect.iscoroutine(value):
         value.close()
         kind, advice = "a coroutine", "write `def`, or `async def` for the workflow itself to have asynchronous bodies"

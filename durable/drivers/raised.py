@@ -1,7 +1,7 @@
-"""What a user's code may raise, and must not do to the worker: end it, its event loop, or the engine that describes errors.
+"""What user code raises must not end the worker or its event loop, or break the description of errors.
 
-Owns which exceptions of a step's function or of a body go on as they are (errors that can be described, the engine's
-control flow, the worker's own end), and as what failure the others are told.
+Owns which exceptions of a step's function or of a body are passed on unchanged (errors that can be described, the
+engine's control flow, the worker's own end), and as which failure the others are reported.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ __all__ = ["body_failure", "call_readably", "step_failure"]
 
 T = TypeVar("T")
 
-#: Not errors, but no signals to a worker or to a test either, wherever they are raised.
+#: Not errors, but not meant for a worker or a test either, wherever they are raised.
 _UNWELCOME: Final = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 def call_readably(function: Callable[..., T], *args: Any) -> T:
-    """`function(*args)`; an error that cannot be looked at is raised as a RuntimeError that says so."""
+    """Return `function(*args)`; replace an error that cannot be read by a RuntimeError that says so."""
     try:
         return function(*args)
     except BaseException as error:
         if is_readable(error):
             raise
         kind = kind_of(error)
-    # outside of the handler, so that it is no error's context
+    # outside the handler, so that it does not become the error's context
     raise RuntimeError(f"{kind} was raised, an exception whose attributes cannot be read")
 
 
 def step_failure(effect: Call, error: BaseException, host: Host) -> RuntimeError | None:
-    """As what failure a step's attempt ends that raised `error`; None if that goes on as it is."""
+    """Return the failure of a step's attempt that raised `error`; None if `error` is passed on unchanged."""
     if _goes_on(error, host):
         return None
     if isinstance(error, SystemExit):
@@ -45,7 +45,7 @@ def step_failure(effect: Call, error: BaseException, host: Host) -> RuntimeError
 
 
 def body_failure(effect: Body, error: BaseException, host: Host) -> RuntimeError | None:
-    """As what error of the workflow's a body ends that raised `error`; None if that goes on as it is."""
+    """Return the workflow's error for a body that raised `error`; None if `error` is passed on unchanged."""
     if _goes_on(error, host):
         return None
     name = getattr(effect.function, "__qualname__", "the workflow's code")
@@ -61,7 +61,7 @@ def _goes_on(error: BaseException, host: Host) -> bool:
     if issubclass(kind, Exception | ControlFlow):
         return True
     if issubclass(kind, SystemExit):
-        return host.is_evicted()  # it is the worker that ends, told so twice
+        return host.is_evicted()  # the worker itself ends, after a second signal
     if kind is KeyboardInterrupt and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        return True  # of somebody's keyboard
+        return True  # Ctrl+C in a terminal
     return host.sequential_branches and not issubclass(kind, _UNWELCOME)  # a test's own: pytest.fail(), for example

@@ -1,4 +1,7 @@
-"""The synchronous driver: branches are threads, a step's timeout interrupts it where it stands."""
+"""The synchronous driver: branches are threads, and a step is interrupted at its timeout.
+
+Must not decide anything: operations do.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ class SyncDriver:
             raise
         except Exception:
             raise
-        except BaseException as error:  # from below the engine: it is not the body's that it passes through
+        # not raised by the body's code: it passes through the body from the engine below
+        except BaseException as error:
             self._passing.append(error)
             raise
         finally:
@@ -118,7 +122,7 @@ class SyncDriver:
             raise errors[0]
 
     def _serve(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
-        """The pass's own thread commits for the others."""
+        """Serve the other threads: the pass's own thread commits for them."""
         self.host.before_branches()
         errands = self.host.errands
         helpers: list[Callable[[], object]] = []
@@ -127,14 +131,15 @@ class SyncDriver:
                 if len(waiting) > 1:
                     helpers += self._helpers(len(waiting), effect, waiting, errors, errands.leave)
                 errands.serve(len(helpers))
-        except Exception as error:  # of somebody's signal handler: not before the branches have ended
+        # raised by a signal handler: it must not end the fork before the branches have ended
+        except Exception as error:
             errors.append(error)
-        self._work(effect, waiting, errors)  # what nobody has taken
+        self._work(effect, waiting, errors)  # branches that no helper has begun
         for wait_for_helper in helpers:
             wait_for_helper()
 
     def _share(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
-        """The calling thread works on the branches too, so that a fork within a branch needs no thread to spare."""
+        """Execute branches in the calling thread too, so that a fork within a branch needs no spare thread."""
         helpers = list(self._helpers(len(waiting) - 1, effect, waiting, errors))
         self._work(effect, waiting, errors)
         for wait_for_helper in helpers:
@@ -173,13 +178,13 @@ class SyncDriver:
                 return
             try:
                 self.drive(branch)
-            except BaseException as error:  # handed to the thread that forked
+            except BaseException as error:  # raised again in the forking thread
                 errors.append(error)
                 return
 
 
 def call_step(effect: Call, host: Host) -> Any:
-    """Call a step's function in this thread, an async one with an event loop of its own."""
+    """Call a step's function in this thread; an async one with an event loop of its own."""
     with host.calling(effect), host.calling_here(effect), running_step(effect.info):
         value = _called(effect, host)
         if inspect.isawaitable(value):
@@ -188,7 +193,10 @@ def call_step(effect: Call, host: Host) -> Any:
 
 
 def call_unawaited(effect: Call, host: Host) -> Any:
-    """Call a step's function in this thread; what it returns, awaitable or not. For a caller that is `host.calling`."""
+    """Call a step's function in this thread; return its value, awaitable or not.
+
+    The caller is inside `host.calling`.
+    """
     with host.calling_here(effect), running_step(effect.info):
         return _called(effect, host)
 
@@ -208,13 +216,13 @@ def _called(effect: Call, host: Host) -> Any:
 
 
 def call_atomically(effect: Call, host: Host) -> Any:
-    """The call, its record and the commit as one transaction."""
+    """Make the call, its record and the commit one transaction."""
     value: Any = None
     with ExitStack() as until_committed:
 
         def call() -> None:
             nonlocal value
-            until_committed.enter_context(running_step(effect.info))  # what it wants to happen on commit is the step's
+            until_committed.enter_context(running_step(effect.info))  # on_commit hooks run within the step
             value = call_step(effect, host)
 
         def record() -> None:
@@ -226,7 +234,7 @@ def call_atomically(effect: Call, host: Host) -> Any:
 
 
 async def within_timeout(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
-    """Await what a step's function returned, and cancel it at the timeout. Raises StepTimeoutError."""
+    """Await the awaitable of a step's function, and cancel it at the timeout. Raises StepTimeoutError."""
     try:
         async with asyncio.timeout(effect.timeout if effect.timeout > 0 else None) as limit:
             with timed_step(effect.info):
@@ -247,7 +255,7 @@ async def _readably(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
     except BaseException as error:
         task = asyncio.current_task()
         if type(error) is asyncio.CancelledError and task is not None and task.cancelling():
-            raise  # it is this task that is cancelled
+            raise  # this task itself is cancelled
         if not is_readable(error):
             kind, failure = kind_of(error), None
         else:

@@ -1,9 +1,10 @@
-"""Timeouts for synchronous code: interrupt it where it stands.
+"""Timeouts for synchronous code: interrupt it wherever it is.
 
-In the main thread a timer signal breaks into whatever blocks: a sleep, a socket, a query. Elsewhere the exception is
-set asynchronously, and raised at the thread's next bytecode. The interruption derives from KeyboardInterrupt, because
-that is what database drivers and others know to clean up after. Where it comes in a finalizer (a generator that is
-collected, `__del__`, a weak reference's callback) Python swallows it, so it comes again, while the call goes on.
+Owns how code is interrupted. In the main thread a timer signal interrupts whatever blocks: a sleep, a socket, a query.
+In other threads the exception is set asynchronously, and raised at the thread's next bytecode. The interruption derives
+from KeyboardInterrupt, because database drivers and other libraries clean up after that. Python swallows an
+interruption in a finalizer (a generator that is collected, `__del__`, a weak reference's callback), so it is repeated
+while the call goes on.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ T = TypeVar("T")
 _set_handler: Final[Callable[[int, Any], Any]] = import_module("_signal").signal
 
 _SIGALRM: Final = int(signal.SIGALRM)
-AGAIN: Final = 5.0  # seconds from one interruption to the next; as long, code may take to clean up undisturbed
+AGAIN: Final = 5.0  # seconds between two interruptions, and so the time that code has to clean up
 
 
-class TimedOut(Exception):  # a fact for the driver, which knows the step's name
+class TimedOut(Exception):  # for the driver only, which knows the step's name
     """The call was interrupted at its timeout."""
 
 
@@ -39,9 +40,9 @@ class _Interruption(KeyboardInterrupt):
 
 
 def arose_from(error: BaseException, interruption: type[BaseException]) -> bool:
-    """Whether `error` was raised by what the interruption had to pass on its way out: a clean-up that failed, say.
+    """Return True if `error` was raised while the interruption was on its way out, by a failed clean-up for example.
 
-    Django ends a transaction so: interrupted in its COMMIT, it tells of the state in which it finds the connection then.
+    Django ends a transaction so: interrupted in its COMMIT, it raises an error about the state of the connection.
     """
     seen: set[int] = set()  # code may have put errors into each other's context
     found: BaseException | None = error
@@ -54,7 +55,7 @@ def arose_from(error: BaseException, interruption: type[BaseException]) -> bool:
 
 
 def call_with_timeout(call: Callable[[], T], timeout: float) -> T:
-    """`call()`, interrupted after `timeout` seconds (0 for none). Raises TimedOut."""
+    """Return `call()`, interrupted after `timeout` seconds (0 for none). Raises TimedOut."""
     if timeout <= 0:
         return call()
     if threading.current_thread() is threading.main_thread():
@@ -87,7 +88,7 @@ def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
         is_running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         _set_handler(_SIGALRM, before)
-        if outer:  # somebody else's timer goes on, with what is left of it
+        if outer:  # a timer of other code continues with its remaining time
             signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (time.monotonic() - began)))
 
 
@@ -110,7 +111,7 @@ def _call_with_watchdog(call: Callable[[], T], timeout: float) -> T:
 
 
 class _Target:
-    """A thread that may be interrupted, until its call has ended."""
+    """A thread that may be interrupted until its call has ended."""
 
     def __init__(self, thread_id: int) -> None:
         self._thread_id = thread_id
@@ -134,12 +135,12 @@ class _Target:
         with self._lock:
             self._is_running = False
         if self._has_fired:
-            # The exception is set and may still be under way: it must not break out later, in the engine.
+            # The exception is set and may not be raised yet: it must not be raised later, in the engine.
             for _ in range(1000):
                 time.sleep(0)
 
     def end(self) -> None:
-        """For good: `leave` may have been interrupted itself, but not twice, so that no lock is needed."""
+        """End the deadline for good. `leave` may have been interrupted, but not twice, so no lock is needed."""
         self._is_running = False
         if self._watch is not None:
             self._watch.end()

@@ -1,7 +1,7 @@
-"""Calls at a moment, unless they are called off before: what a timer for each would do, in one thread for all.
+"""Call functions at a given time, unless they are cancelled before: one thread in place of a timer for each.
 
-Almost all of them are called off, at once: that costs no wake-up of the thread. It ends when it has had nothing to watch for
-a while, and begins anew when there is something. Knows nothing of what is called.
+Owns that thread. Nearly all calls are cancelled soon, which does not wake the thread. The thread ends after some time
+without calls, and starts again when there is one. Must not know what is called.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Deadline", "watch"]
 
 logger = logging.getLogger("durable.worker")
 
-_IDLE: Final = 5.0  # seconds
-_MOST_ENDED: Final = 100  # watches that are over, and still in the heap, before they are looked for
+_IDLE: Final = 5.0  # seconds without calls after which the thread ends
+_MOST_ENDED: Final = 100  # cancelled calls still in the heap, from which on they are removed
 
 
 @dataclass(slots=True, order=True)
 class Deadline:
-    """One call that is waited for; `moment` is by the monotonic clock."""
+    """One scheduled call; `moment` is monotonic."""
 
     moment: float
     number: int
@@ -34,7 +34,7 @@ class Deadline:
     is_over: bool = field(default=False, compare=False)
 
     def end(self) -> None:
-        """Call it off. It may be under way already."""
+        """Cancel the call. It may be under way already."""
         self.is_over = True
         _watchdog.note_end()
 
@@ -83,7 +83,7 @@ class _Watchdog:
             if not first.is_over:
                 try:
                     first.call()
-                except Exception:  # without this thread no timeout of a branch would ever come again
+                except Exception:  # without this thread no timeout of a branch would ever happen again
                     logger.exception("a timeout of a branch could not be told")
 
 
@@ -91,7 +91,7 @@ _watchdog = _Watchdog()
 
 
 def _forget() -> None:
-    """In a forked child: the parent's thread is not here."""
+    """In a forked child, forget the parent's thread, which does not run here."""
     global _watchdog
     _watchdog = _Watchdog()
 
@@ -100,5 +100,5 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def watch(seconds: float, call: Callable[[], object]) -> Deadline:
-    """Have `call` called in another thread after so many seconds, unless the watch ends before. It must not raise."""
+    """Call `call` in another thread after `seconds`, unless the deadline is ended before. It must not raise."""
     return _watchdog.watch(seconds, call)
