@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
 from durable.core.advice import advised
 from durable.core.branches import join_branches, race_branches
@@ -51,6 +51,14 @@ _RECEIVING = (
     'write queue.next("approved"), or queue.next("approval", names=["approved", "rejected"]): the wait has a name, and '
     "names are the queues it waits for"
 )
+
+
+class HasId(Protocol):
+    """A run's handle, as far as `send` needs it."""
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
 
 
 class _Shared(Generic[D]):
@@ -302,7 +310,7 @@ class _SharedQueue(Generic[D]):
             self._scope, f'wait "{wait.name}"', mapped(receive(self._scope, wait), partial(self._messages, wait))
         )
 
-    def _send(self, queue: str, body: Any, to: Any) -> Any:
+    def _send(self, queue: str, body: Any, to: str | HasId | None) -> Any:
         return self._driver.operate(self._scope, f'send to "{queue}"', send(self._scope, queue, body, _run_id(to)))
 
     def _messages(self, wait: Wait, received: list[Received]) -> list[QueueMessage[Any]]:
@@ -372,7 +380,7 @@ class Queue(_SharedQueue[SyncDriver]):
         messages: list[QueueMessage] = self._next_batch(_wait(name, names, count, timeout, until, completable))
         return messages
 
-    def send(self, queue: str, body: Any, to: Any = None) -> None:
+    def send(self, queue: str, body: Any, to: str | HasId | None = None) -> None:
         """Send a message to this run, or to the run `to` (an id or a handle), once."""
         self._send(queue, body, to)
 
@@ -581,7 +589,7 @@ class AsyncQueue(_SharedQueue[AsyncDriver]):
         messages: Coroutine[Any, Any, list[AsyncQueueMessage]] = self._next_batch(wait)
         return messages
 
-    def send(self, queue: str, body: Any, to: Any = None) -> Coroutine[Any, Any, None]:
+    def send(self, queue: str, body: Any, to: str | HasId | None = None) -> Coroutine[Any, Any, None]:
         """See `Queue.send`."""
         sent: Coroutine[Any, Any, None] = self._send(queue, body, to)
         return sent

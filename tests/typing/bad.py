@@ -68,14 +68,15 @@ def and_more(ctx: Context, message: AsyncQueueMessage) -> None:
     fulfil.input(3, 4)  # 30 too many arguments
     options: StepOptions[str] = {"max_retires": 3}  # 31 misspelt option
     fulfil(ctx, "3")  # 32 wrong argument type
+    ctx.queue.send("done", 1, to=2)  # 33 no run
     print(x, options, message)
 
 
-@step(max_retires=3)  # 33 misspelt option
+@step(max_retires=3)  # 34 misspelt option
 def misspelt(order_id: int) -> int:
     return order_id
 
 
-@step(rollback=wrong_refund)  # 34 handler of another output
+@step(rollback=wrong_refund)  # 35 handler of another output
 def mismatched(order_id: int) -> str:
     return str(order_id)

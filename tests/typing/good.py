@@ -102,6 +102,8 @@ def fulfil(ctx: Context, order_id: int, *, gift: bool = False) -> dict[str, str]
     assert_type(message, QueueMessage)
     assert_type(message.sent_at.year, int)
     message.complete("yes")
+    ctx.queue.send("done", {"order": order_id}, to=get_run("x"))
+    ctx.queue.send("done", None, to="x")
     options: StepOptions[str] = {"max_retries": 3, "rollback": refund}
     assert_type(ctx.step("charge", charge, 1, Decimal(1), **options), str)
     return {}
