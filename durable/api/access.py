@@ -1,8 +1,8 @@
-"""Who may do what, and which runs are there for whom.
+"""Permissions: which actions a user may perform, and which runs a user may see.
 
-Closed by default: whoever is not signed in, or lacks the permission of what he asks for, gets nothing, whatever the
-host's defaults for other interfaces are. `DURABLE["API_RUNS"]`, a function of the request and a queryset of runs, limits
-the runs that a user sees: the others are not there for him, in any answer.
+Closed by default: a request without an authenticated user, or without the permission that it needs, gets nothing,
+whatever the host's defaults for other interfaces are. `DURABLE["API_RUNS"]`, a function of the request and a queryset
+of runs, limits the runs that a user sees: no answer discloses the others.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = [
 
 
 class Permitted(BasePermission):
-    """Somebody is signed in and has the permissions that the view's method needs (`permissions_of`)."""
+    """The user is authenticated and has the permissions that the view's method needs (`permissions_of`)."""
 
     message = "This needs a permission that you do not have."
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Whether the method may be called; of the views that change something, each verb decides by itself."""
+        """Return whether the method may be called; in views that change something, each verb decides by itself."""
         if not is_signed_in(request):
             return False
         missing = [each for each in view.permissions_of(request.method) if not may(request, each)]
@@ -57,24 +57,24 @@ class Permitted(BasePermission):
 
 
 def is_signed_in(request: Request) -> bool:
-    """Whether there is a user behind the request, and an active one."""
+    """Return whether the request has an active user."""
     user = request.user
     return user is not None and not isinstance(user, AnonymousUser) and bool(user.is_authenticated and user.is_active)
 
 
 def actor_of(request: Request) -> Actor:
-    """The user as the one who acts."""
+    """Return the user as an actor."""
     return Actor("api", user=request.user)
 
 
 def owner_of(request: Request) -> str:
-    """The user by key, for what each user has a share of."""
+    """Return the user's key, for limits that apply to each user."""
     user = request.user
     return f"{user.pk}" if user.pk is not None else f"{user}"
 
 
 def is_still_permitted(request: Request) -> bool:
-    """Whether the user is still there, active, and may view runs, as the database says now; the request's user is it from now on."""
+    """Return whether the user still exists, is active and may view runs; reloads the user from the database."""
     user = request.user
     if isinstance(user, Model):
         found = user.__class__._base_manager.filter(pk=user.pk).first()
@@ -85,17 +85,17 @@ def is_still_permitted(request: Request) -> bool:
 
 
 def may(request: Request, permission: str) -> bool:
-    """Whether the user has one of durable's permissions."""
+    """Return whether the user has this permission of the app durable."""
     return actor_of(request).may(permission)
 
 
 def is_limited() -> bool:
-    """Whether a user may see some runs only."""
+    """Return whether a user may see some runs only."""
     return conf.API_RUNS is not None
 
 
 def visible_runs(request: Request) -> RunQuerySet:
-    """The runs that are there for this user."""
+    """Return the runs that this user may see."""
     runs: RunQuerySet = Run.objects.using(conf.DATABASE)
     if conf.API_RUNS is not None:
         runs = import_string(conf.API_RUNS)(request, runs)
@@ -103,7 +103,10 @@ def visible_runs(request: Request) -> RunQuerySet:
 
 
 def visible_run(request: Request, run_id: str) -> Run:
-    """The run with this id, without its payloads. Raises RunNotFoundError, also if it is not there for this user."""
+    """Return the run with this id, without its payloads.
+
+    Raises RunNotFoundError, also if the user may not see the run.
+    """
     run = visible_runs(request).filter(pk=run_id).defer("input", "output").first()
     if run is None:
         raise RunNotFoundError(run_id)
@@ -111,7 +114,7 @@ def visible_run(request: Request, run_id: str) -> Run:
 
 
 def existing(request: Request, ids: Iterable[str | None]) -> frozenset[str]:
-    """Those of the ids whose runs are there for this user; one query, none where nothing is limited."""
+    """Return the ids whose runs the user may see; one query, none if visibility is not limited."""
     wanted = {each for each in ids if each is not None}
     if not wanted or not is_limited():
         return frozenset(wanted)
@@ -119,17 +122,17 @@ def existing(request: Request, ids: Iterable[str | None]) -> frozenset[str]:
 
 
 def seen_by(request: Request) -> Callable[[str], bool] | None:
-    """Whether the run with an id is there for the user, for `acting_as(sees=)`; None where nothing is limited."""
+    """Return a function for `acting_as(sees=)`: whether the user may see a run id; None if all are visible."""
     if not is_limited():
         return None
     return lambda run_id: visible_runs(request).filter(pk=run_id).exists()
 
 
 def admit(request: Request, action: str, run_id: str, *, needs: str = "") -> Run | None:
-    """The run that is to be acted on, None without an id. `needs` is a permission beside that of the action.
+    """Return the run to act on, None without an id. `needs` is a permission beside that of the action.
 
-    Raises OperationDeniedError if the user may not do this at all, and RunNotFoundError if the run is not there for
-    the user; either is written to the audit log.
+    Raises OperationDeniedError if the user lacks a permission, and RunNotFoundError if the user may not see the run;
+    either is written to the audit log.
     """
     actor = actor_of(request)
     with acting_as(actor), audited(runtime.current(), action, run_id):

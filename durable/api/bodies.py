@@ -1,7 +1,7 @@
-"""Bodies of requests: found also where the client does not say how long they are.
+"""Bodies of requests: read also if the client does not declare their length.
 
-Django REST Framework takes a request without Content-Length for one without a body. A client that sends in chunks, or over
-HTTP/2, names no length; its body must not be ignored, because what it asks for would then be done without its conditions.
+Django REST Framework treats a request without Content-Length as one without a body. A client that sends in chunks, or
+over HTTP/2, declares no length; its body must not be ignored, because the verb would then run without its conditions.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ class BodyRequest(Request):
 
     def _load_stream(self) -> None:
         try:
-            super()._load_stream()  # type: ignore[misc]  # the stubs do not have it
+            super()._load_stream()  # type: ignore[misc]  # missing in the stubs
             if self._stream is None:
                 body = _unmeasured(self._request)
                 self._stream = io.BytesIO(body) if body else None
-        except RawPostDataException:  # a middleware has read it as a form
+        except RawPostDataException:  # a middleware has read the body as a form
             raise UnsupportedMediaType(self.content_type) from None
 
 
 def _unmeasured(request: HttpRequest) -> bytes:
-    """The body, up to a byte more than may be parsed; b"" if there is none. Raises ProblemError, UnreadablePostError."""
+    """Return the body, up to one byte more than may be parsed; b"" if there is none.
+
+    Raises ProblemError, UnreadablePostError.
+    """
     most = longest_body() + 1
-    if isinstance(request, ASGIRequest):  # the server has read it
-        has_begun: bool = request._read_started  # type: ignore[attr-defined]  # as DRF asks it; the stubs do not have it
+    if isinstance(request, ASGIRequest):  # the server has read the body
+        has_begun: bool = request._read_started  # type: ignore[attr-defined]  # missing in the stubs
         return request.body if has_begun else request.read(most)
-    if request.META.get("wsgi.input_terminated"):  # the server marks its end
+    if request.META.get("wsgi.input_terminated"):  # the server marks the end of the body
         try:
             body: bytes = request.META["wsgi.input"].read(most)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""New runs, made for those who may see them: what would not be there for its maker is not made."""
+"""Create runs through REST. If `API_RUNS` would hide the new run from the user, nothing is created."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ __all__ = ["made"]
 
 
 def made(wanted: str | None, make: Callable[[], Started]) -> Started:
-    """The run that `make` makes, with the id `wanted` if that is not None. To be called by an actor with `seen_by`.
+    """Return the run that `make` creates, with the id `wanted` if that is not None.
 
-    Raises a problem, and nothing is made, if the user would not see the run: of a run that is another user's nothing is
-    told, not even that it is there.
+    Call this as an actor with `seen_by`.
+
+    Raises a problem, and creates nothing, if the user would not see the run. If another user's run has the id, the
+    answer does not disclose that the run exists.
     """
     try:
         return make()

@@ -1,7 +1,7 @@
-"""Answers to changes: done once for each `Idempotency-Key`, and answered alike when the request comes again.
+"""Idempotent changes: performed once for each `Idempotency-Key`, with the same answer for a repeated request.
 
-What is answered is what the operation came to, its refusals included. What was refused before any operation, for want of
-a permission or a form that fits, leaves the key free.
+The stored answer is the operation's result, refusals included. A refusal before the operation, for a missing permission
+or an invalid form, leaves the key free.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPLAYED: Final = "Idempotency-Replayed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a change came to. `data` is JSON-native and holds no payload: it may be kept for a day."""
+    """The result of a change. `data` is JSON-native and holds no payload: it may be stored for a day."""
 
     data: dict[str, Any]
     status: int = 200
@@ -35,7 +35,7 @@ class Done:
 
 
 def answered(request: Request, perform: Callable[[], Done]) -> HttpResponse:
-    """The answer to a request that changes something: that of `perform`, or the one that its key was answered with."""
+    """Answer a request that changes something: the answer of `perform`, or the stored answer of its key."""
     key = _key(request)
     if key is None:
         return _response(_answer(request, perform), is_replayed=False)
@@ -49,7 +49,7 @@ def answered(request: Request, perform: Callable[[], Done]) -> HttpResponse:
 
 
 def as_json(data: Any) -> str:
-    """Compact JSON in ASCII."""
+    """Return compact JSON in ASCII."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
@@ -68,7 +68,7 @@ def _key(request: Request) -> str | None:
 
 
 def _fingerprint(request: Request) -> str:
-    """The same for the same method, path and body, however the JSON is written."""
+    """Return a hash of the method, path and body that does not depend on the formatting of the JSON."""
     body = json.dumps(request.data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(f"{request.method} {request.path}\n{body}".encode()).hexdigest()
 

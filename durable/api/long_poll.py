@@ -1,8 +1,8 @@
-"""Long polls: a request waits a bounded time for something, and few of them do at once.
+"""Long polls: a request waits a bounded time for a result, and only a few requests of a process wait at once.
 
-A waiting request holds a thread of the server's. So that waiting clients cannot take them all, a process has seats for a few
-of them, and a user may take a share of those; for further ones the time is over at once, as if nothing had happened in it,
-and they ask again. Between two looks no database connection is held.
+A waiting request occupies a thread of the server. So that waiting clients cannot occupy all of them, a process has a
+few slots for waiting, and a user may take a share of those. A request without a slot is answered at once, as after a
+timeout, and the client asks again. No database connection is held between two looks.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from durable.conf import conf
 __all__ = ["MAX_WAIT", "MAX_WAITING", "wait_for"]
 
 MAX_WAIT: Final = 30  # seconds
-MAX_WAITING: Final = 8  # seats of a process, unless the settings say otherwise
-_SHARE: Final = 4  # one of so many threads may wait; and one of so many seats is for one user
-_FEWEST_OF_ONE: Final = 2  # seats that a user may have in any case
+MAX_WAITING: Final = 8  # waiting slots of a process, unless the settings say otherwise
+_SHARE: Final = 4  # one of so many threads may wait, and one of so many slots is for one user
+_FEWEST_OF_ONE: Final = 2  # slots that a user may have in any case
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two looks
-_LET_GO_FROM = 0.2  # seconds of pause from which on the connection is given back
+_LET_GO_FROM = 0.2  # seconds of pause from which on the connection is released
 
 T = TypeVar("T")
 
 
 def wait_for(request: Request, look: Callable[[], T | None], seconds: float) -> T | None:
-    """What `look` finds, looking again and again, less and less often; None when the time is over."""
+    """Call `look` at growing intervals until it returns something; return None when the time is over."""
     found = look()
     if found is not None or seconds <= 0:
         return found
@@ -52,17 +52,17 @@ def wait_for(request: Request, look: Callable[[], T | None], seconds: float) -> 
 
 
 class _Seats:
-    """Who waits in this process."""
+    """The waiting requests of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: Counter[str] = Counter()
-        #: the threads that have served a long poll: the server has no fewer
+        #: the threads that have served a long poll: the server has at least these
         self._threads: WeakSet[threading.Thread] = WeakSet()
 
     @contextmanager
     def taken(self, request: Request) -> Iterator[bool]:
-        """Whether the request has a seat, which it gives back after the block."""
+        """Yield whether the request got a slot; the slot is released after the block."""
         owner = owner_of(request)
         is_seated = self._take(request, owner)
         try:
@@ -84,15 +84,15 @@ class _Seats:
     def _give_back(self, owner: str) -> None:
         with self._lock:
             self._waiting[owner] -= 1
-            self._waiting += Counter()  # forget those who do not wait
+            self._waiting += Counter()  # drop users without waiting requests
 
     def _number(self, request: Request) -> int:
-        """How many may wait at once."""
+        """Return how many requests may wait at once."""
         if conf.API_MAX_WAITING is not None:
             return conf.API_MAX_WAITING
-        if isinstance(request._request, ASGIRequest):  # each request has a thread of its own
+        if isinstance(request._request, ASGIRequest):  # each request has its own thread
             return MAX_WAITING
-        if not request.META.get("wsgi.multithread"):  # whoever waits here, waits instead of the whole process
+        if not request.META.get("wsgi.multithread"):  # a request that waits here would block the whole process
             return 0
         return min(MAX_WAITING, max(1, sum(each.is_alive() for each in self._threads) // _SHARE))
 
@@ -102,5 +102,5 @@ _seats = _Seats()
 
 def _let_go() -> None:
     connection = connections[conf.DATABASE]
-    if not connection.in_atomic_block:  # a test's transaction has to live on
+    if not connection.in_atomic_block:  # a test's transaction must stay open
         connection.close()

@@ -1,9 +1,9 @@
 """Requests that a browser makes for a page of another site.
 
-A browser adds some credentials by itself: those of HTTP's Basic authentication, client certificates, a proxy's sign-on. A page
-of any site may have it send a form, also an empty one, or a request without a body. `application/json` is the type that it
-sends for another site only where the project allows that (CORS), so it is demanded of such requests; of all others it is
-demanded only where there is a body.
+A browser adds some credentials by itself: HTTP Basic authentication, client certificates, a proxy's single sign-on. A
+page of any site may make the browser send a form, also an empty one, or a request without a body. A browser sends
+`application/json` for another site only if the project allows that (CORS), so such requests must have this type; all
+other requests need it only if they have a body.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["check_origin"]
 
 
 def check_origin(request: Request) -> None:
-    """Raises UnsupportedMediaType for a request that comes from a page of another site and is not declared as JSON."""
+    """Raise UnsupportedMediaType if a request comes from a page of another site and is not declared as JSON."""
     if _is_from_elsewhere(request) and media_type_of(request) != JSON:
         raise UnsupportedMediaType(
             media_type_of(request),
@@ -27,7 +27,10 @@ def check_origin(request: Request) -> None:
 
 
 def _is_from_elsewhere(request: Request) -> bool:
-    """Whether a browser says so. Programs send neither header; every browser says `Origin` with a POST to another site."""
+    """Return whether a browser's headers say so.
+
+    Programs send neither header; every browser sends `Origin` with a POST to another site.
+    """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site not in ("same-origin", "none")

@@ -1,4 +1,4 @@
-"""Pages by key: where a page ended, as opaque text, and the shape of a page. No totals, no offsets."""
+"""Pages by key: the end of a page as opaque text, and the shape of a page. No totals, no offsets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST = 2**63 - 1
 
 
 class PageQuery(Query):
-    """How much to list, and from where."""
+    """The size of a page, and where it begins."""
 
     cursor = Text(required=False, max_length=_MAX_TEXT, help_text="The `next_cursor` of the page before.")
     limit = serializers.IntegerField(
@@ -31,12 +31,12 @@ class PageQuery(Query):
 
 
 def cursor_of(*key: int | str) -> str:
-    """The text for the next request: everything behind `key`."""
+    """Return the text for the next request: everything after `key`."""
     return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
 
 
 def key_of(text: str | None, *kinds: type) -> Sequence[Any] | None:
-    """The key that `cursor_of` was given, of values of these kinds; None for no cursor. Raises InvalidCursorError."""
+    """Return the key behind a cursor, with values of these types; None for no cursor. Raises InvalidCursorError."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How requests are read and answers written: JSON within limits, whatever the host has set for other interfaces."""
+"""Parsing of requests and rendering of answers: JSON within limits, whatever the host has set for other interfaces."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = [
 
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
-_SLACK = 65_536  # bytes of a body beside the value in it
-_DEEPEST = 300  # containers within containers: more than a codec takes, and far from the end of Python's stack
+_SLACK = 65_536  # bytes of a body beside its value
+_DEEPEST = 300  # nested containers: more than a codec accepts, and far below the limit of Python's stack
 
 
 def longest_body() -> int:
-    """The limit of a body in bytes: twice `MAX_PAYLOAD_BYTES`, since the form in which values are recorded may be shorter."""
+    """Return the limit of a body in bytes: twice `MAX_PAYLOAD_BYTES`, since the recorded form may be shorter."""
     return 2 * conf.MAX_PAYLOAD_BYTES + _SLACK
 
 
 class BodyTooLargeError(APIException):
-    """The request's body is longer than anything that could be recorded."""
+    """The request's body is longer than any value that could be recorded."""
 
     status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
     default_code = "body-too-large"
@@ -49,14 +49,14 @@ class BodyTooLargeError(APIException):
 
 
 class JSONParser(parsers.BaseParser):
-    """JSON in UTF-8, up to `longest_body()` bytes."""
+    """A parser for JSON in UTF-8, up to `longest_body()` bytes."""
 
     media_type = JSON
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        """The body's value. Raises BodyTooLargeError, and ParseError for what is no JSON."""
+        """Return the body's value. Raises BodyTooLargeError, and ParseError for a text that is not JSON."""
         limit = longest_body()
         body = stream.read(limit + 1)
         if len(body) > limit:
@@ -77,7 +77,7 @@ def _too_deep() -> ParseError:
 
 
 def _is_too_deep(value: Any) -> bool:
-    """Looked at level by level, so that the answer does not depend on how much of Python's stack is left."""
+    """Return whether the value is nested too deeply; checked level by level, so the remaining stack does not matter."""
     level = [value]
     for _ in range(_DEEPEST):
         inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
@@ -88,7 +88,7 @@ def _is_too_deep(value: Any) -> bool:
 
 
 def media_type_of(request: Request) -> str:
-    """The type of the request's body in lower case, without parameters; "" if it names none."""
+    """Return the type of the request's body in lower case, without parameters; "" if there is none."""
     return (request.content_type or "").partition(";")[0].strip().lower()
 
 
@@ -97,7 +97,7 @@ def _refused(constant: str) -> None:
 
 
 class JSONRenderer(renderers.JSONRenderer):
-    """Compact JSON in ASCII: any text may be answered, lone surrogates included."""
+    """A renderer for compact JSON in ASCII: any text can be rendered, lone surrogates included."""
 
     ensure_ascii = True
     compact = True
@@ -106,22 +106,25 @@ class JSONRenderer(renderers.JSONRenderer):
 
 
 class EventStreamRenderer(JSONRenderer):
-    """Stands for server-sent events where the answer is chosen; events are written elsewhere, problems as JSON."""
+    """The renderer that content negotiation selects for server-sent events.
+
+    Events are written elsewhere; problems are rendered as JSON.
+    """
 
     media_type = EVENT_STREAM
     format = "event-stream"
 
 
 class Negotiation(BaseContentNegotiation):
-    """JSON, whatever is accepted; events where a view has them and they are asked for by name."""
+    """JSON for every Accept header; events if the view has them and the request names their type."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
-        """The first parser for the body's type."""
+        """Return the first parser for the body's type."""
         wanted = media_type_of(request)
         return next((parser for parser in parsers if parser.media_type == wanted), None)
 
     def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
-        """The renderer and its type."""
+        """Return the renderer and its type."""
         accepted = request.META.get("HTTP_ACCEPT", "").lower()
         for renderer in renderers:
             if renderer.media_type == EVENT_STREAM and EVENT_STREAM in accepted:

@@ -1,7 +1,8 @@
 """Errors as problem documents (RFC 9457, `application/problem+json`).
 
-Owns which error is which problem: its type, status, title and further members. `type` and `code` are stable, titles and
-details are for people. What is not listed here is a defect and stays an exception, for Django to report.
+Owns the mapping from errors to problems: the type, status, title and further members. `type` and `code` are stable;
+titles and details are for people. An error that is not listed here is a defect and stays an exception, for Django to
+report.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from durable.operations.idempotency import KeyReusedError
 __all__ = ["CONTENT_TYPE", "MAX_FAULTS", "TITLES", "Problem", "ProblemError", "problem_of", "shortened"]
 
 CONTENT_TYPE: Final = "application/problem+json"
-MAX_FAULTS: Final = 20  # of one request, that are told
-_LONGEST_DETAIL: Final = 4_000  # characters: what was sent is quoted in it, and may be long
-_LONGEST_FAULT: Final = 500  # characters of where a fault is, and of what it is
+MAX_FAULTS: Final = 20  # faults of one request that are reported
+_LONGEST_DETAIL: Final = 4_000  # characters: the detail quotes the request, and may be long
+_LONGEST_FAULT: Final = 500  # characters of a fault's location and of its description
 
 #: Every code with its title. The type of a problem is `urn:durable:problem:<code>`.
 TITLES: Final = {
@@ -83,7 +84,7 @@ class Problem:
     headers: dict[str, str] = field(default_factory=dict)
 
     def document(self, instance: str) -> dict[str, Any]:
-        """The document's members; `instance` is the path of the request."""
+        """Return the document's members; `instance` is the path of the request."""
         return {
             "type": f"urn:durable:problem:{self.code}",
             "title": TITLES[self.code],
@@ -96,7 +97,7 @@ class Problem:
 
 
 class ProblemError(Exception):
-    """A problem that a view found itself."""
+    """A problem that a view has found."""
 
     def __init__(
         self, code: str, status: int, detail: str, headers: dict[str, str] | None = None, **members: Any
@@ -106,7 +107,7 @@ class ProblemError(Exception):
 
 
 def problem_of(error: Exception, challenge: str | None = None) -> Problem | None:
-    """The problem that an error is; None if it is a defect. `challenge` says how one signs in, None: not over HTTP."""
+    """Return the problem for an error; None for a defect. `challenge` is the WWW-Authenticate header, or None."""
     if isinstance(error, exceptions.NotAuthenticated | exceptions.AuthenticationFailed):
         return _unauthenticated(error, challenge)
     if isinstance(error, ProblemError):
@@ -120,7 +121,7 @@ def problem_of(error: Exception, challenge: str | None = None) -> Problem | None
 
 
 def _as(code: str, status: int, *attributes: str) -> Callable[[Any], Problem]:
-    """The error's own text, and some of its attributes as members."""
+    """Use the error's own text, and some of its attributes as members."""
 
     def make(error: Any) -> Problem:
         members = {name: getattr(error, name) for name in attributes}
@@ -134,7 +135,7 @@ def _told(member: Any) -> Any:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, cut after `most` characters."""
+    """Return the text, cut after `most` characters."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
@@ -188,7 +189,7 @@ def _invalid(error: exceptions.ValidationError) -> Problem:
 
 
 def _faults(details: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
-    """Each fault: where it is, as `args/0`, what it is in words, and its code."""
+    """Yield each fault: its location, such as `args/0`, its description, and its code."""
     if isinstance(details, dict) and isinstance(details.get("message"), str) and "code" in details:
         yield "/".join(at), str(details["message"]), str(details["code"])
         return
@@ -203,7 +204,7 @@ _PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Call
     (
         PermissionDenied,
         _as("permission-denied", status.HTTP_403_FORBIDDEN),
-    ),  # first: a denial is durable's own error too
+    ),  # first: a denial is a DurableError too
     (StaleRunError, _moved_on),
     (InvalidTransitionError, _transition),
     (RunNotFoundError, _as("run-not-found", status.HTTP_404_NOT_FOUND)),
@@ -227,5 +228,5 @@ _PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Call
     (exceptions.UnsupportedMediaType, _as("unsupported-media-type", status.HTTP_415_UNSUPPORTED_MEDIA_TYPE)),
     (exceptions.Throttled, _throttled),
     (UnreadablePostError, _as("malformed-body", status.HTTP_400_BAD_REQUEST)),
-    (exceptions.APIException, _of_the_hosts),  # last: what the host's authentication may raise beside its own errors
+    (exceptions.APIException, _of_the_hosts),  # last: other errors that the host's authentication may raise
 )

@@ -1,4 +1,4 @@
-"""Entries and messages as answers have them: what the engine noted, and apart from it what the workflow's values were."""
+"""Entries and messages in answers: the engine's own data and, apart from it, the workflow's values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from durable.models import Attempt, Entry, QueueMessage, Run
 
 __all__ = ["attempt_shown", "entry_shown", "message_shown"]
 
-#: The members of an entry's data that hold values of the workflow's.
+#: The members of an entry's data that hold values of the workflow.
 _VALUES: Final = {
     EntryKind.LOOP: ("state", "open"),
     EntryKind.MESSAGE: ("received",),
@@ -22,7 +22,7 @@ _VALUES: Final = {
 
 
 def entry_shown(run: Run, entry: Entry, *, may_see_payloads: bool, with_payloads: bool = False) -> dict[str, Any]:
-    """An entry with its metadata. `with_payloads` counts for those who may see them."""
+    """Return an entry with its metadata. `with_payloads` applies only to users who may see payloads."""
     about = entry.metadata
     return {
         "location": entry.location,
@@ -43,7 +43,7 @@ def entry_shown(run: Run, entry: Entry, *, may_see_payloads: bool, with_payloads
 
 
 def attempt_shown(run: Run, attempt: Attempt, *, may_see_payloads: bool) -> dict[str, Any]:
-    """A failed attempt."""
+    """Return a failed attempt."""
     return {
         "number": attempt.number,
         "worker": attempt.worker,
@@ -54,10 +54,10 @@ def attempt_shown(run: Run, attempt: Attempt, *, may_see_payloads: bool) -> dict
 
 
 def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) -> dict[str, Any]:
-    """A message."""
+    """Return a message."""
 
     def value(field: str, column: str) -> Any:
-        """The column, read only if it may be seen."""
+        """Return the column, read only if the user may see it."""
         if not may_see_payloads:
             return None
         return payload(run.workflow, f"{field}:{message.queue}", getattr(message, column))

@@ -1,7 +1,7 @@
-"""The OpenAPI document: what drf-spectacular finds in the views, and what is the same for all of them.
+"""The OpenAPI document: what drf-spectacular finds in the views, and the parts that all views share.
 
-`python -m durable.api.schema` prints it as YAML. It does not depend on the project in which it is made: every setting of
-drf-spectacular that shapes it is given here.
+`python -m durable.api.schema` prints it as YAML. It does not depend on the project that runs this: every setting of
+drf-spectacular that affects the document is given here.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 PROBLEM: Final = "application/problem+json"
 
-#: Statuses of problems that any endpoint may answer with, and those that need a path or a body.
+#: Statuses of problems that any endpoint may return, and statuses that need a path or a body.
 _ALWAYS: Final = (400, 401, 403, 404, 429)
 _WITH_BODY: Final = (409, 411, 413, 415, 422)
-#: Names of statuses by RFC 9110, where Python has older ones before 3.13.
+#: Names of statuses by RFC 9110; Python before 3.13 has older ones.
 _RENAMED: Final = {"413": "Content Too Large", "422": "Unprocessable Content"}
 
 _KEY: Final = OpenApiParameter(
@@ -72,26 +72,26 @@ _SETTINGS: Final[dict[str, Any]] = {
 
 
 class Description(AutoSchema):
-    """How an endpoint is described: its problems, and the key of what changes something."""
+    """The description of an endpoint: its problems, and the key of a change."""
 
     def get_override_parameters(self) -> list[Any]:
-        """The header of every POST."""
+        """Return the header of every POST."""
         return [_KEY] if self.method == "POST" else []
 
     def _get_format_parameters(self) -> list[Any]:
-        """The form of an answer is chosen by `Accept` alone."""
+        """Return no parameter: `Accept` alone selects the format of an answer."""
         return []
 
     def get_auth(self) -> list[Any]:
-        """Whatever the host says; it is not known here."""
+        """Return nothing: the host decides how to authenticate."""
         return []
 
-    def get_description(self) -> str:  # type: ignore[override]  # as its own method says too
-        """What the method says; what the class says is about the code."""
+    def get_description(self) -> str:  # type: ignore[override]  # its own method returns the same
+        """Return the docstring of the method; the class docstring is about the code."""
         return get_doc(getattr(self.view, self.method.lower()))
 
     def get_tags(self) -> list[str]:
-        """What the view is about."""
+        """Return the view's subject."""
         return [self.view.about]  # type: ignore[attr-defined]  # of durable.api.views.base.View
 
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
@@ -104,17 +104,17 @@ class Description(AutoSchema):
 
 
 def described(**options: Any) -> Callable[[M], M]:
-    """`extend_schema` of a view's method, on top of `Description` and not of the host's default."""
+    """Apply `extend_schema` to a view's method, on top of `Description` and not of the host's default."""
 
     def decorate(method: M) -> M:
-        method.schema = Description  # type: ignore[attr-defined]  # where drf-spectacular looks first
+        method.schema = Description  # type: ignore[attr-defined]  # drf-spectacular looks here first
         return extend_schema(**options)(method)
 
     return decorate
 
 
 def document() -> dict[str, Any]:
-    """The OpenAPI document of `durable.api.urls`, with paths relative to where it is included."""
+    """Return the OpenAPI document of `durable.api.urls`, with paths relative to the prefix."""
     from drf_spectacular import generators
     from drf_spectacular.settings import patched_settings
 
@@ -129,7 +129,7 @@ def document() -> dict[str, Any]:
 
 
 def _tell(found: dict[str, Any]) -> None:
-    """What drf-spectacular leaves out: what a status means, and that forms take no other names."""
+    """Add what drf-spectacular leaves out: the meaning of a status, and that forms accept no other names."""
     for path in found["paths"].values():
         for operation in path.values():
             for status, response in operation["responses"].items():
@@ -141,7 +141,7 @@ def _tell(found: dict[str, Any]) -> None:
 
 
 def _plain(node: Any) -> Any:
-    """Any value may be null: "any value, or else null" allows none. Marks of the generator's own go."""
+    """Drop the generator's own marks, and simplify "any value, or else null": any value may be null."""
     if isinstance(node, list):
         return [_plain(each) for each in node]
     if not isinstance(node, dict):
@@ -152,7 +152,7 @@ def _plain(node: Any) -> Any:
 
 
 def text() -> str:
-    """The document as YAML."""
+    """Return the document as YAML."""
     from drf_spectacular.renderers import OpenApiYamlRenderer
 
     renderer: Any = OpenApiYamlRenderer()

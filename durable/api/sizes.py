@@ -1,4 +1,4 @@
-"""How large rows are, asked of the database before they are read: a page ends where it would take too much memory."""
+"""The sizes of rows, queried before the rows are read: a page ends before it would take too much memory."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from django.db.models.functions import Coalesce
 
 __all__ = ["MAX_BYTES", "fitting", "sized"]
 
-MAX_BYTES: Final = 8 * 1024 * 1024  # of one page; a row that is larger by itself is a page
+MAX_BYTES: Final = 8 * 1024 * 1024  # of one page; a larger row is a page by itself
 
 T = TypeVar("T")
 
 
 class _Octets(Func):
-    """The bytes of a text as it is stored; PostgreSQL tells them without unpacking the text."""
+    """The bytes of a text as it is stored; PostgreSQL returns them without decompressing the text."""
 
     function = "octet_length"
     arity = 1
     output_field = IntegerField()
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """Older versions have no such function."""
+        """Use another function: older versions of SQLite lack this one."""
         return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))", **context)
 
 
 def sized(rows: QuerySet[Any], *columns: str) -> Iterator[tuple[Any, int]]:
-    """The keys of the rows in their order, each with the bytes of these columns together."""
+    """Yield the keys of the rows in their order, each with the total bytes of these columns."""
     total: Any = Value(0)
     for each in columns:
         total = total + Coalesce(_Octets(F(each)), 0)
@@ -36,7 +36,7 @@ def sized(rows: QuerySet[Any], *columns: str) -> Iterator[tuple[Any, int]]:
 
 
 def fitting(sizes: Iterable[tuple[T, int]], most: int = MAX_BYTES) -> tuple[list[T], int]:
-    """The first of the things that take `most` bytes together, and the first one whatever it takes; and what they take."""
+    """Return the first items that fit into `most` bytes together, at least one, and their total."""
     found: list[T] = []
     taken = 0
     for each, size in sizes:

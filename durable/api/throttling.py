@@ -1,4 +1,4 @@
-"""How often somebody may ask: scopes for the host's `DEFAULT_THROTTLE_RATES`.
+"""Rate limits: scopes for the host's `DEFAULT_THROTTLE_RATES`.
 
 The scopes are `durable-read`, `durable-write` and `durable-stream`. A scope without a rate is not throttled.
 """
@@ -22,7 +22,7 @@ class Throttle(ScopedRateThrottle):
     """A scope for each view, another one for its POST."""
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        """Whether the request is within the rate of its scope."""
+        """Return whether the request is within the rate of its scope."""
         self.scope = WRITE if request.method == "POST" else view.throttle_scope
         rates: Any = api_settings.DEFAULT_THROTTLE_RATES
         rate = rates.get(self.scope)

@@ -1,4 +1,4 @@
-"""The interface's addresses. Include them under any prefix; what they answer with leads back to where they are."""
+"""The interface's URLs. Include them under any prefix; links in answers use that prefix."""
 
 from __future__ import annotations
 

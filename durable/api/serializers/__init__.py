@@ -1,1 +1,1 @@
-"""What requests may hold and what answers hold: the shapes of which the OpenAPI document is made."""
+"""The shapes of requests and answers, from which the OpenAPI document is made."""

@@ -1,4 +1,4 @@
-"""What actions take."""
+"""The arguments of actions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ __all__ = [
 ]
 
 
-_LONGEST_TEXT = 200  # characters of a delay in words
-_LONGEST_DELAY = 100 * 365 * 86_400  # seconds; later moments come near the end of what a date can be
+_LONGEST_TEXT = 200  # characters of a delay as text
+_LONGEST_DELAY = 100 * 365 * 86_400  # seconds; a longer delay comes near the limit of Python's dates
 
 
 @extend_schema_field(
@@ -40,7 +40,7 @@ class Delay(serializers.Field[float, Any, Any, Any]):
     """Seconds, or a text such as "3 hours"."""
 
     def to_internal_value(self, data: Any) -> float:
-        """The seconds. Raises ValidationError."""
+        """Return the seconds. Raises ValidationError."""
         if isinstance(data, bool) or not isinstance(data, int | float | str):
             raise ValidationError('A number of seconds, or a text such as "3 hours".')
         if isinstance(data, str) and len(data) > _LONGEST_TEXT:
@@ -55,7 +55,7 @@ class Delay(serializers.Field[float, Any, Any, Any]):
 
 
 class ActionForm(Form):
-    """Why, and on which state of the run."""
+    """The reason, and the expected revision of the run."""
 
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
     revision = Text(
@@ -64,39 +64,39 @@ class ActionForm(Form):
 
 
 class WakeForm(ActionForm):
-    """How to wake it."""
+    """The options of wake."""
 
     end_sleeps = Flag(required=False, default=False, help_text="End its sleeps, and not only its backoffs.")
 
 
 class CancelForm(ActionForm):
-    """How to cancel it."""
+    """The options of cancel."""
 
     rollback = Flag(required=False, default=False, help_text="Compensate first.")
 
 
 class RestartForm(ActionForm):
-    """What the new run is called."""
+    """The id of the new run."""
 
     id = Id(required=False, help_text="Of the new run; the same id again is the same run.")
 
 
 class ReplayForm(RestartForm):
-    """From where, and how."""
+    """The location, and the kind of replay."""
 
     location = Text(max_length=1024)
     in_place = Flag(required=False, default=False, help_text="Take the run itself back, instead of making a new one.")
     plan_hash = Text(required=False, max_length=64, help_text="Of the plan that you have seen; a stale one is refused.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Raises ValidationError for what cannot go together."""
+        """Raise ValidationError for options that exclude each other."""
         if attrs["in_place"] and "id" in attrs:
             raise ValidationError({"id": "A replay in place makes no new run: leave this out."})
         return attrs
 
 
 class StartForm(Form):
-    """What to start, and how."""
+    """The workflow to start, and the options of the start."""
 
     workflow = Text(max_length=200)
     args = Values(required=False, default=list)
@@ -125,4 +125,4 @@ class SendForm(Form):
 
 
 class AskForm(SendForm):
-    """A message that is to be answered."""
+    """A message with a response."""

@@ -1,4 +1,4 @@
-"""Fields and forms that take what they say and nothing else: no unknown name, no number for a text, no text for a number."""
+"""Strict fields and forms: no unknown name, no number for a text, no text for a number."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = [
 
 
 class Text(serializers.CharField):
-    """JSON text, taken as it is."""
+    """JSON text, unchanged."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(trim_whitespace=False, **options)
 
     def to_internal_value(self, data: Any) -> str:
-        """The text. Raises ValidationError for anything else."""
+        """Return the text. Raises ValidationError for anything else."""
         if not isinstance(data, str):
             self.fail("invalid")
         return str(super().to_internal_value(data))
@@ -52,9 +52,9 @@ class Id(Text):
         super().__init__(min_length=1, max_length=MAX_ID, **options)
 
     def to_internal_value(self, data: Any) -> str:
-        """The id. Raises ValidationError for what cannot be one."""
+        """Return the id. Raises ValidationError for an invalid one."""
         text = super().to_internal_value(data)
-        if 1 <= len(text) <= MAX_ID:  # else the field's own validators say so
+        if 1 <= len(text) <= MAX_ID:  # the field's own validators report other lengths
             try:
                 check_id(text)
             except ValueError as error:
@@ -66,25 +66,25 @@ class Flag(serializers.BooleanField):
     """JSON true or false."""
 
     def to_internal_value(self, data: Any) -> bool:
-        """The flag. Raises ValidationError for anything else."""
+        """Return the flag. Raises ValidationError for anything else."""
         if not isinstance(data, bool):
             self.fail("invalid", input=data)
         return data
 
 
 class QueryFlag(serializers.ChoiceField):
-    """`true` or `false` in an address."""
+    """`true` or `false` in a query string."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(choices=["true", "false"], **options)
 
     def to_internal_value(self, data: Any) -> Any:
-        """The flag, a bool."""
+        """Return the flag, a bool."""
         return super().to_internal_value(data) == "true"
 
 
 class Moment(serializers.DateTimeField):
-    """A moment with its time zone, as ISO 8601 text; answers are in UTC."""
+    """A time with its time zone, as ISO 8601 text; answers are in UTC."""
 
     default_error_messages = {
         "naive": "Name the time zone: 2026-01-31T12:00:00Z.",
@@ -95,7 +95,7 @@ class Moment(serializers.DateTimeField):
         super().__init__(format="iso-8601", input_formats=["iso-8601"], default_timezone=UTC, **options)
 
     def enforce_timezone(self, value: datetime) -> datetime:
-        """The moment in UTC. Raises ValidationError for one that names no time zone."""
+        """Return the time in UTC. Raises ValidationError without a time zone."""
         if timezone.is_naive(value):
             self.fail("naive")
         try:
@@ -105,19 +105,19 @@ class Moment(serializers.DateTimeField):
 
 
 class Value(serializers.JSONField):
-    """Any JSON value, as it was parsed; whether it can be recorded is for the codec to say."""
+    """Any JSON value, as it was parsed; the codec decides whether it can be recorded."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """The value itself."""
+        """Return the value itself."""
         return data
 
 
 @extend_schema_field({"type": "array", "items": {}})
 class Values(serializers.Field[list[Any], Any, Any, Any]):
-    """A JSON array of any values; no part of it is looked at."""
+    """A JSON array of any values; its contents are not examined."""
 
     def to_internal_value(self, data: Any) -> list[Any]:
-        """The array. Raises ValidationError for anything else."""
+        """Return the array. Raises ValidationError for anything else."""
         if not isinstance(data, list):
             raise ValidationError("A JSON array.", code="not_a_list")
         return data
@@ -125,17 +125,17 @@ class Values(serializers.Field[list[Any], Any, Any, Any]):
 
 @extend_schema_field({"type": "object", "additionalProperties": {}})
 class NamedValues(serializers.Field[dict[str, Any], Any, Any, Any]):
-    """A JSON object of any values; no part of it is looked at."""
+    """A JSON object of any values; its contents are not examined."""
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        """The object. Raises ValidationError for anything else."""
+        """Return the object. Raises ValidationError for anything else."""
         if not isinstance(data, dict):
             raise ValidationError("A JSON object.", code="not_a_dict")
         return data
 
 
 class Words(serializers.ListField):
-    """Several words, in an address as `?state=failed&state=paused`."""
+    """Several words, in a query string as `?state=failed&state=paused`."""
 
 
 class Form(serializers.Serializer[Any]):
@@ -144,7 +144,7 @@ class Form(serializers.Serializer[Any]):
     default_error_messages = {"unknown": "There is no such name here; the names are {names}."}
 
     def to_internal_value(self, data: Any) -> Any:
-        """The validated values. Raises ValidationError, also for names that the form does not have."""
+        """Return the validated values. Raises ValidationError, also for unknown names."""
         if isinstance(data, Mapping):
             unknown = list(islice((name for name in data if name not in self.fields), MAX_FAULTS))
             if unknown:
@@ -154,11 +154,11 @@ class Form(serializers.Serializer[Any]):
 
 
 class Query(Form):
-    """The part of an address after "?": each name once, but for those that take several values."""
+    """The query string of a URL: each name once, except those that take several values."""
 
     @classmethod
     def read(cls, given: QueryDict) -> dict[str, Any]:
-        """The values of an address. Raises ValidationError."""
+        """Return the values of a query string. Raises ValidationError."""
         several = {name for name, field in cls().fields.items() if isinstance(field, serializers.ListField)}
         twice = [name for name, values in given.lists() if len(values) > 1 and name not in several]
         if twice:

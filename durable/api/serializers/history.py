@@ -45,7 +45,7 @@ class EntrySerializer(serializers.Serializer[Any]):
     rollback_completed_at = Moment(allow_null=True)
     error = ErrorSerializer(allow_null=True, help_text="Of the last failed attempt.")
     rollback_error = ErrorSerializer(allow_null=True)
-    data = serializers.DictField(  # type: ignore[assignment]  # DRF takes fields out of the class
+    data = serializers.DictField(  # type: ignore[assignment]  # DRF removes fields from the class
         help_text="What the kind of entry has beside: a sleep its deadline, a loop its iteration."
     )
     payloads = serializers.DictField(
@@ -79,13 +79,13 @@ class EntryPageSerializer(serializers.Serializer[Any]):
 
 
 class EntryQuery(PageQuery):
-    """Which entries, and how much of them."""
+    """The entries to list, and the columns to include."""
 
     payloads = QueryFlag(required=False, default=False)
 
 
 class TreeQuery(Query):
-    """Which part of the tree."""
+    """The part of the tree to return."""
 
     start = serializers.IntegerField(
         required=False,
@@ -98,7 +98,7 @@ class TreeQuery(Query):
 
 @extend_schema_serializer(component_name="TreeNode")
 class TreeNodeSerializer(serializers.Serializer[Any]):
-    """A place in the history: an entry, or a scope such as an iteration or a branch."""
+    """A location in the history: an entry, or a scope such as an iteration or a branch."""
 
     location = serializers.CharField()
     title = serializers.CharField()
@@ -111,13 +111,13 @@ class TreeNodeSerializer(serializers.Serializer[Any]):
 
     @extend_schema_field({"type": "array", "items": {"$ref": "#/components/schemas/TreeNode"}})
     def get_children(self, node: Any) -> Any:
-        """What lies within, in order."""
+        """Return the nodes below, in order."""
         return TreeNodeSerializer(node.children, many=True).data if node.children else []
 
 
 @extend_schema_serializer(component_name="Tree")
 class TreeSerializer(serializers.Serializer[Any]):
-    """Some of a history as a tree, with the scopes around it."""
+    """A page of a history as a tree, with the scopes around it."""
 
     roots = TreeNodeSerializer(many=True)
     start = serializers.IntegerField()
@@ -143,7 +143,7 @@ class MessageSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="MessageReference")
 class MessageReferenceSerializer(serializers.Serializer[Any]):
-    """A message that was sent."""
+    """The id of a message that was sent."""
 
     id = serializers.CharField()
     run = serializers.CharField()
@@ -159,7 +159,7 @@ class MessagePageSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="Answer")
 class AnswerSerializer(serializers.Serializer[Any]):
-    """What a run has said to a message. Unless it has, look at the message again later."""
+    """A run's response to a message. If there is none yet, look at the message again later."""
 
     message = serializers.CharField(help_text="The message's id.")
     is_answered = serializers.BooleanField()

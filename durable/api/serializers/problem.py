@@ -28,7 +28,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     detail = serializers.CharField(help_text="What was expected, what was found, and what to do.")
     instance = serializers.CharField(help_text="The path of the request.")
     code = serializers.CharField(help_text="Stable: what a program goes by.")
-    errors = FaultSerializer(  # type: ignore[assignment]  # DRF takes fields out of the class
+    errors = FaultSerializer(  # type: ignore[assignment]  # DRF removes fields from the class
         many=True, required=False, help_text="Of an invalid request: each fault."
     )
     state = serializers.CharField(required=False, help_text="The run's state, where that is in the way.")

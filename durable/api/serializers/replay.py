@@ -17,13 +17,13 @@ def _texts(help_text: str) -> serializers.ListField:
 
 
 class PlanQuery(Query):
-    """From where."""
+    """The location."""
 
     location = Text(max_length=1024)
 
 
 class ReturnedMessageSerializer(serializers.Serializer[Any]):
-    """A message that is pending again."""
+    """A message that becomes pending again."""
 
     id = serializers.CharField()
     queue = serializers.CharField()
@@ -32,7 +32,7 @@ class ReturnedMessageSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="ReplayPlan")
 class PlanSerializer(serializers.Serializer[Any]):
-    """What a replay would do."""
+    """The effects of a replay."""
 
     run_id = serializers.CharField()
     target = serializers.CharField(help_text="What was asked for.")

@@ -1,4 +1,4 @@
-"""The shapes of runs, and what a list of them is asked for."""
+"""The shapes of runs, and the parameters of their list."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _EXPANDABLE = ("input", "output")
 
 
 def error_of(run: Run, error: ErrorInfo | None, *, may_see_payloads: bool) -> dict[str, Any] | None:
-    """An error as it may be seen: its traceback is a payload."""
+    """Return the part of an error that the user may see: its traceback is a payload."""
     if error is None:
         return None
     return {
@@ -63,7 +63,7 @@ class ErrorSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="Explanation")
 class ExplanationSerializer(serializers.Serializer[Any]):
-    """In words: what the run does or waits for, and what a person can do about it."""
+    """An explanation: what the run does or waits for, and what an operator can do about it."""
 
     headline = serializers.CharField()
     detail = serializers.CharField()
@@ -74,7 +74,7 @@ class ExplanationSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="RunReference")
 class RunReferenceSerializer(serializers.Serializer[Any]):
-    """A run by name, and where it stands after what was done to it."""
+    """A run's id, and its state after the action."""
 
     id = serializers.CharField()
     workflow = serializers.CharField()
@@ -103,7 +103,7 @@ class RunSerializer(serializers.Serializer[Run]):
     created_at = Moment()
     started_at = Moment(allow_null=True)
     finished_at = Moment(allow_null=True)
-    parent = serializers.SerializerMethodField(  # type: ignore[assignment]  # DRF takes fields out of the class
+    parent = serializers.SerializerMethodField(  # type: ignore[assignment]  # DRF removes fields from the class
         help_text="The run that started it."
     )
     replay_of = serializers.SerializerMethodField(help_text="The run that it restarts or replays.")
@@ -114,73 +114,73 @@ class RunSerializer(serializers.Serializer[Run]):
 
     @extend_schema_field(ExplanationSerializer)
     def get_explanation(self, run: Run) -> Any:
-        """From the row alone."""
+        """Return the explanation from the row alone."""
         return asdict(explain(run, timezone.now()))
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_waiting_for(self, run: Run) -> list[str] | None:
-        """The names as the workflow gave them."""
+        """Return the names that the workflow gave."""
         return awaited_queues(run)
 
     def get_is_mistake(self, run: Run) -> bool:
-        """From the row."""
+        """Return it from the row."""
         return has_stopped(run.state, run.diverged_at, run.summary)
 
     @extend_schema_field(ErrorSerializer(allow_null=True))
     def get_error(self, run: Run) -> Any:
-        """Why it failed, or is being compensated."""
+        """Return why the run failed, or is being compensated."""
         return error_of(run, run.error, may_see_payloads=self.context["may_see_payloads"])
 
     def get_parent(self, run: Run) -> str | None:
-        """None also if that run is not there for the user."""
+        """Return the parent's id; None also if the user may not see that run."""
         return run.parent_id if run.parent_id in self.context["existing"] else None
 
     def get_replay_of(self, run: Run) -> str | None:
-        """None also if that run is not there for the user."""
+        """Return the original's id; None also if the user may not see that run."""
         return run.replay_of_id if run.replay_of_id in self.context["existing"] else None
 
     def get_actions(self, run: Run) -> list[str]:
-        """For offering; the action itself decides."""
+        """Return the actions for display; the action itself decides."""
         return list(possible_verbs(run))
 
     def get_revision(self, run: Run) -> str:
-        """As the audit knows it."""
+        """Return the revision for `acting_as(expected=)`."""
         return revision(run)
 
 
 @extend_schema_serializer(component_name="RunDetail")
 class RunDetailSerializer(RunSerializer):
-    """A run, with what was asked for beside it."""
+    """A run, with the requested expansions."""
 
     input = serializers.SerializerMethodField(help_text="With `expand=input`: its `args` and `kwargs`. Else null.")
     output = serializers.SerializerMethodField(help_text="With `expand=output`: what the workflow returned. Else null.")
 
     @extend_schema_field(ExplanationSerializer)
     def get_explanation(self, run: Run) -> Any:
-        """From all that can be known."""
+        """Return the explanation from all available data."""
         return asdict(explain_fully(run, timezone.now()))
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_input(self, run: Run) -> Any:
-        """The context says whether it was asked for."""
+        """Return the input if the context says that it was requested."""
         return payload(run.workflow, "input", run.input) if "input" in self.context["expand"] else None
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_output(self, run: Run) -> Any:
-        """The context says whether it was asked for."""
+        """Return the output if the context says that it was requested."""
         return payload(run.workflow, "output", run.output) if "output" in self.context["expand"] else None
 
 
 @extend_schema_serializer(component_name="RunPage")
 class RunPageSerializer(serializers.Serializer[Any]):
-    """A page of runs. There may be more behind `next_cursor` also if this page is short."""
+    """A page of runs. More may follow at `next_cursor` even if this page is short."""
 
     results = RunSerializer(many=True)
     next_cursor = serializers.CharField(allow_null=True)
 
 
 class RunListQuery(PageQuery):
-    """Which runs to list; everything that is given has to hold."""
+    """The runs to list; every given condition has to hold."""
 
     state = Words(child=serializers.ChoiceField(choices=STATES), required=False)
     workflow = Text(required=False, max_length=200)
@@ -197,12 +197,12 @@ class RunListQuery(PageQuery):
 
 
 class RunQuery(Query):
-    """What to show beside the run."""
+    """The expansions of a run."""
 
     expand = Text(required=False, help_text="`input`, `output`, or both, separated by a comma.")
 
     def validate_expand(self, value: str) -> list[str]:
-        """The names. Raises ValidationError for others."""
+        """Return the names. Raises ValidationError for unknown ones."""
         names = value.split(",")
         if unknown := [name for name in names if name not in _EXPANDABLE]:
             raise ValidationError(f"{unknown[0]!r} cannot be expanded; {' and '.join(_EXPANDABLE)} can.")
@@ -210,14 +210,14 @@ class RunQuery(Query):
 
 
 class ResultQuery(Query):
-    """How long to wait."""
+    """The time to wait."""
 
     wait = serializers.FloatField(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
 
 
 @extend_schema_serializer(component_name="Result")
 class ResultSerializer(serializers.Serializer[Any]):
-    """What came of a run. If it has not ended, ask again."""
+    """The result of a run. If the run has not ended, ask again."""
 
     id = serializers.CharField()
     state = serializers.ChoiceField(choices=STATES)
@@ -235,6 +235,6 @@ class CountSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="Counts")
 class CountsSerializer(serializers.Serializer[Any]):
-    """How many runs are in each state, counted no further than a cap."""
+    """The number of runs in each state, counted up to a cap."""
 
     states = serializers.DictField(child=CountSerializer())

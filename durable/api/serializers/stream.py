@@ -18,22 +18,22 @@ LAST_EVENT_ID = OpenApiParameter(
 
 
 class StreamQuery(Query):
-    """From where, and how long to wait."""
+    """The position to begin after, and the time to wait."""
 
     after = Text(required=False, max_length=120, help_text="The id of the last event that you have.")
     wait = serializers.FloatField(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
 
 
 class EventSerializer(serializers.Serializer[Any]):
-    """Something that has happened in a run's history."""
+    """A change in a run's history."""
 
     event = serializers.ChoiceField(choices=["entry", "removed", "reset", "run", "end"])
-    data = serializers.DictField()  # type: ignore[assignment]  # DRF takes fields out of the class
+    data = serializers.DictField()  # type: ignore[assignment]  # DRF removes fields from the class
 
 
 @extend_schema_serializer(component_name="News")
 class NewsSerializer(serializers.Serializer[Any]):
-    """What has happened, in the order in which it has to be taken."""
+    """The changes, in the order in which the client has to apply them."""
 
     events = EventSerializer(many=True)
     last_event_id = serializers.CharField(help_text="Give it as `after` to go on behind these.")

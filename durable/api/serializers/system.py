@@ -1,4 +1,4 @@
-"""The shapes of what is around the runs: workflows, queues, workers, operators' actions."""
+"""The shapes beside runs: workflows, queues, workers, operators' actions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class QueueListSerializer(serializers.Serializer[Any]):
 
 
 class HeldRunSerializer(serializers.Serializer[Any]):
-    """A run that a worker passes now."""
+    """A run that a worker is executing."""
 
     id = serializers.CharField()
     workflow = serializers.CharField()
@@ -98,7 +98,7 @@ class WorkerSerializer(serializers.Serializer[Any]):
 
 
 class WorkerListSerializer(serializers.Serializer[Any]):
-    """The workers now, at most 200."""
+    """The current workers, at most 200."""
 
     results = WorkerSerializer(many=True)
     problem = serializers.CharField(help_text="Why Redis could not be asked for workers; empty if it was.")
@@ -109,12 +109,12 @@ class WorkerListSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="OperatorAction")
 class ActionSerializer(serializers.Serializer[OperatorAction]):
-    """What somebody did to a run, or was refused."""
+    """An action on a run, or a refused one."""
 
     id = serializers.IntegerField()
     created_at = Moment()
     actor = serializers.CharField(source="actor_label")
-    source = serializers.ChoiceField(choices=list(SOURCES))  # type: ignore[assignment]  # DRF takes fields out of the class
+    source = serializers.ChoiceField(choices=list(SOURCES))  # type: ignore[assignment]  # DRF removes it from the class
     action = serializers.CharField()
     run = serializers.SerializerMethodField(help_text="Its id; empty where there was none.")
     reason = serializers.CharField()
@@ -125,7 +125,7 @@ class ActionSerializer(serializers.Serializer[OperatorAction]):
 
     @extend_schema_field(serializers.CharField())
     def get_run(self, action: OperatorAction) -> str:
-        """The log knows runs by name."""
+        """Return the run's id, as the log has it."""
         return action.run_id
 
 
@@ -138,6 +138,6 @@ class ActionPageSerializer(serializers.Serializer[Any]):
 
 
 class ActionListQuery(PageQuery):
-    """Which actions."""
+    """The actions to list."""
 
     run = Id(required=False)

@@ -1,4 +1,5 @@
-"""The history stream: what changes in a run's history, as it changes.
+"""The history stream: the changes of a run's history, as they happen.
 
-`following` reads what is new, `events` writes it as server-sent events or as JSON, `serving` keeps connections open.
+`changes` reads the changes, `events` writes them as server-sent events or as JSON, and `broadcaster` keeps connections
+open.
 """

@@ -1,8 +1,9 @@
 """Open streams under ASGI: one thread and one database connection of the process read for all of them.
 
-A stream ends when its run has, after `LONGEST` at the latest, when its reader is gone, and when the reader may no longer see
-the run. A reader who is cut off comes again with the id of the last event, and goes on there. A process has places for `MOST`
-streams, `MOST_OF_ONE` of them for one user; a place is taken before anything is read for a stream.
+A stream ends when its run has ended, after `LONGEST` at the latest, when its client has gone, and when the user may no
+longer see the run. A client that is cut off reconnects with the id of the last event, and continues there. A process
+has places for `MOST` streams, `MOST_OF_ONE` of them for one user; a stream takes its place before anything is read for
+it.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ __all__ = ["LONGEST", "MOST", "MOST_OF_ONE", "Place", "events", "place_for"]
 MOST: Final = 200  # streams of one process
 MOST_OF_ONE: Final = 20  # of one user in one process
 LONGEST: Final = 300.0  # seconds
-BEAT: Final = 15.0  # seconds between signs of life
-BEGINS_WITHIN: Final = 30.0  # seconds from when a stream is admitted until it is read
-RIGHTS: Final = 15.0  # seconds after which a reader's rights are asked for again
+BEAT: Final = 15.0  # seconds between two heartbeats
+BEGINS_WITHIN: Final = 30.0  # seconds from the admission of a stream until its first read
+RIGHTS: Final = 15.0  # seconds after which a user's permissions are checked again
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between two looks at a run that does not change
-_RETRY: Final = b"retry: 1000\n\n"  # milliseconds before a reader who was cut off comes again
+_RETRY: Final = b"retry: 1000\n\n"  # milliseconds before a client that was cut off reconnects
 
 T = TypeVar("T")
 
 
 class Place:
-    """The place of one stream in this process, from when it is admitted."""
+    """The place of one stream in this process, from its admission on."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
@@ -47,32 +48,30 @@ class Place:
         self.has_begun = False
 
     def given_back_with(self, told: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The stream's bytes, with which the place goes also where nobody has begun to read them."""
+        """Return the stream's bytes; the place is released at their end, even if they were never read."""
         weakref.finalize(told, self.give_back)
         return told
 
     def give_back(self) -> None:
-        """Let another stream have it; again, that does nothing."""
+        """Release the place for another stream; a second call does nothing."""
         _reader.close(self)
 
 
 class _Reader:
-    """The places, and the thread that looks for all streams. Its connection is closed when nobody is left to look for."""
+    """The places, and the thread that reads for all streams. Its connection is closed when there is no stream."""
 
     def __init__(self) -> None:
-        self._lock = (
-            threading.RLock()
-        )  # a place may be given back by the garbage collector, in any thread and at any moment
+        self._lock = threading.RLock()  # the garbage collector may release a place, in any thread and at any time
         self._places: set[Place] = set()
         self._executor: ThreadPoolExecutor | None = None
 
     @property
     def streams(self) -> int:
-        """How many places are taken."""
+        """The number of taken places."""
         return len(self._places)
 
     def open(self, place: Place) -> bool:
-        """Take the place; False if there is no room for it."""
+        """Take the place; return False if all places are taken."""
         with self._lock:
             self._forget_lost()
             of_one = sum(each.owner == place.owner for each in self._places)
@@ -84,17 +83,17 @@ class _Reader:
             return True
 
     def begin(self, place: Place) -> bool:
-        """The stream is read from now on; False if its place was lost meanwhile and there is no other."""
+        """Mark the stream as being read; return False if its place was lost and there is no other."""
         with self._lock:
             place.has_begun = True
             return place in self._places or self.open(place)
 
     async def read(self, look: Callable[[], T]) -> T:
-        """What `look` finds, in the thread."""
+        """Return the result of `look`, called in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, _kept, look)
 
     def close(self, place: Place) -> None:
-        """Give the place back, if it is taken."""
+        """Release the place, if it is taken."""
         with self._lock:
             if place not in self._places:
                 return
@@ -105,7 +104,7 @@ class _Reader:
                 self._executor = None
 
     def _forget_lost(self) -> None:
-        """Free the places of streams whose readers were gone before they began: nobody else may tell of that."""
+        """Release the places of streams whose clients left before the first read: no other event reports that."""
         latest = time.monotonic() - BEGINS_WITHIN
         for each in [each for each in self._places if not each.has_begun and each.taken_at <= latest]:
             self.close(each)
@@ -115,25 +114,25 @@ _reader = _Reader()
 
 
 def place_for(owner: str) -> Place | None:
-    """A place for another stream of this user; None if there is none."""
+    """Return a place for another stream of this user; None if there is none."""
     place = Place(owner)
     return place if _reader.open(place) else None
 
 
 async def events(place: Place, follower: Follower, teller: Teller, first: News) -> AsyncIterator[bytes]:
-    """The stream's bytes; `first` is what the follower has found already."""
+    """Yield the stream's bytes; `first` is what the follower has found already."""
     if not _reader.begin(place):
         return
     try:
         begin, has_ended = _RETRY + b"".join(written(event) for event in teller.events(first)), first.has_ended
-        del first  # its entries are not to be kept for as long as the stream is open
+        del first  # its entries must not stay in memory for as long as the stream is open
         yield begin
         if has_ended:
             return
         async for each in _told(follower, teller):
             yield each
     except RunNotFoundError:
-        return  # pruned, or taken out of the user's sight
+        return  # the run was pruned, or the user may no longer see it
     except NoLongerPermittedError:
         return
     except DatabaseError as error:
@@ -171,7 +170,10 @@ def _look(follower: Follower, teller: Teller) -> tuple[bytes, bool, bool]:
 
 
 def _kept(look: Callable[[], T]) -> T:
-    """`look` on the thread's connections, which stay open between looks. One that has failed is given up."""
+    """Call `look` on the thread's connections, which stay open between looks.
+
+    A connection that has failed is closed.
+    """
     try:
         return look()
     except DatabaseError:

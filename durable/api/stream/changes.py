@@ -1,10 +1,10 @@
-"""What is new in a run's history since somebody looked last.
+"""The changes in a run's history since the last look.
 
-A follower knows what its reader was told: each entry by its key, and how far it was. It reads the run's row, and its
-entries only where they can have changed: a run that nobody passes costs one look at its row. Within a run, keys of entries
-grow in the order of its commits, and completions are numbered by its one counter; so new entries, and newly completed ones,
-are found without reading the old. That something was deleted (a loop's old iterations, a replay in place) shows in the
-number of those that were there.
+A follower knows what its reader has: each entry by its key, and the entry's progress. It reads the run's row, and the
+entries only if they can have changed: a run that no worker executes costs one look at its row. Within a run, keys of
+entries grow in the order of its commits, and its one counter numbers completions; so new and newly completed entries
+are found without reading the old ones. Deletions (a loop's old iterations, a replay in place) show in the number of
+entries.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from durable.models.querysets import EntryQuerySet
 
 __all__ = ["CHUNK", "CHUNK_BYTES", "Follower", "News", "Token"]
 
-CHUNK: Final = 200  # entries that are told at once
-CHUNK_BYTES: Final = 256 * 1024  # of them, as they are stored: a reader who does not read holds a chunk
+CHUNK: Final = 200  # entries that are sent at once
+CHUNK_BYTES: Final = 256 * 1024  # of entries, as they are stored: a slow reader holds one chunk in memory
 _LONGEST: Final = 120  # characters of a token
 _MOVING: Final = frozenset({RunState.RUNNING.value, RunState.ROLLING_BACK.value})
 _COLUMNS: Final = (
@@ -42,7 +42,7 @@ _COLUMNS: Final = (
     "metadata__next_attempt_at",
     "moving_data",
 )
-#: An entry's data as long as it changes: a loop's iteration, the state of a join's branches, the next try of a handler.
+#: An entry's data that changes: a loop's iteration, the state of a join's branches, the next try of a handler.
 _MOVING_DATA: Final = Case(
     When(metadata__status=EntryStatus.COMPLETED.value, metadata__rollback_error__isnull=True, then=Value(None)),
     default=F("data"),
@@ -54,8 +54,11 @@ _Row = tuple[Any, ...]  # of _COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a reader has: entries up to the key `newest`, so many of them, completions up to the number `finished`, the
-    others as `unsettled` stands for them, the run's row as `row` does, and whether it was told of its end."""
+    """The state of a reader.
+
+    Entries up to the key `newest`, their number, completions up to the number `finished`, a digest of the others in
+    `unsettled` and of the run's row in `row`, and whether the reader has the run's end.
+    """
 
     newest: int = 0
     count: int = 0
@@ -66,7 +69,7 @@ class Token:
 
     @classmethod
     def parsed(cls, text: str) -> Token:
-        """The token that `text` was made of. Raises InvalidCursorError."""
+        """Parse a token's text. Raises InvalidCursorError."""
         parts = text.split("-")
         if len(text) > _LONGEST or len(parts) != 6 or not all(part.isascii() and part.isdigit() for part in parts):
             raise InvalidCursorError(text)
@@ -81,11 +84,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What one look found. `run` is its row; `has_changed` says whether that is news.
+    """The result of one look. `run` is its row; `has_changed` says whether the row has changed.
 
-    With `is_reset`, what the reader has is void, and all is told anew. `token` stands for all that was told up to here;
-    None while a reader who begins again there could miss something. `size`: the bytes of the entries as they are stored.
-    `has_more`: look again at once. `has_ended`: this is the last there is.
+    With `is_reset`, the reader must drop its state, and everything is sent again. `token` stands for everything sent so
+    far; None while a reader that resumes there could miss something. `size`: the bytes of the entries as they are
+    stored. `has_more`: look again at once. `has_ended`: this is the last change.
     """
 
     run: Run
@@ -101,12 +104,15 @@ class News:
 
 @dataclass(slots=True)
 class Follower:
-    """Follows one run for one reader. `read_run` gives its row, or raises RunNotFoundError; `since` is what the reader has."""
+    """Follows one run for one reader.
+
+    `read_run` returns its row, or raises RunNotFoundError; `since` is the state of the reader.
+    """
 
     read_run: Callable[[], Run]
     since: Token | None = None
     _told: Told = field(default_factory=Told)
-    #: what is to be told: entries that the reader knows otherwise, then new ones in the order of their keys
+    #: entries to send: first those that have changed for the reader, then new ones in the order of their keys
     _pending: Marks = field(default_factory=Marks)
     _finished: int = 0
     _row: int | None = None
@@ -114,10 +120,10 @@ class Follower:
     _token: Token | None = None
 
     def look(self) -> News:
-        """What is new, up to `CHUNK` entries and `CHUNK_BYTES` at once. Raises RunNotFoundError."""
+        """Return the changes, up to `CHUNK` entries and `CHUNK_BYTES` at once. Raises RunNotFoundError."""
         if self._pending:
             return self._news()
-        run = self._run = self.read_run()  # before its entries: what changes after it is seen by the next look
+        run = self._run = self.read_run()  # before its entries: the next look sees changes after this
         is_first = self._row is None
         before = self._row if self._row is not None else self.since.row if self.since is not None else None
         self._row = _row_digest(run)
@@ -129,7 +135,7 @@ class Follower:
         return self._news(has_changed=has_changed, removed=removed, is_reset=is_reset)
 
     def _begin(self, entries: EntryQuerySet) -> tuple[bool, list[str]]:
-        """Take up where the reader stopped. True if the reader has to begin anew, since what it has is no longer so."""
+        """Resume from the reader's state. Return True if the reader has to start over because its state is outdated."""
         rows, since, is_reset = sorted(_rows(entries), key=_key), self.since, False
         if since is not None:
             had = [row for row in rows if row[0] <= since.newest]
@@ -143,10 +149,10 @@ class Follower:
         return is_reset, []
 
     def _go_on(self, run: Run, entries: EntryQuerySet) -> list[str]:
-        """Note what has changed; the places that are empty now.
+        """Note what has changed, and return the locations that are empty now.
 
-        How many entries there are comes with those that may have changed, of one moment with them. The newest one that was
-        told is always asked for: where it is gone, there may be no other row to bring the number.
+        The number of entries is read in one statement with those that may have changed. The newest entry that was sent
+        is always included: if it was deleted, there may be no other row to carry the number.
         """
         newest = self._told.newest
         may_have_changed = (
@@ -165,7 +171,7 @@ class Follower:
         return []
 
     def _compare(self, rows: list[_Row]) -> list[str]:
-        """Some entries are gone: look at all that are there."""
+        """Examine all entries, because some were deleted."""
         places = {row[1] for row in rows}
         gone = self._told.keep({row[0] for row in rows})
         self._finished = 0
@@ -190,7 +196,7 @@ class Follower:
         self._pending.drop(number)
         is_whole = not self._pending or self._told.mark(self._pending.keys[0]) is None
         has_ended = self._run.state in ENDED and not self._pending
-        if told or removed or is_reset or has_changed or self._token is None:  # else what was told is what it was
+        if told or removed or is_reset or has_changed or self._token is None:  # else the reader's state is unchanged
             self._token = self._stand(has_ended=has_ended) if is_whole else None
         return News(
             run=self._run,
@@ -205,7 +211,7 @@ class Follower:
         )
 
     def _stand(self, *, has_ended: bool) -> Token:
-        """What the reader has now."""
+        """Return the state of the reader after this look."""
         assert self._row is not None
         return Token(
             newest=self._told.newest,
@@ -232,29 +238,29 @@ def _number_of_entries(run: Run) -> Subquery:
 
 
 def _read(keys: Sequence[int]) -> tuple[list[Entry], int, int]:
-    """The first of these entries that one chunk can hold, in the order of their keys; how many they are, and their bytes."""
+    """Return the entries that fit into one chunk, in the order of their keys; their number, and their bytes."""
     if not keys:
         return [], 0, 0
     entries = Entry.objects.using(conf.DATABASE)
     columns = ("data", "metadata__error", "metadata__rollback_error")
     sizes = dict(sized(entries.filter(pk__in=keys), *columns))
-    chosen, size = fitting(((key, sizes.get(key, 0)) for key in keys), CHUNK_BYTES)  # one that is gone has none
+    chosen, size = fitting(((key, sizes.get(key, 0)) for key in keys), CHUNK_BYTES)  # a deleted entry has none
     found = entries.filter(pk__in=chosen).select_related("metadata").defer("output", "arguments").order_by("id")
     return list(found), len(chosen), size
 
 
 def _row_digest(run: Run) -> int:
-    """What of the row is news: not a heartbeat."""
+    """Return a digest of the row without its heartbeat."""
     return _digest((run.state, run.fence, run.signal, run.messages, run.wake_at, run.request, run.worker, run.summary))
 
 
 def _digest(told: object) -> int:
-    """A number that stands for what was told; never 0."""
+    """Return a number that identifies what was sent; never 0."""
     return zlib.crc32(repr(told).encode(errors="surrogatepass")) or 1
 
 
 def _mark(row: _Row, finished: int) -> int:
-    """A number from 0 on that stands for the row; odd for one that a reader who has seen completions up to `finished` knows."""
+    """Return a number from 0 on for the row; odd if a reader with completions up to `finished` has its completion."""
     text = repr(row).encode(errors="surrogatepass")
     number = int.from_bytes(blake2b(text, digest_size=8).digest()) >> 2
     _, _, status, _, completion, compensated_at, rollback_error, _, _ = row
@@ -266,7 +272,7 @@ def _mark(row: _Row, finished: int) -> int:
 
 
 def _is_settled(mark: int) -> bool:
-    """Whether the entry changes no more, as far as its reader knows."""
+    """Return whether the entry changes no more, as far as its reader knows."""
     return bool(mark & 1)
 
 

@@ -1,4 +1,4 @@
-"""News as events: what each is called and holds, as server-sent events and as JSON."""
+"""Changes as events: their names and data, as server-sent events and as JSON."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HEARTBEAT = b": nothing new\n\n"
 
 
 class NoLongerPermittedError(Exception):
-    """The user's account or permission has gone since the stream was opened."""
+    """The user's account or permission was removed after the stream was opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. `id` is what a reader gives back to go on behind it; "" where that is not possible."""
+    """One event. A reader sends `id` to continue after the event; "" if that is not possible."""
 
     event: str
     data: Any
@@ -35,20 +35,20 @@ class Event:
 
 
 class Teller:
-    """Turns news of one run into events for one user: `run`, `entry`, `removed`, `reset`, `end`."""
+    """Converts the changes of one run to events for one user: `run`, `entry`, `removed`, `reset`, `end`."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self._may_see_payloads = may(request, "view_payload")
 
     def check_rights(self) -> None:
-        """Ask again what the user may see. Raises NoLongerPermittedError for one who may see runs no more."""
+        """Check again what the user may see. Raises NoLongerPermittedError if the user may no longer see runs."""
         if not is_still_permitted(self.request):
             raise NoLongerPermittedError
         self._may_see_payloads = may(self.request, "view_payload")
 
     def events(self, news: News) -> Iterator[Event]:
-        """In the order in which they have to be taken. The last one has the id."""
+        """Yield the events in the order in which the reader has to apply them. The last one has the id."""
         told = list(self._events(news))
         token = "" if news.token is None else str(news.token)
         yield from told[:-1]
@@ -79,7 +79,7 @@ class Teller:
 
 
 def written(event: Event) -> bytes:
-    """The event as it is sent; the JSON is ASCII without line breaks."""
+    """Return the event as it is sent; the JSON is ASCII without line breaks."""
     lines = [f"event: {event.event}", f"data: {as_json(event.data)}"]
     if event.id:
         lines.append(f"id: {event.id}")

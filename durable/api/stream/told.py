@@ -1,7 +1,7 @@
-"""What a reader of a history has: which entries, and how far each was, in a few bytes for each.
+"""The state of a reader of a history: its entries and their progress, in a few bytes for each.
 
-An entry is known by its key and a mark, a number that stands for what was told of it. Where it stands in the history is
-kept packed: it is needed only when the entry has gone.
+An entry has a key and a mark, a number that stands for the state that was sent. Its location is stored compressed: it
+is needed only after the entry was deleted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 __all__ = ["UNKNOWN", "Known", "Marks", "Told"]
 
-UNKNOWN: Final = -1  # the mark of an entry that the reader has in a state that is not known
-_PACK: Final = 256  # locations that are packed together
+UNKNOWN: Final = -1  # the mark of an entry that the reader has in an unknown state
+_PACK: Final = 256  # locations that are compressed together
 
 
 class Known(NamedTuple):
@@ -42,11 +42,11 @@ class Marks:
         return len(self.keys)
 
     def first(self, number: int) -> list[tuple[int, int]]:
-        """Up to `number` pairs."""
+        """Return up to `number` pairs."""
         return list(zip(self.keys[:number], self.marks[:number], strict=True))
 
     def drop(self, number: int) -> None:
-        """Forget the first ones."""
+        """Drop the first pairs."""
         del self.keys[:number], self.marks[:number]
 
 
@@ -57,8 +57,8 @@ class Told:
 
     def __init__(self) -> None:
         self._known = Marks()  # ascending
-        self._packed: list[bytes] = []  # the locations, `_PACK` in each
-        self._loose: list[str] = []  # and those that fill no pack
+        self._packed: list[bytes] = []  # the locations, `_PACK` in each element
+        self._loose: list[str] = []  # locations that do not fill an element yet
 
     def __len__(self) -> int:
         return len(self._known)
@@ -70,16 +70,16 @@ class Told:
 
     @property
     def marks(self) -> Iterator[tuple[int, int]]:
-        """All keys with their marks, ascending."""
+        """Yield all keys with their marks, ascending."""
         return zip(self._known.keys, self._known.marks, strict=True)
 
     def mark(self, key: int) -> int | None:
-        """What the reader knows of the entry; None if the reader does not have it."""
+        """Return the mark of the entry; None if the reader does not have the entry."""
         at = self._find(key)
         return None if at is None else self._known.marks[at]
 
     def put(self, key: int, mark: int, location: str) -> None:
-        """The reader has this now."""
+        """Record that the reader now has this entry."""
         at = self._find(key)
         if at is not None:
             self._known.marks[at] = mark
@@ -89,7 +89,7 @@ class Told:
             self._fill(sorted([*self._all(), Known(key, mark, location)]))
 
     def keep(self, keys: Set[int]) -> list[Known]:
-        """Forget all entries but these; those that were forgotten."""
+        """Drop all other entries, and return them."""
         gone = [each for each in self._all() if each.key not in keys]
         if gone:
             self._fill([each for each in self._all() if each.key in keys])

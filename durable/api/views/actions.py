@@ -1,4 +1,4 @@
-"""Actions on one run: each checks who asks, calls its verb once, and answers with the run that it came to."""
+"""Actions on one run: each checks the permission, calls its verb once, and answers with the resulting run."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ActionView(View):
     takes: ClassVar[type[Form]] = ActionForm
 
     def act(self, run_id: str, given: dict[str, Any]) -> Started | None:
-        """Call the verb; the run that it came to, if that may be another one."""
+        """Call the verb; return the resulting run, if that may be another one."""
         raise NotImplementedError
 
     def perform(self, request: Request, run_id: str) -> HttpResponse:
-        """Admit, validate, act once, answer."""
+        """Check the permission, validate, act once, answer."""
         admit(request, self.action, run_id)
         given = self.form(self.takes, request)
 
@@ -54,14 +54,14 @@ class ActionView(View):
 
 
 class WakeView(ActionView):
-    """To wake a run."""
+    """Wake a run."""
 
     action = "wake"
     takes = WakeForm
 
     @described(operation_id="wake_run", request=WakeForm, responses=RunReferenceSerializer)
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Give the run a pass now and try steps in backoff at once; with `end_sleeps`, end its sleeps too.
+        """Make the run due now and try steps in backoff at once; with `end_sleeps`, end its sleeps too.
 
         Needs `durable.operate_run`.
         """
@@ -73,13 +73,13 @@ class WakeView(ActionView):
 
 
 class PauseView(ActionView):
-    """To pause a run."""
+    """Pause a run."""
 
     action = "pause"
 
     @described(operation_id="pause_run", request=ActionForm, responses=RunReferenceSerializer)
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Stop the run until it is resumed: a parked one at once, a running one at its next operation.
+        """Pause the run until it is resumed: a parked run at once, a running one at its next operation.
 
         Needs `durable.operate_run`.
         """
@@ -91,13 +91,13 @@ class PauseView(ActionView):
 
 
 class ResumeView(ActionView):
-    """To resume a run."""
+    """Resume a run."""
 
     action = "resume"
 
     @described(operation_id="resume_run", request=ActionForm, responses=RunReferenceSerializer)
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Let a paused run go on. Needs `durable.operate_run`."""
+        """Continue a paused run. Needs `durable.operate_run`."""
         return self.perform(request, run_id)
 
     def act(self, run_id: str, given: dict[str, Any]) -> None:
@@ -106,14 +106,14 @@ class ResumeView(ActionView):
 
 
 class CancelView(ActionView):
-    """To cancel a run."""
+    """Cancel a run."""
 
     action = "cancel"
     takes = CancelForm
 
     @described(operation_id="cancel_run", request=CancelForm, responses=RunReferenceSerializer)
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """End the run for good: a parked one at once, a running one at its next operation.
+        """End the run for good: a parked run at once, a running one at its next operation.
 
         Needs `durable.operate_run`.
         """
@@ -125,13 +125,13 @@ class CancelView(ActionView):
 
 
 class RecoverView(ActionView):
-    """To recover a run."""
+    """Recover a run."""
 
     action = "recover"
 
     @described(operation_id="recover_run", request=ActionForm, responses=RunReferenceSerializer)
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Let a failed run go on: what made it fail is tried again. Needs `durable.operate_run`."""
+        """Continue a failed run: what made it fail is tried again. Needs `durable.operate_run`."""
         return self.perform(request, run_id)
 
     def act(self, run_id: str, given: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ class RecoverView(ActionView):
 
 
 class RestartView(ActionView):
-    """To restart a run."""
+    """Restart a run."""
 
     action = "restart"
     takes = RestartForm
@@ -151,7 +151,10 @@ class RestartView(ActionView):
         responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
     )
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Start a new run of the same workflow with the same input: 201; with an id that it was given already: 200. Needs `durable.start_run`."""
+        """Start a new run of the same workflow with the same input: 201.
+
+        If an earlier restart created the run with this id: 200. Needs `durable.start_run`.
+        """
         return self.perform(request, run_id)
 
     def act(self, run_id: str, given: dict[str, Any]) -> Started:
@@ -160,7 +163,7 @@ class RestartView(ActionView):
 
 
 class ReplayView(ActionView):
-    """To replay a run."""
+    """Replay a run."""
 
     action = "replay"
     takes = ReplayForm
@@ -171,9 +174,9 @@ class ReplayView(ActionView):
         responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
     )
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Run again from a place in the history on, as a new run: 201; with `in_place`, as the same one: 200.
+        """Run again from a location in the history on, as a new run: 201; with `in_place`, as the same one: 200.
 
-        Needs `durable.replay_run`. With `plan_hash`, a history that is not the planned one any more is refused.
+        Needs `durable.replay_run`. With `plan_hash`, the replay is refused if the history has changed since the plan.
         """
         return self.perform(request, run_id)
 
@@ -195,7 +198,7 @@ class PlanView(View):
 
     @described(operation_id="plan_replay", parameters=[PlanQuery], responses=PlanSerializer)
     def get(self, request: Request, run_id: str) -> Response:
-        """What replaying the run from `location` would do: what goes, runs again, and stays. Changes nothing.
+        """Return what replaying the run from `location` would remove, run again, and keep. Changes nothing.
 
         Needs `durable.replay_run` too.
         """

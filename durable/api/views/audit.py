@@ -22,13 +22,13 @@ __all__ = ["ActionsView"]
 
 
 class ActionsView(View):
-    """What operators did."""
+    """The actions of operators."""
 
     about = "surroundings"
 
     @described(operation_id="list_operator_actions", parameters=[ActionListQuery], responses=ActionPageSerializer)
     def get(self, request: Request) -> Response:
-        """What was done to runs, by whom, from where and why, the newest first; what was denied or refused included."""
+        """Return the actions on runs, the newest first, with actor, source and reason; refused ones included."""
         query = ActionListQuery.read(request.query_params)
         found = OperatorAction.objects.using(conf.DATABASE).order_by("-created_at", "-id")
         found = found.filter(_behind(query.get("cursor")))
@@ -41,14 +41,14 @@ class ActionsView(View):
         last = shown[-1] if more else None
         return Response(
             {
-                "results": ActionSerializer(shown, many=True).data,  # type: ignore[arg-type]  # many=True takes many
+                "results": ActionSerializer(shown, many=True).data,  # type: ignore[arg-type]  # many=True takes several
                 "next_cursor": None if last is None else cursor_of(last.created_at.isoformat(), last.pk),
             }
         )
 
 
 def _behind(cursor: str | None) -> Q:
-    """Raises InvalidCursorError."""
+    """Return the condition for rows after the cursor. Raises InvalidCursorError."""
     key = key_of(cursor, str, int)
     if key is None:
         return Q()
@@ -60,5 +60,5 @@ def _behind(cursor: str | None) -> Q:
         moment = to_utc(moment)
     except ValueError:
         raise InvalidCursorError(str(cursor)) from None
-    # said so that the index begins at the moment: all that is newer would be read where either may hold
+    # With this condition the index begins at the time: with OR, all newer rows would be read.
     return Q(created_at__lte=moment) & ~Q(created_at=moment, id__gte=number)

@@ -1,4 +1,4 @@
-"""What all endpoints share: everything that the host could otherwise have set for them."""
+"""The base of all endpoints: everything that the host's settings could otherwise change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["View", "link"]
 
 
 class View(APIView):
-    """An endpoint. The host decides how somebody is recognised, and nothing else."""
+    """An endpoint. The host decides how users are authenticated, and nothing else."""
 
     permission_classes = (Permitted,)
     throttle_classes = (Throttle,)
@@ -44,31 +44,31 @@ class View(APIView):
 
     #: The permissions that reading needs.
     reads_with: ClassVar[tuple[str, ...]] = ("view_run",)
-    #: Whether a GET may wait for something to happen.
+    #: Whether a GET may wait for a change.
     waits: ClassVar[bool] = False
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """The view, outside of any transaction of the request's: it waits, and logs what it refuses."""
+        """Return the view outside of the request's transaction: the view may wait, and logs its refusals."""
         view = super().as_view(**initkwargs)
         for alias in connections:
             view = transaction.non_atomic_requests(using=alias)(view)
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Answer, with a limit for each statement of what only reads and does not wait."""
+        """Answer, with a time limit for each statement if the request only reads and does not wait."""
         if request.method not in ("GET", "HEAD") or self.waits:
             return super().dispatch(request, *args, **kwargs)
         with reading():
             return super().dispatch(request, *args, **kwargs)
 
     def get_authenticators(self) -> list[Any]:
-        """How somebody is recognised: as the host says."""
-        classes: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES  # imported by now
+        """Return the host's authentication classes."""
+        classes: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES  # imported by DRF already
         return [each() for each in classes]
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> BodyRequest:
-        """The request, whose body is not missed for want of its length."""
+        """Return the request, whose body is read even without a declared length."""
         return BodyRequest(
             request,
             parsers=self.get_parsers(),
@@ -78,29 +78,29 @@ class View(APIView):
         )
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Check who asks and how often; and that no other site has a browser change something with its user's rights."""
+        """Check the user, the rate, and that no page of another site uses the user's credentials for a change."""
         super().initial(request, *args, **kwargs)
         if request.method == "POST":
             check_origin(request)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """No answer is for a cache to keep: each depends on who asks, and on the moment."""
+        """Forbid caches to store the answer: it depends on the user and on the time."""
         response = super().finalize_response(request, response, *args, **kwargs)
         response.setdefault("Cache-Control", "no-store")
         return response
 
     def permissions_of(self, method: str | None) -> tuple[str, ...]:
-        """What the method needs before anything is looked at; a POST's verb decides itself, and logs its denials."""
+        """Return the permissions that the method needs first; a POST's verb decides itself, and logs its denials."""
         return () if method == "POST" else self.reads_with
 
     def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
-        """Whether nobody is signed in, or somebody may not."""
+        """Raise a problem: the user is not authenticated, or lacks the permission."""
         if not is_signed_in(request):
             raise NotAuthenticated
         super().permission_denied(request, message, code)
 
     def handle_exception(self, exc: Exception) -> Response:
-        """A problem document, without the host's handler; what is no problem is a defect and is raised."""
+        """Return a problem document, without the host's handler; any other error is a defect and is raised."""
         challenge = self.get_authenticate_header(self.request)
         problem = problem_of(exc, challenge=challenge)
         if problem is None:
@@ -113,14 +113,14 @@ class View(APIView):
         return response
 
     def form(self, kind: type[Form], request: Request) -> dict[str, Any]:
-        """The body's values. Raises ValidationError; an absent body is an empty form."""
+        """Return the body's values. Raises ValidationError; an absent body is an empty form."""
         form = kind(data=request.data)
         form.is_valid(raise_exception=True)
         values: dict[str, Any] = form.validated_data
         return values
 
     def context_for(self, request: Request, runs: list[Run]) -> dict[str, Any]:
-        """What the shapes of runs need to know beside the rows."""
+        """Return what the shapes of runs need beside the rows."""
         others = [each for run in runs for each in (run.parent_id, run.replay_of_id)]
         return {
             "request": request,
@@ -129,13 +129,13 @@ class View(APIView):
         }
 
     def require(self, request: Request, permission: str, what: str) -> None:
-        """Raises a problem unless the user has this permission of durable's."""
+        """Raise a problem unless the user has this permission of the app durable."""
         if not may(request, permission):
             raise ProblemError("permission-denied", 403, f"{what} needs the permission durable.{permission}.")
 
 
 def link(request: Request, name: str, **parts: Any) -> str:
-    """The address of an endpoint, wherever and under whatever namespace the interface is included."""
+    """Return the URL of an endpoint, under any prefix and namespace."""
     match = request.resolver_match
     namespaces = [] if match is None else match.namespaces
     return reverse(":".join([*namespaces, name]), kwargs=parts)

@@ -27,7 +27,7 @@ from durable.models import Attempt, Entry
 __all__ = ["EntriesView", "EntryView", "TreeView"]
 
 _MOST_ATTEMPTS = 1_000
-_LARGE = ("data", "metadata__error", "metadata__rollback_error")  # columns whose length nothing else limits
+_LARGE = ("data", "metadata__error", "metadata__rollback_error")  # columns without another limit of their length
 _PAYLOADS = ("output", "arguments")
 
 
@@ -38,17 +38,16 @@ class EntriesView(View):
 
     @described(operation_id="list_entries", parameters=[EntryQuery], responses=EntryPageSerializer)
     def get(self, request: Request, run_id: str) -> Response:
-        """The entries in the order in which they began; with `payloads=true` what they were given and gave.
+        """Return the entries in the order in which they began; with `payloads=true` their arguments and results.
 
-        A page ends before `limit` where it would take more than 8 MiB.
-        Payloads need `durable.view_payload`.
+        A page ends before `limit` where it would take more than 8 MiB. Payloads need `durable.view_payload`.
         """
         query = EntryQuery.read(request.query_params)
         after = key_of(query.get("cursor"), int)
         if query["payloads"]:
             self.require(request, "view_payload", "Seeing payloads")
         run = visible_run(request, run_id)
-        # the page is chosen by its keys: the metadata and the payloads of other entries are not read for it
+        # The page is selected by its keys, so that metadata and payloads of other entries are not read.
         keys = Entry.objects.using(conf.DATABASE).filter(run=run).order_by("ordinal").values_list("ordinal", "pk")
         if after is not None:
             keys = keys.filter(ordinal__gt=after[0])
@@ -81,7 +80,7 @@ class TreeView(View):
 
     @described(operation_id="get_tree", parameters=[TreeQuery], responses=TreeSerializer)
     def get(self, request: Request, run_id: str) -> Response:
-        """Up to 200 places of the history with the scopes around them."""
+        """Return up to 200 locations of the history with the scopes around them."""
         query = TreeQuery.read(request.query_params)
         visible_run(request, run_id)
         return Response(
@@ -96,7 +95,10 @@ class EntryView(View):
 
     @described(operation_id="get_entry", responses=EntryDetailSerializer)
     def get(self, request: Request, run_id: str, location: str) -> Response:
-        """The entry at a location such as `ship/label/buy`, with its failed attempts, and its payloads if they may be seen."""
+        """Return the entry at a location such as `ship/label/buy`, with its failed attempts.
+
+        Its payloads need `durable.view_payload`.
+        """
         run = visible_run(request, run_id)
         entries = Entry.objects.using(conf.DATABASE).filter(run=run, location=location).select_related("metadata")
         entry = entries.first()

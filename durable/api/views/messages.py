@@ -1,4 +1,4 @@
-"""Messages to a run: sent, asked, looked at."""
+"""Messages to a run: send, ask, read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class MessagesView(View):
 
     @described(operation_id="list_messages", parameters=[PageQuery], responses=MessagePageSerializer)
     def get(self, request: Request, run_id: str) -> Response:
-        """The messages in their order, whatever their state. A page ends before `limit` where it would take more than 8 MiB."""
+        """Return the messages in their order, in any state.
+
+        A page ends before `limit` where it would take more than 8 MiB.
+        """
         query = PageQuery.read(request.query_params)
         after = key_of(query.get("cursor"), int)
         run = visible_run(request, run_id)
@@ -70,7 +73,9 @@ class MessagesView(View):
         responses={200: MessageReferenceSerializer, 201: MessageReferenceSerializer},
     )
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Put a message into the run's inbox: 201. With an `id` that it has seen: 200, or 409 if queue or body differ.
+        """Put a message into the run's inbox: 201.
+
+        With an `id` that the run has seen: 200, or 409 if queue or body differ.
 
         Needs `durable.operate_run`.
         """
@@ -86,7 +91,7 @@ class MessageView(View):
 
     @described(operation_id="get_message", responses=MessageSerializer)
     def get(self, request: Request, run_id: str, message_id: str) -> Response:
-        """The message, with its response once the run has given one."""
+        """Return the message, with its response once the run has given one."""
         run = visible_run(request, run_id)
         message = _message(run, message_id)
         if message is None:
@@ -107,10 +112,12 @@ class AskView(View):
         responses={200: AnswerSerializer, 202: AnswerSerializer},
     )
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Send a message and wait for its response, `wait` seconds at most: 200. Past them 202; look at the message later.
+        """Send a message and wait for its response, `wait` seconds at most: 200.
 
-        Needs `durable.operate_run` and `durable.view_payload`. With an `Idempotency-Key`, the same request asks again
-        for the response to the same message.
+        After that 202; look at the message later.
+
+        Needs `durable.operate_run` and `durable.view_payload`. With an `Idempotency-Key`, a repeated request waits for
+        the response to the same message.
         """
         admit(request, "ask", run_id, needs="view_payload")
         given = self.form(AskForm, request)
@@ -140,11 +147,11 @@ def _message(run: Run, message_id: str) -> QueueMessage | None:
 
 
 def _awaited(request: Request, run_id: str, sent: HttpResponse, wait: float) -> HttpResponse:
-    """Turn the answer that names the message into one with its response."""
+    """Replace the answer that names the message by one with its response."""
     message_id = json.loads(sent.content)["id"]
 
     def look() -> QueueMessage | Run | None:
-        run = visible_run(request, run_id)  # first: what it did before it ended is seen below
+        run = visible_run(request, run_id)  # before the message: what the run did before it ended is seen below
         message = _message(run, message_id)
         if message is not None and message.state == MessageState.COMPLETED:
             return message

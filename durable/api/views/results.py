@@ -1,4 +1,4 @@
-"""What came of a run, waited for if need be."""
+"""The result of a run, after a wait if necessary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ResultView(View):
 
     @described(operation_id="get_result", parameters=[ResultQuery], responses=ResultSerializer)
     def get(self, request: Request, run_id: str) -> Response:
-        """The run's output or error, as soon as it has ended, after `wait` seconds at most.
+        """Return the run's output or error, as soon as it has ended, after `wait` seconds at most.
 
         A server that has many waiting requests already, or has one thread, answers at once.
         """

@@ -1,4 +1,4 @@
-"""Runs: listed, counted, started, looked at."""
+"""Runs: list, count, start, read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from durable.operations.audit import acting_as
 
 __all__ = ["CountsView", "RunView", "RunsView", "is_offered", "reference", "startable"]
 
-#: What the names of workflows begin with that durable starts itself: their input is not for outsiders to write.
+#: The prefix of durable's own workflows: outsiders may not write their input.
 INTERNAL = "durable."
 
 
@@ -48,13 +48,13 @@ class RunsView(View):
 
     @described(operation_id="list_runs", parameters=[RunListQuery], responses=RunPageSerializer)
     def get(self, request: Request) -> Response:
-        """The runs that fit, the newest first; by id with `id_prefix`."""
+        """Return the runs that match, the newest first; by id with `id_prefix`."""
         query = RunListQuery.read(request.query_params)
         cursor, limit = query.pop("cursor", None), query.pop("limit")
         wanted = RunFilter(states=frozenset(query.pop("state", ())), error_text=query.pop("error", ""), **query)
         within = visible_runs(request) if is_limited() else None
         page = list_runs(wanted, cursor=cursor, limit=limit, within=within)
-        runs: Any = page.runs  # many=True takes many
+        runs: Any = page.runs  # many=True takes several
         shown = RunSerializer(runs, many=True, context=self.context_for(request, runs)).data
         return Response({"results": shown, "next_cursor": page.next_cursor})
 
@@ -64,7 +64,7 @@ class RunsView(View):
         responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
     )
     def post(self, request: Request) -> HttpResponse:
-        """Start a run: 201. With an id that exists, the run that has it: 200, or 409 if its workflow or input differ.
+        """Start a run: 201. With an id that exists, return its run: 200, or 409 if its workflow or input differ.
 
         Needs `durable.start_run`.
         """
@@ -77,13 +77,13 @@ class RunsView(View):
 
 
 class CountsView(View):
-    """How many runs there are."""
+    """The number of runs."""
 
     about = "runs"
 
     @described(operation_id="count_runs", responses=CountsSerializer)
     def get(self, request: Request) -> Response:
-        """The number of runs in each state, counted no further than a cap."""
+        """Return the number of runs in each state, counted up to a cap."""
         counts = count_by_state(visible_runs(request) if is_limited() else None)
         states = {state: {"number": count.number, "is_capped": count.is_capped} for state, count in counts.items()}
         return Response({"states": states})
@@ -96,7 +96,7 @@ class RunView(View):
 
     @described(operation_id="get_run", parameters=[RunQuery], responses=RunDetailSerializer)
     def get(self, request: Request, run_id: str) -> Response:
-        """The run. Its input and output, which need `durable.view_payload`, are there on demand."""
+        """Return the run. Its input and output, which need `durable.view_payload`, are included on request."""
         expand = RunQuery.read(request.query_params).get("expand", [])
         if expand:
             self.require(request, "view_payload", "Seeing inputs and outputs")
@@ -106,7 +106,7 @@ class RunView(View):
 
 
 def reference(request: Request, run_id: str, *, status: int = 200) -> Done:
-    """An answer that names a run."""
+    """Return an answer that names a run."""
     run = Run.objects.using(conf.DATABASE).only("id", "workflow", "state").filter(pk=run_id).first()
     if run is None:
         raise RunNotFoundError(run_id)
@@ -115,7 +115,7 @@ def reference(request: Request, run_id: str, *, status: int = 200) -> Done:
 
 
 def startable(name: str) -> Workflow[Any, Any]:
-    """The workflow of this name. Raises a problem if there is none, or none that may be started from outside."""
+    """Return the workflow of this name. Raises a problem if there is none, or if it may not be started over REST."""
     if not is_offered(name):
         raise ProblemError("unknown-workflow", 422, f'No workflow "{name}" can be started over REST in this project.')
     try:
@@ -129,7 +129,7 @@ def startable(name: str) -> Workflow[Any, Any]:
 
 
 def is_offered(name: str) -> bool:
-    """Whether workflows of this name may be started from outside, as the settings say; durable's own may not."""
+    """Return whether the settings allow starting this workflow over REST; durable's own workflows are excluded."""
     if name.startswith(INTERNAL):
         return False
     names = conf.API_WORKFLOWS

@@ -1,4 +1,4 @@
-"""The history stream: server-sent events for those who ask for them, else a long poll of the same events as JSON."""
+"""The history stream: server-sent events if the request accepts them, else a long poll of the same events as JSON."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from durable.models import Run
 
 __all__ = ["StreamView"]
 
-_MOST_EVENTS = 1_000  # of one answer, and one chunk
+_MOST_EVENTS = 1_000  # in one answer, and one chunk more
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class StreamView(View):
-    """What happens in a run's history."""
+    """The changes in a run's history."""
 
     about = "history"
     throttle_scope = STREAM
     waits = True
-    http_method_names = ("get",)  # asking for the headers alone would open a stream
+    http_method_names = ("get",)  # a HEAD request would open a stream
     renderer_classes = (JSONRenderer, EventStreamRenderer)
 
     @described(
@@ -51,16 +51,16 @@ class StreamView(View):
         },
     )
     def get(self, request: Request, run_id: str) -> HttpResponseBase:
-        """The entries of the run, and from then on each that is new or has changed, until the run has ended.
+        """Return the entries of the run, and from then on each that is new or has changed, until the run has ended.
 
-        With `Accept: text/event-stream` they are server-sent events. Under ASGI the connection stays open; under WSGI it ends
-        after what there is, or after `wait` seconds, and the reader, as every `EventSource`, comes again. Otherwise they
-        are one JSON document, as soon as there is something to tell, after `wait` seconds at most. To go on where one
-        stopped, give `Last-Event-ID`, or `after`. 204: the run has ended, and there is nothing new.
+        With `Accept: text/event-stream` they are server-sent events. Under ASGI the connection stays open. Under WSGI
+        it ends after the available events, or after `wait` seconds, and the client, like every `EventSource`,
+        reconnects. Otherwise they are one JSON document, as soon as there is an event, after `wait` seconds at most. To
+        continue after an event, send `Last-Event-ID`, or `after`. 204: the run has ended, and there is nothing new.
 
-        The events: `entry` (an entry that is new or changed, without payloads; it takes the place of the one at its
-        location), `removed` (`locations` that are empty now), `reset` (forget what you have: all follows anew), `run`
-        (the run's row has changed), `end` (the run has ended, nothing follows).
+        The events: `entry` (an entry that is new or changed, without payloads; it replaces the one at its location),
+        `removed` (`locations` that are empty now), `reset` (drop all entries: they are sent again), `run` (the run's
+        row has changed), `end` (the run has ended, nothing follows).
         """
         query = StreamQuery.read(request.query_params)
         query["after"] = request.headers.get("Last-Event-ID") or query.get("after", "")
@@ -85,13 +85,13 @@ class StreamView(View):
 
 
 def _is_over(follower: Follower, first: News) -> bool:
-    """Whether the reader has been told of the end, and nothing is new since."""
+    """Return whether the reader has the end of the run already, and nothing is new since."""
     since = follower.since
     return bool(since is not None and since.ended and first.has_ended and not first.has_changed)
 
 
 def _stream(request: Request, follower: Follower, teller: Teller) -> HttpResponseBase:
-    place = broadcaster.place_for(owner_of(request))  # before anything is read for it
+    place = broadcaster.place_for(owner_of(request))  # before anything is read for the stream
     if place is None:
         detail = (
             f"This process serves {broadcaster.MOST} streams already, or {broadcaster.MOST_OF_ONE} of yours; try again in a minute, "
@@ -103,7 +103,7 @@ def _stream(request: Request, follower: Follower, teller: Teller) -> HttpRespons
         if _is_over(follower, first):
             place.give_back()
             return HttpResponse(status=204)
-        connections.close_all()  # this thread has nothing to do until the stream ends
+        connections.close_all()  # this thread is idle until the stream ends
         told = place.given_back_with(broadcaster.events(place, follower, teller, first))
         return StreamingHttpResponse(told, content_type=EVENT_STREAM, headers=_HEADERS)
     except BaseException:
@@ -114,7 +114,7 @@ def _stream(request: Request, follower: Follower, teller: Teller) -> HttpRespons
 def _polled(
     request: Request, follower: Follower, teller: Teller, first: News, query: dict[str, Any]
 ) -> tuple[list[Event], str]:
-    """The events that there are, as soon as there are some, and the id to go on with."""
+    """Return the events as soon as there are some, and the id to continue with."""
     news = first
 
     def look() -> list[Event] | None:
@@ -126,7 +126,7 @@ def _polled(
     ids = [event.id for event in told if event.id]
     size = news.size
     while news.has_more and (not ids or (len(told) < _MOST_EVENTS and size < MAX_BYTES)):
-        # without an id the reader would come again for the same
+        # without an id the reader would get the same events again
         told += look() or []
         size += news.size
         ids = [event.id for event in told if event.id]

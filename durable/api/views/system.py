@@ -1,4 +1,4 @@
-"""What is around the runs: workflows with their signatures, queues, workers."""
+"""The endpoints beside runs: workflows with their signatures, queues, workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WorkflowsView(View):
 
     @described(operation_id="list_workflows", responses=WorkflowListSerializer)
     def get(self, request: Request) -> Response:
-        """All workflows that this process knows and that can be started from here, by name.
+        """Return all workflows that this process knows and that may be started over REST, by name.
 
         Defaults of their parameters need `durable.view_payload`.
         """
@@ -53,7 +53,7 @@ class WorkflowView(View):
 
     @described(operation_id="get_workflow", responses=WorkflowSerializer)
     def get(self, request: Request, name: str) -> Response:
-        """The workflow, with what a start of it takes. Defaults of its parameters need `durable.view_payload`."""
+        """Return the workflow, with the parameters of its start. Their defaults need `durable.view_payload`."""
         try:
             workflow = startable(name)
         except ProblemError as error:
@@ -68,7 +68,7 @@ class QueuesView(View):
 
     @described(operation_id="list_queues", responses=QueueListSerializer)
     def get(self, request: Request) -> Response:
-        """The queues of the project and of runs, and how many workers serve each."""
+        """Return the queues of the project and of runs, with the number of workers that serve each."""
         found = _look(request)
         data = {"results": found.queues, "problem": found.problem, "uses_redis": found.uses_redis}
         return Response(QueueListSerializer(data).data)
@@ -81,25 +81,25 @@ class WorkersView(View):
 
     @described(operation_id="list_workers", responses=WorkerListSerializer)
     def get(self, request: Request) -> Response:
-        """The worker processes that Redis knows or that hold runs, and the runs that each passes now."""
+        """Return the worker processes that Redis knows or that hold runs, with the runs that each is executing."""
         found = _look(request)
         data = {"results": found.workers, "problem": found.problem, "uses_redis": found.uses_redis}
         return Response(WorkerListSerializer(data).data)
 
 
 class AnywhereView(View):
-    """Every address below the interface's that is none of its own."""
+    """Every URL below the interface's prefix that is not an endpoint."""
 
     about = "surroundings"
 
     @described(exclude=True)
     def get(self, request: Request, path: str) -> Response:
-        """A problem document, not a page."""
+        """Return a problem document, not an HTML page."""
         raise ProblemError("not-found", 404, "There is nothing at this address. An id in it has to be percent-encoded.")
 
     @described(exclude=True)
     def post(self, request: Request, path: str) -> Response:
-        """As `get`."""
+        """Do what `get` does."""
         return self.get(request, path)
 
 
@@ -108,7 +108,7 @@ def _look(request: Request) -> Workers:
 
 
 class _Written:
-    """An annotation, or what stands for a default, as it is written in a signature."""
+    """An annotation, or the placeholder of a default, as it is written in a signature."""
 
     def __init__(self, annotation: Any) -> None:
         self.text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
@@ -138,7 +138,7 @@ def _written(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _without_default(parameter: inspect.Parameter) -> inspect.Parameter:
-    """The parameter, whose default is told of and not shown: it may be a secret."""
+    """Return the parameter with its default replaced by a placeholder: the default may be a secret."""
     has_default = parameter.default is not inspect.Parameter.empty
     return parameter.replace(default=_Written(_HIDDEN)) if has_default else parameter
 
