@@ -1,16 +1,16 @@
-"""The codec: values of a workflow to text and back, so that what comes out is what went in.
+"""The codec: encode values of a workflow as text, and decode them to equal values.
 
-Owns the `Codec` protocol, the default `JsonCodec` and, in its modules, all knowledge of types. It must not import
-Django or pydantic, read settings, or touch a database: it works in a process without configured settings.
+Owns the `Codec` protocol, the default `JsonCodec` and, in its modules, all knowledge of types. Must not import Django
+or pydantic, read settings, or use a database: it works in a process without configured settings.
 
 What is recorded (`decode(encode(x))` equals `x`, has its type, and so do all values inside it): None, bool, int of any
 size, float (NaN, infinities and -0.0 included), complex, str (NULs and lone surrogates included), bytes, list, tuple,
 dict with keys of any recordable and hashable type, set, frozenset, datetime, date, time (naive, with a fixed offset or
 a `ZoneInfo`; fold kept), timedelta, Decimal, UUID, members of an Enum, dataclasses, named tuples and pydantic models.
 
-Four things are not kept, because equality does not depend on them: that one object appears twice, the order of a set,
-cached properties, and the safe mark of Django's `SafeString`, which comes out as a plain `str`: recorded
-text must not be able to pass for safe HTML. Dataclasses and pydantic models are rebuilt from their fields: no
+Four properties are not kept, because equality does not depend on them: the identity of an object that appears twice,
+the order of a set, cached properties, and the safe mark of Django's `SafeString`, which is decoded as a plain `str`:
+recorded text must not be able to pass for safe HTML. Dataclasses and pydantic models are rebuilt from their fields: no
 `__init__`, `__post_init__` or validator runs. Everything else is refused with a `PayloadError`.
 """
 
@@ -28,24 +28,24 @@ DEFAULT_MAX_BYTES: Final = 1_048_576
 
 @runtime_checkable
 class Codec(Protocol):
-    """What `DURABLE["CODEC"]` names. Both methods may be called from several threads at once.
+    """The interface of `DURABLE["CODEC"]`. Both methods may be called from several threads at once.
 
     `what` names the value in errors, such as `the output of step "charge"`.
     """
 
     def encode(self, value: object, *, what: str = "value") -> str:
-        """`value` as text without NUL, or `PayloadError`."""
+        """Return `value` as text without NUL. Raises PayloadError."""
         ...
 
     def decode(self, text: str, *, what: str = "value") -> Any:
-        """A fresh value equal to the one that was encoded, or `PayloadError`, whatever the text is."""
+        """Return a new value equal to the encoded one. Raises PayloadError for any other text."""
         ...
 
 
 class JsonCodec:
-    """The default codec: JSON in ASCII, with tags for what JSON lacks.
+    """The default codec: JSON in ASCII, with tags for types that JSON lacks.
 
-    `max_bytes` is the limit of one encoded value in bytes; text that is already recorded is decoded whatever its size.
+    `max_bytes` is the limit of one encoded value in bytes; recorded text of any size is decoded.
     """
 
     __slots__ = ("max_bytes",)
@@ -56,17 +56,17 @@ class JsonCodec:
         self.max_bytes = max_bytes
 
     def encode(self, value: object, *, what: str = "value") -> str:
-        """`value` as ASCII text, the same text for the same value.
+        """Return `value` as ASCII text, the same text for the same value.
 
-        `PayloadError` for a value that the codec does not keep exactly, one nested more than 100 levels deep or within
-        itself, and one whose text is longer than `max_bytes`.
+        Raises PayloadError for a value that the codec does not keep exactly, for one nested more than 100 levels deep
+        or within itself, and for one whose text is longer than `max_bytes`.
         """
         return encode_text(value, what, self.max_bytes)
 
     def decode(self, text: str, *, what: str = "value") -> Any:
-        """A fresh value equal to the one that was encoded.
+        """Return a new value equal to the encoded one.
 
-        `PayloadError` for text that no codec wrote, for a class that is not there any more and for one whose fields
-        changed. Builds the documented types only, whatever the text says.
+        Raises PayloadError for text that no codec wrote, for a class that no longer exists and for one whose fields
+        changed. Builds the documented types only, whatever the text contains.
         """
         return decode_text(text, what)

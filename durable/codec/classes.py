@@ -1,7 +1,7 @@
-"""Classes by importable name, `module:qualname`, and what makes each kind recordable.
+"""Classes by importable name, `module:qualname`, and the conditions under which each kind is recordable.
 
-Owns the only place where recorded text leads to a class. It must never import a module of a top-level package that
-this process has not imported already, nor a module whose source has no such class, call anything it finds, or follow a
+Owns the only place where recorded text leads to a class. Must never import a module of a top-level package that this
+process has not imported already, nor a module whose source has no such class, call anything it finds, or follow a
 module's `__getattr__` or a descriptor.
 """
 
@@ -34,13 +34,13 @@ __all__ = [
 
 
 def loaded(module: str, name: str) -> Any:
-    """`module.name` if the module is imported in this process, else None. Imports nothing."""
+    """Return `module.name` if the module is imported in this process, else None. Imports nothing."""
     found = sys.modules.get(module)
     return None if found is None else vars(found).get(name)
 
 
 def class_name(cls: type) -> str:
-    """The name under which `find_class` finds `cls` in any process of the project, or `Refused`."""
+    """Return the name under which `find_class` finds `cls` in any process of the project. Raises Refused."""
     module, qualname = cls.__module__, cls.__qualname__
     name = f"{module}:{qualname}"
     if "<locals>" in qualname:
@@ -69,7 +69,10 @@ def class_name(cls: type) -> str:
 
 
 def find_class(name: str) -> type:
-    """The class called `name`; an alias left behind in the old module will do. `Refused` if there is none."""
+    """Return the class called `name`, also by an alias that was left in its old module.
+
+    Raises Refused if there is none.
+    """
     module_name, _, qualname = name.partition(":")
     steps = qualname.split(".")
     if not all(part.isidentifier() for part in (*module_name.split("."), *steps)):
@@ -96,10 +99,10 @@ def _module(module_name: str, name: str) -> object:
             "under the old name",
         )
     if "__main__" in module_name:
-        # A package's __main__ is a program; to import it is to run it.
+        # A package's __main__ is a program; importing it runs it.
         raise Refused(f"{name} is a part of a program, not of a library")
     if not _has_name(module_name, name.partition(":")[2].partition(".")[0]):
-        raise Refused(*_moved(name))  # to import it would run a file that text has chosen
+        raise Refused(*_moved(name))  # importing it would run a file that the text has chosen
     try:
         return importlib.import_module(module_name)
     except Exception as error:  # the module's own code runs here and may raise anything
@@ -107,7 +110,7 @@ def _module(module_name: str, name: str) -> object:
 
 
 def _has_name(module_name: str, wanted: str) -> bool:
-    """Whether the module's source makes a class, or gives something a name, called `wanted`; imports nothing."""
+    """Return whether the module's source defines a class or a name called `wanted`; imports nothing."""
     spec = _spec(module_name)
     source = None if spec is None or spec.loader is None else getattr(spec.loader, "get_source", None)
     try:
@@ -119,7 +122,7 @@ def _has_name(module_name: str, wanted: str) -> bool:
 
 
 def _spec(module_name: str) -> ModuleSpec | None:
-    """How the module would be imported, found without importing the packages around it."""
+    """Return the spec of the module, found without importing the packages around it."""
     around, _, _ = module_name.rpartition(".")
     loaded_package = sys.modules.get(around)
     if loaded_package is not None:
@@ -131,7 +134,7 @@ def _spec(module_name: str) -> ModuleSpec | None:
 
 
 def _top_level(tree: ast.AST) -> Iterator[ast.stmt]:
-    """The statements of a module, those under `if` and `try` included."""
+    """Yield the statements of a module, those under `if` and `try` included."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.stmt):
             yield node
@@ -175,13 +178,13 @@ def is_pydantic_type(cls: type) -> bool:
 
 
 def pydantic_base() -> Any:
-    """pydantic's BaseModel (version 2), or None when nothing has imported pydantic: then no value can be a model."""
+    """Return pydantic's BaseModel (version 2), or None if pydantic is not imported: then no value can be a model."""
     base = loaded("pydantic.main", "BaseModel")
     return base if hasattr(base, "model_fields") else None
 
 
 def stray_attribute(value: object, fields: Collection[str]) -> str | None:
-    """The name of an attribute of `value` that is not among its fields and would be lost, or None.
+    """Return the name of an attribute of `value` that is not a field and would be lost, or None.
 
     Cached properties do not count: they are computed again.
     """

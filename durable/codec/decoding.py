@@ -1,7 +1,7 @@
 """Text to values.
 
-Owns the walk over a parsed text and the rebuilding of classes. Whatever the text is, it answers with a value or a
-`PayloadError`; it builds only the types that `encoding` writes and runs no `__init__`, `__post_init__` or validator.
+Owns the walk over a parsed text and the rebuilding of classes. Returns a value or raises a `PayloadError` for any text;
+builds only the types that `encoding` writes, and runs no `__init__`, `__post_init__` or validator.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def decode_text(text: str, what: str) -> Any:
-    """The value that `text` says, or `PayloadError`."""
+    """Return the value of `text`. Raises PayloadError."""
     if type(text) is not str:
         raise fault(what, None, f"it is {type(text).__name__} and not recorded text", DAMAGED, "read")
     try:
@@ -64,7 +64,7 @@ class _Walk:
         self.what = what
 
     def read(self, node: Any, path: Path) -> Any:
-        """The value that `node` says."""
+        """Return the value of `node`."""
         if type(node) is list:
             return self.read_list(node, path)
         if type(node) is not dict:
@@ -91,7 +91,7 @@ class _Walk:
             raise
         except Refused as refused:
             raise fault(self.what, path, refused.problem, refused.advice, "read") from refused.__cause__
-        except Exception as error:  # constructors raise all sorts of errors for text that nobody wrote
+        except Exception as error:  # constructors raise any kind of error for text that the codec did not write
             # The error's text may quote the payload, and this message is shown to people who may not see payloads.
             problem = f"it is not what the codec writes ({type(error).__name__})"
             raise fault(self.what, path, problem, DAMAGED, "read") from error
@@ -159,7 +159,7 @@ class _Walk:
             values[field] = _default(known[field])
         made = object.__new__(cls)
         for field in known:
-            # Past a frozen class's own __setattr__, and in the order of the fields.
+            # Bypass a frozen class's own __setattr__, and keep the order of the fields.
             object.__setattr__(made, field, values[field])
         return made
 
@@ -181,7 +181,7 @@ class _Walk:
         return made
 
     def read_fields(self, name: str, known: Iterable[str], fields: Any, path: Path) -> dict[str, Any]:
-        """The recorded fields, all of which the class `name` must still have."""
+        """Return the recorded fields; the class `name` must still have all of them."""
         if type(fields) is not dict:
             raise Refused(f"the fields of {name} are not there")
         unknown = sorted(set(fields) - set(known))
@@ -218,7 +218,7 @@ def _class(name: object, is_kind: Callable[[type], bool], noun: str) -> type:
 def _missing(
     name: str, known: Iterable[str], values: Mapping[str, Any], has_default: Callable[[str], bool]
 ) -> list[str]:
-    """The fields that the class has gained since, all of which must have a default."""
+    """Return the fields that the class has gained since; each must have a default."""
     missing = [field for field in known if field not in values]
     for field in missing:
         if not has_default(field):

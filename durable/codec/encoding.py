@@ -1,10 +1,10 @@
 """Values to text.
 
-Owns the walk over a value. It must not change the value, evaluate a lazy one, or call anything of the user's but the
-fields that it reads. `decoding` is its mirror: a form changed here is changed there.
+Owns the walk over a value. Must not change the value, evaluate a lazy one, or call any code of the user except reading
+fields. `decoding` is its mirror: a form changed here is changed there.
 
-A value of JSON's own types takes the fast path: a check of types, level by level, then the C encoder. What fails the
-check or comes out doubtful is walked by `_Walk`.
+A value of JSON's own types takes the fast path: a check of types, level by level, then the C encoder. `_Walk` handles a
+value that fails the check or whose text is ambiguous.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _STORE_ELSEWHERE: Final = (
 
 
 def encode_text(value: object, what: str, max_bytes: int) -> str:
-    """`value` as ASCII JSON with tags, of at most `max_bytes`; else `PayloadError`."""
+    """Return `value` as ASCII JSON with tags, of at most `max_bytes`. Raises PayloadError."""
     text = None
     if type(value) in _SCALARS or _is_plain(value, max_bytes):
         try:
@@ -60,7 +60,7 @@ def encode_text(value: object, what: str, max_bytes: int) -> str:
         except (ValueError, RecursionError):
             text = None  # NaN, an infinity or a huge integer: the walk has tags for them
         else:
-            # A key that looks like a tag, or surrogates that JSON may have run together: rare, so look again.
+            # A key that looks like a tag, or surrogates that JSON may have joined: rare, so check again.
             if MARK_IN_TEXT in text or "\\ud" in text:
                 text = None
     if text is None:
@@ -71,7 +71,7 @@ def encode_text(value: object, what: str, max_bytes: int) -> str:
 
 
 def _is_plain(value: object, max_bytes: int) -> bool:
-    """Whether `value` is made of exactly JSON's own types, not too deep, and not of more parts than the limit allows."""
+    """Return whether `value` has exactly JSON's own types, and neither too many levels nor too many parts."""
     level = [value]
     seen = 0
     for _ in range(MAX_DEPTH):
@@ -109,19 +109,19 @@ def _walk(value: object, what: str, max_bytes: int) -> str:
 
 
 class _Walk:
-    """One walk over one value, to a tree of plain JSON that says the same."""
+    """One walk over one value, to an equivalent tree of plain JSON."""
 
     __slots__ = ("inside", "max_bytes", "room", "what")
 
     def __init__(self, what: str, max_bytes: int) -> None:
         self.what = what
         self.max_bytes = max_bytes
-        # Every part takes a byte or more, so a value in which shared parts multiply is stopped here.
+        # Every part takes a byte or more, so a value in which shared parts multiply is refused here.
         self.room = max_bytes
         self.inside: set[int] = set()
 
     def write(self, value: Any, path: Path, depth: int) -> Any:
-        """The form of `value`, which stands at `path` within `depth` containers."""
+        """Return the form of `value`, which is at `path` inside `depth` containers."""
         self.room -= 1
         if self.room < 0:
             raise fault(
@@ -242,7 +242,7 @@ def _form_of(kind: type) -> _Form | None:
 
 
 def _stand_in(value: Any, kind: type) -> Any:
-    """The types recorded as their base: Django's safe text, and the fakes with which freezegun replaces dates."""
+    """Return the base value of Django's safe text and of freezegun's replacements for dates."""
     match kind.__module__, kind.__qualname__:
         case "django.utils.safestring", "SafeString":
             return write_str(str.__str__(value))

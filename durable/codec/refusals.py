@@ -1,7 +1,7 @@
-"""What is wrong with a value that cannot be recorded, and what to pass instead.
+"""The reason why a value cannot be recorded, and what to pass instead.
 
-Owns wording only. It looks at the type of a value and never at the value: to evaluate a lazy object or to
-repr a queryset would run a query, and a value in a message may be a secret. It imports neither Django nor pydantic.
+Owns wording only. Examines the type of a value and never the value: evaluating a lazy object or the repr of a queryset
+would run a query, and a value in a message may be a secret. Imports neither Django nor pydantic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["refusal"]
 
 _FETCH = "and fetch it again in the step that needs it"
 
-# Types of Django, looked up only where Django is loaded: (module, class, what it is, what to pass instead).
+# Types of Django, looked up only if Django is loaded: (module, class, what it is, what to pass instead).
 _DJANGO: Final = (
     (
         "django.utils.functional",
@@ -94,7 +94,7 @@ _PLAIN: Final[tuple[tuple[type | tuple[type, ...], str, str], ...]] = (
 
 
 def refusal(value: object) -> tuple[str, str]:
-    """What the unsupported `value` is, and what to pass instead."""
+    """Return what the unsupported `value` is, and what to pass instead."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if _is(kind, loaded("django.db.models.base", "Model")):
@@ -118,5 +118,5 @@ def refusal(value: object) -> tuple[str, str]:
 
 
 def _is(kind: type, base: Any) -> bool:
-    # The type and not isinstance(): a proxy answers isinstance() by evaluating what it stands for.
+    # The type and not isinstance(): a proxy answers isinstance() by evaluating its object.
     return isinstance(base, type) and issubclass(kind, base)

@@ -1,10 +1,10 @@
 """Values without parts: the form of each type in the text, its writer beside its reader.
 
-A writer is given a value of exactly its type. A reader is given whatever stands behind its tag: it may raise any
-exception for what its writer cannot have written, and must build nothing but its type.
+A writer gets a value of exactly its type. A reader gets any value that follows its tag: it may raise any exception for
+a value that its writer cannot have written, and must build nothing but its type.
 
-What reads a date keeps a reference to the method of the real class, because a clock-freezing test tool may put a fake
-class in the place of `datetime` while it decodes.
+Readers of dates keep a reference to the method of the real class, because a clock-freezing test tool may replace
+`datetime` by a fake class while it decodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from durable.codec.notation import MARK, SURROGATE_PAIR, Refused
 
 __all__ = ["READERS", "WRITERS", "has_surrogate_pair", "write_date", "write_datetime", "write_str"]
 
-# Fewer digits than the lowest limit that Python can be given (640), so that any process can read what this one wrote.
+# Fewer digits than the lowest limit that Python can be given (640), so that any process can read this text.
 _PLAIN_INT_BITS: Final = 2_048
 
 _MINUTE: Final = 60_000_000
@@ -44,7 +44,7 @@ def _text(node: object) -> str:
 
 
 def has_surrogate_pair(value: str) -> bool:
-    """Whether JSON would run two lone surrogates of `value` together into one character."""
+    """Return whether JSON would join two lone surrogates of `value` into one character."""
     return not value.isascii() and SURROGATE_PAIR.search(value) is not None
 
 

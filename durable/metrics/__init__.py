@@ -1,9 +1,9 @@
-"""Metrics for Prometheus: what workers do, counted where it happens, and where the runs stand, read from the rows.
+"""Metrics for Prometheus: workers count their work as it happens, and gauges are read from the rows of runs.
 
-Owns nothing but the way in. The extra is `durable[metrics]`; without it nothing of this is imported.
+Owns only the setup. The extra is `durable[metrics]`; without it none of the modules is imported.
 
 - `durable.metrics.instruments`: counters and histograms of passes, steps, failures, wake-ups and leases, per process.
-- `durable.metrics.rows`: gauges of the runs by state and of the backlog, asked for when they are scraped.
+- `durable.metrics.rows`: gauges of the runs by state and of the backlog, queried at each scrape.
 - `durable.metrics.exposition`: both as text; `durable.metrics.urls` serves it, and `durable_worker --metrics-port`.
 
 Processes share their counters through `PROMETHEUS_MULTIPROC_DIR`, as every application of prometheus_client does.
@@ -18,17 +18,17 @@ from django.apps import apps
 
 __all__ = ["MULTIPROCESS", "is_installed", "set_up"]
 
-#: The environment variable that names the directory in which processes share what they have counted.
+#: The environment variable that names the directory in which processes share their counts.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def is_installed() -> bool:
-    """Whether prometheus_client is."""
+    """Return whether prometheus_client is installed."""
     return find_spec("prometheus_client") is not None
 
 
 def set_up() -> None:
-    """Count in this process, if its counts would be read: others share the directory, or django-prometheus shows them."""
+    """Count in this process, if processes share a directory or django-prometheus is installed to show the counts."""
     is_shown = apps.is_installed("django_prometheus")
     if not (is_shown or os.environ.get(MULTIPROCESS)) or not is_installed():
         return

@@ -1,4 +1,4 @@
-"""The text that Prometheus reads: what the processes counted and what the rows say, in the format that is asked for."""
+"""The text that Prometheus reads: the counts of the processes and the gauges of the rows, in the requested format."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["exposition", "served", "shared_directory"]
 
 
 class _Own(Collector):
-    """What this process alone has counted, in prometheus_client's own registry."""
+    """The counts of this process alone, from prometheus_client's own registry."""
 
-    def collect(self) -> Iterator[object]:  # type: ignore[override]  # whatever is registered there
-        # django-prometheus may have the rows there already
+    def collect(self) -> Iterator[object]:  # type: ignore[override]  # any metric that is registered there
+        # django-prometheus may include the rows already
         return (each for each in REGISTRY.collect() if each.name not in NAMES)
 
 
 def registry() -> CollectorRegistry:
-    """What is counted: in all processes that share a directory, else in this one; and the rows."""
+    """Return the counts of all processes that share a directory, else of this one; and the rows."""
     found = CollectorRegistry()
     if directory := os.environ.get(MULTIPROCESS):
         MultiProcessCollector(found, path=directory)  # type: ignore[no-untyped-call]  # prometheus_client's own
@@ -38,17 +38,17 @@ def registry() -> CollectorRegistry:
 
 
 def exposition(accept: str) -> tuple[bytes, str]:
-    """The metrics and their content type, for a request that accepts `accept`; the plain text for what cannot be read."""
+    """Return the metrics and their content type for an Accept header; plain text for an invalid one."""
     try:
         encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # a version that is no number
+    except (TypeError, ValueError):  # a version that is not a number
         encode, content_type = choose_encoder("")
     return encode(registry()), content_type
 
 
 @contextmanager
 def shared_directory() -> Iterator[str]:
-    """The directory in which this process's children share their counts: the given one, else a new one for the block."""
+    """Yield the directory in which this process's children share their counts: the given one, or a temporary one."""
     if given := os.environ.get(MULTIPROCESS):
         yield given
         return
@@ -62,7 +62,7 @@ def shared_directory() -> Iterator[str]:
 
 @contextmanager
 def served(port: int, address: str) -> Iterator[int]:
-    """Serve the metrics over HTTP in a thread; the port, chosen by the system for 0. Raises OSError."""
+    """Serve the metrics over HTTP in a thread; yield the port, chosen by the system for 0. Raises OSError."""
     server, thread = start_http_server(port, addr=address, registry=registry())
     try:
         yield server.server_port

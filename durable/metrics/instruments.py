@@ -1,7 +1,7 @@
-"""What a process counts: passes, calls, failures, how late wake-ups are, and lost leases.
+"""The counts of a process: passes, calls, failures, the lateness of wake-ups, and lost leases.
 
-Labels are names of the code (workflows, queues) and words of durable's own, never ids, locations or texts of errors:
-each value of a label is a series for ever.
+Labels are names of the code (workflows, queues) and durable's own words, never ids, locations or texts of errors: each
+value of a label is a permanent series.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class Instruments:
         )
 
     def connect(self) -> None:
-        """Count from now on."""
+        """Start counting."""
         observers.install(self)
         signals.run_changed.connect(self._on_change)
         signals.step_failed.connect(self._on_step_failed)
         signals.rollback_failed.connect(self._on_rollback_failed)
 
     def disconnect(self) -> None:
-        """Count no longer."""
+        """Stop counting."""
         observers.uninstall(self)
         signals.run_changed.disconnect(self._on_change)
         signals.step_failed.disconnect(self._on_step_failed)
@@ -92,7 +92,7 @@ class Instruments:
     # -- passes and calls
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds:
-        """Note how late the pass is; at its end, count it."""
+        """Record how late the pass is; at its end, count it."""
         if (late := lateness(run, now)) is not None:
             self.wake_up.labels(run.queue).observe(late)
         began = time.perf_counter()
@@ -107,7 +107,7 @@ class Instruments:
         return ends
 
     def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
-        """At the end, count the call."""
+        """Count the call at its end."""
         kind = "rollback" if call.is_rollback else "step"
         began = time.perf_counter()
 
@@ -118,7 +118,7 @@ class Instruments:
         return ends
 
     def run_started(self, run: RunRecord) -> None:
-        """Count it."""
+        """Count the run."""
         self.started.labels(run.workflow).inc()
 
     # -- signals
@@ -141,7 +141,7 @@ def _outcome(error: BaseException | None) -> str:
 
 
 def install() -> None:
-    """Count in this process, in prometheus_client's own registry; once, however often it is called."""
+    """Count in this process, in prometheus_client's own registry; repeated calls have no effect."""
     if not _installed:
         _installed.append(Instruments())
         _installed[0].connect()

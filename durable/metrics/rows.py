@@ -1,7 +1,7 @@
-"""Gauges that are read from the rows when they are scraped: the same whichever process is asked.
+"""Gauges that are read from the rows at each scrape: every process gives the same values.
 
-Each is a bounded question along an index; none costs more for a larger table. Counting stops at a cap, and a gauge that
-shows the cap means that or more: what ended is better counted by the workers' counters.
+Each is a bounded query along an index; none costs more for a larger table. Counting stops at a cap, and a gauge that
+shows the cap means that number or more: the workers' counters are better for counting ended runs.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class RowsCollector(Collector):
     """Runs by state, the backlog of each queue and its age. One scrape is a few statements."""
 
     def describe(self) -> list[Metric]:
-        """Nothing: prometheus_client would otherwise collect, and so ask the database, when it is registered."""
+        """Return nothing: prometheus_client would otherwise collect, and so query the database, at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Ask the database. Closes the connection of the thread that scrapes, if that has none of its own."""
+        """Query the database. Closes the connection of the scraping thread, if the thread had none before."""
         had_connection = connections[conf.DATABASE].connection is not None
         found: list[Metric] = []
         try:
             found = [self._by_state(), *self._due()]
-        except Error as error:  # what the workers counted is worth the more
+        except Error as error:  # the counts of the workers are still useful
             logger.warning("metrics cannot be read from the database: %s: %s", type(error).__name__, error)
         finally:
             if not had_connection:

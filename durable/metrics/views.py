@@ -1,4 +1,4 @@
-"""The endpoint. Closed by default: to a token that the settings name, and to users who may view runs."""
+"""The metrics endpoint. Closed by default: open to the token in the settings, and to users who may view runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSAL = (
 
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """The metrics as text; 401 without the token or the permission."""
+    """Return the metrics as text; 401 without the token or the permission."""
     if not _may_read(request):
         refusal = HttpResponse(REFUSAL, status=401, content_type="text/plain; charset=utf-8")
         refusal["WWW-Authenticate"] = 'Bearer realm="durable"'

@@ -1,6 +1,6 @@
-"""Retention: how long what has ended is kept, and how it goes.
+"""Retention: how long ended runs are kept, and how they are deleted.
 
-`policy` owns the meaning of `DURABLE["RETENTION"]`, `pruning` the deletion of what is past it. Neither decides when: the
+`policy` owns the meaning of `DURABLE["RETENTION"]`, `pruning` the deletion of expired runs. Neither decides when: the
 sweep does (`durable.worker.timer`), and operators (`durable.operations.prune`).
 """
 

@@ -1,4 +1,4 @@
-"""How long what has ended is kept: what `DURABLE["RETENTION"]` says, read and checked."""
+"""The retention policy: `DURABLE["RETENTION"]`, parsed and checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Seconds = float | None  # None: kept for ever
 
 
 class RetentionError(ValueError):
-    """`DURABLE["RETENTION"]` cannot be read. `hint` says what would be right."""
+    """`DURABLE["RETENTION"]` is not valid. `hint` describes the valid forms."""
 
     def __init__(self, problem: str, hint: str) -> None:
         super().__init__(problem)
@@ -28,10 +28,10 @@ class RetentionError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long what has ended is kept, in seconds since its end; None for ever.
+    """How long ended runs are kept, in seconds since their end; None for ever.
 
-    `states` has a time for each state in which a run ends, `workflows` those of workflows that differ, and `audit` is
-    the time for rows of the audit log.
+    `states` has a time for each final state, `workflows` has the exceptions for workflows, and `audit` is the time for
+    rows of the audit log.
     """
 
     states: Mapping[str, Seconds]
@@ -40,12 +40,12 @@ class Policy:
 
     @classmethod
     def of(cls, given: object) -> Policy:
-        """What `DURABLE["RETENTION"]` says. Raises RetentionError.
+        """Parse `DURABLE["RETENTION"]`. Raises RetentionError.
 
         - None: everything is kept.
         - A duration (seconds or timedelta): for runs of every workflow and for the audit log.
         - A dict with durations or None for "completed", "failed", "cancelled" and "audit" (kept unless named), and with
-          "workflows": by name a duration, None, or a dict by state, where what is not named is as for all.
+          "workflows": by name a duration, None, or a dict by state, where a missing state has the general time.
         """
         if not isinstance(given, Mapping):
             kept = _seconds(given, "RETENTION")
@@ -66,7 +66,10 @@ class Policy:
 
     @classmethod
     def older_than(cls, seconds: float, *, states: Sequence[str] = (), workflow: str | None = None) -> Policy:
-        """Runs that ended so long ago, of these states and of this workflow if they are named, else the audit too."""
+        """Return a policy for runs that ended `seconds` ago.
+
+        It covers the named states and workflow; without either, all runs and the audit log.
+        """
         kept: dict[str, Seconds] = dict.fromkeys(STATES, None)
         times = {**kept, **dict.fromkeys(states or STATES, seconds)}
         if workflow is not None:
@@ -74,16 +77,16 @@ class Policy:
         return cls(states=times, workflows={}, audit=None if states else seconds)
 
     def of_run(self, workflow: str, state: str) -> Seconds:
-        """How long a run of this workflow is kept that ended in this state."""
+        """Return how long a run of this workflow is kept that ended in this state."""
         return self.workflows.get(workflow, self.states)[state]
 
     def is_bounded(self, state: str) -> bool:
-        """Whether any run that ended in this state goes."""
+        """Return whether any run that ended in this state is ever deleted."""
         return any(each[state] is not None for each in (self.states, *self.workflows.values()))
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing ever goes."""
+        """Whether nothing is ever deleted."""
         return self.audit is None and not any(map(self.is_bounded, STATES))
 
 

@@ -1,10 +1,11 @@
-"""The deletion of runs that are past their time, with all that belongs to them: entries, attempts, messages; and of old
-rows of the audit log, which has a time of its own, because it outlives its runs.
+"""The deletion of expired runs with their entries, attempts and messages, and of old rows of the audit log.
 
-A batch is one short transaction that waits for nobody: it locks the rows it deletes and the rows that refer to them,
-and skips what others hold until the next time. A run that was started or replayed from a pruned one stays, and forgets
-where it came from. What may go stands at the front of the range of an index for each state and workflow, so that
-nothing is read but what is deleted, however much is kept.
+The audit log has its own retention time, because it outlives its runs.
+
+A batch is one short transaction that waits for no lock: it locks the rows that it deletes and the rows that refer to
+them, and skips rows that others have locked until the next time. A run that was started or replayed from a pruned one
+stays, and its reference to that run is cleared. Expired runs are at the front of an index range for each state and
+workflow, so that only deleted rows are read, however many are kept.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ACTIONS = 2_000  # rows of the audit log that one transaction deletes at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """How many rows went, or would go; of each kind."""
+    """The number of rows that were deleted, or would be; of each kind."""
 
     runs: int = 0
     entries: int = 0
@@ -45,12 +46,12 @@ class Pruned:
 
 Key = tuple[datetime, str]
 
-#: What says that rows of the application's own refer to a run, and do not let it go.
+#: The errors that show that rows of the application refer to a run, and prevent its deletion.
 _REFUSALS = (ProtectedError, RestrictedError, IntegrityError)
 
 
 class Pruner:
-    """Deletes what `policy` lets go, on the database `alias`."""
+    """Deletes the rows that `policy` no longer keeps, in the database `alias`."""
 
     def __init__(self, policy: Policy, alias: str) -> None:
         self.policy = policy
@@ -60,16 +61,16 @@ class Pruner:
         self._skips_locked = features.has_select_for_update_skip_locked
 
     def batches(self, now: datetime) -> Iterator[Pruned]:
-        """Delete what is past its time at `now`, a batch for each item. A run that something protects is skipped."""
+        """Delete the expired rows at `now`, one batch for each item. A protected run is skipped."""
         for ended in self._ended(now):
             yield from self._runs(ended)
         yield from self._actions(now)
 
     def preview(self, now: datetime, most: int) -> Pruned:
-        """How many runs and rows of the audit log would go; counting stops at `most` of each."""
+        """Return how many runs and rows of the audit log would be deleted; counting stops at `most` of each."""
         runs = 0
         for ended in self._ended(now):
-            # in the order of the index that finds them, which is not that of lists
+            # In the order of the index that finds them, which is not the order of lists.
             runs += ended.order_by("finished_at", "id").values("id")[: most - runs].count()
         old = self._old_actions(now)
         return Pruned(runs=runs, actions=0 if old is None else old[:most].count())
@@ -77,11 +78,11 @@ class Pruner:
     # -- runs
 
     def _ended(self, now: datetime) -> Iterator[QuerySet[Run]]:
-        """The runs past their time: for each state and workflow the oldest first."""
+        """Yield the expired runs: for each state and workflow the oldest first."""
         runs = Run.objects.using(self.alias)
         for state in filter(self.policy.is_bounded, STATES):
             workflow = ""
-            while True:  # from one workflow to the next along the index, over whatever number of runs
+            while True:  # from one workflow to the next along the index, past any number of runs
                 later = runs.ended_in(state).filter(workflow__gt=workflow).order_by("workflow")
                 found = later.values_list("workflow", flat=True).first()
                 if found is None:
@@ -102,7 +103,7 @@ class Pruner:
             yield pruned
 
     def _one_by_one(self, ended: QuerySet[Run], last: Key | None) -> tuple[Pruned, Key | None]:
-        """A batch in transactions of one run each, so that what is protected keeps nothing else."""
+        """Delete a batch in transactions of one run each, so that a protected run keeps no other."""
         total, seen = Pruned(), None
         for finished_at, run_id in _after(ended, last).values_list("finished_at", "id")[:BATCH]:
             assert finished_at is not None
@@ -114,9 +115,9 @@ class Pruner:
         return total, seen
 
     def _batch(self, ended: QuerySet[Run], last: Key | None, size: int) -> tuple[Pruned, Key | None]:
-        """Delete up to `size` runs after `last`; what went, and the last that was looked at, None past the end."""
+        """Delete up to `size` runs after `last`; return the counts, and the last examined run, None past the end."""
         with transaction.atomic(using=self.alias):
-            if not self._has_row_locks:  # a transaction that reads first could not write any more beside another writer
+            if not self._has_row_locks:  # a transaction that reads first could no longer write beside another writer
                 Run.objects.using(self.alias).lock_table()
             rows = self._locked(_after(ended, last)).values_list("finished_at", "id")[:size]
             found = self._light([(moment, run_id) for moment, run_id in rows if moment is not None])
@@ -129,7 +130,7 @@ class Pruner:
         return runs.select_for_update(skip_locked=self._skips_locked)
 
     def _light(self, found: list[Key]) -> list[Key]:
-        """The first of them, as many as are not too much for one transaction; one at least."""
+        """Return the first of them, as many as one transaction may delete; at least one."""
         counts = (
             Entry.objects.using(self.alias)
             .filter(run_id__in=[run_id for _, run_id in found])
@@ -146,7 +147,7 @@ class Pruner:
         return found
 
     def _let_go(self, ids: list[str]) -> list[str]:
-        """Have runs that came from these forget it; those of which every such run could be had without waiting."""
+        """Clear the references of runs that came from these; return the ids whose references could all be locked."""
         runs = Run.objects.using(self.alias)
         for field in ("parent_id", "replay_of_id"):
             referring = runs.filter(**{f"{field}__in": ids})
@@ -162,11 +163,11 @@ class Pruner:
             return Pruned()
         entries = Entry.objects.using(self.alias).filter(run_id__in=ids)
         EntryMetadata.objects.using(self.alias).of_runs(*ids).delete()
-        # not delete(): it would fetch each entry to look for metadata, which is gone
+        # not delete(): it would fetch each entry to look for its metadata, which is deleted already
         gone = entries._raw_delete(self.alias)
         attempts, _ = Attempt.objects.using(self.alias).filter(run_id__in=ids).delete()
         messages, _ = QueueMessage.objects.using(self.alias).filter(run_id__in=ids).delete()
-        # through Django, which minds the models of the application that refer to runs
+        # through Django, which handles the application's models that refer to runs
         _, by_model = Run.objects.using(self.alias).filter(id__in=ids).only("id").delete()
         runs = by_model.get(Run._meta.label, 0)
         return Pruned(runs=runs, entries=gone, attempts=attempts, messages=messages)
@@ -190,7 +191,7 @@ class Pruner:
 
 
 def _after(ended: QuerySet[Run], last: Key | None) -> QuerySet[Run]:
-    """Those behind `last`, in their order; rows compared as such are what an index can serve."""
+    """Return the runs after `last`, in their order; comparing rows as such allows the use of an index."""
     ordered = ended.order_by("finished_at", "id")
     if last is None:
         return ordered

@@ -16,7 +16,7 @@ __all__ = ["DurableBackend"]
 
 
 def __getattr__(name: str) -> Any:
-    """`DurableBackend`: for Django's own framework where Django has one, else for the backport."""
+    """Return `DurableBackend`: for Django's own framework if Django has one, else for the backport."""
     if name != "DurableBackend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = "builtin" if find_spec("django.tasks") is not None else "backport"

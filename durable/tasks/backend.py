@@ -46,7 +46,7 @@ OPTIONS = {"max_retries": 0, "timeout": 0, "priorities": {}}
 
 
 class DurableTaskBackend(_Base):
-    """What the backend does, whichever the framework is; `framework` is its module's name."""
+    """The backend for either framework; `framework` is the name of its module."""
 
     framework: str
     normalize: Callable[[Any], Any]
@@ -61,10 +61,10 @@ class DurableTaskBackend(_Base):
         self.supports_priority = bool(self.given["priorities"])
         signals.run_changed.connect(self._on_change, dispatch_uid=("durable.tasks", alias), weak=False)
 
-    # -- the framework's side
+    # -- for the framework
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Start a run that calls the task; its result, which is READY."""
+        """Start a run that calls the task; return its result, which is READY."""
         self.validate_task(task)
         call = TaskCall(
             framework=self.framework,
@@ -89,7 +89,7 @@ class DurableTaskBackend(_Base):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """The result of the run with this id. Raises the framework's TaskResultDoesNotExist."""
+        """Return the result of the run with this id. Raises the framework's TaskResultDoesNotExist."""
         missing = import_module(f"{self.framework}.exceptions").TaskResultDoesNotExist
         try:
             run = operations.record(result_id)
@@ -100,15 +100,15 @@ class DurableTaskBackend(_Base):
         return self._result(run)
 
     async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """`enqueue`, from async code."""
+        """Do what `enqueue` does, from async code."""
         return await run_sync(self.enqueue, task, args, kwargs)
 
     async def aget_result(self, result_id: str) -> Any:
-        """`get_result`, from async code."""
+        """Do what `get_result` does, from async code."""
         return await run_sync(self.get_result, result_id)
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
-        """What is amiss with QUEUES and OPTIONS."""
+        """Yield the faults of QUEUES and OPTIONS."""
         yield from super().check(**kwargs)
         for option in self.options:
             if option not in OPTIONS:
@@ -116,7 +116,7 @@ class DurableTaskBackend(_Base):
                 message = f'TASKS["{self.alias}"], OPTIONS has the unknown key {option!r}.'
                 yield checks.Error(message, hint=hint, id="durable.E020")
         if not conf.REDIS:
-            return  # a queue is a name that runs have and workers serve, and no more
+            return  # without Redis, a queue is only a name that runs have and workers serve
         known = getattr(settings, "RQ_QUEUES", {})
         for queue in sorted({*self.queues, *self.given["priorities"].values()}):
             if queue not in known:
@@ -124,10 +124,10 @@ class DurableTaskBackend(_Base):
                 message = f'TASKS["{self.alias}"] names the queue "{queue}", which RQ lacks.'
                 yield checks.Error(message, hint=hint, id="durable.E021")
 
-    # -- the run's side
+    # -- for the run
 
     def _queue(self, task: Any) -> str:
-        """The queue of the task's priority: the highest step that it reaches, upwards or downwards from 0."""
+        """Return the queue for the task's priority: the highest step that it reaches, upwards or downwards from 0."""
         steps: Mapping[int, str] = self.given["priorities"]
         reached = [each for each in steps if 0 < each <= task.priority or task.priority <= each < 0]
         return steps[max(reached, key=abs)] if reached else str(task.queue_name)
@@ -158,7 +158,7 @@ class DurableTaskBackend(_Base):
         return result
 
     def _last_worker(self, run: RunRecord, step: Entry | None) -> list[str]:
-        """Who has called the task, or calls it now."""
+        """Return the worker that has called the task, or calls it now."""
         if step is not None and step.output is not None:
             return [engine.current().codec.decode(step.output)["worker"]]
         return [run.worker] if run.state == RunState.RUNNING and run.worker else []
@@ -171,12 +171,12 @@ class DurableTaskBackend(_Base):
             self.tell("task_finished", result)
 
     def tell(self, signal: str, result: Any) -> None:
-        """Send one of the framework's signals; what its receivers raise is logged and breaks nothing."""
+        """Send one of the framework's signals; errors of its receivers are logged and not raised."""
         getattr(import_module(f"{self.framework}.signals"), signal).send_robust(type(self), task_result=result)
 
 
 def backend_for(framework: str, module: str) -> type[DurableTaskBackend]:
-    """The class of the backend for the framework whose package this is, to stand in `module`."""
+    """Return the backend class for the framework with this package, to be defined in `module`."""
     base = import_module(f"{framework}.backends.base").BaseTaskBackend
     utils = "django.utils.json" if find_spec("django.utils.json") is not None else f"{framework}.utils"
     return type(
@@ -200,7 +200,7 @@ def _status(run: RunRecord) -> str:
 
 
 def _errors(run: RunRecord, attempts: list[ErrorInfo]) -> list[ErrorInfo]:
-    """Those of the attempts, and what else ended the run."""
+    """Return the errors of the attempts and of a cancel; without attempts, the error that ended the run."""
     if run.state == RunState.CANCELLED:
         return [*attempts, ErrorInfo("RunCancelledError", run.request_reason)]
     if run.state == RunState.FAILED and not attempts and run.error is not None:
@@ -213,7 +213,7 @@ def _error(info: ErrorInfo) -> dict[str, str]:
 
 
 def _class_path(info: ErrorInfo) -> str:
-    """Where the error's class is imported from: a traceback names it in the line that ends it."""
+    """Return the import path of the error's class: the last line of a traceback names the class."""
     named = re.findall(rf"^([\w.]+\.{re.escape(info.type)})(?::|$)", info.traceback, re.MULTILINE)
     if named:
         return str(named[-1])

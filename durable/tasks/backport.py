@@ -1,4 +1,4 @@
-"""The backend for the package `django-tasks`, which brings Django's tasks to earlier versions: `durable[tasks]`."""
+"""The backend for the package `django-tasks`, the backport of Django's tasks for earlier versions: `durable[tasks]`."""
 
 from durable.tasks.backend import backend_for
 

@@ -1,7 +1,7 @@
-"""The workflow that an enqueued task is a run of: one step, which calls the task.
+"""The workflow whose runs are enqueued tasks: one step, which calls the task.
 
-Knows the task by its importable name and calls nothing that is not a task. Imports no tasks framework by itself: which
-one is meant stands in the call.
+Knows the task by its importable name and calls nothing that is not a task. Imports no tasks framework by itself: the
+call names the framework.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEP = "call"
 class TaskCall(TypedDict):
     """A task and its call. `framework` is the module of the framework, `task` the dotted path of the task.
 
-    `run_after` is an ISO 8601 moment or None; `max_retries` and `timeout` (seconds, 0 for none) are the step's.
+    `run_after` is an ISO 8601 time or None; `max_retries` and `timeout` (seconds, 0 for none) are the step's.
     """
 
     framework: str
@@ -47,13 +47,13 @@ class TaskCall(TypedDict):
 
 @workflow(name=NAME)
 def call_task(ctx: Context, call: TaskCall) -> Any:
-    """Call the task; what it returns."""
+    """Call the task; return its value."""
     done = ctx.step(STEP, partial(_perform, call), max_retries=call["max_retries"], timeout=call["timeout"])
     return done["value"]
 
 
 def _perform(call: TaskCall) -> Any:
-    """Call the task's function; its value, and who called it. An awaitable of that, if the function is async."""
+    """Call the task's function; return its value and the worker. For an async function, return an awaitable of both."""
     task = task_of(call)
     backend = task.get_backend()
     result = backend.get_result(current_step().run_id)
@@ -67,7 +67,10 @@ def _perform(call: TaskCall) -> Any:
 
 
 def task_of(call: TaskCall) -> Any:
-    """The task as it was enqueued. Raises ImportError if it is gone, CriticalError if it is none."""
+    """Return the task as it was enqueued.
+
+    Raises ImportError if the task no longer exists, CriticalError if it is no task.
+    """
     try:
         task = import_string(call["task"])
     except ImportError as error:
@@ -87,6 +90,6 @@ async def _awaited(value: Awaitable[Any], normalize: Any) -> dict[str, Any]:
 def _record(value: Any, normalize: Any) -> dict[str, Any]:
     try:
         plain = normalize(value)
-    except (TypeError, ValueError) as error:  # to call it again would do its work again
+    except (TypeError, ValueError) as error:  # calling the task again would repeat its work
         raise CriticalError(f"a task returns what JSON has, and this one did not: {error}") from error
     return {"value": plain, "worker": worker_name()}
