@@ -32,20 +32,26 @@ __all__ = [
     "restored_by",
 ]
 
-#: The statements that restore a PostgreSQL session: the user, then all settings. They do what DISCARD ALL does, which
-#: is not allowed in a transaction and drops prepared statements. Advisory locks of the session are given up.
+#: The statements that restore a PostgreSQL session: the user, all settings, advisory locks, cursors, channels, and temporary
+#: tables, which would take the writes of later runs. They do what DISCARD ALL does, which is not allowed in a transaction and
+#: drops prepared statements.
 _RESTORE: Final = (
     "SET SESSION AUTHORIZATION DEFAULT",
     "RESET ROLE",
     "RESET ALL",
     "SELECT pg_advisory_unlock_all()",
+    "CLOSE ALL",
+    "UNLISTEN *",
+    "DISCARD TEMP",
 )
 _CHANGES_SQLITE: Final = re.compile(
     r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*(?:PRAGMA|ATTACH|CREATE\s+TEMP)", re.IGNORECASE | re.DOTALL
 )
 _SHOWN: Final = 2_000  # characters of an SQLite statement that are examined
-# attributes of psycopg's connection
-_PYTHON_STATE: Final = ("row_factory", "read_only", "isolation_level", "deferrable")
+#: Attributes of psycopg's connection: those that can be set back at any moment, and all that are compared.
+_PLAIN_STATE: Final = ("row_factory", "cursor_factory", "server_cursor_factory", "prepare_threshold")
+_PYTHON_STATE: Final = (*_PLAIN_STATE, "read_only", "isolation_level", "deferrable")
+_ADAPTERS: Final = ("_own_loaders", "_own_dumpers")  # which maps of its adapters have had something registered
 
 
 _is_guarded: ContextVar[bool] = ContextVar("durable_sessions_are_guarded", default=False)
@@ -63,7 +69,9 @@ class _Watch:
 
 
 def _python_state(raw: Any) -> tuple[Any, ...]:
-    return tuple(getattr(raw, each, None) for each in _PYTHON_STATE)
+    adapters = getattr(raw, "adapters", None)
+    registered = [tuple(getattr(adapters, each, None) or ()) for each in _ADAPTERS]
+    return (*(getattr(raw, each, None) for each in _PYTHON_STATE), *registered)
 
 
 # -- detecting
@@ -144,6 +152,13 @@ def not_noted(connection: BaseDatabaseWrapper) -> Iterator[None]:
 # -- restoring
 
 
+def _set_back(raw: Any, watch: _Watch) -> None:
+    """Set the plain attributes of psycopg's connection to what they were."""
+    for name, value in zip(_PLAIN_STATE, watch.python_state, strict=False):
+        if getattr(raw, name, None) != value:
+            setattr(raw, name, value)
+
+
 def prepare_commit(alias: str) -> None:
     """Keep session changes made by a step from affecting the coming commit of the pass.
 
@@ -156,6 +171,8 @@ def prepare_commit(alias: str) -> None:
     watch = _watch_of(connection)
     if watch is None or not watch.is_used:
         return
+    if connection.vendor == "postgresql":
+        _set_back(connection.connection, watch)
     if connection.needs_rollback:  # the statement will be refused, and rolling back the transaction undoes its settings
         return
     if _needs_round_trip(connection):
@@ -199,6 +216,8 @@ def restore(connection: BaseDatabaseWrapper) -> None:
     watch = _watch_of(connection)
     if watch is None:
         return
+    if connection.vendor == "postgresql":
+        _set_back(connection.connection, watch)
     if not _can_be_restored(connection, watch):
         if not connection.in_atomic_block:
             connection.close()
@@ -233,7 +252,10 @@ def restore_all() -> None:
 
 
 def _can_be_restored(connection: BaseDatabaseWrapper, watch: _Watch) -> bool:
-    if connection.vendor != "postgresql" or _python_state(connection.connection) != watch.python_state:
+    raw = connection.connection
+    if connection.vendor != "postgresql" or _python_state(raw) != watch.python_state:
+        return False
+    if raw.autocommit != connection.autocommit:  # set past Django, so nobody would commit
         return False
     return not _keeps_state(type(connection))
 

@@ -15,6 +15,8 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connection
+from psycopg import RawCursor
+from psycopg.types.string import TextBinaryLoader
 from redis import Redis
 
 from durable import AsyncContext, Break, Context, Continue, get_run, workflow
@@ -100,6 +102,19 @@ def _by_driver(statement: str) -> None:
     connection.connection.execute(statement)
 
 
+def _set_on_driver(name: str, value: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    if not (name == "autocommit" and connection.in_atomic_block):  # the driver refuses that
+        setattr(connection.connection, name, value)
+
+
+def _register_loader() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    connection.connection.adapters.register_loader("text", TextBinaryLoader)
+
+
 POLLUTIONS: dict[str, Callable[[], None]] = {
     "read only": _by_cursor("SET default_transaction_read_only = on"),
     "search_path": _by_cursor("SET search_path TO pg_catalog"),
@@ -110,6 +125,13 @@ POLLUTIONS: dict[str, Callable[[], None]] = {
     "lock_timeout": _by_cursor("SET lock_timeout = '5s'"),
     "setting of one's own": _by_cursor("SET app.tenant = '7'"),
     "encoding": _by_cursor("SET client_encoding = 'LATIN1'"),
+    "temporary table": _by_cursor("CREATE TEMPORARY TABLE shop_mail (id integer)"),
+    "temporary table of the engine": _by_cursor("CREATE TEMPORARY TABLE durable_run (id integer)"),
+    "cursor": _by_cursor("DECLARE left_open CURSOR WITH HOLD FOR SELECT 1"),
+    "listening": _by_cursor("LISTEN durable_gossip"),
+    "autocommit of the driver": lambda: _set_on_driver("autocommit", value=False),
+    "cursor factory": lambda: _set_on_driver("cursor_factory", RawCursor),
+    "loader": lambda: _register_loader(),
     "raw": lambda: _by_driver("SET search_path TO pg_catalog"),
     "raw autocommit": lambda: _by_driver("SET default_transaction_read_only = on"),
 }
@@ -117,7 +139,9 @@ _SQLITE = {"pragma": _by_cursor("PRAGMA query_only = on")}
 
 _SESSION = """SELECT current_user, session_user, current_setting('search_path'), current_setting('TimeZone'),
     current_setting('default_transaction_read_only'), current_setting('lock_timeout'), current_setting('client_encoding'),
-    coalesce(current_setting('app.tenant', true), '')"""
+    coalesce(current_setting('app.tenant', true), ''), (SELECT count(*)::text FROM pg_cursors WHERE is_holdable),
+    (SELECT count(*)::text FROM pg_listening_channels()),
+    (SELECT count(*)::text FROM pg_class WHERE relnamespace = pg_my_temp_schema() AND relkind = 'r')"""
 
 
 def _session() -> list[str]:
