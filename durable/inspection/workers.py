@@ -15,6 +15,7 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Worker
+from rq.worker_registration import REDIS_WORKER_KEYS
 
 from durable.conf import conf
 from durable.core import registry
@@ -120,9 +121,20 @@ def queues_with_runs(within: RunQuerySet | None = None) -> list[str]:
 
 
 def _of(redis: Redis) -> list[WorkerState]:
-    keys = sorted(str(key) for key in Worker.all_keys(connection=redis))[: MOST + 1]
-    found = [Worker.find_by_key(key, connection=redis) for key in keys]
-    return [_state(worker) for worker in found if worker is not None]
+    """Return the workers that RQ's records name. A record that cannot be read is left out, and the log names it."""
+    names: Any = redis.smembers(REDIS_WORKER_KEYS)
+    keys = sorted(each if isinstance(each, str) else each.decode(errors="replace") for each in names)
+    found = []
+    for key in keys[: MOST + 1]:
+        try:
+            worker = Worker.find_by_key(key, connection=redis)
+            if worker is not None:
+                found.append(_state(worker))
+        except (RedisError, OSError):
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError) as error:  # other programs write to Redis too
+            logger.warning("the record %r of an RQ worker cannot be read: %s", key, error)
+    return found
 
 
 def _state(worker: Any) -> WorkerState:

@@ -57,6 +57,7 @@ def last_sweep() -> LastSweep | None:
 def _read(text: object) -> LastSweep | None:
     try:
         data = json.loads(text)  # type: ignore[arg-type]  # bytes, unless another program wrote the key
-        return LastSweep(at=datetime.fromisoformat(data["at"]), interval=float(data["interval"]), by=str(data["by"]))
-    except (ValueError, KeyError, TypeError):
+        at = datetime.fromisoformat(data["at"])
+        return LastSweep(at=at, interval=float(data["interval"]), by=str(data["by"])) if at.tzinfo else None
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -37,7 +37,7 @@ from durable.inspection.capped_counts import Count
 from durable.inspection.findings import Finding
 from durable.inspection.timeline import MOST
 from durable.models import Attempt, Run
-from durable.notifier import redis_clients
+from durable.notifier import redis_clients, sweep_heartbeat
 from tests.admin import flows
 from tests.admin.conftest import Stage
 
@@ -387,3 +387,26 @@ def test_a_cursor_that_no_page_gave_is_refused(db: None, text: str) -> None:
 def test_a_state_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="no state 'lost'"):
         RunFilter(states=frozenset({"lost"}))
+
+
+class TestRecordsOfOthers:
+    """Other programs write to Redis too, and may write anything."""
+
+    def test_a_worker_whose_record_cannot_be_read_is_left_out(
+        self, stage: Stage, redis_connection: "redis.Redis", caplog: pytest.LogCaptureFixture
+    ) -> None:
+        redis_connection.hset("rq:worker:evil", mapping={"birth": "x", "pid": "abc", "queues": "default"})
+        redis_connection.hset("rq:worker:odd", mapping={"birth": b"\xff", "queues": b"\xff"})
+        redis_connection.sadd("rq:workers", "rq:worker:evil", "rq:worker:odd", b"rq:worker:\xff")
+        found = look_at_workers()
+        assert ([*found.workers], found.problem) == ([], "")
+        assert "rq:worker:evil" in caplog.text
+
+    @pytest.mark.parametrize(
+        "text", ["[" * 100_000, '{"at": "2026-01-01T00:00:00", "interval": 5, "by": "x"}', b"\xff"]
+    )
+    def test_a_sign_of_a_sweep_that_cannot_be_read_is_none(
+        self, redis_connection: "redis.Redis", text: str | bytes
+    ) -> None:
+        redis_connection.set(sweep_heartbeat.KEY, text)
+        assert sweep_heartbeat.last_sweep() is None

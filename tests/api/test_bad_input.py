@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from django.test import override_settings
+from django.test import Client, override_settings
 
 from durable.models import Run
 from tests.api.conftest import Api, problem
@@ -270,3 +270,14 @@ def test_whatever_is_accepted_the_answer_is_json(api: Api) -> None:
     for accept in ("text/html", "application/xml", "*/*", "nonsense", ""):
         answer = api.get("/runs", Accept=accept)
         assert (answer.status_code, answer["Content-Type"]) == (200, "application/json")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", ["a\x00b", "ada\x00"])
+def test_credentials_that_no_database_can_look_up_are_refused(client: Client, name: str) -> None:
+    credentials = base64.b64encode(f"{name}:b".encode()).decode()
+    classes = {"DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.BasicAuthentication"]}
+    with override_settings(REST_FRAMEWORK=classes):
+        answer = client.get("/api/runs", headers={"Authorization": f"Basic {credentials}"})
+    assert answer.status_code == 401
+    assert answer["Content-Type"].startswith("application/problem+json")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NoReturn
 
-from django.db import connections, transaction
+from django.db import DataError, connections, transaction
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.encoding import escape_uri_path
-from rest_framework.exceptions import NotAuthenticated
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
@@ -76,6 +76,14 @@ class View(APIView):
             negotiator=self.get_content_negotiator(),
             parser_context=self.get_parser_context(request),
         )
+
+    def perform_authentication(self, request: Any) -> None:
+        """Recognise who asks. Raises AuthenticationFailed for credentials that no database can look up."""
+        try:
+            super().perform_authentication(request)
+        except (ValueError, DataError) as error:  # PostgreSQL takes no NUL in a user's name
+            request._not_authenticated()
+            raise AuthenticationFailed("the credentials cannot be read") from error
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check the user, the rate, and that no page of another site uses the user's credentials for a change."""
