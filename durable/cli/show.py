@@ -85,7 +85,7 @@ def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool)
             "kind": node.kind,
             "status": node.status,
             "attempts": node.entry.metadata.attempts if node.entry is not None else None,
-            "note": node.note,
+            "note": "; ".join(_marks(node)),
         }
         for node in page.nodes
     ]
@@ -150,7 +150,13 @@ def _note(workflow: str, node: Node) -> str:
     about = node.entry.metadata if node.entry is not None else None
     errors = (about.error, about.rollback_error) if about is not None else ()
     told = [shown_error(workflow, error)[:200] for error in errors]
-    return "; ".join(filter(None, ["won" if node.is_winner else "", node.note, *told]))
+    return "; ".join(filter(None, ["won" if node.is_winner else "", *_marks(node), *told]))
+
+
+def _marks(node: Node) -> list[str]:
+    """What is noted of the node, and whether its step was undone."""
+    is_undone = node.entry is not None and node.entry.metadata.rollback_completed_at is not None
+    return [each for each in (node.note, "undone" if is_undone else "") if each]
 
 
 SHOW = Subcommand(name="show", help="Show a run and its history.", configure=_configure_show, run=_show)

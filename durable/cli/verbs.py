@@ -17,6 +17,7 @@ from durable.cli.arguments import add_acting, add_confirming, add_format, add_id
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
+from durable.inspection.undone import Undone, undone_steps
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS, outcome_of
 
@@ -75,15 +76,21 @@ def _preview(verb: str, ids: Iterable[str], output: Output) -> int:
     for run_id, state in _states(ids):
         is_possible = state is not None and (allowed is None or state in allowed)
         count += is_possible
+        undone = undone_steps(run_id) if verb == "recover" and is_possible else None
         if output.format == "json":
-            output.json({"id": run_id, "state": state, "allowed": is_possible})
+            output.json({"id": run_id, "state": state, "allowed": is_possible} | _undone_data(undone))
         elif output.format == "ids" and is_possible:
             output.id(run_id)
         elif output.format == "table":
             what = "there is no such run" if state is None else f"it is {state}"
-            output.line(f"{run_id}: {'yes' if is_possible else 'no'}, {what}")
+            again = f"; {undone.text}" if undone is not None else ""
+            output.line(f"{run_id}: {'yes' if is_possible else 'no'}, {what}{again}")
     output.say(f"{count} would be done, nothing was")
     return Exit.OK
+
+
+def _undone_data(undone: Undone | None) -> dict[str, Any]:
+    return {} if undone is None else {"undone": list(undone.locations), "done_again_from": undone.start}
 
 
 def _states(ids: Iterable[str]) -> Iterator[tuple[str, str | None]]:

@@ -27,13 +27,15 @@ from durable.core.errors import (
 from durable.core.journal import Event, Journal
 from durable.core.location import unescape, waiting_text
 from durable.core.mistakes import TRYING_AGAIN, described, is_mistake, stopped
-from durable.core.records import Request, RunPatch, RunState
+from durable.core.records import Entry, Request, RunPatch, RunState
 from durable.core.results import failure_of
 from durable.core.rollback import RollbackFailed, has_compensation, roll_back
 from durable.core.scope import Scope
 
-__all__ = ["HANDLER_FAILED", "PassOutcome", "PassPolicy", "run_pass"]
+__all__ = ["COMPENSATED", "HANDLER_FAILED", "PassOutcome", "PassPolicy", "run_pass", "steps_undone"]
 
+#: The beginning of the summary of a run that has ended after a compensation.
+COMPENSATED: Final = "compensated: "
 #: The beginning of the summary of a run that a failed rollback handler has stopped.
 HANDLER_FAILED: Final = "the rollback handler of "
 _MAX_DOING = 300  # characters of the summary of what branches are doing
@@ -304,7 +306,12 @@ def _compensate(journal: Journal) -> Operation:
     now = journal.environment.now()
     ended = run.outcome or RunState.FAILED
     error = run.error if ended == RunState.FAILED else None
-    yield Save(_released(ended, error=error, wake_at=None, finished_at=now, outcome="", request="", diverged_at=None))
+    count = sum(_is_undone(entry) for entry in journal.entries())
+    summary = f"{COMPENSATED}{steps_undone(count)}"
+    if ended == RunState.FAILED:
+        summary += "; recover() does the undone steps again, from the earliest on"
+    patch = _released(ended, error=error, wake_at=None, finished_at=now, outcome="", request="", diverged_at=None)
+    yield Save(patch | {"summary": summary})
     if ended == RunState.FAILED:
         _tell(journal, ended, "run_failed", error=error, is_mistake=False)
     else:
@@ -328,6 +335,16 @@ def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Oper
 
 
 # -- details
+
+
+def steps_undone(count: int) -> str:
+    """How many steps a compensation has undone, in words."""
+    return f"{count:,} step{' was' if count == 1 else 's were'} undone"
+
+
+def _is_undone(entry: Entry) -> bool:
+    """Whether the entry is a step that the end of the run has undone, rather than a compensation of the code's."""
+    return entry.rollback_completed_at is not None and entry.data.get("rollback", {}).get("by") is None
 
 
 def _tell(journal: Journal, state: str, name: str | None = None, **details: Any) -> None:

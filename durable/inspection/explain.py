@@ -16,9 +16,10 @@ from durable.conf import conf
 from durable.core.location import ANY_QUEUE, display_location, unescape
 from durable.core.mistakes import TRYING_AGAIN, has_stopped, shown
 from durable.core.records import EntryKind, EntryStatus, Request, RunState
-from durable.core.run_pass import HANDLER_FAILED
+from durable.core.run_pass import COMPENSATED, HANDLER_FAILED, steps_undone
 from durable.inspection.humanize import either, relative, shortened, span, until
 from durable.inspection.payloads import redacted, shown_error
+from durable.inspection.undone import Undone, undone_steps
 from durable.models import Entry, QueueMessage, Run
 from durable.notifier import redis_clients
 
@@ -51,17 +52,26 @@ class Explanation:
         return " ".join(f"{each.rstrip('.')}." for each in (self.headline, self.detail) if each)
 
 
-def explain(run: Run, now: datetime, entries: Sequence[Entry] = (), unreceived: int | None = None) -> Explanation:
+def explain(
+    run: Run,
+    now: datetime,
+    entries: Sequence[Entry] = (),
+    unreceived: int | None = None,
+    undone: Undone | None = None,
+) -> Explanation:
     """Explain what the run does at `now`.
 
     `entries` are its open entries with their metadata, see `open_entries`; without them the row alone is used.
     `unreceived` is the number of messages in its inbox that no wait has received, None if they were not counted.
+    `undone` are the steps that its compensation has undone, None without any or if they were not read.
     """
-    return _BY_STATE[RunState(run.state)](_Facts(run, now, entries, unreceived))
+    return _BY_STATE[RunState(run.state)](_Facts(run, now, entries, unreceived, undone))
 
 
 def explain_fully(run: Run, now: datetime) -> Explanation:
-    """Do what `explain` does, with all available data; two more queries."""
+    """Do what `explain` does, with all available data; two more queries, three for a run that undid steps in scopes."""
+    if run.state in (RunState.FAILED, RunState.CANCELLED):
+        return explain(run, now, open_entries(run.id), undone=undone_steps(run.id))
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
     return explain(run, now, open_entries(run.id), unreceived[:_MOST_MESSAGES].count())
 
@@ -87,6 +97,7 @@ class _Facts:
     now: datetime
     entries: Sequence[Entry]
     unreceived: int | None
+    undone: Undone | None
 
     @property
     def is_held(self) -> bool:
@@ -269,8 +280,9 @@ def _completed(facts: _Facts) -> Explanation:
 
 def _cancelled(facts: _Facts) -> Explanation:
     reason = facts.run.request_reason
+    undone = _undone(facts)
     return Explanation(
-        headline=f"Cancelled {_ended(facts)}",
+        headline=f"Cancelled {_ended(facts)}{f'; compensated: {undone}' if undone else ''}",
         detail=shortened(f"Reason: {reason}") if reason else "",
         remedies=("restart",),
     )
@@ -317,20 +329,29 @@ def _failed(facts: _Facts) -> Explanation:
             needs_attention=True,
             remedies=("recover", "replay"),
         )
-    undone = " What it had done was compensated." if run.summary == "" and _was_compensated(facts) else ""
+    undone = _undone(facts)
+    goes_on = "what failed is tried again and the rest goes on from there"
+    if undone:
+        goes_on = "it goes back to the earliest step that was undone, and does all from there again"
     when = f" {relative(run.finished_at, facts.now)}" if run.finished_at is not None else ""
     where = f' at "{display_location(location)}"' if location else ""
     return Explanation(
-        headline=f"Failed{where}{when}: {_LAST_ATTEMPT.sub('', what)}",
-        detail=f"Fix the cause, then recover the run: what failed is tried again and the rest goes on from there.{undone}",
+        headline=f"Failed{where}{when}: {_LAST_ATTEMPT.sub('', what)}{f'; compensated: {undone}' if undone else ''}",
+        detail=f"Fix the cause, then recover the run: {goes_on}"
+        if facts.undone is None
+        else f"Compensated: {facts.undone.text}",
         needs_attention=True,
         remedies=("recover", "replay", "restart"),
         location=location,
     )
 
 
-def _was_compensated(facts: _Facts) -> bool:
-    return any(each.metadata.rollback_completed_at is not None for each in facts.entries)
+def _undone(facts: _Facts) -> str:
+    """How many steps the compensation at the run's end has undone; "" for none, as far as the row or the entries tell."""
+    if facts.undone is not None:
+        return steps_undone(len(facts.undone.locations))
+    told = facts.run.summary
+    return told.removeprefix(COMPENSATED).partition(";")[0] if told.startswith(COMPENSATED) else ""
 
 
 def _since(then: datetime, now: datetime) -> str:

@@ -18,7 +18,7 @@ from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.mistakes import has_stopped
 from durable.core.records import RunState
-from durable.core.run_pass import HANDLER_FAILED
+from durable.core.run_pass import COMPENSATED, HANDLER_FAILED
 from durable.inspection.humanize import printable
 from durable.inspection.payloads import redacted
 from durable.models import Run
@@ -42,7 +42,7 @@ class FailedRun:
     """The columns of a failed run that grouping needs.
 
     `is_stuck`: the run stopped in the middle of its compensation. `is_mistake`: a mistake in its workflow's code
-    stopped it.
+    stopped it. `is_compensated`: its steps were undone.
     """
 
     id: str
@@ -52,6 +52,7 @@ class FailedRun:
     message: str
     is_stuck: bool
     is_mistake: bool
+    is_compensated: bool
     created_at: datetime
     finished_at: datetime
 
@@ -88,6 +89,7 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
             message=_message(workflow, beginning),
             is_stuck=bool(outcome) or told.startswith(HANDLER_FAILED),
             is_mistake=has_stopped(RunState.FAILED, diverged_at, told),
+            is_compensated=told.startswith(COMPENSATED),
             created_at=created_at,
             finished_at=finished_at,
         )

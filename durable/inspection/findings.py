@@ -31,6 +31,7 @@ _GONE = timedelta(seconds=15)  # a worker whose lease ended this long ago is not
 
 DIVERGED = "HistoryDivergedError"
 EXHAUSTED = "StepExhaustedError"
+_UNDONE: Final = "compensated: a retry does the undone steps again, from the earliest on; durable why tells which."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,12 +203,15 @@ _CAUSES: Final = (
 def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
     found, left = [], list(failed)
     for cause in _CAUSES:
-        concerned = [(run.id, run.workflow) for run in left if cause.concerns(run)]
+        matching = [run for run in left if cause.concerns(run)]
+        concerned = [(run.id, run.workflow) for run in matching]
+        compensated = sum(run.is_compensated for run in matching)
+        advice = cause.advice + (f" {compensated:,} of them {_UNDONE}" if compensated else "")
         left = [run for run in left if not cause.concerns(run)]
         if concerned:
             count = Count(number=len(concerned), is_capped=len(failed) >= NEWEST)
             found.append(
-                Finding(kind=cause.kind, title=cause.title, advice=cause.advice, count=count, runs=concerned[:SHOWN])
+                Finding(kind=cause.kind, title=cause.title, advice=advice, count=count, runs=concerned[:SHOWN])
             )
     return found
 

@@ -16,9 +16,12 @@ __all__ = [
     "odd",
     "quick",
     "saga",
+    "saga_that_sleeps",
     "stubborn",
     "switched",
     "undoing",
+    "undoing_that_fails",
+    "undone_in_a_loop",
 ]
 
 SWITCH = {"broken": False, "rollback_broken": False}
@@ -95,6 +98,32 @@ def saga(ctx: Context, order_id: Any = 1) -> str:
     ctx.rollback_checkpoint("from here")
     ctx.step("charge", value_of, order_id, rollback=refund, max_retries=0)
     raise CriticalError("out of stock")
+
+
+@workflow(name="tests.undone_in_a_loop")
+def undone_in_a_loop(ctx: Context) -> None:
+    def body(c: Context, number: int) -> Break | Continue:
+        c.step("charge", value_of, number, rollback=refund)
+        return Break(number) if number else Continue(number + 1)
+
+    ctx.rollback_checkpoint("from here")
+    ctx.loop("turns", body, state=0)
+    raise CriticalError("out of stock")
+
+
+@workflow(name="tests.saga_that_sleeps")
+def saga_that_sleeps(ctx: Context) -> None:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("charge", value_of, 1, rollback=refund)
+    ctx.sleep("cool off", "3 hours")
+
+
+@workflow(name="tests.undoing_that_fails")
+def undoing_that_fails(ctx: Context) -> None:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("charge", value_of, 1, rollback=refund)
+    ctx.compensate("rejected by the shopkeeper")
+    raise CriticalError("and then this")
 
 
 @workflow(name="tests.broken_branch")

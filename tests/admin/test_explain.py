@@ -116,6 +116,42 @@ def test_a_failed_rollback_handler_is_told_apart_from_the_failure(stage: Stage) 
     assert said.remedies == ("recover",)
 
 
+def test_a_compensated_run_says_what_was_undone_and_that_a_retry_does_it_again(
+    stage: Stage, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    run = stage.start(flows.saga, id="undone")
+    assert run.summary == "compensated: 1 step was undone; recover() does the undone steps again, from the earliest on"
+    with django_assert_num_queries(2):
+        said = explain_fully(run, stage.now)
+    assert said.headline == "Failed now: CriticalError: out of stock; compensated: 1 step was undone"
+    assert explain(run, stage.now).headline == said.headline
+    assert said.detail.startswith(
+        'Compensated: 1 step was undone ("charge"). Recovering the run does what was undone AGAIN'
+    )
+    assert 'from "charge" on' in said.detail
+    assert "goes back to the earliest step that was undone" in explain(run, stage.now).detail
+
+
+def test_a_retry_does_the_loop_again_in_which_the_first_undone_step_stands(stage: Stage) -> None:
+    stage.start(flows.undone_in_a_loop, id="undone")
+    assert '2 steps were undone ("turns/~0/charge", "turns/~1/charge")' in told(stage, "undone").detail
+    assert 'from "turns" on' in told(stage, "undone").detail
+
+
+def test_a_cancelled_run_says_what_was_undone(stage: Stage) -> None:
+    stage.start(flows.saga_that_sleeps, id="undone")
+    get_run("undone").cancel(rollback=True)
+    stage.settle("undone")
+    assert told(stage, "undone").headline.endswith("; compensated: 1 step was undone")
+
+
+def test_what_the_code_has_undone_itself_is_not_done_again(stage: Stage) -> None:
+    stage.start(flows.undoing_that_fails, id="undone")
+    said = told(stage, "undone")
+    assert "compensated" not in said.headline
+    assert said.detail.endswith("the rest goes on from there")
+
+
 @pytest.mark.parametrize(
     ("verb", "headline"),
     [("pause", "Paused, until somebody resumes it"), ("cancel", "Cancelled now, after 0 s")],

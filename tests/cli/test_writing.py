@@ -16,7 +16,7 @@ from durable.cli import actor
 from durable.models import OperatorAction, QueueMessage, Run
 from tests.cli import workflows
 from tests.cli.conftest import Shell, Stage, state
-from tests.cli.workflows import approving, asked, echo, failing, napping, steps
+from tests.cli.workflows import approving, asked, compensated, echo, failing, napping, steps
 
 pytestmark = pytest.mark.usefixtures("stage")
 
@@ -118,6 +118,32 @@ class TestVerbs:
             *(False, True),
         ]
         assert (state("asleep"), actions()) == ("sleeping", [])
+
+    def test_a_dry_run_of_a_retry_says_what_was_undone_and_is_done_again(self, shell: Shell, stage: Stage) -> None:
+        stage.start(compensated, id="undone")
+        stage.start(failing, id="failed")
+        done = shell("retry", "undone", "failed", "--dry-run")
+        assert done.lines[0].startswith(
+            'undone: yes, it is failed; 1 step was undone ("charge"). Recovering the run does what was undone'
+        )
+        assert done.lines[1] == "failed: yes, it is failed"
+        assert shell("retry", "undone", "--dry-run", "-o", "json").json == {
+            "id": "undone",
+            "state": "failed",
+            "allowed": True,
+            "undone": ["charge"],
+            "done_again_from": "charge",
+        }
+
+    def test_what_was_undone_is_told_everywhere(self, shell: Shell, stage: Stage) -> None:
+        stage.start(compensated, id="undone")
+        assert ["charge", "step", "completed", "1", "undone"] in [
+            each.split() for each in shell("show", "undone").lines
+        ]
+        history = shell("show", "undone", "-o", "json").json["history"]
+        assert {each["location"]: each["note"] for each in history}["charge"] == "undone"
+        assert "compensated: 1 step was undone" in shell("list", "-o", "json").json["what"]
+        assert "1 of them compensated: a retry does the undone steps again" in " ".join(shell("doctor").out.split())
 
     @pytest.mark.parametrize(("answer", "became"), [("y\n", "cancelled"), ("n\n", "sleeping"), ("", "sleeping")])
     def test_at_a_terminal_many_are_asked_for(self, shell: Shell, stage: Stage, answer: str, became: str) -> None:

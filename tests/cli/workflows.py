@@ -6,7 +6,7 @@ from typing import Any
 
 from durable import Context, workflow
 
-__all__ = ["approving", "asked", "echo", "failing", "napping", "racing", "steps"]
+__all__ = ["approving", "asked", "compensated", "echo", "failing", "napping", "racing", "steps"]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
 
@@ -29,6 +29,17 @@ def charge(message: str) -> str:
 
 
 mended: list[bool] = []
+
+
+def undo(_rollback: Any, _output: Any) -> None:
+    """Nothing is left outside."""
+
+
+@workflow(name="cli.compensated")
+def compensated(ctx: Context) -> None:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("charge", lambda: 1, rollback=undo)
+    raise ValueError("out of stock")
 
 
 @workflow(name="cli.approving")
