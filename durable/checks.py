@@ -17,6 +17,7 @@ E010    the redaction hook cannot be imported or called
 E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS or (`durable.inspection.database_checks`) as the
         server gives it
 E012    a workflow's list of mistakes has an entry that is not an exception class
+E013    `BIND_PAYLOADS` without a codec that binds
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
 E021    the tasks backend names a queue that RQ lacks (likewise)
 W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
@@ -48,6 +49,7 @@ from django.utils.module_loading import import_string
 from durable.conf import DURATIONS, conf
 from durable.core import registry
 from durable.core.duration import seconds
+from durable.core.places import Place
 from durable.mistakes import error_classes
 
 __all__ = [
@@ -171,6 +173,7 @@ def _is_function_or_none(value: object) -> bool:
         return False
 
 
+_BINDINGS = ("off", "accept", "require")
 _SECRETS = frozenset({"ENCRYPTION_KEYS", "METRICS_TOKEN"})
 
 _Wanted = tuple[Callable[[object], bool], str]
@@ -182,6 +185,7 @@ _POSITIVE: _Wanted = (_is_positive_duration, "seconds above 0 or a timedelta")
 _WANTED: Mapping[str, _Wanted] = {
     "CODEC": (_is_text, "the dotted path of a codec"),
     "ENCRYPTION_KEYS": (_are_keys, "a list of Fernet keys"),
+    "BIND_PAYLOADS": (lambda value: value in _BINDINGS, '"off", "accept" or "require"'),
     "MAX_PAYLOAD_BYTES": _COUNT,
     "SHORT_SLEEP": _DURATION,
     "LEASE": _POSITIVE,
@@ -234,15 +238,17 @@ def check_codec(**_: object) -> list[CheckMessage]:
         hint = "A codec has encode(value) -> str and decode(text) -> value; see durable.codec.Codec."
         message = f'DURABLE["CODEC"], {conf.CODEC}, has no {" and no ".join(missing)}.'
         return [Error(message, hint=hint, id="durable.E005")]
-    return [*_check_round_trip(codec), *_check_keys_used(codec)]
+    return [*_check_round_trip(codec), *_check_keys_used(codec), *_check_binds(codec)]
 
 
 def _check_round_trip(codec: Any) -> Iterator[CheckMessage]:
     sample = {"text": "a", "numbers": [1, 2.5], "nothing": None}
     hint = "encode(value) must return a str from which decode makes an equal value."
     try:
-        text = codec.encode(sample)
-        problem = None if isinstance(text, str) and codec.decode(text) == sample else f"{sample!r} came back changed"
+        options = {"place": Place("check", "input")} if getattr(codec, "binds", False) else {}
+        text = codec.encode(sample, **options)
+        is_same = isinstance(text, str) and codec.decode(text, **options) == sample
+        problem = None if is_same else f"{sample!r} came back changed"
     except Exception as error:  # noqa: BLE001 - missing keys raise something of the codec's own
         problem = f"{type(error).__name__}: {error}"
         hint = 'Fix the cause, or leave DURABLE["CODEC"] out for JSON text.'
@@ -257,6 +263,17 @@ def _check_keys_used(codec: Any) -> Iterator[CheckMessage]:
         hint = 'Set DURABLE["CODEC"] to "durable.crypto.FernetCodec", or take the keys out.'
         message = 'DURABLE["ENCRYPTION_KEYS"] is set, but the codec does not encrypt.'
         yield Warning(message, hint=hint, id="durable.W085")
+
+
+def _check_binds(codec: Any) -> Iterator[CheckMessage]:
+    if conf.BIND_PAYLOADS not in _BINDINGS[1:]:
+        return  # nothing is asked for, or E003 has said so
+    if not getattr(codec, "binds", False):
+        hint = 'Set DURABLE["CODEC"] to "durable.crypto.FernetCodec", or BIND_PAYLOADS to "off".'
+        message = (
+            f'DURABLE["BIND_PAYLOADS"] is "{conf.BIND_PAYLOADS}", but the codec does not bind values to their runs.'
+        )
+        yield Error(message, hint=hint, id="durable.E013")
 
 
 @register(TAG)

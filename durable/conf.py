@@ -31,6 +31,8 @@ class Values:
 
     - `CODEC`: the dotted path of the codec: a class or an object with `encode` and `decode`.
     - `ENCRYPTION_KEYS`: Fernet keys for the encrypting codec; the first encrypts, all decrypt.
+    - `BIND_PAYLOADS`: whether the encrypting codec binds each value to its run and field, so that it is read nowhere else:
+      "off"; "accept" binds, and reads what is bound to nothing too; "require" refuses that.
     - `MAX_PAYLOAD_BYTES`: the limit of one encoded value.
     - `SHORT_SLEEP`: a shorter sleep waits in memory instead of parking the run.
     - `LEASE`: how long a run stays with a worker that no longer answers; renewed at a third of it.
@@ -75,6 +77,7 @@ class Values:
 
     CODEC: str = "durable.codec.JsonCodec"
     ENCRYPTION_KEYS: Sequence[str] = ()
+    BIND_PAYLOADS: str = "off"
     MAX_PAYLOAD_BYTES: int = 1024 * 1024
     SHORT_SLEEP: float = 0.1
     LEASE: float = 30.0

@@ -18,6 +18,7 @@ from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.effects import Operation
 from durable.core.loops import loop
 from durable.core.options import StepOptions, StepPolicy, options_of
+from durable.core.places import message_key
 from durable.core.receipts import record_of
 from durable.core.results import (
     AsyncQueueMessage,
@@ -331,7 +332,13 @@ class _SharedQueue(Generic[D]):
         return QueueMessage(
             id=record["id"],
             name=record["name"],
-            body=self._scope.recorded(received.entry.location, "the message", record["body"]),
+            body=self._scope.recorded(
+                received.entry.location,
+                "the message",
+                record["body"],
+                "message",
+                message_key(record["id"], record["name"]),
+            ),
             sent_at=datetime.fromisoformat(record["sent_at"]),
             _complete=answer if wait.is_completable else None,
             _is_completed=is_answered if wait.is_completable else None,

@@ -8,20 +8,31 @@ Keys rotate: the first one encrypts, all of them decrypt. Put a new key first. R
 recorded under it is needed any more. Make a key with `cryptography.fernet.Fernet.generate_key()`.
 
 The same value encrypts to another text each time: compare values, never texts.
+
+With `DURABLE["BIND_PAYLOADS"]` a token holds its place too, the run and the field that it was made for, and is read nowhere
+else. "accept" still reads the tokens that have no place, "require" refuses them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from durable.codec import Codec, JsonCodec
 from durable.core.errors import PayloadError
+from durable.core.places import Place
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
 
-__all__ = ["FernetCodec"]
+__all__ = ["BINDINGS", "FernetCodec"]
+
+#: What `DURABLE["BIND_PAYLOADS"]` may be.
+BINDINGS = ("off", "accept", "require")
+
+# Before a place, in front of the inner codec's text, which has no NUL.
+_PLACE_START = "\x00"
 
 # A Fernet token starts with its version, 0x80, in base64 after the seven zero bytes of any time before the year 2106.
 _TOKEN_START = "gAAAAA"  # noqa: S105 - not a secret
@@ -38,6 +49,9 @@ class FernetCodec:
     Raises ImportError without the extra, `ImproperlyConfigured` or ValueError for keys that are missing or malformed,
     from the setting or the argument. The limit of `inner` applies to the text before encryption, which makes the text a
     third longer.
+
+    `bind` is one of `BINDINGS`. Without the argument, it is `settings.DURABLE["BIND_PAYLOADS"]`. Unless it is "off",
+    durable passes the place of each value to the codec (`binds`).
     """
 
     def __init__(
@@ -46,28 +60,85 @@ class FernetCodec:
         keys: Sequence[str | bytes] | None = None,
         *,
         read_plain: bool = False,
+        bind: str | None = None,
     ) -> None:
+        if bind is not None and bind not in BINDINGS:
+            raise ValueError(f"bind is one of {', '.join(BINDINGS)}, not {bind!r}")
         _import_fernet()
         self.inner: Codec = _default_inner() if inner is None else inner
         self.read_plain = read_plain
+        self._bind = bind
         self._given = None if keys is None else _checked(keys)
         # Keys and cipher in one attribute, so that a thread never sees one without the other.
         self._cipher: tuple[tuple[bytes, ...], MultiFernet] | None = None
         if self._given is not None:
             self._fernet()
 
-    def encode(self, value: object, *, what: str = "value") -> str:
-        """Return `value` as a Fernet token. Raises PayloadError as `inner` does."""
-        text = self.inner.encode(value, what=what)
-        return self._fernet().encrypt(text.encode("utf-8")).decode("ascii")
+    @property
+    def binds(self) -> bool:
+        """Whether values are bound to their places."""
+        return self._binding() != "off"
 
-    def decode(self, text: str, *, what: str = "value") -> Any:
-        """Return the value in the token. Raises PayloadError for text that no key decrypts, and as `inner` does."""
+    def encode(self, value: object, *, what: str = "value", place: Place | None = None) -> str:
+        """`value` as a Fernet token, which belongs to `place` if there is one. `PayloadError` as `inner` raises it."""
+        return self._encrypted(self.inner.encode(value, what=what), place)
+
+    def decode(self, text: str, *, what: str = "value", place: Place | None = None) -> Any:
+        """The value in the token.
+
+        `PayloadError` for text that none of the keys opens, for a token of another place than `place`, with "require" for
+        one of no place, and as `inner` raises it. Without a place, the token's is not looked at.
+        """
+        belongs_to, plain = self._opened(text, what)
+        if place is not None:
+            self._check(belongs_to, place, what)
+        return self.inner.decode(plain, what=what)
+
+    def rebind(self, text: str, old: Place, new: Place, *, what: str = "value") -> str:
+        """The token of `old` as a token of `new`, without decoding the value.
+
+        `PayloadError` for a token that must not be read at `old`. Text that none of the keys opens stays as it is: nobody
+        can read it at `new` either.
+        """
+        try:
+            belongs_to, plain = self._opened(text, what)
+        except PayloadError:
+            return text
+        if belongs_to is None and not self.binds:
+            return text
+        self._check(belongs_to, old, what)
+        return self._encrypted(plain, new if self.binds else None)
+
+    def _check(self, belongs_to: str | None, place: Place, what: str) -> None:
+        if belongs_to is None:
+            if self._binding() == "require":
+                raise PayloadError(
+                    what,
+                    "$",
+                    'it is bound to no run, and DURABLE["BIND_PAYLOADS"] is "require"',
+                    'if it was recorded before values were bound, set BIND_PAYLOADS to "accept" until such runs are gone',
+                    "read",
+                )
+        elif belongs_to != _text_of(place):
+            raise PayloadError(
+                what,
+                "$",
+                f"it belongs to another row or field than the {place.field} of run {place.run_id!r}: somebody has put it here",
+                "look at who can write to the tables of durable, and put back what was recorded",
+                "read",
+            )
+
+    def _encrypted(self, plain: str, place: Place | None) -> str:
+        whole = plain if place is None else f"{_text_of(place)}{plain}"
+        return self._fernet().encrypt(whole.encode("utf-8")).decode("ascii")
+
+    def _opened(self, text: str, what: str) -> tuple[str | None, str]:
+        """The text of the token's place, None without one, and the value's text."""
         from cryptography.fernet import InvalidToken
 
         if type(text) is not str or not text.startswith(_TOKEN_START):
             if self.read_plain:
-                return self.inner.decode(text, what=what)
+                return None, text
             raise PayloadError(
                 what,
                 "$",
@@ -77,7 +148,7 @@ class FernetCodec:
                 "read",
             )
         try:
-            plain = self._fernet().decrypt(text.encode("utf-8", "surrogatepass")).decode("utf-8")
+            whole = self._fernet().decrypt(text.encode("utf-8", "surrogatepass")).decode("utf-8")
         except (InvalidToken, UnicodeDecodeError) as error:
             raise PayloadError(
                 what,
@@ -86,7 +157,13 @@ class FernetCodec:
                 'put the key that it was encrypted with back into DURABLE["ENCRYPTION_KEYS"], after the first',
                 "read",
             ) from error
-        return self.inner.decode(plain, what=what)
+        if not whole.startswith(_PLACE_START):
+            return None, whole
+        place, newline, plain = whole.partition("\n")
+        return place + newline, plain
+
+    def _binding(self) -> str:
+        return _configured_binding() if self._bind is None else self._bind
 
     def __repr__(self) -> str:
         return f"FernetCodec({self.inner!r})"  # the keys stay out of logs
@@ -96,6 +173,11 @@ class FernetCodec:
         if self._cipher is None or self._cipher[0] != keys:
             self._cipher = (keys, _cipher(keys))
         return self._cipher[1]
+
+
+def _text_of(place: Place) -> str:
+    """What stands before the value in a token of this place; no other place's begins with it."""
+    return f"{_PLACE_START}{json.dumps(place)}\n"
 
 
 def _import_fernet() -> Any:
@@ -150,6 +232,20 @@ def _configured() -> tuple[bytes, ...]:
         return _checked(keys)
     except ValueError as error:
         raise ImproperlyConfigured(f'DURABLE["ENCRYPTION_KEYS"]: {error}') from error
+
+
+def _configured_binding() -> str:
+    from django.conf import settings
+
+    if not settings.configured:
+        return "off"
+    from durable.conf import conf
+
+    if conf.BIND_PAYLOADS not in BINDINGS:
+        from django.core.exceptions import ImproperlyConfigured
+
+        raise ImproperlyConfigured(f'DURABLE["BIND_PAYLOADS"] is not one of {", ".join(BINDINGS)}')
+    return conf.BIND_PAYLOADS
 
 
 def _default_inner() -> Codec:

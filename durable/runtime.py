@@ -16,9 +16,11 @@ from typing import Any
 from django.utils.module_loading import import_string
 
 from durable.codec import Codec, JsonCodec
+from durable.codec.binding import decode_at, encode_at, rebound
 from durable.conf import conf
 from durable.core import clock
 from durable.core.effects import Call
+from durable.core.places import Place
 from durable.core.registry import WorkflowDefinition
 from durable.store import Store, store_for
 
@@ -50,6 +52,18 @@ class Runtime:
     sleep: Callable[[float], None] | None = None
     on_call: Callable[[Call], None] | None = None
     find_workflow: Callable[[str], WorkflowDefinition | None] | None = None
+
+    def encode(self, value: object, what: str, place: Place) -> str:
+        """`value` as codec text for `place`. Raises PayloadError."""
+        return encode_at(self.codec, value, what, place)
+
+    def decode(self, text: str | None, place: Place) -> Any:
+        """The value of codec text recorded at `place`; None stands for None. Raises PayloadError."""
+        return None if text is None else decode_at(self.codec, text, place)
+
+    def copied(self, text: str, old: Place, new: Place) -> str:
+        """Codec text recorded at `old`, for a copy at `new`. Raises PayloadError."""
+        return rebound(self.codec, text, old, new)
 
 
 _installed: list[Runtime] = []

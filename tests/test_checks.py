@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, run_checks
 from django.db import connection
@@ -18,6 +19,7 @@ from durable.codec import JsonCodec
 from durable.conf import Values
 from durable.core import registry
 from durable.core.registry import Registry
+from durable.crypto import FernetCodec
 from tests.core.test_registry import Definition, one, other
 
 JSON_QUEUE = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}
@@ -84,6 +86,8 @@ class TestSettings:
             ("API_RUNS", len),
             ("ENCRYPTION_KEYS", "one key, and no list"),
             ("ENCRYPTION_KEYS", [""]),
+            ("BIND_PAYLOADS", True),
+            ("BIND_PAYLOADS", "on"),
         ],
     )
     def test_wrong_values(self, key: str, value: object) -> None:
@@ -162,6 +166,11 @@ class Lossy(JsonCodec):
         return {}
 
 
+class PlacelessFernet(FernetCodec):
+    def encode(self, value: object, *, what: str = "value") -> str:  # type: ignore[override]  # as written before places
+        return super().encode(value, what=what)
+
+
 class Picky:
     def __init__(self) -> None:
         raise RuntimeError("no key")
@@ -182,6 +191,23 @@ class TestCodec:
     )
     def test_what_is_found(self, path: str, found: list[str]) -> None:
         with override_settings(DURABLE={"CODEC": path}):
+            assert ids(checks.check_codec()) == found
+
+    @pytest.mark.parametrize(
+        ("path", "bind", "found"),
+        [
+            ("durable.crypto.FernetCodec", "require", []),
+            ("durable.crypto.FernetCodec", "accept", []),
+            ("durable.crypto.FernetCodec", "off", []),
+            ("durable.codec.JsonCodec", "accept", ["durable.E013"]),
+            ("durable.codec.JsonCodec", "off", []),
+            ("tests.test_checks.PlacelessFernet", "require", ["durable.E005"]),
+            ("tests.test_checks.PlacelessFernet", "off", []),
+        ],
+    )
+    def test_binding(self, path: str, bind: str, found: list[str]) -> None:
+        keys = [Fernet.generate_key().decode()] if "Fernet" in path else []
+        with override_settings(DURABLE={"CODEC": path, "ENCRYPTION_KEYS": keys, "BIND_PAYLOADS": bind}):
             assert ids(checks.check_codec()) == found
 
     def test_keys_that_nothing_uses(self) -> None:

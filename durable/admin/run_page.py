@@ -18,6 +18,7 @@ from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
 from durable.conf import conf
 from durable.core.location import display_location, unescape
+from durable.core.places import Place, of_message
 from durable.core.records import ENDED
 from durable.inspection import (
     Progress,
@@ -151,12 +152,12 @@ def _bulk_progress(run: Run) -> str:
     """Return the progress of a background bulk; "" for any other run."""
     if run.workflow != BULK:
         return ""
-    found = payload(run.workflow, "output", run.output)
+    found = payload(run.workflow, "output", run.output, Place(run.id, "output"))
     if found is None:
         loop = (
             Entry.objects.using(conf.DATABASE).filter(run=run, location="runs").values_list("data", flat=True).first()
         )
-        found = payload(run.workflow, "state:runs", (loop or {}).get("state"))
+        found = payload(run.workflow, "state:runs", (loop or {}).get("state"), Place(run.id, "state", "runs"))
     if not isinstance(found, dict):
         return "Nothing is done yet"
     told = [f"{found[name]:,} {name}" for name in ("done", "refused", "left") if isinstance(found.get(name), int)]
@@ -192,7 +193,8 @@ def _buttons(admin: RunAdmin, request: HttpRequest, run: Run, remedies: Sequence
 def _input_and_output(run: Run) -> dict[str, str]:
     found = Run.objects.using(conf.DATABASE).filter(pk=run.pk)
     return {
-        name: _shown(run.workflow, name, read_within(found, name).get(run.pk, [None])) for name in ("input", "output")
+        name: _shown(run.workflow, name, read_within(found, name).get(run.pk, [None]), Place(run.id, name))
+        for name in ("input", "output")
     }
 
 
@@ -204,8 +206,12 @@ def _messages(run: Run, with_payloads: bool) -> list[MessageRow]:
         queue = unescape(message.queue)
         body, response = _both(values.get(message.pk))
         shown = {
-            "body": _shown(run.workflow, f"message:{queue}", body),
-            "response": _shown(run.workflow, f"response:{queue}", response),
+            "body": _shown(
+                run.workflow, f"message:{queue}", body, of_message(run.id, "message", message.id, message.queue)
+            ),
+            "response": _shown(
+                run.workflow, f"response:{queue}", response, of_message(run.id, "response", message.id, message.queue)
+            ),
         }
         rows.append(MessageRow(message=message, queue=queue, receiver=display_location(message.received_by), **shown))
     return rows
@@ -218,12 +224,12 @@ def _both(read: Sequence[str | None] | TooLarge | None) -> tuple[Sequence[str | 
     return read[:1], read[1:]
 
 
-def _shown(workflow: str, field: str, read: Sequence[str | None] | TooLarge) -> str:
+def _shown(workflow: str, field: str, read: Sequence[str | None] | TooLarge, place: Place) -> str:
     """Return a value for the page; "" for none."""
     if isinstance(read, TooLarge):
         return str(read)
     [text] = read
-    return "" if text is None else pretty(payload(workflow, field, text))
+    return "" if text is None else pretty(payload(workflow, field, text, place))
 
 
 def _related(run: Run) -> list[tuple[str, Run]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from durable.api.serializers.runs import error_of
+from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
 from durable.inspection import payload
 from durable.models import Attempt, Entry, QueueMessage, Run
@@ -60,7 +61,12 @@ def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) ->
         """Return the column, read only if the user may see it."""
         if not may_see_payloads:
             return None
-        return payload(run.workflow, f"{field}:{message.queue}", getattr(message, column))
+        return payload(
+            run.workflow,
+            f"{field}:{message.queue}",
+            getattr(message, column),
+            of_message(run.id, field, message.id, message.queue),
+        )
 
     return {
         "id": message.id,
@@ -95,7 +101,7 @@ def _without(given: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def _values(run: Run, entry: Entry) -> dict[str, Any]:
     def value(field: str, text: str | None) -> Any:
-        return payload(run.workflow, f"{field}:{entry.location}", text)
+        return payload(run.workflow, f"{field}:{entry.location}", text, Place(run.id, field, entry.location))
 
     return _BY_KIND.get(EntryKind(entry.kind), _none)(run, entry, value)
 
@@ -117,17 +123,30 @@ def _of_loop(_run: Run, entry: Entry, value: _Read) -> dict[str, Any]:
 
 def _of_wait(run: Run, entry: Entry, _value: _Read) -> dict[str, Any]:
     received = _data(entry).get("received", ())
-    bodies = [payload(run.workflow, f"message:{each.get('name', '')}", each.get("body")) for each in received]
+    bodies = [
+        payload(
+            run.workflow,
+            f"message:{each.get('name', '')}",
+            each.get("body"),
+            of_message(run.id, "message", each.get("id", ""), each.get("name", "")),
+        )
+        for each in received
+    ]
     return {"bodies": bodies}
 
 
 def _of_send(run: Run, entry: Entry, _value: _Read) -> dict[str, Any]:
-    return {"body": payload(run.workflow, f"message:{_data(entry).get('queue', '')}", entry.arguments)}
+    data = _data(entry)
+    place = of_arguments(run.id, entry)
+    return {"body": payload(run.workflow, f"message:{data.get('queue', '')}", entry.arguments, place)}
 
 
-def _of_fork(_run: Run, entry: Entry, value: _Read) -> dict[str, Any]:
+def _of_fork(run: Run, entry: Entry, _value: _Read) -> dict[str, Any]:
+    def value(name: str, text: str | None) -> Any:
+        return payload(run.workflow, f"output:{entry.location}", text, of_branch(run.id, entry.location, name))
+
     branches = _data(entry).get("branches", {})
-    return {"outputs": {name: value("output", branch.get("output")) for name, branch in branches.items()}}
+    return {"outputs": {name: value(name, branch.get("output")) for name, branch in branches.items()}}
 
 
 _BY_KIND: Final = {

@@ -16,6 +16,7 @@ from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
 from durable.core import registry
 from durable.core.errors import RunCancelledError, RunFailedError
+from durable.core.places import Place
 from durable.inspection import jsonable, payload, redacted, shown_error
 from durable.operations import StartRequest
 from durable.operations.audit import acting_as
@@ -165,7 +166,7 @@ def _result(options: Namespace, output: Output) -> int:
 
 def _output(run_id: str) -> Any:
     ended = found_run(run_id)
-    return payload(ended.workflow, "output", ended.output)
+    return payload(ended.workflow, "output", ended.output, Place(ended.id, "output"))
 
 
 RESULT = Subcommand(

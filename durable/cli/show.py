@@ -17,6 +17,7 @@ from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand, found_run
 from durable.cli.wording import command
 from durable.conf import conf
+from durable.core.places import Place
 from durable.inspection import (
     Explanation,
     Node,
@@ -76,8 +77,8 @@ def _show(options: Namespace, output: Output) -> int:
 def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool) -> dict[str, Any]:
     data = {**run_data(run, now), "why": explain_fully(run, now).text}
     if with_payloads:
-        data["input"] = payload(run.workflow, "input", run.input)
-        data["output"] = payload(run.workflow, "output", run.output)
+        data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))
+        data["output"] = payload(run.workflow, "output", run.output, Place(run.id, "output"))
         data["traceback"] = shown_traceback(run.workflow, run.error)
     data["history"] = [
         {
@@ -117,7 +118,7 @@ def _print_payloads(output: Output, run: Run) -> None:
         if text is not None:
             output.line()
             output.line(f"{field}:")
-            output.text(pretty(payload(run.workflow, field, text)))
+            output.text(pretty(payload(run.workflow, field, text, Place(run.id, field))))
     if traceback := shown_traceback(run.workflow, run.error):
         output.line()
         output.text(traceback.rstrip())

@@ -146,7 +146,8 @@ class _Fork:
             scope = Scope(self.journal, self._place(name), self.scope, branch)
             self._set(name, status=_RUNNING)
             value = yield from scope.run(body)
-            output = self.scope.environment.encode(value, f'the output of branch "{name}" of "{self.node.location}"')
+            what = f'the output of branch "{name}" of "{self.node.location}"'
+            output = self.scope.environment.encode(value, what, "output", scope.location)
         except Park as park:
             with self.journal.lock:
                 self.park = park if self.park is None else self.park.merged(park)

@@ -53,11 +53,11 @@ class Environment(Protocol):
     def now(self) -> datetime:
         """Return the current time, aware."""
 
-    def encode(self, value: Any, what: str) -> str:
-        """Encode `value` as codec text. Raises PayloadError."""
+    def encode(self, value: Any, what: str, field: str, where: str, of_run: str | None = None) -> str:
+        """Encode `value` as codec text for a place of `of_run`, by default the run itself (`Place`). Raises PayloadError."""
 
-    def decode(self, text: str | None) -> Any:
-        """Decode codec text; None for None."""
+    def decode(self, text: str | None, field: str, where: str) -> Any:
+        """Decode codec text recorded at this place of the run; None for None. Raises PayloadError."""
 
     def is_evicted(self) -> bool:
         """Return True if the pass has to end: the worker stops or the lease is lost."""

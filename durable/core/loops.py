@@ -29,7 +29,7 @@ def loop(
     node = scope.match(EntryKind.LOOP, name)
     entry = node.entry
     if entry is None:
-        initial = scope.environment.encode(state, f'the state of loop "{name}"')
+        initial = scope.environment.encode(state, f'the state of loop "{name}"', "state", node.location)
         entry = scope.create(
             node, EntryKind.LOOP, data={"iteration": 0, "state": initial, "pruned": 0}, status=EntryStatus.RUNNING
         )
@@ -65,10 +65,11 @@ class _Loop:
     def run(self, body: Callable[..., Any]) -> Operation:
         while True:
             number = self.entry.data["iteration"]
-            state = self.scope.recorded(self.entry.location, "the state of the loop", self.entry.data["state"])
+            state = self.scope.recorded(self.entry.location, "the state of the loop", self.entry.data["state"], "state")
             outcome = yield from self._iterate(number, state, body)
             if isinstance(outcome, Break):
-                output = self.scope.environment.encode(outcome.value, f'the value of loop "{self.name}"')
+                what = f'the value of loop "{self.name}"'
+                output = self.scope.environment.encode(outcome.value, what, "output", self.entry.location)
                 self._prune(number + 1)
                 self.journal.finish(self.entry, output=output)
                 return
@@ -107,7 +108,8 @@ class _Loop:
         return outcome
 
     def _advance(self, number: int, outcome: Continue) -> None:
-        state = self.scope.environment.encode(outcome.state, f'the state of loop "{self.name}"')
+        what = f'the state of loop "{self.name}"'
+        state = self.scope.environment.encode(outcome.state, what, "state", self.entry.location)
         self.journal.mark(
             self.entry,
             data={

@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from durable.core.errors import EntryNotFoundError
+from durable.core.history_copy import Copied, moved_entry, moved_message
 from durable.core.location import escape, is_within, parent
 from durable.core.records import Entry, EntryKind, Message, MessageState, RunChange, RunPatch, RunRecord, RunState
 from durable.core.recovery import rewind_compensated
@@ -156,29 +156,22 @@ class Replay:
             generations[location] = generations.get(location, 0) + 1
         return generations
 
-    def history_of(self, run_id: str, new_id: Callable[[], str]) -> tuple[list[Entry], list[Message]]:
+    def history_of(self, run_id: str, new_id: Callable[[], str], copied: Copied) -> tuple[list[Entry], list[Message]]:
         """What stays, as the history and the inbox of a new run.
 
         Messages get ids of their own, and where the history names a message or the run itself, it names the new one.
+        `copied(text, old, new)` is codec text of one place for its copy at another; it may raise PayloadError.
         """
         staying = [each for each in self._messages if each.id not in self._retracted]
         ids = {each.id: new_id() for each in staying}
         returned = {each.id for each in self.returned}
         inbox = []
         for each in staying:
-            copy = replace(each, id=ids[each.id], run_id=run_id)
+            copy = moved_message(each, run_id, ids[each.id], copied)
             if each.id in returned:
                 copy = replace(copy, state=str(MessageState.PENDING), received_by="", response=None)
             inbox.append(copy)
-        return [self._moved(entry, run_id, ids) for entry in self.history], inbox
-
-    def _moved(self, entry: Entry, run_id: str, ids: dict[str, str]) -> Entry:
-        data: dict[str, Any] = dict(entry.data)
-        if "received" in data:
-            data["received"] = [{**each, "id": ids.get(each["id"], each["id"])} for each in data["received"]]
-        if entry.kind == EntryKind.SEND and data["to"] == self.run.id:
-            data |= {"to": run_id, "message_id": ids.get(data["message_id"], data["message_id"])}
-        return replace(entry, data=data)
+        return [moved_entry(entry, self.run.id, run_id, ids, copied) for entry in self.history], inbox
 
 
 def _has_place(around: Entry, segment: str) -> bool:

@@ -94,9 +94,9 @@ def _handler_call(journal: Journal, entry: Entry) -> Call:
 
     def handle() -> Any:
         handler = resolve_name(policy["handler"])
-        args = environment.decode(entry.arguments) or ()
+        args = environment.decode(entry.arguments, "arguments", entry.location) or ()
         context = RollbackContext(journal.run.id, entry.location, tuple(args), journal.is_evicted)
-        return handler(context, environment.decode(entry.output))
+        return handler(context, environment.decode(entry.output, "output", entry.location))
 
     name = f"rollback of {entry.location}"
     attempt = policy.get("attempts", 0) + 1

@@ -88,7 +88,7 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     scope = Scope(journal, journal.root)
     try:
         value = yield from scope.run(workflow)
-        output = journal.environment.encode(value, "the output of the workflow")
+        output = journal.environment.encode(value, "the output of the workflow", "output", "")
         if journal.environment.is_in_transaction():
             raise OpenTransactionError("the end of the workflow")
     except Park as park:
@@ -146,7 +146,7 @@ def _complete(journal: Journal, output: str) -> Operation:
             diverged_at=None,
         )
     )
-    value = journal.environment.decode(output)
+    value = journal.environment.decode(output, "output", "")
     _tell(journal, RunState.COMPLETED, "run_completed", output=value)
     return PassOutcome(state=RunState.COMPLETED, output=value)
 

@@ -301,10 +301,15 @@ class Scope:
         error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
         self.poison(error)
 
-    def recorded(self, location: str, what: str, text: str | None) -> Any:
-        """Return the value of the codec text recorded at `location`. Stops the run if this code cannot read it."""
+    def recorded(
+        self, location: str, what: str, text: str | None, field: str = "output", where: str | None = None
+    ) -> Any:
+        """Return the value of the codec text recorded at `location`, as `field`, or at the place `where` in it.
+
+        Stops the run if this code cannot read it.
+        """
         try:
-            return self.environment.decode(text)
+            return self.environment.decode(text, field, location if where is None else where)
         except PayloadError as error:
             self.poison(unreadable(location, what, error))
 

@@ -189,12 +189,14 @@ class _Attempt:
         if not self.args:
             return None
         try:
-            return self.environment.encode(self.args, f'the arguments of step "{self.name}"')
+            return self.environment.encode(
+                self.args, f'the arguments of step "{self.name}"', "arguments", self.entry.location
+            )
         except PayloadError:
             if self.options.rollback is not None:
                 raise
             shown = [_shortened(each) for each in self.args]
-            return self.environment.encode(tuple(shown), "arguments shown as text")
+            return self.environment.encode(tuple(shown), "arguments shown as text", "arguments", self.entry.location)
 
     def _compensation(self, options: StepPolicy) -> dict[str, Any]:
         assert options.rollback is not None
@@ -232,10 +234,11 @@ class _Attempt:
             self._record(value)
             if not self.options.ephemeral:
                 yield SAVE
-        return self.environment.decode(self.entry.output)
+        return self.environment.decode(self.entry.output, "output", self.entry.location)
 
     def _record(self, value: Any) -> None:
-        output = self.environment.encode(value, f'the output of step "{self.name}"')
+        what = f'the output of step "{self.name}"'
+        output = self.environment.encode(value, what, "output", self.entry.location)
         self.journal.finish(self.entry, output=output)
 
     # -- after a failure

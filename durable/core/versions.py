@@ -8,6 +8,7 @@ from durable.core.effects import SAVE, GetRunState, Operation
 from durable.core.errors import InvalidTransitionError, RunNotFoundError
 from durable.core.journal import Node
 from durable.core.location import escape
+from durable.core.places import message_key
 from durable.core.records import ENDED, EntryKind, OutgoingMessage, RunState
 from durable.core.scope import Scope
 
@@ -73,10 +74,11 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
     node = scope.match_send()
     entry = node.entry
     if entry is None:
-        text = scope.environment.encode(body, f'the body of a message to "{queue}"')
+        message_id = scope.environment.new_id()
+        key = message_key(message_id, queue)
+        text = scope.environment.encode(body, f'the body of a message to "{queue}"', "message", key, target)
         state = RunState.RUNNING if target == scope.journal.run.id else (yield GetRunState(target))
         refusal = _refusal(state)
-        message_id = scope.environment.new_id()
         entry = scope.create(
             node,
             EntryKind.SEND,

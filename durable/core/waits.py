@@ -15,6 +15,7 @@ from durable.core.duration import later
 from durable.core.effects import SAVE, Operation, PeekInbox, ShortSleep
 from durable.core.errors import MessageTimeoutError, Park
 from durable.core.location import display_location, escape
+from durable.core.places import message_key
 from durable.core.receipts import record_of
 from durable.core.records import Entry, EntryKind, EntryStatus, Message
 from durable.core.scope import Scope
@@ -174,8 +175,9 @@ def complete(scope: Scope, message_id: str, response: Any) -> Operation:
         )
     if scope.receipts.is_completed(message_id):
         raise _completed_already(message_id)
-    if not record_of(entry, message_id)["completed"]:
-        text = scope.environment.encode(response, f'the response to a message of "{entry.location}"')
+    if not (record := record_of(entry, message_id))["completed"]:
+        what = f'the response to a message of "{entry.location}"'
+        text = scope.environment.encode(response, what, "response", message_key(message_id, record["name"]))
         if _record_completion(scope, entry, message_id, text):
             yield SAVE
     # Without "completed_in" it was recorded by a durable in which only the receiving scope could complete a message.

@@ -22,6 +22,7 @@ from django.db import InternalError, connections
 from django.db.transaction import TransactionManagementError
 
 from durable import runtime, signals
+from durable.codec.binding import binding
 from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core import registry
@@ -31,6 +32,7 @@ from durable.core.effects import Call, GetRunState, PeekInbox, Save
 from durable.core.errors import STOPPED, ControlFlow, Evicted, LeaseLost, PassAborted, PayloadError
 from durable.core.ids import new_id
 from durable.core.journal import Event, Journal
+from durable.core.places import Place
 from durable.core.records import Batch, Committed, Entry, Message, RunPatch, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.run_pass import PassOutcome, PassPolicy, run_pass
@@ -149,6 +151,7 @@ class PassHost:
         self.store = store
         self.eviction = eviction
         self.codec = at.codec
+        self._binding = binding(at.codec)
         self.now: Callable[[], datetime] = at.now
         self.ring = at.notify
         self.rest = at.sleep or eviction.wait
@@ -181,9 +184,15 @@ class PassHost:
 
         def call(context: Any) -> Any:
             try:
-                given = self.codec.decode(self.run.input, what=f"the input of {self.run.workflow}")
+                what = f"the input of {self.run.workflow}"
+                if self._binding is None:
+                    given = self.codec.decode(self.run.input, what=what)
+                else:
+                    given = self._binding.decode(self.run.input, what=what, place=Place(self.run.id, "input"))
             except PayloadError as error:
-                raise unreadable("", "the input", error) from error
+                # whatever the history goes on with: the code has not begun
+                self.journal.poison = unreadable("", "the input", error)
+                raise self.journal.poison from error
             return definition.function(context, *given["args"], **given["kwargs"])
 
         call.__qualname__ = getattr(definition.function, "__qualname__", definition.name)
@@ -197,11 +206,17 @@ class PassHost:
 
     # -- the engine's environment
 
-    def encode(self, value: Any, what: str) -> str:
-        return self.codec.encode(value, what=what)
+    def encode(self, value: Any, what: str, field: str, where: str, of_run: str | None = None) -> str:
+        if self._binding is None:
+            return self.codec.encode(value, what=what)
+        return self._binding.encode(value, what=what, place=Place(of_run or self.run.id, field, where))
 
-    def decode(self, text: str | None) -> Any:
-        return None if text is None else self.codec.decode(text)
+    def decode(self, text: str | None, field: str, where: str) -> Any:
+        if text is None:
+            return None
+        if self._binding is None:
+            return self.codec.decode(text)
+        return self._binding.decode(text, place=Place(self.run.id, field, where))
 
     def is_evicted(self) -> bool:
         return self.eviction.requested

@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
+from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
 from durable.inspection.payloads import payload, redacted, shown_traceback
 from durable.inspection.sized import TooLarge, read_within
@@ -94,7 +95,7 @@ def _read(run: Run, entry: Entry, found: QuerySet[Entry], *, with_payloads: bool
         read = read_within(found, "output", "arguments", "data").get(entry.pk, _GONE)
         if not isinstance(read, TooLarge):
             entry.output, entry.arguments, entry.data = read
-            return list(_fields(run.workflow, entry))
+            return list(_fields(run, entry))
         fields = [Field(name="payload", value=str(read))]
     else:
         fields = []
@@ -133,43 +134,45 @@ _PLAIN: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def _fields(workflow: str, entry: Entry) -> Iterator[Field]:
+def _fields(run: Run, entry: Entry) -> Iterator[Field]:
     place: str = entry.location
     data: dict[str, Any] = entry.data
 
-    def shown(field: str, text: str | None) -> Any:
-        return payload(workflow, field, text)
+    def shown(field: str, text: str | None, at: Place) -> Any:
+        return payload(run.workflow, field, text, at)
 
     if entry.arguments is not None:
-        yield Field(name="arguments", value=shown(arguments_field(entry), entry.arguments))
+        yield Field(name="arguments", value=shown(arguments_field(entry), entry.arguments, of_arguments(run.id, entry)))
     if entry.output is not None:
-        yield Field(name="output", value=shown(f"output:{place}", entry.output))
-    yield from _by_kind.get(entry.kind, _none)(place, data, shown)
+        yield Field(name="output", value=shown(f"output:{place}", entry.output, Place(run.id, "output", place)))
+    yield from _by_kind.get(entry.kind, _none)(run.id, place, data, shown)
 
 
-Shown = Callable[[str, str | None], Any]
+Shown = Callable[[str, str | None, Place], Any]
 
 
-def _none(_place: str, _data: dict[str, Any], _shown: Shown) -> Iterator[Field]:
+def _none(_run_id: str, _place: str, _data: dict[str, Any], _shown: Shown) -> Iterator[Field]:
     return iter(())
 
 
-def _loop(place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
-    yield Field(name="state", value=shown(f"state:{place}", data.get("state")))
+def _loop(run_id: str, place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
+    yield Field(name="state", value=shown(f"state:{place}", data.get("state"), Place(run_id, "state", place)))
 
 
-def _message(_place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
+def _message(run_id: str, _place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
     for each in data.get("received", ()):
-        yield Field(name=f"message {each['name']}", value=shown(f"message:{each['name']}", each["body"]))
+        at = of_message(run_id, "message", each["id"], each["name"])
+        yield Field(name=f"message {each['name']}", value=shown(f"message:{each['name']}", each["body"], at))
 
 
-def _fork(place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
+def _fork(run_id: str, place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
     for name, branch in data.get("branches", {}).items():
         if branch.get("output") is not None:
-            yield Field(name=f'output of branch "{name}"', value=shown(f"output:{place}", branch["output"]))
+            value = shown(f"output:{place}", branch["output"], of_branch(run_id, place, name))
+            yield Field(name=f'output of branch "{name}"', value=value)
 
 
-_by_kind: Final[dict[str, Callable[[str, dict[str, Any], Shown], Iterator[Field]]]] = {
+_by_kind: Final[dict[str, Callable[[str, str, dict[str, Any], Shown], Iterator[Field]]]] = {
     EntryKind.LOOP: _loop,
     EntryKind.MESSAGE: _message,
     EntryKind.JOIN: _fork,

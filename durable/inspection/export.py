@@ -17,6 +17,7 @@ from django.db.models import QuerySet
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
+from durable.core.places import Place, of_arguments, of_message
 from durable.inspection.entry_detail import arguments_field
 from durable.inspection.payloads import payload, redacted, shown_traceback
 from durable.inspection.time_limit import reading
@@ -121,8 +122,8 @@ def _run(run: Run, with_payloads: bool) -> dict[str, Any]:
         "error": _error(run, run.error, with_payloads),
     }
     if with_payloads:
-        data["input"] = payload(run.workflow, "input", run.input)
-        data["output"] = payload(run.workflow, "output", run.output)
+        data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))
+        data["output"] = payload(run.workflow, "output", run.output, Place(run.id, "output"))
     return data
 
 
@@ -142,8 +143,10 @@ def _entry(run: Run, entry: Entry, with_payloads: bool) -> dict[str, Any]:
         "rollback_error": _error(run, metadata.rollback_error, with_payloads),
     }
     if with_payloads:
-        data["arguments"] = payload(run.workflow, arguments_field(entry), entry.arguments)
-        data["output"] = payload(run.workflow, f"output:{entry.location}", entry.output)
+        place = of_arguments(run.id, entry)
+        data["arguments"] = payload(run.workflow, arguments_field(entry), entry.arguments, place)
+        place = Place(run.id, "output", entry.location)
+        data["output"] = payload(run.workflow, f"output:{entry.location}", entry.output, place)
     return data
 
 
@@ -168,9 +171,15 @@ def _message(run: Run, message: QueueMessage, with_payloads: bool) -> dict[str, 
     }
     if with_payloads:
         queue = unescape(message.queue)
-        data["body"] = payload(run.workflow, f"message:{queue}", message.body)
-        data["response"] = payload(run.workflow, f"response:{queue}", message.response)
+        data["body"] = payload(run.workflow, f"message:{queue}", message.body, _place(run, "message", message))
+        data["response"] = payload(
+            run.workflow, f"response:{queue}", message.response, _place(run, "response", message)
+        )
     return data
+
+
+def _place(run: Run, field: str, message: QueueMessage) -> Place:
+    return of_message(run.id, field, message.id, message.queue)
 
 
 def _action(_run: Run, action: OperatorAction, _with_payloads: bool) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from django.utils.module_loading import import_string
 from durable import runtime
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
+from durable.core.places import Place
 from durable.inspection.humanize import printable
 from durable.inspection.plain import DEEPEST, plain, without_originals
 
@@ -51,12 +52,12 @@ def _hook(path: str) -> Callable[[str, str, Any], Any]:
     return hook
 
 
-def payload(workflow: str, field: str, text: str | None) -> Any:
-    """Decode and redact codec text, and return JSON data; None for None."""
+def payload(workflow: str, field: str, text: str | None, place: Place) -> Any:
+    """Decode and redact codec text recorded at `place`, and return JSON data; None for None."""
     if text is None:
         return None
     try:
-        value = runtime.current().codec.decode(text)
+        value = runtime.current().decode(text, place)
     except Exception as error:  # noqa: BLE001  # a deleted class, a lost key, a codec of the project
         # The project's codec may quote in its error the text that it could not read.
         return {"unreadable": str(redacted(workflow, "error", f"{type(error).__name__}: {error}"))}

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from django.db import connections
 
@@ -29,7 +29,6 @@ __all__ = [
     "await_for",
     "check_not_an_order",
     "check_state",
-    "decoded",
     "require_step",
     "send_run_changed",
     "wait_for",
@@ -158,8 +157,3 @@ async def await_for(waiting: Waiting[T]) -> T:
 
 def _is_in_transaction() -> bool:
     return connections[conf.DATABASE].in_atomic_block
-
-
-def decoded(at: Runtime, text: str | None) -> Any:
-    """Decode a codec text; return None for None."""
-    return None if text is None else at.codec.decode(text)

@@ -8,11 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from durable.core.errors import ErrorInfo
+from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import Entry, EntryKind
 
 __all__ = ["HistoryEntry", "decode_entry"]
 
-Decode = Callable[[str | None], Any]
+Decode = Callable[[str | None, Place], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +40,14 @@ class HistoryEntry:
     rollback_error: ErrorInfo | None
 
 
-def decode_entry(entry: Entry, decode: Decode) -> HistoryEntry:
-    """Return the entry with its payloads decoded."""
+def decode_entry(run_id: str, entry: Entry, decode: Decode) -> HistoryEntry:
+    """Return the entry of this run with its payloads decoded."""
     return HistoryEntry(
         location=entry.location,
         kind=str(entry.kind),
         status=str(entry.status),
         attempts=entry.attempts,
-        data=_DATA.get(entry.kind, _plain)(entry, decode),
+        data=_DATA.get(entry.kind, _plain)(run_id, entry, decode),
         error=entry.error,
         created_at=entry.created_at,
         last_attempt_at=entry.last_attempt_at,
@@ -57,42 +58,51 @@ def decode_entry(entry: Entry, decode: Decode) -> HistoryEntry:
     )
 
 
-def _plain(entry: Entry, _decode: Decode) -> dict[str, Any]:
+def _plain(_run_id: str, entry: Entry, _decode: Decode) -> dict[str, Any]:
     return dict(entry.data)
 
 
-def _step(entry: Entry, decode: Decode) -> dict[str, Any]:
-    return {**entry.data, "args": decode(entry.arguments), "output": decode(entry.output)}
+def _step(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
+    args = decode(entry.arguments, of_arguments(run_id, entry))
+    return {**entry.data, "args": args, "output": decode(entry.output, Place(run_id, "output", entry.location))}
 
 
-def _loop(entry: Entry, decode: Decode) -> dict[str, Any]:
-    return {**entry.data, "state": decode(entry.data.get("state")), "output": decode(entry.output)}
+def _loop(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
+    state = decode(entry.data.get("state"), Place(run_id, "state", entry.location))
+    return {**entry.data, "state": state, "output": decode(entry.output, Place(run_id, "output", entry.location))}
 
 
-def _message(entry: Entry, decode: Decode) -> dict[str, Any]:
-    received = [{**each, "body": decode(each["body"])} for each in entry.data.get("received", ())]
+def _message(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
+    received = [
+        {**each, "body": decode(each["body"], of_message(run_id, "message", each["id"], each["name"]))}
+        for each in entry.data.get("received", ())
+    ]
     return {**entry.data, "received": received}
 
 
-def _send(entry: Entry, decode: Decode) -> dict[str, Any]:
-    return {**entry.data, "body": decode(entry.arguments)}
+def _send(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
+    place = of_arguments(run_id, entry)
+    return {**entry.data, "body": decode(entry.arguments, place)}
 
 
-def _fork(entry: Entry, decode: Decode) -> dict[str, Any]:
-    branches = {name: _branch(status, decode) for name, status in entry.data.get("branches", {}).items()}
+def _fork(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
+    branches = {
+        name: _branch(status, of_branch(run_id, entry.location, name), decode)
+        for name, status in entry.data.get("branches", {}).items()
+    }
     return {**entry.data, "branches": branches}
 
 
-def _branch(status: dict[str, Any], decode: Decode) -> dict[str, Any]:
+def _branch(status: dict[str, Any], place: Place, decode: Decode) -> dict[str, Any]:
     shown = dict(status)
     if "output" in shown:
-        shown["output"] = decode(shown["output"])
+        shown["output"] = decode(shown["output"], place)
     if "error" in shown:
         shown["error"] = ErrorInfo(*shown["error"])
     return shown
 
 
-_DATA: dict[str, Callable[[Entry, Decode], dict[str, Any]]] = {
+_DATA: dict[str, Callable[[str, Entry, Decode], dict[str, Any]]] = {
     EntryKind.STEP: _step,
     EntryKind.LOOP: _loop,
     EntryKind.MESSAGE: _message,

@@ -9,6 +9,7 @@ from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import MessageConflictError, RunNotFoundError
 from durable.core.ids import MAX_ID, new_id
 from durable.core.location import escape
+from durable.core.places import of_message
 from durable.core.records import ENDED, Message, MessageState, OutgoingMessage, RunState
 from durable.operations import audit
 from durable.operations.audit import ActorScope
@@ -18,7 +19,6 @@ from durable.operations.common import (
     Waiting,
     await_for,
     check_state,
-    decoded,
     require_step,
     wait_for,
     waiting,
@@ -65,11 +65,12 @@ def _message(at: Runtime, run_id: str, queue: str, body: Any, idempotency_id: st
     if idempotency_id is None:
         require_step(f'sending to "{queue}"', "use ctx.queue.send(queue, body, to=...), or give the message an id")
     escape(queue)
+    message_id = new_id()
     return OutgoingMessage(
-        id=new_id(),
+        id=message_id,
         to=run_id,
         queue=queue,
-        body=at.codec.encode(body, what=f'the body of a message to "{queue}"'),
+        body=at.encode(body, f'the body of a message to "{queue}"', of_message(run_id, "message", message_id, queue)),
         sent_at=at.now(),
         idempotency_id=_checked_message_id(idempotency_id),
     )
@@ -88,11 +89,15 @@ def _same(at: Runtime, wanted: OutgoingMessage, found: Message, acting: ActorSco
         problem = "by somebody else; whether it is the same one is told with the permission durable.view_payload"
     elif found.queue != wanted.queue:
         problem = f'to the queue "{found.queue}", not to "{wanted.queue}"'
-    elif found.body != wanted.body and at.codec.decode(found.body) != at.codec.decode(wanted.body):
+    elif found.body != wanted.body and _body_of(at, found.run_id, found) != _body_of(at, wanted.to, wanted):
         problem = "with another body"
     else:
         return Sent(found.id, is_new=False)
     raise MessageConflictError(found.run_id, wanted.idempotency_id, problem)
+
+
+def _body_of(at: Runtime, run_id: str, message: Message | OutgoingMessage) -> Any:
+    return at.decode(message.body, of_message(run_id, "message", message.id, message.queue))
 
 
 def _put(at: Runtime, message: OutgoingMessage) -> Message:
@@ -159,7 +164,8 @@ def _asking(
 
 
 def _response(message: Message) -> Any:
-    return decoded(runtime.current(), message.response)
+    place = of_message(message.run_id, "response", message.id, message.queue)
+    return runtime.current().decode(message.response, place)
 
 
 def _answered(at: Runtime, run_id: str, message_id: str) -> Message | None:

@@ -9,8 +9,9 @@ from durable import runtime
 from durable.core.duration import Duration
 from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
 from durable.core.mistakes import has_stopped
+from durable.core.places import Place
 from durable.core.records import ENDED, RunRecord, RunState
-from durable.operations.common import Waiting, await_for, decoded, wait_for, waiting
+from durable.operations.common import Waiting, await_for, wait_for, waiting
 from durable.operations.history import HistoryEntry, decode_entry
 from durable.operations.run_info import RunInfo, awaited_queues
 from durable.operations.standing import standing
@@ -34,7 +35,7 @@ def _checked(run_id: str) -> str:
 
 def output(run_id: str) -> Any:
     """Return what the workflow returned; None before the run has completed."""
-    return decoded(runtime.current(), record(run_id).output)
+    return _output_of(record(run_id))
 
 
 def waiting_for(run_id: str) -> list[str] | None:
@@ -55,7 +56,7 @@ def history(run_id: str) -> list[HistoryEntry]:
     entries = at.store.history(run_id)
     if not entries:
         record(run_id)
-    return [decode_entry(entry, lambda text: decoded(at, text)) for entry in entries]
+    return [decode_entry(run_id, entry, at.decode) for entry in entries]
 
 
 def result(run_id: str, timeout: Duration | None) -> Any:
@@ -77,7 +78,11 @@ def _waiting_for_end(run_id: str, timeout: Duration | None) -> Waiting[RunRecord
 
 def _result_of(run: RunRecord) -> Any:
     check_not_lost(run)
-    return decoded(runtime.current(), run.output)
+    return _output_of(run)
+
+
+def _output_of(run: RunRecord) -> Any:
+    return runtime.current().decode(run.output, Place(run.id, "output"))
 
 
 def check_not_lost(run: RunRecord) -> None:

@@ -115,7 +115,7 @@ def _planned(
 
 
 def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:
-    entries, messages = replay.history_of(new.id, new_id)
+    entries, messages = replay.history_of(new.id, new_id, at.copied)
     staying = {entry.location for entry in entries}
     attempts = [each for each in at.store.attempts(replay.run.id) if each.location in staying]
     at.store.import_history(new.id, entries=entries, attempts=attempts, messages=messages)

@@ -10,6 +10,7 @@ from durable import runtime
 from durable.core.errors import ErrorInfo
 from durable.core.location import ANY_QUEUE, unescape
 from durable.core.mistakes import has_stopped
+from durable.core.places import Place
 from durable.core.records import ENDED, RunRecord
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class RunInfo:
     @property
     def output(self) -> Any:
         """What the workflow returned; None before. Decoded at each access. Raises PayloadError."""
-        return None if self._output is None else runtime.current().codec.decode(self._output)
+        return runtime.current().decode(self._output, Place(self.id, "output"))
 
     @classmethod
     def of(cls, row: Run | RunRecord) -> Self:

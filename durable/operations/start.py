@@ -17,6 +17,7 @@ from durable.core.current import running_run
 from durable.core.duration import later
 from durable.core.errors import RunConflictError
 from durable.core.ids import check_id, check_queue, new_id
+from durable.core.places import Place
 from durable.core.records import ActionRecord, RunRecord
 from durable.operations import audit
 from durable.operations.audited import Attribution, audited
@@ -131,11 +132,13 @@ def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
             problem += f"; how to start is said before: .using({', '.join(f'{each}=...' for each in how)}).start(...)"
         raise TypeError(problem) from None
     now = at.now()
+    chosen = new_id() if run_id is None else check_id(run_id)
+    given = {"args": list(args), "kwargs": kwargs}
     return RunRecord(
-        id=new_id() if run_id is None else check_id(run_id),
+        id=chosen,
         workflow=request.workflow,
         queue=check_queue(request.queue),
-        input=at.codec.encode({"args": list(args), "kwargs": kwargs}, what=f"the input of {request.workflow}"),
+        input=at.encode(given, f"the input of {request.workflow}", Place(chosen, "input")),
         created_at=now,
         wake_at=later(now, timedelta(seconds=request.delay), "a delay"),
         parent_id=running_run(),
@@ -154,8 +157,12 @@ def _check_same(
         raise RunConflictError(found.id, problem)
     if found.workflow != wanted.workflow:
         raise RunConflictError(found.id, f'as a run of "{found.workflow}", not of "{wanted.workflow}"')
-    if found.input != wanted.input and at.codec.decode(found.input) != at.codec.decode(wanted.input):
+    if found.input != wanted.input and _input_of(at, found) != _input_of(at, wanted):
         raise RunConflictError(found.id, f'as a run of "{found.workflow}" with another input')
+
+
+def _input_of(at: Runtime, run: RunRecord) -> Any:
+    return at.decode(run.input, Place(run.id, "input"))
 
 
 def restart(run_id: str, *, as_id: str | None = None) -> Started:
@@ -185,11 +192,12 @@ def restart(run_id: str, *, as_id: str | None = None) -> Started:
 def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -> RunRecord:
     """Return a new run that replaces `old`: the same workflow, queue and input, due now."""
     now = at.now()
+    chosen = new_id() if run_id is None else check_id(run_id)
     return RunRecord(
-        id=new_id() if run_id is None else check_id(run_id),
+        id=chosen,
         workflow=old.workflow,
         queue=old.queue,
-        input=old.input,
+        input=at.copied(old.input, Place(old.id, "input"), Place(chosen, "input")),
         created_at=now,
         wake_at=now,
         parent_id=running_run(),

@@ -31,6 +31,7 @@ from durable import runtime as engine
 from durable.conf import conf
 from durable.core import errors
 from durable.core.errors import ErrorInfo, RunNotFoundError
+from durable.core.places import Place
 from durable.core.records import ENDED, Entry, RunRecord, RunState
 from durable.operations.async_calls import run_sync
 from durable.tasks.workflow import NAME, STEP, TaskCall, call_task, task_of
@@ -135,7 +136,7 @@ class DurableTaskBackend(_Base):
     def _result(self, run: RunRecord) -> Any:
         at = engine.current()
         base = import_module(f"{self.framework}.base")
-        call: TaskCall = at.codec.decode(run.input)["args"][0]
+        call: TaskCall = at.decode(run.input, Place(run.id, "input"))["args"][0]
         history = at.store.history(run.id) if run.started_at is not None else []
         step = next((each for each in history if each.location == STEP), None)
         failed = at.store.attempts(run.id) if step is not None else []
@@ -154,13 +155,13 @@ class DurableTaskBackend(_Base):
             worker_ids=[*(each.worker for each in failed), *self._last_worker(run, step)],
         )
         if run.state == RunState.COMPLETED:
-            object.__setattr__(result, "_return_value", at.codec.decode(run.output) if run.output else None)
+            object.__setattr__(result, "_return_value", at.decode(run.output or None, Place(run.id, "output")))
         return result
 
     def _last_worker(self, run: RunRecord, step: Entry | None) -> list[str]:
         """Return the worker that has called the task, or calls it now."""
         if step is not None and step.output is not None:
-            return [engine.current().codec.decode(step.output)["worker"]]
+            return [engine.current().decode(step.output, Place(run.id, "output", STEP))["worker"]]
         return [run.worker] if run.state == RunState.RUNNING and run.worker else []
 
     def _on_change(self, *, run: str, workflow: str, state: str, **_: Any) -> None:

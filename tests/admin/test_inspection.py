@@ -10,6 +10,7 @@ from rq import Worker
 
 from durable import get_run, operations, runtime
 from durable.core.errors import ErrorInfo
+from durable.core.places import Place
 from durable.core.records import Request
 from durable.execution.passes import Eviction, execute_pass
 from durable.inspection import (
@@ -337,7 +338,7 @@ class TestPayloads:
         assert shown["big"] == str(2**70)
 
     def test_what_cannot_be_read_is_said(self) -> None:
-        assert "unreadable" in payload("w", "input", "no codec wrote this")
+        assert "unreadable" in payload("w", "input", "no codec wrote this", Place("r", "input"))
 
     def test_what_is_long_is_cut_and_says_so(self) -> None:
         assert pretty("x" * 100, most=10).endswith("the export has all")

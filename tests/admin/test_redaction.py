@@ -19,6 +19,7 @@ from pytest_django import Settings
 from durable import runtime
 from durable.admin.pages import etag_of
 from durable.core.errors import ErrorInfo
+from durable.core.places import Place
 from durable.inspection import Filtered, RunFilter, failed_runs, list_runs, payload, searched
 from durable.inspection.error_text import LOOKED_THROUGH
 from durable.inspection.runs import RunPage
@@ -205,7 +206,7 @@ def _ibans(request: pytest.FixtureRequest, settings: Settings) -> None:
 
 
 def shown(value: Any) -> Any:
-    return payload("tests.quick", "input", runtime.current().codec.encode(value))
+    return payload("tests.quick", "input", runtime.current().codec.encode(value), Place("r", "input"))
 
 
 @pytest.mark.usefixtures("_ibans")
@@ -258,7 +259,9 @@ def test_a_value_that_cannot_be_read_tells_nothing_that_the_hook_hides(settings:
     installed = replace(runtime.current(), codec=_Telling())
     runtime.activate(installed)
     try:
-        assert payload("tests.quick", "input", SECRET) == {"unreadable": "ValueError: cannot read (hidden)"}
+        assert payload("tests.quick", "input", SECRET, Place("r", "input")) == {
+            "unreadable": "ValueError: cannot read (hidden)"
+        }
     finally:
         runtime.deactivate(installed)
 

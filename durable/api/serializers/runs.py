@@ -15,6 +15,7 @@ from durable.api.paging import PageQuery
 from durable.api.serializers.fields import Moment, Query, Text, Words
 from durable.core.errors import ErrorInfo
 from durable.core.mistakes import has_stopped
+from durable.core.places import Place
 from durable.core.records import RunState
 from durable.inspection import awaited_queues, explain, explain_fully, payload, possible_verbs, redacted
 from durable.models import Run
@@ -148,6 +149,10 @@ class RunSerializer(serializers.Serializer[Run]):
         return revision(run)
 
 
+def _payload(run: Run, field: str, text: str | None) -> Any:
+    return payload(run.workflow, field, text, Place(run.id, field))
+
+
 @extend_schema_serializer(component_name="RunDetail")
 class RunDetailSerializer(RunSerializer):
     """A run, with the requested expansions."""
@@ -163,12 +168,12 @@ class RunDetailSerializer(RunSerializer):
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_input(self, run: Run) -> Any:
         """Return the input if the context says that it was requested."""
-        return payload(run.workflow, "input", run.input) if "input" in self.context["expand"] else None
+        return _payload(run, "input", run.input) if "input" in self.context["expand"] else None
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_output(self, run: Run) -> Any:
         """Return the output if the context says that it was requested."""
-        return payload(run.workflow, "output", run.output) if "output" in self.context["expand"] else None
+        return _payload(run, "output", run.output) if "output" in self.context["expand"] else None
 
 
 @extend_schema_serializer(component_name="RunPage")

@@ -28,6 +28,7 @@ from durable.api.serializers.runs import ResultQuery
 from durable.api.sizes import fitting, sized
 from durable.api.views.base import View, link
 from durable.conf import conf
+from durable.core.places import of_message
 from durable.core.records import ENDED, MessageState
 from durable.inspection import payload
 from durable.models import QueueMessage, Run
@@ -164,7 +165,12 @@ def _awaited(request: Request, run_id: str, sent: HttpResponse, wait: float) -> 
         )
     response = None
     if isinstance(found, QueueMessage):
-        response = payload(found.run.workflow, f"response:{found.queue}", found.response)
+        response = payload(
+            found.run.workflow,
+            f"response:{found.queue}",
+            found.response,
+            of_message(run_id, "response", found.id, found.queue),
+        )
     data = {"message": message_id, "is_answered": found is not None, "response": response}
     sent.status_code = 200 if found is not None else 202
     sent.content = as_json(data).encode()

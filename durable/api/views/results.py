@@ -10,6 +10,7 @@ from durable.api.long_poll import wait_for
 from durable.api.schema import described
 from durable.api.serializers.runs import ResultQuery, ResultSerializer, error_of
 from durable.api.views.base import View
+from durable.core.places import Place
 from durable.core.records import ENDED
 from durable.inspection import payload
 from durable.models import Run
@@ -43,7 +44,7 @@ class ResultView(View):
                     "id": run.id,
                     "state": run.state,
                     "has_ended": run.state in ENDED,
-                    "output": payload(run.workflow, "output", run.output),
+                    "output": payload(run.workflow, "output", run.output, Place(run.id, "output")),
                     "error": error_of(run, run.error, may_see_payloads=True),
                 }
             ).data
