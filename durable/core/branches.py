@@ -293,7 +293,10 @@ class _Fork:
 
 
 def _idle_receipts(place: Node) -> list[Entry]:
-    """Return the waits at and below `place` after which their code began no further operation and completed no message."""
+    """Return the idle waits at and below `place`.
+
+    After an idle wait, its code began no further operation and completed no message.
+    """
     entry = place.entry
     if entry is not None and entry.kind == EntryKind.MESSAGE:
         received = entry.data.get("received", ())

@@ -261,9 +261,7 @@ class OpenTransactionError(DurableError):
 
     @classmethod
     def left_open_by(cls, operation: str, databases: Iterable[str]) -> OpenTransactionError:
-        """Return the error for `operation`, which returned with open transactions on `databases`; they have been rolled
-        back.
-        """
+        """Return the error for `operation`, which left transactions open on `databases`; they have been rolled back."""
         where = " and ".join(f'"{each}"' for each in databases)
         return cls(
             operation,

@@ -85,13 +85,13 @@ def shown(summary: str) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether durable's own code found fault with how it was called: an unknown option, a name that is too long."""
+    """Return True if durable itself refused a call: an unknown option, a name that is too long."""
     frames = _frames(error)
     return isinstance(error, TypeError | ValueError) and bool(frames) and _is_durables(frames[-1][0])
 
 
 def _place(error: Exception) -> str:
-    """Where the application's code, or else what it called, went wrong; "" if it did not come to that."""
+    """Return where the error arose, in the application's code or in what that called; "" if it arose in neither."""
     others = [each for each in reversed(_frames(error)) if not _is_durables(each[0])]
     for frame, line in sorted(others, key=lambda each: _distance(each[0])):
         return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}, line {line}"
@@ -99,7 +99,7 @@ def _place(error: Exception) -> str:
 
 
 def _frames(error: Exception) -> list[tuple[FrameType, int]]:
-    """The frames that the error has passed through, the one where it arose last, each with its line."""
+    """Return the frames that the error has passed through with their lines, the one where it arose last."""
     found = []
     traceback = error.__traceback__
     while traceback is not None:

@@ -250,7 +250,7 @@ class Scope:
         return []
 
     def left_over(self) -> list[str]:
-        """Return the locations of this scope's own recorded entries that its code has not reached, in recorded order."""
+        """Return the locations of this scope's recorded entries that its code has not reached, in recorded order."""
         children = self.node.children or {}
         left = [node for segment, node in children.items() if segment not in self._used]
         return [node.location for node in sorted(left, key=Node.began)]

@@ -19,7 +19,7 @@ class OperatorAction(models.Model):
     """
 
     class Source(models.TextChoices):
-        """Where the action came from."""
+        """The surface that the action came from."""
 
         ADMIN = "admin", "admin"
         API = "api", "API"

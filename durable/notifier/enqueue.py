@@ -66,13 +66,13 @@ def notify(name: str, *, force: bool = False) -> None:
     one, and each one after a failure wait for the answer. Raises KeyError for a queue that RQ_QUEUES lacks, and
     RedisError.
     """
-    bell = _notifier(name)
+    notifier = _notifier(name)
     job_id = uuid.uuid4().hex
-    keys = (bell.key, bell.queue.key, Job.key_for(job_id), Queue.redis_queues_keys, LOOK.format(name))
+    keys = (notifier.key, notifier.queue.key, Job.key_for(job_id), Queue.redis_queues_keys, LOOK.format(name))
     arguments = (job_id, utcformat(now()), "force" if force else "")
-    if force or not bell.sender.send("EVAL", bell.script, len(keys), *keys, *arguments):
-        bell.queue.connection.eval(bell.script, len(keys), *keys, *arguments)
-        bell.sender.open()
+    if force or not notifier.sender.send("EVAL", notifier.script, len(keys), *keys, *arguments):
+        notifier.queue.connection.eval(notifier.script, len(keys), *keys, *arguments)
+        notifier.sender.open()
 
 
 def clear(name: str) -> bool:
@@ -89,11 +89,11 @@ def clear(name: str) -> bool:
 
 def _notifier(name: str) -> _QueueNotifier:
     queue = redis_clients.rq_queue(name)
-    bell = _notifiers.get(name)
-    if bell is None or bell.queue is not queue:
+    notifier = _notifiers.get(name)
+    if notifier is None or notifier.queue is not queue:
         key, sender = KEY.format(name), PipelinedSender(queue.connection)
-        bell = _notifiers[name] = _QueueNotifier(queue=queue, key=key, script=_script(queue), sender=sender)
-    return bell
+        notifier = _notifiers[name] = _QueueNotifier(queue=queue, key=key, script=_script(queue), sender=sender)
+    return notifier
 
 
 def _script(queue: Queue) -> str:

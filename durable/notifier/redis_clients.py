@@ -88,12 +88,12 @@ def _with_short_timeouts(name: str) -> Redis:
     """Return a client of durable's own: the project's client (django-redis' for example) keeps its timeouts."""
     from django_rq import get_connection
 
-    theirs = get_connection(name)
-    pool = _pool_with_short_timeouts(theirs.connection_pool)
+    project_client = get_connection(name)
+    pool = _pool_with_short_timeouts(project_client.connection_pool)
     if pool is not None:
         return Redis(connection_pool=pool)
-    theirs.connection_pool.connection_kwargs.update(_short_timeouts())
-    return theirs
+    project_client.connection_pool.connection_kwargs.update(_short_timeouts())
+    return project_client
 
 
 def _pool_with_short_timeouts(pool: Any) -> ConnectionPool | None:

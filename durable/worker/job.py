@@ -38,8 +38,8 @@ def work(queue: str) -> None:
     abandon_inherited_connections()
     close_stale_connections(all_connections=True)
     try:
-        if (crew := current()) is not None:
-            crew.work(queue)
+        if (worker := current()) is not None:
+            worker.work(queue)
             return
         with _terminated_softly(stop):
             QueueJob(queue, store=store_for(conf.DATABASE)).run()

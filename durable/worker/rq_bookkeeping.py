@@ -51,28 +51,28 @@ def begin(worker: Any, job: Job) -> Execution:
     execution.worker_name = worker.name
     intermediate = IntermediateQueue.get_intermediate_queue_key(Queue.redis_queue_namespace_prefix + job.origin)
     # not a transaction: each record is valid without the others
-    with worker.connection.pipeline(transaction=False) as together:
-        execution.save(ttl, together)
-        job.execution_registry.add(execution, ttl, together)
-        job.started_job_registry.add_execution(execution, together, ttl)
-        worker.set_state(WorkerStatus.BUSY, pipeline=together)
+    with worker.connection.pipeline(transaction=False) as pipeline:
+        execution.save(ttl, pipeline)
+        job.execution_registry.add(execution, ttl, pipeline)
+        job.started_job_registry.add_execution(execution, pipeline, ttl)
+        worker.set_state(WorkerStatus.BUSY, pipeline=pipeline)
         if _IS_RQ_2:
-            worker.set_current_job_id(job.id, pipeline=together)
-            worker.set_current_job_working_time(0, pipeline=together)
+            worker.set_current_job_id(job.id, pipeline=pipeline)
+            worker.set_current_job_working_time(0, pipeline=pipeline)
         else:
-            together.sadd(worker.executions_key, execution.composite_key)
-        worker.heartbeat(ttl, pipeline=together)
-        job.prepare_for_execution(worker.name, together)
-        together.lrem(intermediate, 1, job.id)
-        together.execute()
+            pipeline.sadd(worker.executions_key, execution.composite_key)
+        worker.heartbeat(ttl, pipeline=pipeline)
+        job.prepare_for_execution(worker.name, pipeline)
+        pipeline.lrem(intermediate, 1, job.id)
+        pipeline.execute()
     return execution
 
 
-def end(worker: Any, job: Job, together: Pipeline) -> None:
+def end(worker: Any, job: Job, pipeline: Pipeline) -> None:
     """Add the commands to the pipeline that count `job` as done by `worker` and delete the job."""
     assert job.started_at is not None, "RQ notes it before it performs a job"
     assert job.ended_at is not None, "RQ notes it before it handles a success"
-    worker.increment_successful_job_count(pipeline=together)
-    worker.increment_total_working_time(job.ended_at - job.started_at, together)
-    worker.cleanup_execution(job, together, *execution_args(worker.execution))
-    together.delete(job.key, job.execution_registry.key)
+    worker.increment_successful_job_count(pipeline=pipeline)
+    worker.increment_total_working_time(job.ended_at - job.started_at, pipeline)
+    worker.cleanup_execution(job, pipeline, *execution_args(worker.execution))
+    pipeline.delete(job.key, job.execution_registry.key)

@@ -33,40 +33,40 @@ class ThreadPool:
         self.count = count
         self._on_free = on_free
         self._lock = threading.Lock()
-        self._slots: set[_WorkerThread] = set()
+        self._threads: set[_WorkerThread] = set()
         self._free: list[_WorkerThread] = []
 
     def submit(self, work: Work) -> bool:
         """Call `work` in a free thread, preferably the one that was busy last. Return False if no thread is free."""
         with self._lock:
             if self._free:
-                slot = self._free.pop()
-            elif len(self._slots) < self.count:
-                slot = _WorkerThread(self._freed, self._gone)
-                self._slots.add(slot)
+                thread = self._free.pop()
+            elif len(self._threads) < self.count:
+                thread = _WorkerThread(self._freed, self._gone)
+                self._threads.add(thread)
             else:
                 return False
-        slot.submit(work)
+        thread.submit(work)
         return True
 
     def end(self) -> None:
         """End the threads and close their connections; wait for the busy ones."""
         with self._lock:
-            slots = list(self._slots)
-        for slot in slots:
-            slot.end()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.end()
 
-    def _freed(self, slot: _WorkerThread) -> None:
+    def _freed(self, thread: _WorkerThread) -> None:
         with self._lock:
-            self._free.append(slot)
+            self._free.append(thread)
         self._on_free()
 
-    def _gone(self, slot: _WorkerThread) -> None:
-        """Note that a thread has ended, for whatever reason, so that another one may take its place."""
+    def _gone(self, thread: _WorkerThread) -> None:
+        """Note that a thread has ended, for any reason, so that another one may take its place."""
         with self._lock:
-            self._slots.discard(slot)
-            if slot in self._free:
-                self._free.remove(slot)
+            self._threads.discard(thread)
+            if thread in self._free:
+                self._free.remove(thread)
         self._on_free()
 
 
