@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from django.core.checks import ERROR, run_checks
@@ -49,6 +49,7 @@ class Diagnosis:
     found: str
     advice: str = ""
     runs: Sequence[str] = ()
+    others: str = ""  # how many runs more than these there are
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -75,7 +76,9 @@ def _doctor(options: Namespace, output: Output) -> int:
 
 def _ignored(each: Diagnosis) -> Diagnosis:
     verdict = NOTE if each.verdict == PROBLEM else each.verdict
-    return Diagnosis(kind=each.kind, verdict=verdict, found=each.found, advice=each.advice, runs=each.runs)
+    return Diagnosis(
+        kind=each.kind, verdict=verdict, found=each.found, advice=each.advice, runs=each.runs, others=each.others
+    )
 
 
 def _print_advice(output: Output, diagnosis: Diagnosis) -> None:
@@ -85,6 +88,8 @@ def _print_advice(output: Output, diagnosis: Diagnosis) -> None:
         output.line(f"  {diagnosis.advice}")
     for run_id in diagnosis.runs:
         output.line(f"  {run_id}")
+    if diagnosis.others:
+        output.line(f"  and {diagnosis.others} more")
 
 
 def _diagnoses() -> Iterator[Diagnosis]:
@@ -191,6 +196,9 @@ def _attention(workers: Workers) -> Iterator[Diagnosis]:
             found=f"{each.title} ({each.count})" if each.runs else each.title,
             advice=each.advice,
             runs=[run_id for run_id, _ in each.runs],
+            others=str(replace(each.count, number=left))
+            if each.runs and (left := each.count.number - len(each.runs))
+            else "",
         )
     if not found:
         yield Diagnosis(kind="runs", verdict=OK, found="none needs a person")

@@ -28,6 +28,7 @@ __all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", 
 LATE: Final = timedelta(seconds=60)  # a due run that no worker has claimed for this long needs attention
 MOST_OPEN: Final = 50  # open entries that an explanation reads
 _MOST_MESSAGES = 1_000
+_MOST_OF_A_MISFIT = 800  # characters of what does not fit: it ends with what to do
 #: The prefix of an exhausted step's error, before the original error; the explanation names the step already.
 _LAST_ATTEMPT = re.compile(r"^StepExhaustedError: step .*? failed on its last attempt: ")
 
@@ -218,7 +219,7 @@ def _waiting(facts: _Facts, late: Explanation | None) -> Explanation:
         )
     if facts.is_due:
         return Explanation(
-            headline=f"{also} for a message in {where}; one or the deadline has come, a worker takes it now"
+            headline=f"{also} for a message in {where}; a message or the deadline has come; no worker has taken it yet"
         )
     deadline = f" until {until(run.wake_at, now)}" if run.wake_at is not None else ", without a deadline"
     received = ""
@@ -371,7 +372,7 @@ def _told(run: Run) -> str:
 
 
 def _after(text: str, mark: str) -> str:
-    return shortened(text.partition(mark)[2] or text)
+    return shortened(text.partition(mark)[2] or text, _MOST_OF_A_MISFIT).removesuffix(".")
 
 
 def _capital(text: str) -> str:

@@ -31,6 +31,21 @@ def test_a_wait_says_what_for_until_when_and_that_nothing_came(stage: Stage) -> 
     assert explain(run, stage.now).headline == headline.removesuffix("; nothing received")
 
 
+def test_a_wait_whose_deadline_is_over_says_that_no_worker_has_taken_it(stage: Stage) -> None:
+    stage.start(flows.approve, id="waits")
+    stage.advance(days=2)
+    assert told(stage, "waits").headline == (
+        "Waiting for a message in approved or rejected; a message or the deadline has come; no worker has taken it yet"
+    )
+
+
+def test_a_divergence_is_told_to_its_end(stage: Stage) -> None:
+    run = stage.start(flows.nap, id="waits")
+    run.diverged_at = stage.now
+    run.summary = f"trying again until the grace period ends: {'x' * 600} and bring it back."
+    assert "and bring it back. If no deploy is under way" in explain(run, stage.now).detail
+
+
 def test_a_message_in_another_queue_is_said(stage: Stage) -> None:
     stage.start(flows.approve, id="waits")
     get_run("waits").send("elsewhere", 1)

@@ -135,6 +135,11 @@ class TestVerbs:
             "done_again_from": "charge",
         }
 
+    def test_the_doctor_says_how_many_runs_it_does_not_name(self, shell: Shell, stage: Stage) -> None:
+        for number in range(7):
+            stage.start(failing, id=f"failed-{number}")
+        assert "  and 2 more" in shell("doctor").lines
+
     def test_what_was_undone_is_told_everywhere(self, shell: Shell, stage: Stage) -> None:
         stage.start(compensated, id="undone")
         assert ["charge", "step", "completed", "1", "undone"] in [
