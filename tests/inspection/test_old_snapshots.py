@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -72,7 +73,7 @@ def test_one_that_is_younger_than_a_minute_is_nothing(session: psycopg.Connectio
 def test_one_that_is_older_than_an_hour_needs_a_person(
     session: psycopg.Connection[Any], at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("durable.inspection.findings.LONG", 0.0)
+    monkeypatch.setattr(import_module("durable.inspection.findings"), "LONG", 0.0)  # a function has this name, too
     session.execute("SELECT txid_current()")
     [finding] = [each for each in findings(timezone.now(), look_at_workers()) if each.kind == "old_snapshot"]
     assert finding.is_urgent
