@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from datetime import timedelta
+from importlib import import_module
 from io import StringIO
 from typing import Any
 
