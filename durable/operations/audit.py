@@ -45,7 +45,7 @@ __all__ = [
     "revision",
 ]
 
-logger = logging.getLogger("durable.operations.audit")
+logger = logging.getLogger("durable.audit")
 
 SOURCES: Final = ("admin", "api", "cli", "code")
 
