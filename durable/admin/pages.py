@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.crypto import salted_hmac
@@ -12,9 +11,6 @@ from durable import runtime
 from durable.admin.url_keys import as_id
 from durable.conf import conf
 from durable.models import Run
-
-if TYPE_CHECKING:
-    from durable.admin.run_admin import RunAdmin
 
 __all__ = ["etag_of", "find", "is_known", "now", "tagged", "unchanged"]
 
@@ -60,8 +56,3 @@ def tagged(response: HttpResponse, etag: str) -> HttpResponse:
     response["ETag"] = etag
     response["Cache-Control"] = "private, no-cache"
     return response
-
-
-def back_to(admin: RunAdmin, run_id: str) -> str:
-    """Return the URL of the run's page."""
-    return admin.url("change", run_id)
