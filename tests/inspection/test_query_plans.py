@@ -29,7 +29,8 @@ from tests.support.plans import read, scans, sifted, sorts
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
 
 RUNS = 40_000
-ENTRIES = 1_000
+#: Few enough that an index scan which meets another page with each entry is still cheaper than the whole table.
+ENTRIES = 500
 SHORT = "run-00000200"
 MIDDLE = f"run-{RUNS // 2:08}"
 LISTS = [
