@@ -8,8 +8,9 @@ in LAYERS where it belongs.
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +81,8 @@ WRITES: Final = frozenset(
         *("update", "aupdate", "delete", "adelete"),
     }
 )
+# Packages whose modules form no circle, imports for the type checker included.
+WITHOUT_CIRCLES: Final = ("admin", "api", "cli", "inspection", "operations")
 MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
 
 
@@ -169,12 +172,36 @@ def writes_of(source: str) -> list[str]:
     return found
 
 
+def circle(sources: Mapping[str, str]) -> list[str] | None:
+    """One circle of imports among these modules; what stands under `if TYPE_CHECKING:` counts too."""
+    known = frozenset({*SOURCES, *sources})
+    graph = {
+        module: {
+            found.imported
+            for found in imports_of(module, source.replace("if TYPE_CHECKING:", "if True:"), known=known)
+            if found.imported in sources and found.imported != module
+        }
+        for module, source in sources.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return None
+
+
 def test_every_module_has_a_layer() -> None:
     assert [module for module in SOURCES if layer_of(module) is None] == []
 
 
 def test_imports_point_one_way() -> None:
     assert [wrong for found in imports() if (wrong := wrong_direction(found))] == []
+
+
+@pytest.mark.parametrize("package", WITHOUT_CIRCLES)
+def test_modules_of_a_package_form_no_circle(package: str) -> None:
+    inside = {name: path.read_text() for name, path in SOURCES.items() if name.startswith(f"{PACKAGE}.{package}")}
+    assert circle(inside) is None
 
 
 def test_the_core_imports_the_standard_library_only() -> None:
@@ -300,3 +327,11 @@ class TestTheTestItself:
     )
     def test_a_write_is_found(self, source: str, writes: int) -> None:
         assert len(writes_of(source)) == writes
+
+    def test_a_circle_is_found(self) -> None:
+        sources = {
+            "durable.admin.page": "if TYPE_CHECKING:\n    from durable.admin.site import Site",
+            "durable.admin.site": "from durable.admin import page",
+        }
+        assert circle(sources) is not None
+        assert circle({**sources, "durable.admin.page": "from durable.admin.base import Pages"}) is None

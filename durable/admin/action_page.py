@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
@@ -13,6 +13,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 
 from durable import runtime
 from durable.admin import access, pages
+from durable.admin.base import AdminPages
 from durable.admin.commands import command
 from durable.admin.forms import ActForm
 from durable.admin.verbs import VERBS
@@ -29,9 +30,6 @@ from durable.inspection import explain_fully, possible_verbs
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, OperationDeniedError, acting_as, revision
 from durable.operations.audited import audited
-
-if TYPE_CHECKING:
-    from durable.admin.run_admin import RunAdmin
 
 __all__ = ["Refusal", "admit", "log_denied", "refusals", "show", "status_of"]
 
@@ -92,7 +90,7 @@ def log_denied(request: HttpRequest, action: str, permission: str, run_id: str) 
         raise OperationDeniedError(action, permission, actor.name)
 
 
-def show(admin: RunAdmin, request: HttpRequest, key: str, name: str) -> HttpResponse:
+def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpResponse:
     """Show the confirmation page, or apply the verb."""
     verb = VERBS.get(name)
     if verb is None:
@@ -127,7 +125,7 @@ def show(admin: RunAdmin, request: HttpRequest, key: str, name: str) -> HttpResp
     return admin.page(request, "act", context, status=status)
 
 
-def asking_context(admin: RunAdmin, run: Run) -> dict[str, Any]:
+def asking_context(admin: AdminPages, run: Run) -> dict[str, Any]:
     """Return what every confirmation page shows of the run."""
     now = pages.now()
     return {

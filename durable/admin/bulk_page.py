@@ -6,13 +6,14 @@ A large selection is processed in the background.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 
 from durable.admin import access, action_page
+from durable.admin.base import AdminPages
 from durable.admin.forms import BulkForm, FilterForm
 from durable.admin.verbs import BULK, VERBS
 from durable.conf import conf
@@ -22,15 +23,12 @@ from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as
 
-if TYPE_CHECKING:
-    from durable.admin.run_admin import RunAdmin
-
 __all__ = ["show"]
 
 _MOST_IDS = 500  # ids that one page can select
 
 
-def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
+def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the confirmation page, or apply the verb.
 
     The selection is posted either way; without `confirmed` the page asks for confirmation.
@@ -81,7 +79,7 @@ def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def _do(
-    admin: RunAdmin, request: HttpRequest, name: str, selection: Any, given: dict[str, Any], *, is_ticked: bool
+    admin: AdminPages, request: HttpRequest, name: str, selection: Any, given: dict[str, Any], *, is_ticked: bool
 ) -> HttpResponse:
     verb = VERBS[name]
     options = {verb.option.name: True} if verb.option is not None and is_ticked else {}
@@ -118,11 +116,11 @@ def _wanted(posted: QueryDict) -> RunFilter | None:
         return searched(form.search, form.wanted())
 
 
-def _again(admin: RunAdmin, request: HttpRequest, why: str) -> HttpResponse:
+def _again(admin: AdminPages, request: HttpRequest, why: str) -> HttpResponse:
     messages.error(request, why)
     return HttpResponseRedirect(_list_url(admin, request))
 
 
-def _list_url(admin: RunAdmin, request: HttpRequest) -> str:
+def _list_url(admin: AdminPages, request: HttpRequest) -> str:
     query = request.POST.get("filter", "")
     return admin.url("changelist") + (query if query.startswith("?") else "")

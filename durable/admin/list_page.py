@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 
 from durable.admin import access, pages
+from durable.admin.base import AdminPages
 from durable.admin.forms import SINCE, FilterForm
 from durable.admin.verbs import BULK, VERBS
 from durable.core import registry
@@ -26,9 +27,6 @@ from durable.inspection import (
 from durable.inspection.runs import WINDOW
 from durable.models import Run
 from durable.notifier.redis_clients import queue_names as queue_names
-
-if TYPE_CHECKING:
-    from durable.admin.run_admin import RunAdmin
 
 __all__ = ["Choice", "Group", "Row", "show"]
 
@@ -65,7 +63,7 @@ class Group:
     choices: Sequence[Choice]
 
 
-def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
+def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the list, or, for a page that refreshes itself, its table alone."""
     form = FilterForm(request.GET)
     page, problem = _read(form, request.GET.get("after"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 
 from durable.admin import charts, pages
+from durable.admin.base import AdminPages
 from durable.inspection import (
     count_by_state,
     failed_runs,
@@ -21,13 +22,10 @@ from durable.inspection import (
 from durable.inspection.counts import CAP
 from durable.inspection.failures import NEWEST
 
-if TYPE_CHECKING:
-    from durable.admin.run_admin import RunAdmin
-
 __all__ = ["context", "show"]
 
 
-def show(admin: RunAdmin, request: HttpRequest) -> HttpResponse:
+def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the overview alone, for a page that refreshes itself."""
     now = pages.now()
     response = admin.page(request, "_overview", context(now))

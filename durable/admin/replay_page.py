@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
@@ -10,6 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 
 from durable import operations
 from durable.admin import access, action_page, pages
+from durable.admin.base import AdminPages
 from durable.admin.commands import command
 from durable.admin.forms import ReplayForm
 from durable.core.errors import EntryNotFoundError
@@ -20,15 +21,12 @@ from durable.models import Run
 from durable.operations.audit import acting_as
 from durable.operations.replay_plan import ReplayPlan
 
-if TYPE_CHECKING:
-    from durable.admin.run_admin import RunAdmin
-
 __all__ = ["show"]
 
 _SHOWN = 50  # locations of each list
 
 
-def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the preview, or replay."""
     action_page.admit(request, "replay", unquote(key))
     run = pages.find(key)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
-from django.template.loader import render_to_string
-from django.urls import URLPattern, URLResolver, path, reverse
+from django.http import Http404, HttpRequest, HttpResponseBase
+from django.urls import URLPattern, URLResolver, path
 
 from durable.admin import (
     access,
@@ -26,8 +25,8 @@ from durable.admin import (
     send_page,
     step_page,
 )
-from durable.admin.url_keys import as_key
-from durable.inspection.humanize import printable, sentence
+from durable.admin.base import AdminPages
+from durable.inspection.humanize import sentence
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.models import Run
 
@@ -43,7 +42,7 @@ View = Callable[..., HttpResponseBase]
 _EXPIRED = "Your session has ended. Nothing was done: log in, and do it again."
 
 
-class RunAdmin(_ModelAdmin):
+class RunAdmin(AdminPages, _ModelAdmin):
     """Runs: visible with `view_run`, and changed only by verbs, each with its own permission."""
 
     search_fields = ()  # the list has its own search box; Django's autocomplete would read the whole table
@@ -127,25 +126,3 @@ class RunAdmin(_ModelAdmin):
             return guarded(request, *args, **kwargs)
 
         return update_wrapper(come, view)
-
-    # -- every page
-
-    def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-        """Render `durable/admin/<name>.html` inside the admin."""
-        around = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "may": {name: access.may(request, name) for name in _PERMISSIONS},
-        }
-        # With this attribute, reverse() finds the URLs of this admin site and of no other instance.
-        request.current_app = self.admin_site.name
-        text = render_to_string(f"durable/admin/{name}.html", {**around, **context}, request)
-        return HttpResponse(printable(text), status=status)
-
-    def url(self, name: str, run_id: str | None = None, *args: str) -> str:
-        """Return the URL of one of these pages."""
-        given = [*([] if run_id is None else [as_key(run_id)]), *args]
-        return reverse(f"admin:durable_run_{name}", args=given, current_app=self.admin_site.name)
-
-
-_PERMISSIONS = ("view_run", "view_payload", "start_run", "operate_run", "replay_run")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
 from durable.admin import access, charts, pages
+from durable.admin.base import AdminPages
 from durable.admin.commands import command
 from durable.admin.streaming import streamed
 from durable.admin.url_keys import as_id
@@ -41,9 +42,6 @@ from durable.inspection.tree import PAGE
 from durable.models import Entry, OperatorAction, QueueMessage, Run
 from durable.operations.audit import PERMISSIONS
 from durable.operations.common import BULK
-
-if TYPE_CHECKING:
-    from durable.admin.run_admin import RunAdmin
 
 __all__ = ["Button", "MessageRow", "export", "lead", "live", "show"]
 
@@ -75,18 +73,18 @@ class MessageRow:
     response: str
 
 
-def lead(admin: RunAdmin, _request: HttpRequest, key: str) -> HttpResponse:
+def lead(admin: AdminPages, _request: HttpRequest, key: str) -> HttpResponse:
     """Redirect from the URL without a word after the id to the run's page."""
     return HttpResponseRedirect(admin.url("change", as_id(key)))
 
 
-def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the whole page."""
     run = pages.find(key)
     return admin.page(request, "run", _context(admin, request, run, progress_of(run), pages.now()))
 
 
-def live(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Return the part of the page that changes, or 304 if nothing has changed."""
     run = pages.find(key)
     progress = progress_of(run)
@@ -97,7 +95,7 @@ def live(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
     return pages.tagged(admin.page(request, "_run", _context(admin, request, run, progress, now)), etag)
 
 
-def export(_admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponseBase:
+def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBase:
     """Return everything that is recorded of the run, as a JSON file that is written while it is sent."""
     run = pages.find(key)
     pieces = written(run, with_payloads=access.may(request, "view_payload"), indent=1)
@@ -108,7 +106,7 @@ def export(_admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponseBase
     return response
 
 
-def _context(admin: RunAdmin, request: HttpRequest, run: Run, progress: Progress, now: datetime) -> dict[str, Any]:
+def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progress, now: datetime) -> dict[str, Any]:
     with_payloads = access.may(request, "view_payload")
     only_failed = request.GET.get("only") == "failed"
     tree = history_tree(run.id, start=_whole_number(request.GET.get("start")), only_failed=only_failed)
@@ -168,7 +166,7 @@ def _whole_number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _buttons(admin: RunAdmin, request: HttpRequest, run: Run, remedies: Sequence[str]) -> list[Button]:
+def _buttons(admin: AdminPages, request: HttpRequest, run: Run, remedies: Sequence[str]) -> list[Button]:
     """Return the verbs that the run's state and the user's permissions allow, the remedies first."""
     possible = [verb for verb in possible_verbs(run) if access.may(request, PERMISSIONS[verb])]
     possible.sort(key=lambda verb: remedies.index(verb) if verb in remedies else len(remedies))

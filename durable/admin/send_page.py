@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from durable import operations
 from durable.admin import access, action_page, pages
+from durable.admin.base import AdminPages
 from durable.admin.commands import command
 from durable.admin.forms import SendForm
 from durable.conf import conf
@@ -20,15 +21,12 @@ from durable.inspection import awaited_queues
 from durable.models import Entry, QueueMessage, Run
 from durable.operations.audit import acting_as
 
-if TYPE_CHECKING:
-    from durable.admin.run_admin import RunAdmin
-
 __all__ = ["show"]
 
 _MOST = 50  # waits and messages that are searched for names of queues
 
 
-def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Ask for queue and body, or send."""
     action_page.admit(request, "send", unquote(key))
     run = pages.find(key)

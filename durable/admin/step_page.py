@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from django.http import Http404, HttpRequest, HttpResponse
 
 from durable.admin import access, pages
+from durable.admin.base import AdminPages
 from durable.admin.commands import command
 from durable.core.location import display_location
 from durable.inspection import entry_detail, pretty, shown_error, shown_traceback
 
-if TYPE_CHECKING:
-    from durable.admin.run_admin import RunAdmin
-
 __all__ = ["show"]
 
 
-def show(admin: RunAdmin, request: HttpRequest, key: str) -> HttpResponse:
+def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the entry at the location `at`."""
     run = pages.find(key)
     location = request.GET.get("at", "")

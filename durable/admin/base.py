@@ -1,0 +1,47 @@
+"""What every page of a run shares: the frame in which it is rendered, and the URLs of the other pages.
+
+Views take `AdminPages`. They do not import `RunAdmin`, which routes requests to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin import AdminSite
+from django.db.models.options import Options
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.urls import reverse
+
+from durable.admin import access
+from durable.admin.url_keys import as_key
+from durable.inspection.humanize import printable
+from durable.models import Run
+
+__all__ = ["AdminPages"]
+
+_PERMISSIONS = ("view_run", "view_payload", "start_run", "operate_run", "replay_run")
+
+
+class AdminPages:
+    """The half of `RunAdmin` that views use. Django's `ModelAdmin` sets the two attributes."""
+
+    admin_site: AdminSite
+    opts: Options[Run]
+
+    def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+        """Render `durable/admin/<name>.html` inside the admin."""
+        around = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "may": {name: access.may(request, name) for name in _PERMISSIONS},
+        }
+        # With this attribute, reverse() finds the URLs of this admin site and of no other instance.
+        request.current_app = self.admin_site.name
+        text = render_to_string(f"durable/admin/{name}.html", {**around, **context}, request)
+        return HttpResponse(printable(text), status=status)
+
+    def url(self, name: str, run_id: str | None = None, *args: str) -> str:
+        """Return the URL of one of these pages."""
+        given = [*([] if run_id is None else [as_key(run_id)]), *args]
+        return reverse(f"admin:durable_run_{name}", args=given, current_app=self.admin_site.name)
