@@ -14,7 +14,6 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from durable import runtime
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
-from durable.admin.commands import command
 from durable.admin.forms import ActForm
 from durable.admin.verbs import VERBS
 from durable.core.errors import (
@@ -27,6 +26,7 @@ from durable.core.errors import (
     StaleRunError,
 )
 from durable.inspection import explain_fully, possible_verbs
+from durable.inspection.shell_command import command
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, OperationDeniedError, acting_as, revision
 from durable.operations.audited import audited

@@ -11,12 +11,12 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from durable import operations
 from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
-from durable.admin.commands import command
 from durable.admin.forms import ReplayForm
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
 from durable.core.location import display_location
 from durable.inspection import reading
+from durable.inspection.shell_command import command
 from durable.models import Run
 from durable.operations.audit import acting_as
 from durable.operations.replay_plan import ReplayPlan

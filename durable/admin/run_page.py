@@ -13,7 +13,6 @@ from django.utils.http import content_disposition_header
 
 from durable.admin import access, charts, pages
 from durable.admin.base import AdminPages
-from durable.admin.commands import command
 from durable.admin.streaming import streamed
 from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
@@ -37,6 +36,7 @@ from durable.inspection import (
     timeline,
     written,
 )
+from durable.inspection.shell_command import command
 from durable.inspection.sized import TooLarge, read_within
 from durable.inspection.tree import PAGE
 from durable.models import Entry, OperatorAction, QueueMessage, Run

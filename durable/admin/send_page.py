@@ -11,13 +11,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from durable import operations
 from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
-from durable.admin.commands import command
 from durable.admin.forms import SendForm
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.location import unescape
 from durable.core.records import EntryKind
 from durable.inspection import awaited_queues
+from durable.inspection.shell_command import command
 from durable.models import Entry, QueueMessage, Run
 from durable.operations.audit import acting_as
 

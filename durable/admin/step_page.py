@@ -6,9 +6,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
-from durable.admin.commands import command
 from durable.core.location import display_location
 from durable.inspection import entry_detail, pretty, shown_error, shown_traceback
+from durable.inspection.shell_command import command
 
 __all__ = ["show"]
 

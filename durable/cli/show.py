@@ -15,7 +15,6 @@ from durable.cli.follow import follow
 from durable.cli.list_runs import run_data
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand, found_run
-from durable.cli.wording import command
 from durable.conf import conf
 from durable.core.places import Place
 from durable.inspection import (
@@ -33,6 +32,7 @@ from durable.inspection import (
     written,
 )
 from durable.inspection.humanize import span, until
+from durable.inspection.shell_command import command
 from durable.models import Run
 
 __all__ = ["EXPORT", "SHOW", "WHY"]
