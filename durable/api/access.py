@@ -20,7 +20,7 @@ from durable import runtime
 from durable.conf import conf
 from durable.core.errors import RunNotFoundError
 from durable.models import Run
-from durable.models.querysets import RunQuerySet
+from durable.models.run import RunQuerySet
 from durable.operations.audit import Actor, OperationDeniedError, acting_as
 from durable.operations.audited import audited
 

@@ -19,7 +19,7 @@ from django.db.models.lookups import IContains
 from durable.core.errors import ErrorInfo
 from durable.inspection.payloads import shown_error
 from durable.models import Run
-from durable.models.querysets import RunQuerySet
+from durable.models.run import RunQuerySet
 
 __all__ = ["LOOKED_THROUGH", "SEARCHED", "contains", "shown_with"]
 

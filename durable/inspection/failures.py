@@ -22,7 +22,7 @@ from durable.core.run_pass import COMPENSATED, HANDLER_FAILED
 from durable.inspection.humanize import printable
 from durable.inspection.payloads import redacted
 from durable.models import Run
-from durable.models.querysets import RunQuerySet
+from durable.models.run import RunQuerySet
 
 __all__ = ["NEWEST", "FailedRun", "FailureGroup", "failed_runs", "failure_groups"]
 

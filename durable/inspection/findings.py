@@ -20,7 +20,7 @@ from durable.inspection.failures import NEWEST, FailedRun, failed_runs
 from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import Workers, queues_with_runs
 from durable.models import Run
-from durable.models.querysets import RunQuerySet
+from durable.models.run import RunQuerySet
 
 __all__ = ["Finding", "findings"]
 

@@ -21,7 +21,7 @@ from durable.core.records import RunState
 from durable.inspection.error_text import contains, shown_with
 from durable.inspection.pagination import Behind, Cursor, InvalidCursorError, UpTo
 from durable.models import Attempt, Run
-from durable.models.querysets import RunQuerySet
+from durable.models.run import RunQuerySet
 
 __all__ = [
     "PAGE",

@@ -18,7 +18,7 @@ from durable.conf import conf
 from durable.core.records import RunState
 from durable.inspection.capped_counts import Count, capped_counts, samples
 from durable.models import Run
-from durable.models.querysets import RunQuerySet
+from durable.models.run import RunQuerySet
 
 __all__ = ["Bar", "Throughput", "last_day", "last_hour"]
 

@@ -20,7 +20,7 @@ from rq.worker_registration import REDIS_WORKER_KEYS
 from durable.conf import conf
 from durable.core import registry
 from durable.models import Run
-from durable.models.querysets import RunQuerySet
+from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients
 
 __all__ = ["HeldRun", "QueueState", "WorkerState", "Workers", "look_at_workers", "queues_with_runs"]

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from durable.conf import conf
 from durable.inspection.counts import CAP, count_by_state
 from durable.models import Run
-from durable.models.querysets import RunQuerySet
+from durable.models.run import RunQuerySet
 from durable.notifier.redis_clients import queue_names
 
 __all__ = ["NAMES", "RowsCollector"]

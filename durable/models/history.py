@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from django.db import models
 from django.db.models import Q
@@ -10,10 +10,18 @@ from django.db.models import Q
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryKind, EntryStatus
 from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, choices
-from durable.models.querysets import EntryMetadataQuerySet, EntryQuerySet
+from durable.models.metadata_lookup import KeyIn, join_by_lookup
 from durable.models.run import Run
 
-__all__ = ["Attempt", "Entry", "EntryMetadata"]
+__all__ = ["Attempt", "Entry", "EntryMetadata", "EntryMetadataQuerySet", "EntryQuerySet"]
+
+
+class EntryQuerySet(models.QuerySet["Entry"]):
+    """Entries."""
+
+    def with_metadata_of(self, *run_ids: str) -> Self:
+        """Return those of the runs, for a query that reads their metadata too."""
+        return join_by_lookup(self.filter(run__in=run_ids, metadata__isnull=False), EntryMetadata)
 
 
 class Entry(models.Model):
@@ -45,6 +53,15 @@ class Entry(models.Model):
 
     def __str__(self) -> str:
         return self.location
+
+
+class EntryMetadataQuerySet(models.QuerySet["EntryMetadata"]):
+    """Metadata of entries."""
+
+    def of_runs(self, *run_ids: str) -> Self:
+        """Return the metadata of the runs' entries; at least one run."""
+        keys = Entry.objects.using(self.db).filter(run__in=run_ids).order_by().values("id")
+        return self.filter(KeyIn("entry", keys))
 
 
 class EntryMetadata(models.Model):

@@ -1,18 +1,151 @@
-"""The run: one execution of a workflow."""
+"""The run: one execution of a workflow, with the named queries about runs and the updates that claim, renew and release.
+
+Each update names its conditions and returns how many rows it changed; none reads before it writes.
+"""
 
 from __future__ import annotations
 
-from django.db import models
-from django.db.models import F, Q
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol, Self
 
+from django.db import models
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Coalesce
+
+from durable.core import clock
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, Request, RunState
 from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, choices
-from durable.models.querysets import RunQuerySet
 
-__all__ = ["Run"]
+__all__ = ["Run", "RunQuerySet"]
 
 _ENDED = sorted(ENDED)
+
+
+class Named(Protocol):
+    """A workflow."""
+
+    @property
+    def name(self) -> str:
+        """The name under which its runs are recorded."""
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    """Runs. The filters down to `due` are public; the methods after it are for the stores."""
+
+    def newest_first(self) -> Self:
+        """Return them in the order of lists."""
+        return self.order_by("-created_at", "-id")
+
+    def in_state(self, *states: str) -> Self:
+        """Return those in one of these states: `in_state("sleeping", "paused")`.
+
+        Raises ValueError for an unknown state.
+        """
+        return self.filter(state__in=[RunState(each).value for each in states])
+
+    def open(self) -> Self:
+        """Return those that have not ended."""
+        return self.exclude(state__in=[state.value for state in ENDED])
+
+    def ended(self) -> Self:
+        """Return those that are completed, failed or cancelled."""
+        return self.filter(state__in=[state.value for state in ENDED])
+
+    def completed(self) -> Self:
+        """Return those whose workflow has returned."""
+        return self.in_state(RunState.COMPLETED)
+
+    def failed(self) -> Self:
+        """Return those that have failed."""
+        return self.in_state(RunState.FAILED)
+
+    def cancelled(self) -> Self:
+        """Return those that were cancelled."""
+        return self.in_state(RunState.CANCELLED)
+
+    def of_workflow(self, *workflows: str | Named) -> Self:
+        """Return those of these workflows, given as workflow objects or by name."""
+        return self.filter(workflow__in=[each if isinstance(each, str) else each.name for each in workflows])
+
+    def unended(self) -> Self:
+        """Return those that have not ended."""
+        return self.open()
+
+    def ended_in(self, state: str) -> Self:
+        """Return those that ended in this state; written so that the index over ended runs serves it."""
+        return self.filter(state=state, finished_at__isnull=False)
+
+    def ended_before(self, state: str, workflow: str, moment: datetime) -> Self:
+        """Return the workflow's runs that ended in this state before the moment."""
+        return self.ended_in(state).filter(workflow=workflow, finished_at__lt=moment)
+
+    def unheld(self, now: datetime) -> Self:
+        """Return those without a live lease."""
+        return self.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now))
+
+    def due(self, now: datetime | None = None) -> Self:
+        """Return those that a worker may claim now, or at the moment `now`. An ended run has no `wake_at`."""
+        now = now or clock.now()
+        return self.unheld(now).exclude(state=RunState.PAUSED.value).filter(wake_at__isnull=False, wake_at__lte=now)
+
+    def due_since(self, moment: datetime, run_id: str) -> Self:
+        """Return those at this point of the order of due runs, or behind it."""
+        return self.filter(Q(wake_at__gt=moment) | Q(wake_at=moment, id__gte=run_id))
+
+    def held_with(self, run_id: str, fence: int) -> Self:
+        """Return the run, if this fence may still write it."""
+        return self.filter(id=run_id, fence=fence)
+
+    def waking_after(self, moment: datetime, queues: Sequence[str]) -> Self:
+        """Return the queues' runs that become due after the moment."""
+        return self.filter(queue__in=queues, wake_at__gt=moment).exclude(state=RunState.PAUSED.value)
+
+    def lock_table(self) -> None:
+        """Take the write lock of a database that has no row locks, by a write that changes nothing."""
+        self.filter(id="").update(fence=F("fence"))
+
+    def claim(self, *, now: datetime, lease_until: datetime, worker: str) -> int:
+        """Claim the rows for a worker: a new fence, a lease, and one more crash where a lease expired."""
+        return self.update(
+            fence=F("fence") + 1,
+            crashes=F("crashes") + Case(When(lease_expires_at__isnull=True, then=Value(0)), default=Value(1)),
+            lease_expires_at=lease_until,
+            worker=worker,
+            started_at=Coalesce(F("started_at"), Value(now, output_field=models.DateTimeField())),
+            state=Case(
+                When(state=RunState.ROLLING_BACK.value, then=F("state")),
+                default=Value(RunState.RUNNING.value),
+                output_field=models.CharField(),
+            ),
+            wake_at=Case(
+                When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
+            ),
+        )
+
+    def renew(self, lease_until: datetime) -> int:
+        """Extend the leases. A run that was released meanwhile stays released."""
+        return self.filter(lease_expires_at__isnull=False).update(lease_expires_at=lease_until)
+
+    def release(self, now: datetime) -> int:
+        """Undo `claim` for runs that were not begun: due, without a lease, the counted crashes unchanged."""
+        return self.filter(lease_expires_at__isnull=False).update(
+            lease_expires_at=None,
+            worker="",
+            state=Case(
+                When(state=RunState.RUNNING.value, then=Value(RunState.PENDING.value)),
+                default=F("state"),
+                output_field=models.CharField(),
+            ),
+            wake_at=Case(
+                When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
+            ),
+        )
+
+    def with_ids(self, ids: Sequence[str]) -> Self:
+        """Return those with these ids, in the order in which they are locked."""
+        return self.filter(id__in=ids).order_by("id")
 
 
 class Run(models.Model):

@@ -32,7 +32,7 @@ from durable.core.records import (
 )
 from durable.models import Attempt, EntryMetadata, QueueMessage, Run
 from durable.models import Entry as EntryModel
-from durable.models.querysets import RunQuerySet
+from durable.models.run import RunQuerySet
 from durable.store import outline_rows, row_rules, shared_orm
 from durable.store.atomic import committed_or_raised
 from durable.store.base import Claimed, DuePoint

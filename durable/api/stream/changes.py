@@ -23,7 +23,7 @@ from durable.conf import conf
 from durable.core.records import ENDED, EntryStatus, RunState
 from durable.inspection.pagination import InvalidCursorError
 from durable.models import Entry, Run
-from durable.models.querysets import EntryQuerySet
+from durable.models.history import EntryQuerySet
 
 __all__ = ["CHUNK", "CHUNK_BYTES", "Follower", "News", "Token"]
 
