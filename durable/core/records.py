@@ -296,7 +296,7 @@ class Committed:
     """
 
     request: str = Request.NONE
-    ring: frozenset[str] = frozenset()
+    queues_to_notify: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ out of the workflow's code ends in exactly one commit, which patches the run's r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -55,7 +55,7 @@ class PassPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOutcome:
-    """How a pass ended. `due_now`: the run can continue at once. `ring`: queues that have due runs now."""
+    """How a pass ended. `due_now`: the run can continue at once."""
 
     state: str
     output: Any = None
@@ -63,7 +63,6 @@ class PassOutcome:
     wake_at: datetime | None = None
     waiting_for: frozenset[str] | None = None
     due_now: bool = False
-    ring: frozenset[str] = field(default_factory=frozenset)
 
 
 def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: PassPolicy) -> Operation:

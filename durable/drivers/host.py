@@ -23,7 +23,7 @@ class Host(Protocol):
     #: The maximum number of threads for branches.
     max_threads: int
     #: Delegates calls of branch threads to the pass's own thread.
-    errands: ThreadDelegate
+    delegate: ThreadDelegate
 
     def save(self, effect: Save) -> None:
         """Commit what the journal holds; return when it is committed."""

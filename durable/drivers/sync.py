@@ -114,7 +114,7 @@ class SyncDriver:
         errors: list[BaseException] = []
         if self.host.sequential_branches:
             self._work(effect, waiting, errors)
-        elif self.host.errands.are_mine():
+        elif self.host.delegate.are_mine():
             self._serve(effect, waiting, errors)
         else:
             self._share(effect, waiting, errors)
@@ -124,13 +124,13 @@ class SyncDriver:
     def _serve(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
         """Serve the other threads: the pass's own thread commits for them."""
         self.host.before_branches()
-        errands = self.host.errands
+        delegate = self.host.delegate
         helpers: list[Callable[[], object]] = []
         try:
-            with errands.served():
+            with delegate.served():
                 if len(waiting) > 1:
-                    helpers += self._helpers(len(waiting), effect, waiting, errors, errands.leave)
-                errands.serve(len(helpers))
+                    helpers += self._helpers(len(waiting), effect, waiting, errors, delegate.leave)
+                delegate.serve(len(helpers))
         # raised by a signal handler: it must not end the fork before the branches have ended
         except Exception as error:
             errors.append(error)

@@ -14,15 +14,16 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from durable.conf import conf
 from durable.core.errors import LeaseLost
 from durable.core.records import Batch, Committed, RunChange, RunRecord
 from durable.execution.connections import SESSION_TROUBLE, close_connections
+from durable.execution.eviction import Eviction
 from durable.store import Store
 
-__all__ = ["Holder", "retry_commit"]
+__all__ = ["retry_commit"]
 
 logger = logging.getLogger("durable.pass")
 
@@ -34,19 +35,6 @@ BACKOFF: Final = (0.02, 1.0)  # seconds between two tries: the second and third,
 REFUSED: Final = frozenset(
     {"40001", "40P01", "55P03", "57014", "53100", "25006", "42501", "42P01", "42883", "3F000"},
 )
-
-
-class Holder(Protocol):
-    """The part of `durable.execution.passes.Eviction` that is needed here."""
-
-    @property
-    def requested(self) -> bool:
-        """True if the pass has to end."""
-
-    def wait(self, seconds: float) -> None:
-        """Wait for `seconds`, or until the pass has to end."""
-
-    is_changing_fence: bool
 
 
 class _Ended(Exception):
@@ -62,7 +50,7 @@ def retry_commit(
     *,
     run: RunRecord,
     store: Store,
-    holder: Holder,
+    eviction: Eviction,
     now: Callable[[], datetime],
 ) -> Committed:
     """Commit `batch`, whose commit failed with `trouble`, exactly once; try for as long as the pass may go on.
@@ -73,9 +61,9 @@ def retry_commit(
     logger.warning("run %s: a commit was cut short, and is made again: %s", run.id, trouble, extra={"run_id": run.id})
     ends_at = time.monotonic() + conf.LEASE
     pause, longest = 0.0, BACKOFF[1]
-    while not holder.requested and time.monotonic() < ends_at:
+    while not eviction.requested and time.monotonic() < ends_at:
         close_connections()
-        holder.wait(pause)
+        eviction.wait(pause)
         pause = min(max(pause * 2, BACKOFF[0]), longest)
         try:
             if not _is_refusal(trouble):
@@ -83,7 +71,7 @@ def retry_commit(
         except SESSION_TROUBLE:
             continue
         if not _is_refusal(trouble) and (
-            committed := _resolve_unknown_commit(batch, run=run, store=store, holder=holder, now=now)
+            committed := _resolve_unknown_commit(batch, run=run, store=store, eviction=eviction, now=now)
         ):
             return committed
         try:
@@ -98,13 +86,13 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _resolve_unknown_commit(
-    batch: Batch, *, run: RunRecord, store: Store, holder: Holder, now: Callable[[], datetime]
+    batch: Batch, *, run: RunRecord, store: Store, eviction: Eviction, now: Callable[[], datetime]
 ) -> Committed | None:
     """Return the commit's answer if it happened.
 
     Return None if it did not and never will, or if repeating it is a no-op.
     """
-    holder.is_changing_fence = True  # the LeaseManager must not take the new fence for a lost lease
+    eviction.is_changing_fence = True  # the LeaseManager must not take the new fence for a lost lease
     try:
         row = store.change(run.id, lambda row, _entries: _taken_again(row, run.fence))
         run.fence = row.fence
@@ -114,8 +102,10 @@ def _resolve_unknown_commit(
         if not _has_happened(batch, store):
             return None
     finally:
-        holder.is_changing_fence = False
-    return Committed(request=row.request, ring=_due_queues(store, [run.id, *(each.to for each in batch.sends)], now()))
+        eviction.is_changing_fence = False
+    return Committed(
+        request=row.request, queues_to_notify=_due_queues(store, [run.id, *(each.to for each in batch.sends)], now())
+    )
 
 
 def _taken_again(row: RunRecord, fence: int) -> RunChange:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import math
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
@@ -48,6 +46,7 @@ from durable.execution.connections import (
     close_stale_connections,
     restore_sessions,
 )
+from durable.execution.eviction import LEASE_LOST, Eviction
 from durable.execution.forks import Origin
 from durable.execution.open_transactions import OpenTransactions, in_transaction
 from durable.instrumentation import observers
@@ -56,53 +55,12 @@ from durable.runtime import Runtime
 from durable.store import Store, sessions
 from durable.store.atomic import BROKEN
 
-__all__ = ["LEASE_LOST", "Eviction", "PassOutcome", "execute_pass", "may_have_history"]
+__all__ = ["PassOutcome", "execute_pass", "may_have_history"]
 
 logger = logging.getLogger("durable.pass")
 
-LEASE_LOST = "lease lost"  # the reason of an eviction
-
 #: What Django and PostgreSQL raise for a statement after an error that code in the same transaction has caught.
 _BROKEN_TRANSACTION = (TransactionManagementError, InternalError)
-
-
-class Eviction:
-    """Tells a pass, from any thread, that it has to end.
-
-    `lease_ends_at` (monotonic) is when the lease expires unless it is renewed. A process that was stopped for longer
-    notices that by its own clock, even before the renewing thread has run again. `is_changing_fence` is True while the
-    pass raises its own fence, when the lease may seem lost under the old fence.
-    """
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.reason = ""
-        self.lease_ends_at = math.inf
-        self.is_changing_fence = False
-        #: The operator's request of the run, as last read from the database.
-        self.asked = ""
-
-    @property
-    def requested(self) -> bool:
-        """True if the pass has to end."""
-        return self._event.is_set() or self._is_past_lease()
-
-    @property
-    def is_lost(self) -> bool:
-        """True if another worker may have claimed the run by now."""
-        return self.reason == LEASE_LOST or self._is_past_lease()
-
-    def _is_past_lease(self) -> bool:
-        return time.monotonic() >= self.lease_ends_at
-
-    def request(self, reason: str) -> None:
-        """End the pass at its next operation. `reason` is for the log."""
-        self.reason = self.reason or reason
-        self._event.set()
-
-    def wait(self, seconds: float) -> None:
-        """Wait for `seconds`, or until the pass has to end."""
-        self._event.wait(seconds)
 
 
 def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Runtime | None = None) -> PassOutcome:
@@ -153,7 +111,7 @@ class PassHost:
         self.codec = at.codec
         self._binding = binding(at.codec)
         self.now: Callable[[], datetime] = at.now
-        self.ring = at.notify
+        self.notify = at.notify
         self.rest = at.sleep or eviction.wait
         self.observe = at.on_call
         self.watch = observers.NO_OBSERVATION
@@ -163,7 +121,7 @@ class PassHost:
         self.mistakes = mistakes
         self.sequential_branches = at.sequential_branches
         self.max_threads = conf.MAX_BRANCH_THREADS
-        self.errands = ThreadDelegate()
+        self.delegate = ThreadDelegate()
         self._origin = Origin(record.id)
         self._transactions = OpenTransactions(self._origin.end_strays)
         self._commit_lock = threading.Lock()
@@ -201,7 +159,7 @@ class PassHost:
     def finished(self, outcome: PassOutcome) -> PassOutcome:
         """Notify a worker if the run is due again at once, then return the outcome."""
         if outcome.due_now:
-            self.ring({self.run.queue})
+            self.notify({self.run.queue})
         return outcome
 
     # -- the engine's environment
@@ -250,7 +208,7 @@ class PassHost:
         self._origin.end_strays()
         self._rollback_leftovers(is_told=effect.is_failure or _ends_unfinished(effect.run))
         due = self.journal.generation_due()
-        self._after(self.errands.do(lambda: self._save(effect, due)))
+        self._after(self.delegate.do(lambda: self._save(effect, due)))
 
     def _save(self, effect: Save, due: int) -> Committed | None:
         with self._commit_lock:
@@ -307,7 +265,7 @@ class PassHost:
 
         self._origin.end_strays()
         with self._reaching_the_store():
-            return self.errands.do(look)
+            return self.delegate.do(look)
 
     def lookup(self, effect: GetRunState) -> str | None:
         def look() -> RunRecord | None:
@@ -316,7 +274,7 @@ class PassHost:
 
         self._origin.end_strays()
         with self._reaching_the_store():
-            found = self.errands.do(look)
+            found = self.delegate.do(look)
         return None if found is None else str(found.state)
 
     def wait(self, seconds: float) -> None:
@@ -400,7 +358,9 @@ class PassHost:
             except SESSION_TROUBLE as trouble:
                 if in_step_transaction or in_transaction():
                     raise
-                return retry_commit(batch, trouble, run=self.run, store=self.store, holder=self.eviction, now=self.now)
+                return retry_commit(
+                    batch, trouble, run=self.run, store=self.store, eviction=self.eviction, now=self.now
+                )
         except LeaseLost:
             self.eviction.request(LEASE_LOST)
             logger.warning(
@@ -420,8 +380,8 @@ class PassHost:
         if committed is None:
             return
         self.journal.request = self.eviction.asked = committed.request
-        if committed.ring:
-            self.ring(committed.ring)
+        if committed.queues_to_notify:
+            self.notify(committed.queues_to_notify)
 
     @contextmanager
     def _reaching_the_store(self) -> Iterator[None]:

@@ -284,7 +284,7 @@ class MemoryStore:
             self._consume(run.id, consumed)
             self._return(run.id, batch.returned)
             ring = self._send_from(run.id, batch.sends)
-            return Committed(request=after.request, ring=ring | {run.queue} if overruled else ring)
+            return Committed(request=after.request, queues_to_notify=ring | {run.queue} if overruled else ring)
 
     def _send_from(self, run_id: str, sends: Sequence[OutgoingMessage]) -> frozenset[str]:
         """Put a commit's messages into inboxes.

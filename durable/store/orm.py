@@ -285,7 +285,7 @@ class OrmStore:
             ring = self._wake(runs.values(), new)
             if overruled or row_rules.should_notify(after, own):
                 ring |= {run.queue}
-            return Committed(request=after.request, ring=ring)
+            return Committed(request=after.request, queues_to_notify=ring)
 
     def _awaited(self, run: RunRecord, batch: Batch) -> list[Message]:
         """Return the messages that a parking run may have overlooked; those it has just received are no longer pending."""

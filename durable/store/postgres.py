@@ -320,7 +320,9 @@ class PostgresStore:
         )
         if request is None:
             return None
-        return Committed(request=request, ring=frozenset(map(unpack, json.loads(rings))) if rings else frozenset())
+        return Committed(
+            request=request, queues_to_notify=frozenset(map(unpack, json.loads(rings))) if rings else frozenset()
+        )
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
         if not held:

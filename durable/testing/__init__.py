@@ -22,7 +22,8 @@ from durable.core.effects import Call
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunRecord, RunState
 from durable.definitions import Workflow
-from durable.execution.passes import Eviction, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.handles import Handle
 from durable.runtime import Runtime
 from durable.store.atomic import committed_or_raised

@@ -31,8 +31,9 @@ from durable.execution.connections import (
     in_clean_context,
     worker_name,
 )
+from durable.execution.eviction import Eviction
 from durable.execution.forks import Origin
-from durable.execution.passes import Eviction, PassOutcome, may_have_history
+from durable.execution.passes import PassOutcome, may_have_history
 from durable.notifier import notify, redis_clients
 from durable.store import Store
 from durable.store.prefetched import prefetched
@@ -187,8 +188,6 @@ class RunExecutor:
             self.leases.drop([record])
 
     def _announce(self, record: RunRecord, outcome: PassOutcome) -> None:
-        for queue in outcome.ring:
-            notify.notify(queue)
         if outcome.wake_at is not None and not outcome.due_now:
             notify.notify_at(record.queue, outcome.wake_at)
 

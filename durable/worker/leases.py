@@ -21,7 +21,7 @@ from datetime import timedelta
 from functools import cache
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from redis.exceptions import RedisError
 from rq.worker import BaseWorker
@@ -31,14 +31,14 @@ from durable.core import clock
 from durable.core.current import timed_steps
 from durable.core.records import RunRecord
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections
-from durable.execution.passes import LEASE_LOST
+from durable.execution.eviction import LEASE_LOST, Eviction
 from durable.notifier import notify, redis_clients
 from durable.store.base import Store
 from durable.worker.claim_bounds import bounds
 from durable.worker.overruns import Overruns, Steps
 from durable.worker.shutdown import ShutdownFlag
 
-__all__ = ["Evictable", "LeaseManager"]
+__all__ = ["LeaseManager"]
 
 logger = logging.getLogger("durable.worker")
 
@@ -62,17 +62,6 @@ def _threads(_pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(MOST, thread_name_prefix="supervisor-of-durable")
 
 
-class Evictable(Protocol):
-    """The part of `durable.execution.passes.Eviction` that the LeaseManager uses."""
-
-    lease_ends_at: float
-    is_changing_fence: bool
-    asked: str
-
-    def request(self, reason: str) -> None:
-        """End the pass at its next operation."""
-
-
 @dataclass(slots=True)
 class _Lease:
     """The lease of a claimed run: since when it is held, and when it was last renewed (both monotonic).
@@ -83,7 +72,7 @@ class _Lease:
     record: RunRecord
     since: float
     renewed_at: float
-    eviction: Evictable | None = None
+    eviction: Eviction | None = None
 
     @property
     def fence(self) -> int:
@@ -148,7 +137,7 @@ class LeaseManager:
             held = self._leases.get(record.id)
             return 0.0 if held is None else time.monotonic() - held.since
 
-    def pass_started(self, record: RunRecord, eviction: Evictable) -> bool:
+    def pass_started(self, record: RunRecord, eviction: Eviction) -> bool:
         """Note that the pass of `record` begins.
 
         Return False if it must not: the run is lost or a stop is requested.

@@ -13,7 +13,8 @@ from django.utils import timezone
 
 from durable import Handle, runtime
 from durable.conf import conf
-from durable.execution.passes import Eviction, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.models import Run
 
 LEASE = timedelta(seconds=30)

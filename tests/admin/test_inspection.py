@@ -12,7 +12,8 @@ from durable import get_run, operations, runtime
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place
 from durable.core.records import Request
-from durable.execution.passes import Eviction, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.inspection import (
     Filtered,
     InvalidCursorError,

@@ -10,7 +10,8 @@ from django.utils import timezone
 from durable import Handle
 from durable.conf import conf
 from durable.core.records import RunRecord
-from durable.execution.passes import Eviction, PassOutcome, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import store_for
 from durable.worker.job import QueueJob
 

@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from durable.core.effects import Call
-from durable.execution.passes import Eviction, PassOutcome, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import PassOutcome, execute_pass
 from durable.testing import Harness
 
 __all__ = ["ConditionalEviction", "evicted_pass", "threaded_pass"]

@@ -13,7 +13,8 @@ from django.utils import timezone
 
 from durable import Break, Context, Continue, Handle, workflow
 from durable.conf import conf
-from durable.execution.passes import Eviction, PassOutcome, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import store_for
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]

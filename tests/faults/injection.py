@@ -22,7 +22,8 @@ from django.db import OperationalError
 
 from durable.core.errors import LeaseLost, PassAborted
 from durable.core.records import RunRecord
-from durable.execution.passes import Eviction, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.handles import Handle
 from durable.testing import Harness, Pass
 

@@ -21,7 +21,8 @@ from django.utils import timezone
 
 from durable import Context, Handle, current_step, get_run, workflow
 from durable.core.errors import PassAborted
-from durable.execution.passes import Eviction, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.models import Entry, Run
 from durable.store import store_for
 from durable.worker.job import QueueJob

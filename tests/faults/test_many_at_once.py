@@ -20,7 +20,8 @@ from django.test.utils import CaptureQueriesContext
 from durable import AsyncContext, Break, Context, Continue, workflow
 from durable.core.journal import Journal
 from durable.core.records import Batch, Entry, EntryKind, EntryStatus, OutgoingMessage, RunRecord, RunState
-from durable.execution.passes import Eviction, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.models import Entry as EntryRow
 from durable.models import QueueMessage, Run
 from durable.store import store_for

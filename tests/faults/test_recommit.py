@@ -15,7 +15,8 @@ from django.test import override_settings
 from durable import AsyncContext, Break, Context, Continue, Handle, workflow
 from durable.core.errors import LeaseLost, PassAborted
 from durable.core.records import Batch, Committed, RunChange, RunRecord
-from durable.execution.passes import Eviction, PassOutcome, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import Store, store_for
 from durable.store.orm import OrmStore
 from durable.testing import Harness

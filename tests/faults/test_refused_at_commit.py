@@ -13,7 +13,8 @@ from django.db import OperationalError, connection
 from durable import AsyncContext, Context, workflow
 from durable.core.clock import now
 from durable.core.errors import PassAborted
-from durable.execution.passes import Eviction, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.handles import Handle
 from durable.models import OperatorAction, QueueMessage, Run
 from durable.store import Store

@@ -12,7 +12,8 @@ import pytest
 
 from durable import AsyncContext, Context, workflow
 from durable.core.records import EntryStatus
-from durable.execution.passes import Eviction, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.handles import Handle
 from tests.faults.passing import claimed, pass_once, production_store
 

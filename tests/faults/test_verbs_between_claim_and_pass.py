@@ -25,7 +25,8 @@ from durable import Context, Handle, workflow
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError, InvalidTransitionError, ReplayRefusedError
 from durable.core.records import Entry, RunRecord
-from durable.execution.passes import Eviction, PassOutcome, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import PassOutcome, execute_pass
 from durable.models import OperatorAction, Run
 from durable.operations.audit import Actor, acting_as
 from durable.store import Store

@@ -10,7 +10,8 @@ import pytest
 
 from durable import AsyncContext, Context, Handle, get_run, operations, workflow
 from durable.core.errors import LeaseLost
-from durable.execution.passes import Eviction, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.models import Entry, Run
 from durable.runtime import Runtime
 from tests.support.stores import STORES, in_force, passed

@@ -213,7 +213,7 @@ def test_a_run_that_parks_while_a_message_is_being_sent_is_due(locking_store: Lo
     with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message())):
         parking = threads.start(lambda: park(locking_store, held, waiting_for="/mail/"))
         wait_for_lock_waiters()
-    assert parking.result(DEADLINE).ring == {"q"}
+    assert parking.result(DEADLINE).queues_to_notify == {"q"}
     assert the(locking_store).wake_at == NOW
 
 

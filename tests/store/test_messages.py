@@ -197,10 +197,10 @@ def test_a_commit_wakes_the_run_it_sends_to_and_tells_whom_to_ring(store: Store)
     held = started(store, queue="mine")
     parked(store, "b", waiting_for="/mail/")
     committed = commit(store, held, sends=[a_message("b", sent_at=at(2))])
-    assert committed.ring == {"q"}
+    assert committed.queues_to_notify == {"q"}
     assert the(store, "b").wake_at == at(2)
     assert the(store, "b").signal == 1
-    assert commit(store, held, sends=[a_message("none")]).ring == frozenset()
+    assert commit(store, held, sends=[a_message("none")]).queues_to_notify == frozenset()
 
 
 def test_a_workflow_sends_once_per_idempotency_id(store: Store) -> None:
@@ -233,7 +233,7 @@ def test_a_run_parks_when_nothing_happened_meanwhile(store: Store) -> None:
         "/mail/",
         None,
     )
-    assert committed.ring == frozenset()
+    assert committed.queues_to_notify == frozenset()
 
 
 @pytest.mark.parametrize("queue", ["mail", "other"])
@@ -243,7 +243,7 @@ def test_a_run_called_while_it_parks_is_due_at_once(store: Store, queue: str) ->
     committed = park(store, held, waiting_for="/mail/", wake_at=at(60))
     run = the(store)
     assert (run.state, run.wake_at, run.lease_expires_at) == (RunState.SLEEPING, NOW, None)
-    assert committed.ring == {"q"}
+    assert committed.queues_to_notify == {"q"}
     assert [each.id for each in store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=1)] == [
         "run"
     ]
@@ -254,7 +254,7 @@ def test_a_run_that_ends_is_not_due_although_it_was_called(store: Store) -> None
     sent(store, a_message())
     committed = park(store, held, state=RunState.COMPLETED, finished_at=NOW)
     assert (the(store).state, the(store).wake_at) == (RunState.COMPLETED, None)
-    assert committed.ring == frozenset()
+    assert committed.queues_to_notify == frozenset()
 
 
 def test_a_pass_that_knows_of_the_call_parks(store: Store) -> None:
@@ -269,7 +269,7 @@ def test_a_run_that_sends_to_itself_parks_for_other_things(store: Store) -> None
     commit(store, held, sends=[a_message(queue="a")])
     committed = park(store, held, waiting_for="/mail/", wake_at=at(60), batch={"sends": [a_message(queue="b")]})
     assert the(store).wake_at == at(60)
-    assert committed.ring == frozenset()
+    assert committed.queues_to_notify == frozenset()
 
 
 def test_a_run_that_parks_for_what_it_sends_to_itself_is_due(store: Store) -> None:
@@ -277,7 +277,7 @@ def test_a_run_that_parks_for_what_it_sends_to_itself_is_due(store: Store) -> No
     message = a_message(sent_at=at(-1))
     committed = park(store, held, waiting_for="/mail/", batch={"sends": [message]})
     assert the(store).wake_at == at(-1)
-    assert committed.ring == {"q"}
+    assert committed.queues_to_notify == {"q"}
 
 
 def test_a_run_that_parks_for_what_it_sent_to_itself_before_is_due(store: Store) -> None:
@@ -285,7 +285,7 @@ def test_a_run_that_parks_for_what_it_sent_to_itself_before_is_due(store: Store)
     commit(store, held, sends=[a_message()])
     committed = park(store, held, waiting_for="/mail/", wake_at=at(60))
     assert the(store).wake_at == NOW
-    assert committed.ring == {"q"}
+    assert committed.queues_to_notify == {"q"}
 
 
 def test_a_message_received_in_the_commit_that_parks_does_not_wake_the_run(store: Store) -> None:
@@ -313,7 +313,7 @@ def test_a_run_that_parks_for_a_message_that_returns_is_due(store: Store) -> Non
     commit(store, held, received=[(message.id, "gone")])
     committed = park(store, held, waiting_for="/mail/", wake_at=at(60), batch={"returned": ["gone"]})
     assert the(store).wake_at == NOW
-    assert committed.ring == {"q"}
+    assert committed.queues_to_notify == {"q"}
 
 
 def test_a_message_to_itself_from_a_run_that_ends_wakes_nothing(store: Store) -> None:
@@ -328,4 +328,4 @@ def test_a_run_that_parks_for_a_message_of_its_own_is_due_though_its_clock_went_
     commit(store, held, sends=[a_message("run", sent_at=at(20))])
     committed = park(store, held, waiting_for="/mail/")  # at NOW, 20 seconds before the message was sent
     assert the(store).wake_at == NOW
-    assert committed.ring == {"q"}
+    assert committed.queues_to_notify == {"q"}

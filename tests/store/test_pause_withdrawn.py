@@ -44,7 +44,7 @@ def test_one_that_nobody_asks_for_any_more_leaves_the_run_due(store: Store, requ
     run = the(store)
     assert (run.state, run.wake_at, run.request, run.summary) == (RunState.PENDING, at(5), requests[-1], "")
     assert run.lease_expires_at is None
-    assert done.ring == {"q"}
+    assert done.queues_to_notify == {"q"}
     [again] = store.claim(queues=["q"], now=at(6), lease_until=at(60), worker="other", limit=1)
     assert again.request == requests[-1]
 

@@ -8,7 +8,8 @@ from datetime import datetime
 from django.utils import timezone
 
 from durable.core.records import Batch, RunRecord, RunState
-from durable.execution.passes import Eviction, PassOutcome
+from durable.execution.eviction import Eviction
+from durable.execution.passes import PassOutcome
 from durable.store import Store
 
 __all__ = ["Passes", "finish", "new_runs", "park"]

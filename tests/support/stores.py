@@ -9,7 +9,8 @@ from datetime import timedelta
 
 from durable import runtime
 from durable.conf import conf
-from durable.execution.passes import Eviction, PassOutcome, execute_pass
+from durable.execution.eviction import Eviction
+from durable.execution.passes import PassOutcome, execute_pass
 from durable.runtime import Runtime
 from durable.store.orm import OrmStore
 

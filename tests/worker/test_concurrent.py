@@ -14,7 +14,8 @@ from django.utils import timezone
 
 from durable.core.errors import LeaseLost
 from durable.core.records import RunRecord, RunState
-from durable.execution.passes import Eviction, PassOutcome
+from durable.execution.eviction import Eviction
+from durable.execution.passes import PassOutcome
 from durable.store import Store, store_for
 from durable.worker import concurrent, scheduler, threads
 from durable.worker.concurrent import ConcurrentWorker

@@ -19,7 +19,8 @@ from durable.conf import conf
 from durable.core.errors import LeaseLost, PassAborted
 from durable.core.records import RunRecord, RunState
 from durable.execution import connections as process
-from durable.execution.passes import Eviction, PassOutcome
+from durable.execution.eviction import Eviction
+from durable.execution.passes import PassOutcome
 from durable.notifier import enqueue, notify
 from durable.store import Store, store_for
 from durable.worker import job, leases, shutdown
@@ -157,16 +158,6 @@ class TestLoop:
         passes = Passes()
         QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
         assert len(passes.passed) == 2
-
-    def test_queues_of_the_outcome_are_rung(self, store: Store) -> None:
-        new_runs(store)
-
-        def send(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
-            finish(record, store)
-            return PassOutcome(state=RunState.COMPLETED, ring=frozenset({"high"}))
-
-        QueueJob(QUEUE, store=store, execute=Passes(send), stop=ShutdownFlag()).run()
-        assert len(jobs("high")) == 1
 
     def test_a_near_deadline_is_told_to_the_timers(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         new_runs(store)

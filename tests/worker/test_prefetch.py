@@ -10,7 +10,8 @@ from django.utils import timezone
 from durable import Handle
 from durable.core.errors import ErrorInfo
 from durable.core.records import Batch, Entry, EntryKind, EntryStatus, RunChange, RunRecord
-from durable.execution.passes import Eviction, PassOutcome
+from durable.execution.eviction import Eviction
+from durable.execution.passes import PassOutcome
 from durable.store import Store, store_for
 from durable.worker import executor
 from durable.worker.executor import RunExecutor

@@ -1,0 +1,54 @@
+"""Evictions: how a worker tells a pass that it has to end.
+
+Owns the flags that the threads of a worker set and that a pass reads. Must not renew leases: `durable.worker.leases`
+does.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+__all__ = ["LEASE_LOST", "Eviction"]
+
+LEASE_LOST = "lease lost"  # the reason of an eviction
+
+
+class Eviction:
+    """Tells a pass, from any thread, that it has to end.
+
+    `lease_ends_at` (monotonic) is when the lease expires unless it is renewed. A process that was stopped for longer
+    notices that by its own clock, even before the renewing thread has run again. `is_changing_fence` is True while the
+    pass raises its own fence, when the lease may seem lost under the old fence.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.reason = ""
+        self.lease_ends_at = math.inf
+        self.is_changing_fence = False
+        #: The operator's request of the run, as last read from the database.
+        self.asked = ""
+
+    @property
+    def requested(self) -> bool:
+        """True if the pass has to end."""
+        return self._event.is_set() or self._is_past_lease()
+
+    @property
+    def is_lost(self) -> bool:
+        """True if another worker may have claimed the run by now."""
+        return self.reason == LEASE_LOST or self._is_past_lease()
+
+    def _is_past_lease(self) -> bool:
+        return time.monotonic() >= self.lease_ends_at
+
+    def request(self, reason: str) -> None:
+        """End the pass at its next operation. `reason` is for the log."""
+        self.reason = self.reason or reason
+        self._event.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for `seconds`, or until the pass has to end."""
+        self._event.wait(seconds)
