@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         StepTimeoutError,
         UndiscoveredWorkflowError,
     )
-    from durable.core.options import StepOptions
+    from durable.core.options import RollbackContext, StepOptions
     from durable.core.results import (
         AsyncQueueMessage,
         BlockFailure,
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
         StepFailure,
         StepResult,
     )
-    from durable.core.rollback import RollbackContext
     from durable.core.waits import ANY
     from durable.definitions import Input, Workflow, step, workflow
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
@@ -99,7 +98,7 @@ _MODULES = {
         "StepTimeoutError",
         "UndiscoveredWorkflowError",
     ),
-    "durable.core.options": ("StepOptions",),
+    "durable.core.options": ("RollbackContext", "StepOptions"),
     "durable.core.results": (
         "AsyncQueueMessage",
         "BlockFailure",
@@ -111,7 +110,6 @@ _MODULES = {
         "StepFailure",
         "StepResult",
     ),
-    "durable.core.rollback": ("RollbackContext",),
     "durable.core.waits": ("ANY",),
     "durable.core.current": ("current_step",),
     "durable.handles": ("Handle", "aget_run", "aruns_info", "get_run", "runs_info"),

@@ -21,8 +21,7 @@ from durable.core.current import running_run
 from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import UndiscoveredWorkflowError
 from durable.core.location import escape
-from durable.core.options import CommonStepOptions, options_of
-from durable.core.rollback import RollbackContext
+from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.async_calls import run_sync

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from durable.core.bodies import run_body
 from durable.core.effects import SAVE, Fork, Operation
 from durable.core.errors import (
     CONTRACT_ERRORS,
@@ -145,7 +146,7 @@ class _Fork:
         try:
             scope = Scope(self.journal, self._place(name), self.scope, branch)
             self._set(name, status=_RUNNING)
-            value = yield from scope.run(body)
+            value = yield from run_body(scope, body)
             what = f'the output of branch "{name}" of "{self.node.location}"'
             output = self.scope.environment.encode(value, what, "output", scope.location)
         except Park as park:

@@ -28,7 +28,7 @@ def compensate(scope: Scope, reason: str) -> Operation:
             "which others run: raise an error in the branch, or compensate after the join or race"
         )
     journal = scope.journal
-    node = scope.meet_compensation()
+    node = scope.match_compensation()
     entry = node.entry
     if entry is None or entry.status != EntryStatus.COMPLETED:
         left = compensable(journal)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from durable.core.bodies import run_body
 from durable.core.effects import SAVE, Operation
 from durable.core.journal import Node
 from durable.core.location import iteration_segment, join
@@ -89,7 +90,7 @@ class _Loop:
         iteration.check_may_go_on()
         has_state = self.is_stateful or state is not None
         try:
-            outcome = yield from iteration.run(body, *((state,) if has_state else ()))
+            outcome = yield from run_body(iteration, body, *((state,) if has_state else ()))
         except Exception:
             self.scope.receipts.adopt(iteration.receipts)
             raise

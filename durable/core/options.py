@@ -12,17 +12,15 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from durable.core.duration import Duration, seconds
 from durable.core.signatures import check_call
 
-if TYPE_CHECKING:
-    from durable.core.rollback import RollbackContext
-
 __all__ = [
     "DEFAULTS",
     "CommonStepOptions",
+    "RollbackContext",
     "StepOptions",
     "StepPolicy",
     "handler_name",
@@ -35,6 +33,16 @@ R = TypeVar("R")
 
 Backoff = Literal["exponential", "linear", "constant"]
 _BACKOFFS = ("exponential", "linear", "constant")
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackContext:
+    """The first argument of a rollback handler; the second is the step's output. `args` are the step's arguments."""
+
+    run_id: str
+    location: str
+    args: tuple[Any, ...]
+    is_evicted: Callable[[], bool]
 
 
 class Unset(Enum):

@@ -78,7 +78,7 @@ class Receipts:
                     if "completed_in" in record:
                         yield record["completed_in"], record["completed_order"]
 
-    def left_open(self) -> Iterator[tuple[Entry, str]]:
+    def uncompleted_messages(self) -> Iterator[tuple[Entry, str]]:
         """Yield the waits of this scope with their uncompleted messages."""
         for message_id, wait in self._entries.items():
             if not record_of(wait, message_id)["completed"]:

@@ -6,28 +6,16 @@ and gets the recorded arguments and output. Each handler's success is a commit o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, Park
 from durable.core.journal import Event, Journal
-from durable.core.options import StepPolicy, resolve_name, retry_delay
+from durable.core.options import RollbackContext, StepPolicy, resolve_name, retry_delay
 from durable.core.records import Entry, EntryKind, EntryStatus, Request
 
-__all__ = ["RollbackContext", "RollbackFailed", "compensable", "has_compensation", "is_compensable", "roll_back"]
-
-
-@dataclass(frozen=True, slots=True)
-class RollbackContext:
-    """The first argument of a rollback handler; the second is the step's output. `args` are the step's arguments."""
-
-    run_id: str
-    location: str
-    args: tuple[Any, ...]
-    is_evicted: Callable[[], bool]
+__all__ = ["RollbackFailed", "compensable", "has_compensation", "is_compensable", "roll_back"]
 
 
 class RollbackFailed(Exception):  # not raised to users: the pass turns it into a state

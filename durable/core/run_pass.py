@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from durable.core.bodies import run_body
 from durable.core.compatibility import cannot_read
 from durable.core.effects import Operation, Save
 from durable.core.errors import (
@@ -86,7 +87,7 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
         return (yield from _wait_for_code(journal))
     scope = Scope(journal, journal.root)
     try:
-        value = yield from scope.run(workflow)
+        value = yield from run_body(scope, workflow)
         output = journal.environment.encode(value, "the output of the workflow", "output", "")
         if journal.environment.is_in_transaction():
             raise OpenTransactionError("the end of the workflow")

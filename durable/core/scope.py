@@ -14,19 +14,17 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from durable.core.compatibility import unreadable
-from durable.core.effects import Body, Operation
 from durable.core.errors import (
     BranchCancelled,
     ControlFlow,
     EntryInProgressError,
     Evicted,
     HistoryDivergedError,
-    MessageNotCompletedError,
     OpenTransactionError,
     PayloadError,
 )
 from durable.core.journal import Environment, Journal, Node
-from durable.core.location import compensation_segment, display_location, escape, join, send_segment
+from durable.core.location import compensation_segment, escape, join, send_segment
 from durable.core.mistakes import is_mistake
 from durable.core.receipts import Receipts
 from durable.core.records import Entry, EntryKind, EntryStatus, Request
@@ -173,7 +171,7 @@ class Scope:
         self._sends += 1
         return self._match(kind, send_segment(self._sends - 1))
 
-    def meet_compensation(self, kind: EntryKind = EntryKind.COMPENSATE) -> Node:
+    def match_compensation(self, kind: EntryKind = EntryKind.COMPENSATE) -> Node:
         """Return the node of this scope's next compensation, or of its stand-in."""
         self._compensations += 1
         return self._match(kind, compensation_segment(self._compensations - 1))
@@ -255,22 +253,6 @@ class Scope:
         left = [node for segment, node in children.items() if segment not in self._used]
         return [node.location for node in sorted(left, key=Node.began)]
 
-    def run(self, function: Callable[..., Any], *args: Any) -> Operation:
-        """Run the scope's code to its end and return its value.
-
-        Errors found at the end are raised, whatever the code returned.
-        """
-        try:
-            value = yield Body(self, function, args)
-        except PayloadError:
-            raise
-        except Exception as error:
-            self.finish(error)
-            raise
-        self.finish()
-        self._check_messages()
-        return value
-
     def finish(self, error: Exception | None = None) -> None:
         """End the scope, whose code has ended with `error`.
 
@@ -325,13 +307,6 @@ class Scope:
         if self.journal.poison is None:
             self.journal.poison = error
         raise error
-
-    def _check_messages(self) -> None:
-        """Raise MessageNotCompletedError for a completable message of this scope that was not completed."""
-        if self.branch is not None and self.branch.is_cancelled():
-            return  # the end of a losing branch's code does not count
-        for wait, message_id in self.receipts.left_open():
-            self.poison(MessageNotCompletedError(display_location(wait.location), message_id))
 
     # -- determinism
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from durable.core.bodies import run_body
 from durable.core.effects import Operation
 from durable.core.errors import CONTRACT_ERRORS, ErrorInfo, RollbackError
 from durable.core.results import BlockCatch, BlockFailure, BlockResult, failure_of
@@ -20,7 +21,7 @@ def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collecti
     """Return the body's value, or the terminal failure that left it if its kind is caught, as a `BlockResult`."""
     block = Scope(scope.journal, scope.match_block(name), scope)
     try:
-        value = yield from block.run(body)
+        value = yield from run_body(block, body)
     except CONTRACT_ERRORS:
         raise
     except Exception as error:

@@ -28,7 +28,7 @@ def removed(scope: Scope, name: str, kind: str) -> Operation:
     """Stand in for the entry `name` of this kind, which the code no longer makes."""
     if kind not in set(EntryKind):
         raise ValueError(f"removed knows the kinds {', '.join(EntryKind)}, not {kind!r}")
-    node = _met(scope, name, kind)
+    node = _match(scope, name, kind)
     entry = node.entry
     if entry is not None and entry.kind not in (EntryKind.REMOVED, kind):
         scope.diverged(f'expected a {kind} or its removal at "{node.location}", found a {entry.kind}', node.location)
@@ -37,12 +37,12 @@ def removed(scope: Scope, name: str, kind: str) -> Operation:
     yield from ()
 
 
-def _met(scope: Scope, name: str, kind: str) -> Node:
+def _match(scope: Scope, name: str, kind: str) -> Node:
     # sends and compensations have no names: they are numbered, and a removed one keeps its number
     if kind == EntryKind.SEND:
         return scope.match_send(EntryKind.REMOVED)
     if kind == EntryKind.COMPENSATE:
-        return scope.meet_compensation(EntryKind.REMOVED)
+        return scope.match_compensation(EntryKind.REMOVED)
     return scope.match(EntryKind.REMOVED, name)
 
 
