@@ -12,8 +12,6 @@ import signal
 import threading
 from typing import Any, Final
 
-from rq.worker import BaseWorker
-
 __all__ = ["Origin"]
 
 logger = logging.getLogger("durable.pass")
@@ -67,9 +65,13 @@ def _forget_handlers() -> None:
 
 
 def _is_a_workers(handler: Any) -> bool:
-    if isinstance(getattr(handler, "__self__", None), BaseWorker):
-        return True
-    return callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "durable"
+    """Return True for a function or method of durable's, or a method of any class derived from one of RQ's.
+
+    RQ is told by its package's name: a process that does not serve RQ's queues need not import it.
+    """
+    bases = type(getattr(handler, "__self__", None)).__mro__
+    modules = [getattr(handler, "__module__", None), *(each.__module__ for each in bases)]
+    return callable(handler) and any(str(each).partition(".")[0] in ("durable", "rq") for each in modules)
 
 
 os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_forget_handlers)

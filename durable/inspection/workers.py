@@ -9,19 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import datetime
+from typing import Final
 
 from redis import Redis
 from redis.exceptions import RedisError
-from rq import Worker
-from rq.worker_registration import REDIS_WORKER_KEYS
 
 from durable.conf import conf
 from durable.core import registry
 from durable.models import Run
 from durable.models.run import RunQuerySet
-from durable.notifier import redis_clients
+from durable.notifier import redis_clients, worker_registry
 
 __all__ = ["HeldRun", "QueueState", "WorkerState", "Workers", "look_at_workers", "queues_with_runs"]
 
@@ -121,37 +119,20 @@ def queues_with_runs(within: RunQuerySet | None = None) -> list[str]:
 
 
 def _of(redis: Redis) -> list[WorkerState]:
-    """Return the workers that RQ's records name. A record that cannot be read is left out, and the log names it."""
-    names: Any = redis.smembers(REDIS_WORKER_KEYS)
-    keys = sorted(each if isinstance(each, str) else each.decode(errors="replace") for each in names)
-    found = []
-    for key in keys[: MOST + 1]:
-        try:
-            worker = Worker.find_by_key(key, connection=redis)
-            if worker is not None:
-                found.append(_state(worker))
-        except (RedisError, OSError):
-            raise
-        except (ValueError, TypeError, LookupError, AttributeError) as error:  # other programs write to Redis too
-            logger.warning("the record %r of an RQ worker cannot be read: %s", key, error)
-    return found
-
-
-def _state(worker: Any) -> WorkerState:
-    return WorkerState(
-        name=worker.name,
-        host=worker.hostname or "",
-        pid=worker.pid or 0,
-        queues=tuple(worker.queue_names()),
-        state=str(getattr(worker.get_state(), "value", worker.get_state())),
-        last_heartbeat=_aware(worker.last_heartbeat),
-        started_at=_aware(worker.birth_date),
-        runs=(),
-    )
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+    """Return the workers that RQ has registered in this Redis, one more than are shown at most."""
+    return [
+        WorkerState(
+            name=each.name,
+            host=each.host,
+            pid=each.pid,
+            queues=each.queues,
+            state=each.state,
+            last_heartbeat=each.last_heartbeat,
+            started_at=each.started_at,
+            runs=(),
+        )
+        for each in worker_registry.registered_workers(redis, MOST + 1)
+    ]
 
 
 def _held(within: RunQuerySet | None) -> list[HeldRun]:
