@@ -74,7 +74,7 @@ class Health:
     """What the parent process knows of itself. `missing_migrations` is None until they were queried."""
 
     missing_migrations: list[str] | None = None
-    fleet: Supervisor | None = None
+    supervisor: Supervisor | None = None
     _began: float = field(default_factory=time.monotonic)
     _redis_problem: str = ""
     _redis_asked_at: float = float("-inf")
@@ -82,16 +82,16 @@ class Health:
 
     def live(self) -> Report:
         """Report whether the process is alive; a process that is not should be restarted."""
-        fleet = self.fleet
-        if fleet is None:
+        supervisor = self.supervisor
+        if supervisor is None:
             return Report({"supervisor": "waiting for the database or its migrations"})
-        checks, failed = {"supervisor": OK, "workers": _workers(fleet)}, set()
+        checks, failed = {"supervisor": OK, "workers": _workers(supervisor)}, set()
         now = time.monotonic()
-        if now - fleet.ticked_at > STUCK:
-            checks["supervisor"] = f"has not looked after its workers for {now - fleet.ticked_at:.0f} s"
+        if now - supervisor.ticked_at > STUCK:
+            checks["supervisor"] = f"has not looked after its workers for {now - supervisor.ticked_at:.0f} s"
             failed.add("supervisor")
-        if now - fleet.had_worker_at > WITHOUT_WORKERS:
-            checks["workers"] = f"none has run for {now - fleet.had_worker_at:.0f} s"
+        if now - supervisor.had_worker_at > WITHOUT_WORKERS:
+            checks["workers"] = f"none has run for {now - supervisor.had_worker_at:.0f} s"
             failed.add("workers")
         return Report(checks, frozenset(failed))
 
@@ -114,7 +114,7 @@ class Health:
                 late.add("redis")
         else:
             checks["redis"] = "not used"
-        if self.fleet is not None and self.fleet.is_stopping:
+        if self.supervisor is not None and self.supervisor.is_stopping:
             checks["supervisor"] = "was told to stop"
             failed.add("supervisor")
         return Report(checks, frozenset(failed), frozenset(late))
@@ -125,14 +125,14 @@ class Health:
         return f"missing: {', '.join(self.missing_migrations)}" if self.missing_migrations else ""
 
     def _database(self) -> str:
-        answered_at = self.fleet.database_answered_at if self.fleet is not None else None
+        answered_at = self.supervisor.database_answered_at if self.supervisor is not None else None
         if answered_at is None:
             return "has not answered yet"
         silent = time.monotonic() - answered_at
         return f"has not answered for {silent:.0f} s" if silent > RECENT + 3 * conf.SWEEP_INTERVAL else ""
 
     def _no_worker_is_ready(self) -> str:
-        return "none is ready yet" if self.fleet is None or not self.fleet.ready_workers else ""
+        return "none is ready yet" if self.supervisor is None or not self.supervisor.ready_workers else ""
 
     def _redis(self) -> str:
         with self._lock:  # concurrent probes wait for the answer
@@ -142,8 +142,8 @@ class Health:
             return self._redis_problem
 
 
-def _workers(fleet: Supervisor) -> str:
-    return f"{fleet.ready_workers} of {len(fleet.children)} ready"
+def _workers(supervisor: Supervisor) -> str:
+    return f"{supervisor.ready_workers} of {len(supervisor.children)} ready"
 
 
 def _problem_of_redis() -> str:

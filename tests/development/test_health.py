@@ -27,7 +27,7 @@ from tests.development.project import Project
 from tests.worker.test_job import eventually
 
 
-def fleet(**given: Any) -> Any:
+def a_supervisor(**given: Any) -> Any:
     """What a parent knows that is well, but for what is given."""
     now = time.monotonic()
     well = {"ticked_at": now, "had_worker_at": now, "database_answered_at": now, "ready_workers": 2}
@@ -43,7 +43,7 @@ def without_redis() -> Iterator[None]:
 @pytest.mark.usefixtures("without_redis")
 class TestReports:
     def test_all_is_well(self) -> None:
-        found = Health(missing_migrations=[], fleet=fleet())
+        found = Health(missing_migrations=[], supervisor=a_supervisor())
         assert found.live().status == "ok"
         assert found.ready().checks == {
             "supervisor": "ok",
@@ -62,7 +62,7 @@ class TestReports:
         ],
     )
     def test_a_parent_that_is_stuck_is_not_alive(self, given: dict[str, Any], check: str) -> None:
-        found = Health(missing_migrations=[], fleet=fleet(**given))
+        found = Health(missing_migrations=[], supervisor=a_supervisor(**given))
         assert found.live().failed == {check}
         assert check in found.ready().failed
 
@@ -80,7 +80,7 @@ class TestReports:
     def test_what_is_not_ready_is_alive_nevertheless(
         self, given: dict[str, Any], missing: list[str] | None, check: str
     ) -> None:
-        found = Health(missing_migrations=missing, fleet=fleet(**given))
+        found = Health(missing_migrations=missing, supervisor=a_supervisor(**given))
         assert found.live().status == "ok"
         assert found.ready().failed == {check}
 
@@ -98,7 +98,7 @@ class TestRedis:
             return "does not answer"
 
         monkeypatch.setattr(health, "_problem_of_redis", problem)
-        found = Health(missing_migrations=[], fleet=fleet())
+        found = Health(missing_migrations=[], supervisor=a_supervisor())
         reports = [found.ready() for _ in range(20)]
         assert {each.status for each in reports} == {"degraded"}
         assert not reports[0].failed
@@ -107,7 +107,7 @@ class TestRedis:
 
 @pytest.fixture
 def server() -> Iterator[tuple[Health, int]]:
-    found = Health(missing_migrations=[], fleet=fleet())
+    found = Health(missing_migrations=[], supervisor=a_supervisor())
     with override_settings(DURABLE={"REDIS": False}), served(found, 0, "127.0.0.1") as port:
         yield found, port
 
@@ -128,7 +128,7 @@ class TestServer:
 
     def test_what_is_not_ready_answers_503(self, server: tuple[Health, int]) -> None:
         found, port = server
-        found.fleet = fleet(ready_workers=0)
+        found.supervisor = a_supervisor(ready_workers=0)
         answer = httpx.get(f"http://127.0.0.1:{port}/readyz")
         assert (answer.status_code, answer.text.splitlines()[0]) == (503, "failed")
         assert httpx.get(f"http://127.0.0.1:{port}/livez").status_code == 200

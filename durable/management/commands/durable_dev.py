@@ -50,9 +50,11 @@ class Command(durable_worker.Command):
             with WebServer(command_line("runserver", *web)) as server:
                 self._await_migrations(lambda: server.status is not None)
                 self._say_wrong_routines()
-                fleet = Supervisor(worker, 1, say=self._say, reloads=reloads, ends_with=lambda: self._ended(server))
-                with CodeWatch(fleet.code_changed) if reloads else nullcontext():
-                    status = fleet.run()
+                supervisor = Supervisor(
+                    worker, 1, say=self._say, reloads=reloads, ends_with=lambda: self._ended(server)
+                )
+                with CodeWatch(supervisor.code_changed) if reloads else nullcontext():
+                    status = supervisor.run()
         except KeyboardInterrupt:  # before any worker was started
             status = 0
         sys.exit(status)

@@ -99,10 +99,10 @@ class Command(BaseCommand):
                 # Without Redis, an empty list means all queues.
                 named = queues if conf.REDIS or options["queues"] else []
                 command = worker_command(named, self._inherited(options))
-                fleet = Supervisor(command, options["processes"], say=self._say, reloads=options["reload"])
-                health.fleet = fleet
-                with CodeWatch(fleet.code_changed) if options["reload"] else nullcontext():
-                    status = fleet.run()
+                supervisor = Supervisor(command, options["processes"], say=self._say, reloads=options["reload"])
+                health.supervisor = supervisor
+                with CodeWatch(supervisor.code_changed) if options["reload"] else nullcontext():
+                    status = supervisor.run()
         sys.exit(status)
 
     @contextmanager
