@@ -69,7 +69,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     page, problem = _read(form, request.GET.get("after"))
     now = pages.now()
     is_live = "live" in request.GET
-    etag = pages.etag_of(now, *((each.id, each.state, each.signal, each.fence, each.summary) for each in page.runs))
+    etag = pages.etag_of(now, *((each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs))
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
     attempts = failed_attempts(page.runs)

@@ -70,7 +70,7 @@ class Save:
     """
 
     run: RunPatch | None = None
-    park_signal: int | None = None
+    park_change_seq: int | None = None
     is_failure: bool = False
 
 

@@ -130,7 +130,7 @@ class Journal:
         self.poison: Exception | None = None
         #: A commit was not answered: the history is unknown, and nothing may be built on it any more.
         self.is_lost = False
-        self.request = run.request
+        self.request = run.pending_request
         #: After a crash, an attempt is committed before it runs, until one attempt has ended well.
         self.commit_before_attempt = run.crashes > 0
         self.claims = MessageClaims()
@@ -259,7 +259,7 @@ class Journal:
 
     # -- commits
 
-    def take_batch(self, run: RunPatch | None, park_signal: int | None, *, only: str | None = None) -> Batch | None:
+    def take_batch(self, run: RunPatch | None, park_change_seq: int | None, *, only: str | None = None) -> Batch | None:
         """Take the marked changes as a batch to commit; None if there are none.
 
         With `only`, take the entry at that location.
@@ -288,7 +288,7 @@ class Journal:
                 returned=pending.returned,
                 sends=pending.sends,
                 run=run,
-                park_signal=park_signal,
+                park_change_seq=park_change_seq,
             )
 
     def generation_due(self) -> int:

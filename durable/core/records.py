@@ -204,10 +204,10 @@ class RunPatch(TypedDict, total=False):
     worker: str
     lease_expires_at: datetime | None
     crashes: int
-    signal: int
-    request: str
+    change_seq: int
+    pending_request: str
     request_reason: str
-    outcome: str
+    state_after_rollback: str
     diverged_at: datetime | None
     generations: dict[str, int]
     started_at: datetime | None
@@ -222,9 +222,10 @@ class RunRecord:
       escaped queue names as "/a/b/".
     - `fence`: raised by each claim; only the worker with the newest may write. `lease_expires_at`: None when no worker
       has the lease.
-    - `signal`: raised by every send and verb from outside, so that a pass which parks notices them. `messages`: how
-      many were ever sent, and so the order of the newest.
-    - `request`: see `Request`. `outcome`: the state in which a rollback will end, "" when none is under way.
+    - `change_seq`: raised by every send and verb from outside, so that a pass which parks notices them.
+      `message_count`: how many messages were ever sent to the run, and so the order of the newest.
+    - `pending_request`: see `Request`. `state_after_rollback`: the state in which a rollback will end, "" when none is
+      under way.
     - `origins`: the locations of the failures that made the run fail, for recover.
     - `generations`: for steps that were compensated and run again, how often; part of their idempotency keys.
     - `diverged_at`: since when the current code does not fit or has a mistake, within the grace period. For a failed
@@ -249,11 +250,11 @@ class RunRecord:
     lease_expires_at: datetime | None = None
     worker: str = ""
     crashes: int = 0
-    signal: int = 0
-    messages: int = 0
-    request: str = Request.NONE
+    change_seq: int = 0
+    message_count: int = 0
+    pending_request: str = Request.NONE
     request_reason: str = ""
-    outcome: str = ""
+    state_after_rollback: str = ""
     diverged_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -268,10 +269,10 @@ class RunRecord:
 class Batch:
     """What one commit of a pass writes: all of it, or nothing if the run has a newer fence.
 
-    `run` patches the run's row. `park_signal` is the `signal` that the pass knew when it decided to park. If the row
-    has another one by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). A message
-    of a run to itself does not raise its `signal`: the run is due if it parks for a message that it sent itself, in
-    this batch or before.
+    `run` patches the run's row. `park_change_seq` is the `change_seq` that the pass knew when it decided to park. If
+    the row has another one by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). A
+    message of a run to itself does not raise its `change_seq`: the run is due if it parks for a message that it sent
+    itself, in this batch or before.
     """
 
     run_id: str
@@ -285,7 +286,7 @@ class Batch:
     returned: Sequence[str] = ()  # waits whose messages go back into the inbox, including waits of this batch
     sends: Sequence[OutgoingMessage] = ()
     run: RunPatch | None = None
-    park_signal: int | None = None
+    park_change_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

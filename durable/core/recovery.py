@@ -30,15 +30,15 @@ def recover(
     patch: RunPatch = {
         "state": RunState.PENDING,
         "wake_at": now,
-        "signal": run.signal + 1,
+        "change_seq": run.change_seq + 1,
         "finished_at": None,
-        "request": "",
+        "pending_request": "",
         "crashes": 0,
         "diverged_at": None,
         "summary": "recovered",
     }
     stuck = [entry for entry in history if is_compensable(entry)]
-    if run.outcome and stuck:
+    if run.state_after_rollback and stuck:
         for entry in stuck:
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
         patch |= {"state": RunState.ROLLING_BACK, "summary": "recovered: compensating"}
@@ -51,7 +51,7 @@ def recover(
         generations[location] = generations.get(location, 0) + 1
     for location in run.origins:
         history.reset(location)
-    patch |= {"error": None, "origins": [], "outcome": "", "generations": generations}
+    patch |= {"error": None, "origins": [], "state_after_rollback": "", "generations": generations}
     return history.change(run, patch, messages)
 
 

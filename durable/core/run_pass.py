@@ -142,7 +142,7 @@ def _complete(journal: Journal, output: str) -> Operation:
             origins=[],
             wake_at=None,
             finished_at=now,
-            request="",
+            pending_request="",
             diverged_at=None,
         )
     )
@@ -160,7 +160,7 @@ def _park(journal: Journal, park: Park, state: str = RunState.SLEEPING, summary:
             summary=summary or _waits_for(park),
             diverged_at=None,
         ),
-        park_signal=journal.run.signal,
+        park_change_seq=journal.run.change_seq,
     )
     _tell(journal, state)
     return PassOutcome(state=state, wake_at=park.deadline, waiting_for=park.names)
@@ -181,17 +181,22 @@ def _honour(journal: Journal, request: str) -> Operation:
     """Do what an operator requested during the pass."""
     now = journal.environment.now()
     if request == Request.PAUSE:
-        yield Save(_released(RunState.PAUSED, wake_at=None, request="", summary="paused"))
+        yield Save(_released(RunState.PAUSED, wake_at=None, pending_request="", summary="paused"))
         _tell(journal, RunState.PAUSED)
         return PassOutcome(state=RunState.PAUSED)
     if request == Request.CANCEL_ROLLBACK and has_compensation(journal):
         yield Save(
-            {"state": RunState.ROLLING_BACK, "outcome": RunState.CANCELLED, "request": "", "summary": "compensating"}
+            {
+                "state": RunState.ROLLING_BACK,
+                "state_after_rollback": RunState.CANCELLED,
+                "pending_request": "",
+                "summary": "compensating",
+            }
         )
         journal.request = Request.NONE
-        journal.run.outcome = RunState.CANCELLED
+        journal.run.state_after_rollback = RunState.CANCELLED
         return (yield from _compensate(journal))
-    yield Save(_released(RunState.CANCELLED, wake_at=None, request="", finished_at=now, diverged_at=None))
+    yield Save(_released(RunState.CANCELLED, wake_at=None, pending_request="", finished_at=now, diverged_at=None))
     _tell(journal, RunState.CANCELLED)
     return PassOutcome(state=RunState.CANCELLED)
 
@@ -218,7 +223,7 @@ def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operati
     if outcome is not None:
         return outcome
     now = journal.environment.now()
-    patch = _released(RunState.FAILED, error=info, origins=[], wake_at=None, finished_at=now, request="")
+    patch = _released(RunState.FAILED, error=info, origins=[], wake_at=None, finished_at=now, pending_request="")
     yield Save(patch | {"diverged_at": journal.run.diverged_at or now, "summary": stopped(what)})
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)
     return PassOutcome(state=RunState.FAILED, error=info)
@@ -240,7 +245,7 @@ def _wait_for_other_code(journal: Journal, event: Event, summary: str, policy: P
     wake_at = now + timedelta(seconds=delay)
     state = RunState.ROLLING_BACK if journal.run.state == RunState.ROLLING_BACK else RunState.SLEEPING
     patch = _released(state, wake_at=wake_at, summary=summary, diverged_at=since)
-    yield Save(patch, park_signal=journal.run.signal)
+    yield Save(patch, park_change_seq=journal.run.change_seq)
     journal.environment.emit(Event(event.name, {**event.details, "retry_at": wake_at}))
     _tell(journal, state)
     return PassOutcome(state=state, wake_at=wake_at)
@@ -253,7 +258,7 @@ def _wait_for_code(journal: Journal) -> Operation:
     wake_at = now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4))
     summary = f'waiting for a worker that knows the workflow "{journal.run.workflow}"'
     patch = _released(RunState.SLEEPING, wake_at=wake_at, summary=summary, diverged_at=since)
-    yield Save(patch, park_signal=journal.run.signal)
+    yield Save(patch, park_change_seq=journal.run.change_seq)
     _tell(journal, RunState.SLEEPING)
     return PassOutcome(state=RunState.SLEEPING, wake_at=wake_at)
 
@@ -265,19 +270,25 @@ def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operat
         yield Save(
             {
                 "state": RunState.ROLLING_BACK,
-                "outcome": RunState.FAILED,
+                "state_after_rollback": RunState.FAILED,
                 "error": info,
                 "origins": origins,
                 "summary": "compensating",
             }
         )
-        journal.run.outcome = RunState.FAILED
+        journal.run.state_after_rollback = RunState.FAILED
         journal.run.error = info
         return (yield from _compensate(journal))
     now = journal.environment.now()
     yield Save(
         _released(
-            RunState.FAILED, error=info, origins=origins, wake_at=None, finished_at=now, request="", diverged_at=None
+            RunState.FAILED,
+            error=info,
+            origins=origins,
+            wake_at=None,
+            finished_at=now,
+            pending_request="",
+            diverged_at=None,
         )
     )
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=False)
@@ -304,13 +315,15 @@ def _compensate(journal: Journal) -> Operation:
     except RollbackFailed as failed:
         return (yield from _stop_at_handler(journal, failed))
     now = journal.environment.now()
-    ended = run.outcome or RunState.FAILED
+    ended = run.state_after_rollback or RunState.FAILED
     error = run.error if ended == RunState.FAILED else None
     count = sum(_is_undone(entry) for entry in journal.entries())
     summary = f"{COMPENSATED}{steps_undone(count)}"
     if ended == RunState.FAILED:
         summary += "; recover() does the undone steps again, from the earliest on"
-    patch = _released(ended, error=error, wake_at=None, finished_at=now, outcome="", request="", diverged_at=None)
+    patch = _released(
+        ended, error=error, wake_at=None, finished_at=now, state_after_rollback="", pending_request="", diverged_at=None
+    )
     yield Save(patch | {"summary": summary})
     if ended == RunState.FAILED:
         _tell(journal, ended, "run_failed", error=error, is_mistake=False)
@@ -328,7 +341,7 @@ def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Oper
     now = journal.environment.now()
     info = journal.run.error or error
     summary = f"{problem}: {error}; recover() goes on with it"
-    patch = _released(RunState.FAILED, error=info, wake_at=None, finished_at=now, summary=summary, request="")
+    patch = _released(RunState.FAILED, error=info, wake_at=None, finished_at=now, summary=summary, pending_request="")
     yield Save(patch | {"diverged_at": None})
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=False)
     return PassOutcome(state=RunState.FAILED, error=info)

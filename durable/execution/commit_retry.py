@@ -104,7 +104,8 @@ def _resolve_unknown_commit(
     finally:
         eviction.is_changing_fence = False
     return Committed(
-        request=row.request, queues_to_notify=_due_queues(store, [run.id, *(each.to for each in batch.sends)], now())
+        request=row.pending_request,
+        queues_to_notify=_due_queues(store, [run.id, *(each.to for each in batch.sends)], now()),
     )
 
 
@@ -113,7 +114,7 @@ def _taken_again(row: RunRecord, fence: int) -> RunChange:
         raise LeaseLost
     if row.lease_expires_at is None:
         raise _Ended(row)
-    return RunChange(run={"signal": row.signal}, raise_fence=True)
+    return RunChange(run={"change_seq": row.change_seq}, raise_fence=True)
 
 
 def _has_happened(batch: Batch, store: Store) -> bool:

@@ -212,7 +212,7 @@ class PassHost:
 
     def _save(self, effect: Save, due: int) -> Committed | None:
         with self._commit_lock:
-            if effect.run is None and effect.park_signal is None and self._written >= due:
+            if effect.run is None and effect.park_change_seq is None and self._written >= due:
                 return None  # while this branch waited, another one has committed for both
             return self._commit(effect)
 
@@ -341,7 +341,7 @@ class PassHost:
     # -- commits
 
     def _commit(self, effect: Save) -> Committed | None:
-        batch = self.journal.take_batch(effect.run, effect.park_signal)
+        batch = self.journal.take_batch(effect.run, effect.park_change_seq)
         if batch is None:
             return None
         taken = self.journal.taken

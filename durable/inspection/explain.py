@@ -161,8 +161,8 @@ def _running(facts: _Facts) -> Explanation:
             "No other has taken it over: see that one serves its queue" if is_long else "Another one takes it over"
         )
         return Explanation(headline=gone, detail=goes_on, needs_attention=is_long)
-    if run.request:
-        asked = "pause" if run.request == Request.PAUSE else "cancel"
+    if run.pending_request:
+        asked = "pause" if run.pending_request == Request.PAUSE else "cancel"
         return Explanation(
             headline=f"Asked to {asked}: takes effect at the next operation",
             detail=f"Running on worker {run.worker}",
@@ -259,7 +259,7 @@ def _mistaken(facts: _Facts) -> Explanation:
 
 
 def _paused(facts: _Facts) -> Explanation:
-    rest = " in the middle of its compensation" if facts.run.outcome else ""
+    rest = " in the middle of its compensation" if facts.run.state_after_rollback else ""
     return Explanation(headline=f"Paused{rest}, until somebody resumes it", remedies=("resume", "cancel"))
 
 
@@ -300,7 +300,7 @@ def _failed(facts: _Facts) -> Explanation:
             needs_attention=True,
             remedies=("recover", "replay", "restart"),
         )
-    if not run.outcome and run.summary.startswith(HANDLER_FAILED):
+    if not run.state_after_rollback and run.summary.startswith(HANDLER_FAILED):
         return Explanation(
             headline=f"Compensation has stopped {_ended(facts)}: {shortened(_told(run).removesuffix('; recover() goes on with it'))}",
             detail="Its code was undoing its steps. Fix what the handler needs, then recover the run: the compensation goes on with the "
@@ -308,7 +308,7 @@ def _failed(facts: _Facts) -> Explanation:
             needs_attention=True,
             remedies=("recover",),
         )
-    if run.outcome:
+    if run.state_after_rollback:
         return Explanation(
             headline=f"Compensation has stopped {_ended(facts)}: {shortened(_told(run).removesuffix('; recover() goes on with it'))}",
             detail=f"It was undoing its steps because it failed: {what}. Fix what the handler needs, then recover the run: the compensation goes on "

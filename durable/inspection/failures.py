@@ -77,7 +77,7 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
     """Return the newest failed runs, at most `NEWEST`; one statement."""
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     found = runs.filter(state=RunState.FAILED.value).newest_first()
-    columns = ("id", "workflow", "origins", "outcome", "diverged_at", "created_at", "finished_at")
+    columns = ("id", "workflow", "origins", "state_after_rollback", "diverged_at", "created_at", "finished_at")
     beginnings = {"told": Substr("summary", 1, _SUMMARY), "beginning": Substr("error", 1, _BEGINNING)}
     rows = found.annotate(**beginnings).values_list(*columns, *beginnings)[:NEWEST]
     return [
@@ -87,13 +87,13 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
             location=origins[0] if origins else "",
             error_type=_read(_TYPE, beginning),
             message=_message(workflow, beginning),
-            is_stuck=bool(outcome) or told.startswith(HANDLER_FAILED),
+            is_stuck=bool(ends_in) or told.startswith(HANDLER_FAILED),
             is_mistake=has_stopped(RunState.FAILED, diverged_at, told),
             is_compensated=told.startswith(COMPENSATED),
             created_at=created_at,
             finished_at=finished_at,
         )
-        for run_id, workflow, origins, outcome, diverged_at, created_at, finished_at, told, beginning in rows
+        for run_id, workflow, origins, ends_in, diverged_at, created_at, finished_at, told, beginning in rows
     ]
 
 

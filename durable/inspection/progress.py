@@ -47,7 +47,16 @@ def progress_of(run: Run) -> Progress:
     lost = ExpressionWrapper(F("finished_at") - F("started_at"), output_field=DurationField())
     failed = Attempt.objects.using(conf.DATABASE).filter(run=run).aggregate(took=Sum(lost), number=Count("id"))
     parts = [found[name] for name in ("entries", "completed", "newest", "finished", "attempts", "compensated")]
-    row = [run.signal, run.fence, run.state, run.request, run.messages, run.wake_at, run.summary, failed["number"]]
+    row = [
+        run.change_seq,
+        run.fence,
+        run.state,
+        run.pending_request,
+        run.message_count,
+        run.wake_at,
+        run.summary,
+        failed["number"],
+    ]
     active = sum(each.total_seconds() for each in (found["active"], failed["took"]) if each is not None)
     return Progress(
         entries=found["entries"],

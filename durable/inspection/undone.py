@@ -46,7 +46,9 @@ def undone_steps(run_id: str) -> Undone | None:
     None too of a run whose compensation has stopped: a recovery goes on with it.
     """
     recorded = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id)
-    found = recorded.filter(run__outcome="", kind=EntryKind.STEP.value, metadata__rollback_completed_at__isnull=False)
+    found = recorded.filter(
+        run__state_after_rollback="", kind=EntryKind.STEP.value, metadata__rollback_completed_at__isnull=False
+    )
     rows: Any = found.order_by("ordinal").values_list("location", "data")[:MOST]  # the field decodes data
     locations = [location for location, data in rows if data["rollback"].get("by") is None]
     return Undone(locations, _start(run_id, locations[0])) if locations else None

@@ -16,8 +16,8 @@ _ALIVE = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING)
 
 def possible_verbs(run: Run) -> tuple[str, ...]:
     """Return the verbs that fit the run's current state, in the order in which an operator is likely to want them."""
-    is_asked_to_pause = run.request == Request.PAUSE
-    is_compensating = bool(run.outcome) or run.state == RunState.ROLLING_BACK
+    is_asked_to_pause = run.pending_request == Request.PAUSE
+    is_compensating = bool(run.state_after_rollback) or run.state == RunState.ROLLING_BACK
     possible = {
         "recover": run.state == RunState.FAILED,
         "resume": run.state == RunState.PAUSED or is_asked_to_pause,

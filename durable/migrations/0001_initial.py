@@ -52,10 +52,10 @@ class Migration(migrations.Migration):
                 ("lease_expires_at", models.DateTimeField(blank=True, null=True)),
                 ("worker", durable.models.fields.SafeTextField(blank=True, default="")),
                 ("crashes", models.IntegerField(default=0)),
-                ("signal", models.BigIntegerField(default=0)),
-                ("messages", models.BigIntegerField(default=0)),
+                ("change_seq", models.BigIntegerField(default=0)),
+                ("message_count", models.BigIntegerField(default=0)),
                 (
-                    "request",
+                    "pending_request",
                     durable.models.fields.NameField(
                         blank=True,
                         choices=[
@@ -69,7 +69,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("request_reason", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("outcome", durable.models.fields.NameField(blank=True, default="", max_length=16)),
+                ("state_after_rollback", durable.models.fields.NameField(blank=True, default="", max_length=16)),
                 ("diverged_at", models.DateTimeField(blank=True, null=True)),
                 ("generations", durable.models.fields.JSONTextField(blank=True, default=dict)),
                 ("created_at", models.DateTimeField()),
@@ -370,21 +370,23 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="run",
             constraint=models.CheckConstraint(
-                condition=models.Q(("request__in", ["", "pause", "cancel", "cancel_rollback"])),
-                name="durable_run_request_is_known",
+                condition=models.Q(("pending_request__in", ["", "pause", "cancel", "cancel_rollback"])),
+                name="durable_run_pending_request_is_known",
             ),
         ),
         migrations.AddConstraint(
             model_name="run",
             constraint=models.CheckConstraint(
-                condition=models.Q(("outcome__in", ["", "cancelled", "completed", "failed"])),
-                name="durable_run_outcome_is_an_end",
+                condition=models.Q(("state_after_rollback__in", ["", "cancelled", "completed", "failed"])),
+                name="durable_run_state_after_rollback_is_an_end",
             ),
         ),
         migrations.AddConstraint(
             model_name="run",
             constraint=models.CheckConstraint(
-                condition=models.Q(("crashes__gte", 0), ("fence__gte", 0), ("messages__gte", 0), ("signal__gte", 0)),
+                condition=models.Q(
+                    ("change_seq__gte", 0), ("crashes__gte", 0), ("fence__gte", 0), ("message_count__gte", 0)
+                ),
                 name="durable_run_counts_from_zero",
             ),
         ),

@@ -16,7 +16,7 @@ CREATE FUNCTION durable_flush_1(of_run text, with_fence bigint, entries json) RE
 DECLARE
   pending text;
 BEGIN
-  SELECT request INTO pending FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
+  SELECT pending_request INTO pending FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;

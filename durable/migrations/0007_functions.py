@@ -22,8 +22,9 @@ CREATE FUNCTION durable_start_1(
 ) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 BEGIN
   INSERT INTO durable_run (
-    id, workflow, queue, state, input, origins, wake_at, waiting_for, summary, fence, worker, crashes, signal, messages,
-    request, request_reason, outcome, generations, created_at, parent_id, replay_of_id)
+    id, workflow, queue, state, input, origins, wake_at, waiting_for, summary, fence, worker, crashes, change_seq,
+    message_count, pending_request, request_reason, state_after_rollback, generations, created_at, parent_id,
+    replay_of_id)
   VALUES (
     new_id, of_workflow, on_queue, 'pending', with_input, '[]', due, '', '', 0, '', 0, 0, 0,
     '', '', '', '{}', at, by_parent, of_replay)
@@ -65,7 +66,7 @@ DECLARE
   pending text;
   found_id bigint;
 BEGIN
-  SELECT request INTO pending FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
+  SELECT pending_request INTO pending FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
@@ -92,7 +93,7 @@ END $$
 """
 
 #: A message to a run: its place in the inbox, and the queue to ring for or NULL; or the id of the message that was sent
-#: before with the same idempotency id; all NULL if there is no such run. `rise` is what the signal is raised by.
+#: before with the same idempotency id; all NULL if there is no such run. `rise` is what `change_seq` is raised by.
 FUNCTIONS["durable_send_1"] = """
 CREATE FUNCTION durable_send_1(
   new_id text, to_run text, to_queue text, with_body text, at timestamptz, with_idempotency_id text, rise integer,
@@ -102,7 +103,7 @@ DECLARE
   r record;
   is_awaited boolean;
 BEGIN
-  SELECT queue, state, waiting_for, messages, lease_expires_at INTO r
+  SELECT queue, state, waiting_for, message_count, lease_expires_at INTO r
   FROM durable_run WHERE id = to_run FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN;
@@ -114,11 +115,11 @@ BEGIN
       RETURN;
     END IF;
   END IF;
-  place := r.messages + 1;
+  place := r.message_count + 1;
   INSERT INTO durable_queuemessage (id, run_id, queue, body, sent_at, "order", state, received_by, idempotency_id)
   VALUES (new_id, to_run, to_queue, with_body, at, place, 'pending', '', with_idempotency_id);
   is_awaited := r.waiting_for = '*' OR strpos(r.waiting_for, '/' || to_queue || '/') > 0;
-  UPDATE durable_run SET messages = place, signal = signal + rise,
+  UPDATE durable_run SET message_count = place, change_seq = change_seq + rise,
     wake_at = CASE WHEN is_awaited AND state NOT IN ('completed', 'failed', 'cancelled') THEN LEAST(wake_at, at)
       ELSE wake_at END
   WHERE id = to_run;
@@ -154,7 +155,7 @@ END $$
 FUNCTIONS["durable_commit_1"] = """
 CREATE FUNCTION durable_commit_1(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
-  unreceived json, patch jsonb, known_signal bigint, sends json,
+  unreceived json, patch jsonb, known_change_seq bigint, sends json,
   OUT pending text, OUT rings text
 ) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
@@ -171,12 +172,12 @@ BEGIN
     concerned := ARRAY(SELECT each.value ->> 'run_id' FROM json_array_elements(sends) AS each) || of_run;
     PERFORM 1 FROM durable_run WHERE id = ANY(concerned) ORDER BY id FOR NO KEY UPDATE;
   END IF;
-  SELECT queue, state, waiting_for, signal, request, outcome INTO r
+  SELECT queue, state, waiting_for, change_seq, pending_request, state_after_rollback INTO r
   FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN;
   END IF;
-  pending := r.request;
+  pending := r.pending_request;
   IF deleted IS NOT NULL THEN
     concerned := ARRAY(SELECT json_array_elements_text(deleted));
     DELETE FROM durable_attempt WHERE run_id = of_run AND location = ANY(concerned);
@@ -202,18 +203,18 @@ BEGIN
     UPDATE durable_queuemessage SET state = 'pending', received_by = '', response = NULL
     WHERE run_id = of_run AND received_by = ANY(concerned);
   END IF;
-  IF patch IS NOT NULL OR known_signal IS NOT NULL THEN
+  IF patch IS NOT NULL OR known_change_seq IS NOT NULL THEN
     new := jsonb_populate_record(NULL::durable_run, patch);
-    IF known_signal IS NOT NULL AND COALESCE(new.state, r.state) NOT IN ('completed', 'failed', 'cancelled') THEN
+    IF known_change_seq IS NOT NULL AND COALESCE(new.state, r.state) NOT IN ('completed', 'failed', 'cancelled') THEN
       awaited := COALESCE(new.waiting_for, r.waiting_for);
-      is_overruled := r.signal <> known_signal OR (awaited <> '' AND EXISTS (
+      is_overruled := r.change_seq <> known_change_seq OR (awaited <> '' AND EXISTS (
         SELECT 1 FROM durable_queuemessage WHERE run_id = of_run AND state = 'pending'
         AND (awaited = '*' OR strpos(awaited, '/' || queue || '/') > 0)));
     END IF;
-    IF new.state = 'paused' AND r.request <> 'pause' AND at IS NOT NULL THEN -- by a pass: nobody asks for it any more
+    IF new.state = 'paused' AND r.pending_request <> 'pause' AND at IS NOT NULL THEN -- by a pass: no longer requested
       is_overruled := true;
-      new.state := CASE WHEN r.outcome <> '' THEN 'rolling_back' ELSE 'pending' END;
-      new.request := NULL;
+      new.state := CASE WHEN r.state_after_rollback <> '' THEN 'rolling_back' ELSE 'pending' END;
+      new.pending_request := NULL;
       new.summary := '';
     END IF;
     IF is_overruled THEN
@@ -231,16 +232,16 @@ BEGIN
       lease_expires_at = CASE WHEN patch ? 'lease_expires_at' THEN new.lease_expires_at ELSE lease_expires_at END,
       worker = COALESCE(new.worker, worker),
       crashes = COALESCE(new.crashes, crashes),
-      signal = COALESCE(new.signal, signal),
-      request = COALESCE(new.request, request),
+      change_seq = COALESCE(new.change_seq, change_seq),
+      pending_request = COALESCE(new.pending_request, pending_request),
       request_reason = COALESCE(new.request_reason, request_reason),
-      outcome = COALESCE(new.outcome, outcome),
+      state_after_rollback = COALESCE(new.state_after_rollback, state_after_rollback),
       diverged_at = CASE WHEN patch ? 'diverged_at' THEN new.diverged_at ELSE diverged_at END,
       generations = COALESCE(new.generations, generations),
       started_at = CASE WHEN patch ? 'started_at' THEN new.started_at ELSE started_at END,
       finished_at = CASE WHEN patch ? 'finished_at' THEN new.finished_at ELSE finished_at END
     WHERE id = of_run;
-    pending := COALESCE(new.request, pending);
+    pending := COALESCE(new.pending_request, pending);
   END IF;
   IF sends IS NOT NULL THEN
     FOR one IN SELECT * FROM json_to_recordset(sends) AS x(
@@ -265,7 +266,7 @@ CREATE FUNCTION durable_complete_1(of_run text, with_fence bigint, at timestampt
 RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 BEGIN
   UPDATE durable_run SET state = 'completed', output = with_output, error = NULL, origins = '[]', wake_at = NULL,
-    waiting_for = '', summary = '', lease_expires_at = NULL, worker = '', request = '', diverged_at = NULL,
+    waiting_for = '', summary = '', lease_expires_at = NULL, worker = '', pending_request = '', diverged_at = NULL,
     finished_at = at
   WHERE id = of_run AND fence = with_fence;
   RETURN CASE WHEN FOUND THEN '' END;

@@ -35,9 +35,12 @@ DECLARE
       THEN 'durable_run_end_is_final'
     WHEN NEW.finished_at IS NOT NULL AND NEW.state NOT IN ('completed', 'failed', 'cancelled')
       THEN 'durable_run_finished_means_ended'
-    WHEN NEW.request NOT IN ('', 'pause', 'cancel', 'cancel_rollback') THEN 'durable_run_request_is_known'
-    WHEN NEW.outcome NOT IN ('', 'completed', 'failed', 'cancelled') THEN 'durable_run_outcome_is_an_end'
-    WHEN NEW.crashes < 0 OR NEW.fence < 0 OR NEW.messages < 0 OR NEW.signal < 0 THEN 'durable_run_counts_from_zero'
+    WHEN NEW.pending_request NOT IN ('', 'pause', 'cancel', 'cancel_rollback')
+      THEN 'durable_run_pending_request_is_known'
+    WHEN NEW.state_after_rollback NOT IN ('', 'completed', 'failed', 'cancelled')
+      THEN 'durable_run_state_after_rollback_is_an_end'
+    WHEN NEW.crashes < 0 OR NEW.fence < 0 OR NEW.message_count < 0 OR NEW.change_seq < 0
+      THEN 'durable_run_counts_from_zero'
     WHEN NEW.parent_id = NEW.id THEN 'durable_run_is_not_its_own_parent'
     WHEN NEW.id = '' THEN 'durable_run_has_an_id'
   END;

@@ -153,8 +153,9 @@ class Run(models.Model):
 
     The row has the run's state and says which worker may change it. The run is due when `wake_at` has come and there is
     no live lease (`lease_expires_at`). Each claim raises `fence`, and only the worker with the newest fence may write.
-    Everything that is done to the run from outside raises `signal`, so that a pass which is about to park learns of it.
-    `messages` counts the messages ever sent to the run. The columns are those of `durable.core.records.RunRecord`.
+    Everything that is done to the run from outside raises `change_seq`, so that a pass which is about to park learns of
+    it. `message_count` counts the messages ever sent to the run. The columns are those of
+    `durable.core.records.RunRecord`.
     """
 
     id = NameField[str, str]("id", primary_key=True, max_length=200)
@@ -174,12 +175,14 @@ class Run(models.Model):
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     worker = SafeTextField[str, str](default="", blank=True)
     crashes = models.IntegerField(default=0)
-    signal = models.BigIntegerField(default=0)
-    messages = models.BigIntegerField(default=0)
+    change_seq = models.BigIntegerField(default=0)
+    message_count = models.BigIntegerField(default=0)
 
-    request = NameField[str, str](max_length=16, choices=choices(Request), default=Request.NONE.value, blank=True)
+    pending_request = NameField[str, str](
+        max_length=16, choices=choices(Request), default=Request.NONE.value, blank=True
+    )
     request_reason = SafeTextField[str, str](default="", blank=True)
-    outcome = NameField[str, str](max_length=16, default="", blank=True)
+    state_after_rollback = NameField[str, str](max_length=16, default="", blank=True)
     diverged_at = models.DateTimeField(null=True, blank=True)
 
     generations = JSONTextField[dict[str, int], dict[str, int]](default=dict, blank=True)
@@ -239,13 +242,15 @@ class Run(models.Model):
                 condition=Q(state__in=[state.value for state in RunState]), name="durable_run_state_is_known"
             ),
             models.CheckConstraint(
-                condition=Q(request__in=[request.value for request in Request]), name="durable_run_request_is_known"
+                condition=Q(pending_request__in=[request.value for request in Request]),
+                name="durable_run_pending_request_is_known",
             ),
             models.CheckConstraint(
-                condition=Q(outcome__in=["", *(state.value for state in _ENDED)]), name="durable_run_outcome_is_an_end"
+                condition=Q(state_after_rollback__in=["", *(state.value for state in _ENDED)]),
+                name="durable_run_state_after_rollback_is_an_end",
             ),
             models.CheckConstraint(
-                condition=Q(fence__gte=0, crashes__gte=0, signal__gte=0, messages__gte=0),
+                condition=Q(fence__gte=0, crashes__gte=0, change_seq__gte=0, message_count__gte=0),
                 name="durable_run_counts_from_zero",
             ),
             # an ended run has `finished_at`, no `wake_at` and no lease

@@ -81,7 +81,7 @@ class Attribution:
 
         def decide(run: RunRecord, _entries: object) -> RunChange:
             self.check_seen(run)
-            return RunChange(run={"signal": run.signal})
+            return RunChange(run={"change_seq": run.change_seq})
 
         return self.at.store.change(self.run_id, decide)
 

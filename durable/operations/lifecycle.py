@@ -38,7 +38,7 @@ def wake(run_id: str, *, end_sleeps: bool = False) -> None:
         check_state(run, "wake", ALLOWED["wake"])
         now = at.now()
         changed = [woken for each in entries() if (woken := _woken(each, end_sleeps, now))]
-        return RunChange(run={"wake_at": now, "signal": run.signal + 1}, entries=changed)
+        return RunChange(run={"wake_at": now, "change_seq": run.change_seq + 1}, entries=changed)
 
     at = runtime.current()
     _changed(at, "wake", run_id, decide)
@@ -63,7 +63,7 @@ def pause(run_id: str) -> None:
         check_state(run, "pause", ALLOWED["pause"])
         _check_not_being_cancelled(run, "pause")
         if _is_held(at, run):
-            return RunChange(run={"request": Request.PAUSE, "signal": run.signal + 1})
+            return RunChange(run={"pending_request": Request.PAUSE, "change_seq": run.change_seq + 1})
         patch = _unheld(RunState.PAUSED)
         patch |= {"wake_at": None, "summary": "paused"}
         return RunChange(run=patch, raise_fence=True)
@@ -76,12 +76,12 @@ def resume(run_id: str) -> None:
     """Continue a paused run, or withdraw a pause that a running run has not reached yet."""
 
     def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
-        if run.request == Request.PAUSE:
-            return RunChange(run={"request": Request.NONE})
+        if run.pending_request == Request.PAUSE:
+            return RunChange(run={"pending_request": Request.NONE})
         check_state(run, "resume", ALLOWED["resume"])
-        state = RunState.ROLLING_BACK if run.outcome else RunState.PENDING
+        state = RunState.ROLLING_BACK if run.state_after_rollback else RunState.PENDING
         patch: RunPatch = {"state": state, "wake_at": at.now(), "summary": "resumed", "diverged_at": None}
-        return RunChange(run=patch | {"signal": run.signal + 1})
+        return RunChange(run=patch | {"change_seq": run.change_seq + 1})
 
     at = runtime.current()
     _changed(at, "resume", run_id, decide)
@@ -97,17 +97,19 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
         check_state(run, "cancel", ALLOWED["cancel"])
         now = at.now()
-        if run.outcome:  # paused during its compensation
+        if run.state_after_rollback:  # paused during its compensation
             raise InvalidTransitionError(RunState.ROLLING_BACK, ALLOWED["cancel"], "cancel", run.id)
         request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
         _check_not_being_cancelled(run, "cancel", unless=request)
         if _is_held(at, run):
-            return RunChange(run={"request": request, "request_reason": reason, "signal": run.signal + 1})
+            return RunChange(
+                run={"pending_request": request, "request_reason": reason, "change_seq": run.change_seq + 1}
+            )
         patch = _unheld(RunState.CANCELLED)
         patch["request_reason"] = reason
         if rollback and any(is_compensable(entry) for entry in entries()):
-            patch |= {"state": RunState.ROLLING_BACK, "outcome": RunState.CANCELLED, "wake_at": now}
-            patch |= {"summary": "compensating", "signal": run.signal + 1}
+            patch |= {"state": RunState.ROLLING_BACK, "state_after_rollback": RunState.CANCELLED, "wake_at": now}
+            patch |= {"summary": "compensating", "change_seq": run.change_seq + 1}
         else:
             patch |= {
                 "wake_at": None,
@@ -161,7 +163,7 @@ def _changed(
 
 def _asked(change: RunChange) -> str:
     """Return what the log says about a request that the run's state does not show yet."""
-    request = change.run.get("request")
+    request = change.run.get("pending_request")
     return "asked of the worker that is passing it: done at its next operation" if request else ""
 
 
@@ -175,11 +177,11 @@ def _check_not_being_cancelled(run: RunRecord, action: str, unless: Request | No
 
     The cancel stays in force.
     """
-    if run.request in (Request.CANCEL, Request.CANCEL_ROLLBACK) and run.request != unless:
-        how = "cancelled with its rollback" if run.request == Request.CANCEL_ROLLBACK else "cancelled"
+    if run.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK) and run.pending_request != unless:
+        how = "cancelled with its rollback" if run.pending_request == Request.CANCEL_ROLLBACK else "cancelled"
         problem = f'cannot {action} run "{run.id}": it is being {how}, at its next operation'
         raise InvalidTransitionError(run.state, ALLOWED[action], action, run.id, problem=problem)
 
 
 def _unheld(state: RunState) -> RunPatch:
-    return {"state": state, "lease_expires_at": None, "worker": "", "request": ""}
+    return {"state": state, "lease_expires_at": None, "worker": "", "pending_request": ""}

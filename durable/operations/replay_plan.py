@@ -107,7 +107,7 @@ def _why(replay: Replay) -> Iterable[str]:
 
 def _refusals(replay: Replay, *, is_held: bool) -> list[str]:
     run = replay.run
-    if run.state == RunState.ROLLING_BACK or (run.outcome and run.state not in ENDED):
+    if run.state == RunState.ROLLING_BACK or (run.state_after_rollback and run.state not in ENDED):
         return ["the run is being compensated: replay it once that has ended"]
     if not is_held:
         return []

@@ -146,7 +146,7 @@ class MemoryStore:
     def _newest_order(self, run_id: str) -> int:
         """Return the highest order of the messages ever sent to the run; a retracted one leaves a gap."""
         inbox = self._inboxes[run_id]
-        return max(self._runs[run_id].messages, self._messages[inbox[-1]].order if inbox else 0)
+        return max(self._runs[run_id].message_count, self._messages[inbox[-1]].order if inbox else 0)
 
     def _seen(self, outgoing: OutgoingMessage) -> Message | None:
         return self.sent_before(outgoing.to, outgoing.idempotency_id) if outgoing.idempotency_id is not None else None
@@ -188,7 +188,7 @@ class MemoryStore:
             self._messages |= {each.id: each for each in messages}
             self._inboxes[run_id] += [each.id for each in sorted(messages, key=lambda each: each.order)]
             newest = max((each.order for each in messages), default=0)
-            self._runs[run_id] = replace(self._runs[run_id], messages=newest)
+            self._runs[run_id] = replace(self._runs[run_id], message_count=newest)
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
         with self._lock:
@@ -277,14 +277,14 @@ class MemoryStore:
                 or (each.state == MessageState.PENDING and each.id not in consumed)
             ]
             after, overruled = row_rules.after_commit(run, batch, own, waiting)
-            self._runs[run.id] = row_rules.copied(replace(after, messages=run.messages))
+            self._runs[run.id] = row_rules.copied(replace(after, message_count=run.message_count))
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
             self._attempts[run.id] += batch.attempts
             self._consume(run.id, consumed)
             self._return(run.id, batch.returned)
             ring = self._send_from(run.id, batch.sends)
-            return Committed(request=after.request, queues_to_notify=ring | {run.queue} if overruled else ring)
+            return Committed(request=after.pending_request, queues_to_notify=ring | {run.queue} if overruled else ring)
 
     def _send_from(self, run_id: str, sends: Sequence[OutgoingMessage]) -> frozenset[str]:
         """Put a commit's messages into inboxes.
@@ -293,7 +293,7 @@ class MemoryStore:
         """
         own = [found for each in sends if each.to == run_id and (found := self._stored(each))]
         run = self._runs[run_id]
-        self._runs[run_id] = replace(run, messages=run.messages + sum(new for _, new in own))
+        self._runs[run_id] = replace(run, message_count=run.message_count + sum(new for _, new in own))
         ring = {run.queue} if row_rules.should_notify(run, [each for each, new in own if new]) else set()
         return self.send([each for each in sends if each.to != run_id])[1] | ring
 
@@ -329,12 +329,14 @@ class MemoryStore:
             kept = self._held(held)
             for run in kept:
                 self._runs[run.id] = replace(run, lease_expires_at=lease_until)
-            return {run.id: run.request for run in kept}
+            return {run.id: run.pending_request for run in kept}
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
         with self._lock:
             return {
-                each: self._runs[each].request for each in run_ids if each in self._runs and self._runs[each].request
+                each: self._runs[each].pending_request
+                for each in run_ids
+                if each in self._runs and self._runs[each].pending_request
             }
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:

@@ -154,7 +154,7 @@ class OrmStore:
         if ids:
             known = self._messages(run_id__in=list(runs), idempotency_id__in=ids)
             seen = {(each.run_id, each.idempotency_id): each for each in known}
-        newest = {run.id: run.messages for run in runs.values()}
+        newest = {run.id: run.message_count for run in runs.values()}
         stored: list[Message | None] = []
         new: list[Message] = []
         for outgoing in messages:
@@ -285,12 +285,12 @@ class OrmStore:
             ring = self._wake(runs.values(), new)
             if overruled or row_rules.should_notify(after, own):
                 ring |= {run.queue}
-            return Committed(request=after.request, queues_to_notify=ring)
+            return Committed(request=after.pending_request, queues_to_notify=ring)
 
     def _awaited(self, run: RunRecord, batch: Batch) -> list[Message]:
         """Return the messages that a parking run may have overlooked; those it has just received are no longer pending."""
         waiting_for = run.waiting_for if batch.run is None else batch.run.get("waiting_for", run.waiting_for)
-        if batch.park_signal is None or not waiting_for:
+        if batch.park_change_seq is None or not waiting_for:
             return []
         sends = {each.id for each in batch.sends}
         return [
@@ -347,10 +347,10 @@ class OrmStore:
         with transaction.atomic(using=self.alias):
             runs = self._held(held)
             self._runs.with_ids([run.id for run in runs]).renew(lease_until)
-            return {run.id: run.request for run in runs}
+            return {run.id: run.pending_request for run in runs}
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return dict(self._runs.with_ids(run_ids).exclude(request="").values_list("id", "request"))
+        return dict(self._runs.with_ids(run_ids).exclude(pending_request="").values_list("id", "pending_request"))
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         with transaction.atomic(using=self.alias):

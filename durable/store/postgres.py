@@ -255,7 +255,7 @@ class PostgresStore:
             unreceive=batch.returned,
             sends=batch.sends,
             patch=batch.run,
-            signal=batch.park_signal,
+            known_change_seq=batch.park_change_seq,
         )
         if written is None:
             raise LeaseLost
@@ -297,7 +297,7 @@ class PostgresStore:
         unreceive: Sequence[str] = (),
         sends: Sequence[OutgoingMessage] = (),
         patch: Mapping[str, Any] | None = None,
-        signal: int | None = None,
+        known_change_seq: int | None = None,
     ) -> Committed | None:
         """Write everything, and return the answer. Return None, and write nothing, if the run has a newer fence."""
         assert sql_functions.PATCHED.issuperset(patch or ()), f"a commit cannot write all of {sorted(patch or ())}"
@@ -313,7 +313,7 @@ class PostgresStore:
                 json_rows(_consumption(consumed)) if consumed else None,
                 _texts(unreceive),
                 json_row({name: RUN.dumps[name](value) for name, value in patch.items()}) if patch else None,
-                None if signal is None else str(signal),
+                None if known_change_seq is None else str(known_change_seq),
                 json_rows(map(_numbered, enumerate(sends))) if sends else None,
             ],
             uninterrupted=True,
@@ -377,7 +377,7 @@ def _only_completes(batch: Batch) -> bool:
 
 def _has_no_others(batch: Batch) -> bool:
     others = batch.deleted or batch.attempts or batch.received or batch.completed or batch.returned or batch.sends
-    return not others and batch.park_signal is None
+    return not others and batch.park_change_seq is None
 
 
 def _entry_rows(entries: Iterable[Entry]) -> str:

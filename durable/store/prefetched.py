@@ -13,7 +13,7 @@ __all__ = ["prefetched"]
 def prefetched(store: Store, run_id: str, history: list[Entry]) -> Store:
     """Return `store` for one pass of the run, whose history was `history` when it was claimed.
 
-    A change from outside after that is noticed by the run row's signal, as if the pass had begun at the claim.
+    A change from outside after that is noticed by the run row's `change_seq`, as if the pass had begun at the claim.
     """
     return cast("Store", _Preloaded(store, run_id, history))
 

@@ -60,13 +60,14 @@ def check(run: RunRecord) -> RunRecord:
     ended = run.state in ENDED
     broken = {
         f"the state {run.state!r} is not known": run.state not in _STATES,
-        f"the request {run.request!r} is not known": run.request not in _REQUESTS,
-        f"the outcome {run.outcome!r} is not an end": bool(run.outcome) and run.outcome not in ENDED,
+        f"the pending request {run.pending_request!r} is not known": run.pending_request not in _REQUESTS,
+        f"the state after the rollback {run.state_after_rollback!r} is not an end": bool(run.state_after_rollback)
+        and run.state_after_rollback not in ENDED,
         "it has ended, but wakes again": ended and run.wake_at is not None,
         "it has ended, but is leased": ended and run.lease_expires_at is not None,
         "it has ended, but has no finished_at": ended and run.finished_at is None,
         "it has not ended, but has finished_at": not ended and run.finished_at is not None,
-        "a count is negative": min(run.fence, run.crashes, run.signal, run.messages) < 0,
+        "a count is negative": min(run.fence, run.crashes, run.change_seq, run.message_count) < 0,
     }
     for problem, found in broken.items():
         if found:
@@ -114,15 +115,17 @@ def released(run: RunRecord, now: datetime) -> RunRecord:
     )
 
 
-def after_messages(run: RunRecord, queued: Sequence[Message | OutgoingMessage], *, signal: bool = True) -> RunRecord:
+def after_messages(
+    run: RunRecord, queued: Sequence[Message | OutgoingMessage], *, from_outside: bool = True
+) -> RunRecord:
     """Return the run after these messages were put into its inbox: due, if it waits for one of them."""
     if not queued:
         return run
     awaited = [each.sent_at for each in queued if is_awaited(run.waiting_for, escape(each.queue))]
     return replace(
         run,
-        messages=run.messages + len(queued),
-        signal=run.signal + signal,
+        message_count=run.message_count + len(queued),
+        change_seq=run.change_seq + from_outside,
         wake_at=_earliest(run.wake_at, *awaited) if awaited and run.state not in ENDED else run.wake_at,
     )
 
@@ -153,28 +156,28 @@ def after_commit(
 
     A pause that is no longer requested, because it was withdrawn or another request replaced it, does not happen: the
     run is due. `own` are the messages of the batch to this run itself. They make it due if it parks for them, and do
-    not raise its signal, because the pass knows of them. `pending` are its messages that the batch leaves unreceived.
-    If the run parks for one that is there, the run itself sent it, after its wait had queried the inbox.
+    not raise its `change_seq`, because the pass knows of them. `pending` are its messages that the batch leaves
+    unreceived. If the run parks for one that is there, the run itself sent it, after its wait had queried the inbox.
     """
     patched = replace(run, **batch.run) if batch.run is not None else run
-    if patched.state == RunState.PAUSED and run.request != Request.PAUSE:
-        state = str(RunState.ROLLING_BACK if run.outcome else RunState.PENDING)
-        patched = replace(patched, state=state, request=run.request, summary="", wake_at=batch.now)
-        return check(after_messages(patched, own, signal=False)), True
+    if patched.state == RunState.PAUSED and run.pending_request != Request.PAUSE:
+        state = str(RunState.ROLLING_BACK if run.state_after_rollback else RunState.PENDING)
+        patched = replace(patched, state=state, pending_request=run.pending_request, summary="", wake_at=batch.now)
+        return check(after_messages(patched, own, from_outside=False)), True
     overruled = False
-    if batch.park_signal is not None and patched.state not in ENDED:
-        overruled = run.signal != batch.park_signal or any(
+    if batch.park_change_seq is not None and patched.state not in ENDED:
+        overruled = run.change_seq != batch.park_change_seq or any(
             is_awaited(patched.waiting_for, escape(each.queue))
             for each in pending  # at any `sent_at`
         )
     if overruled:
         patched = replace(patched, wake_at=batch.now)
-    return check(after_messages(patched, own, signal=False)), overruled
+    return check(after_messages(patched, own, from_outside=False)), overruled
 
 
 def after_change(run: RunRecord, change: RunChange) -> RunRecord:
     """Return the run after a verb."""
-    patch: dict[str, Any] = {"signal": run.signal + 1, **change.run}
+    patch: dict[str, Any] = {"change_seq": run.change_seq + 1, **change.run}
     return check(replace(run, **patch, fence=run.fence + change.raise_fence))
 
 

@@ -62,7 +62,7 @@ def import_history(
         inbox = [_row(QueueMessage, MESSAGE.names, each) for each in messages]
         QueueMessage.objects.using(alias).bulk_create(inbox, batch_size=_AT_ONCE)
         newest = max((each.order for each in messages), default=0)
-        Run.objects.using(alias).filter(id=run_id).update(messages=newest)
+        Run.objects.using(alias).filter(id=run_id).update(message_count=newest)
 
 
 def retract(alias: str, run_id: str, message_ids: Sequence[str]) -> None:

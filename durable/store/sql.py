@@ -73,13 +73,13 @@ _LEASED = f"""leased AS MATERIALIZED (
   SELECT r.id FROM {RUN.table} AS r JOIN unnest(%(runs)s::text[], %(fences)s::bigint[]) AS h(id, fence)
   ON r.id = h.id AND r.fence = h.fence WHERE r.lease_expires_at IS NOT NULL ORDER BY r.id FOR NO KEY UPDATE OF r)"""
 
-#: Parameters: runs, fences, lease_until. Rows of id and request.
+#: Parameters: runs, fences, lease_until. Rows of id and pending_request.
 RENEW: Final = f"""WITH {_LEASED}
 UPDATE {RUN.table} AS r SET lease_expires_at = %(lease_until)s FROM leased WHERE r.id = leased.id
-RETURNING r.id, r.request"""
+RETURNING r.id, r.pending_request"""
 
 #: Parameters: runs.
-REQUESTS: Final = f"SELECT id, request FROM {RUN.table} WHERE id = ANY(%(runs)s) AND request <> ''"
+REQUESTS: Final = f"SELECT id, pending_request FROM {RUN.table} WHERE id = ANY(%(runs)s) AND pending_request <> ''"
 
 #: Parameters: runs, fences, now.
 RELEASE: Final = f"""WITH {_LEASED}

@@ -46,7 +46,7 @@ RECORD: Final = SQLFunction(
 #: Parameters: run, fence, and entries as JSON. Returns the same as RECORD.
 FLUSH: Final = SQLFunction("durable_flush_1", ["text", "bigint", "json"])
 
-#: Parameters: a message and how much to raise the signal. Returns its place and the queue to notify, or the id of the
+#: Parameters: a message and how much to raise `change_seq`. Returns its place and the queue to notify, or the id of the
 #: message that was sent before.
 SEND: Final = SQLFunction(
     "durable_send_1",
@@ -55,8 +55,8 @@ SEND: Final = SQLFunction(
 )
 
 #: Parameters: run, fence, now; then as JSON the deleted locations, entries, attempts, consumed messages, waits whose
-#: messages return, and the patch; the known signal; sends. Returns the pending request and the queues to notify, as
-#: JSON.
+#: messages return, and the patch; the known `change_seq`; sends. Returns the pending request and the queues to notify,
+#: as JSON.
 COMMIT: Final = SQLFunction(
     "durable_commit_1",
     ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json"],
@@ -79,7 +79,7 @@ _COMPLETION: Final[RunPatch] = {
     "summary": "",
     "lease_expires_at": None,
     "worker": "",
-    "request": "",
+    "pending_request": "",
     "diverged_at": None,
 }
 

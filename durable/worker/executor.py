@@ -183,7 +183,7 @@ class RunExecutor:
             close_connections()
             return
         if record.id in held:
-            record.request = held[record.id]
+            record.pending_request = held[record.id]
         else:
             self.leases.drop([record])
 
@@ -264,10 +264,10 @@ class RunExecutor:
 def _deferred(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
     """Return the change that releases a run and makes it due later, if its lease is still the one of the claim."""
     if run.fence != held.fence or run.lease_expires_at is None:
-        return RunChange(run={"signal": run.signal})
+        return RunChange(run={"change_seq": run.change_seq})
     state = RunState.PENDING if run.state == RunState.RUNNING else run.state
     return RunChange(
-        run={"signal": run.signal, "state": state, "wake_at": due_at, "lease_expires_at": None, "worker": ""}
+        run={"change_seq": run.change_seq, "state": state, "wake_at": due_at, "lease_expires_at": None, "worker": ""}
     )
 
 

@@ -33,7 +33,8 @@ _TRACEBACK = "Traceback (most recent call last):\n" + "".join(
 #: One every 0.1 seconds, the last one now. Parameters: runs, worker, traceback.
 _RUNS = """
 INSERT INTO durable_run (id, workflow, queue, state, input, output, error, origins, waiting_for, summary, wake_at, fence,
-  worker, lease_expires_at, crashes, signal, messages, request, request_reason, outcome, generations, seed, created_at,
+  worker, lease_expires_at, crashes, change_seq, message_count, pending_request, request_reason,
+  state_after_rollback, generations, seed, created_at,
   started_at, finished_at)
 SELECT 'run-' || lpad(n::text, 8, '0'), 'big.workflow_' || mod(n, 7), CASE mod(n, 10) WHEN 0 THEN 'high' ELSE 'default' END,
   state, '{"args":[' || n || '],"kwargs":{}}', CASE state WHEN 'completed' THEN '"done"' END,
@@ -63,7 +64,8 @@ FROM (
 #: As old as the oldest of the others, and asleep. Parameters: long, runs, entries.
 _LONG_RUN = """
 INSERT INTO durable_run (id, workflow, queue, state, input, origins, waiting_for, summary, wake_at, fence, worker, crashes,
-  signal, messages, request, request_reason, outcome, generations, seed, created_at, started_at)
+  change_seq, message_count, pending_request, request_reason,
+  state_after_rollback, generations, seed, created_at, started_at)
 SELECT %(long)s, 'big.long', 'default', 'sleeping', '{"args":[],"kwargs":{}}', '[]', '', 'asleep in "nap"',
   now() + interval '1 day', 1, '', 0, 1, %(entries)s, '', '', '', '{}', '', at, at
 FROM (SELECT now() - %(runs)s * interval '0.1 second' AS at) AS oldest

@@ -273,7 +273,7 @@ def test_changes_are_posts(stage: Stage, operator: Client) -> None:
 
 @pytest.mark.parametrize("state", ["pending", "running", "sleeping", "paused", "rolling_back", "completed", "failed"])
 def test_what_is_offered_is_what_is_allowed(state: str) -> None:
-    offered = set(possible_verbs(Run(state=state, request="", outcome="")))
+    offered = set(possible_verbs(Run(state=state, pending_request="", state_after_rollback="")))
     assert offered & set(ALLOWED) == {verb for verb, states in ALLOWED.items() if state in states}
 
 

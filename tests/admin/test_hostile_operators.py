@@ -60,7 +60,7 @@ def test_a_bulk_of_what_no_bulk_does_wakes_nothing(stage: Stage, log_in: LogIn, 
     run = stage.start(flows.approve, id="run")
     client = log_in("view_run", "operate_run")
     client.post(url("bulk"), {"verb": verb, "id": ["run"], "confirmed": "1"})
-    assert Run.objects.get().signal == run.signal
+    assert Run.objects.get().change_seq == run.change_seq
     assert not OperatorAction.objects.filter(outcome="done").exists()
 
 

@@ -113,7 +113,7 @@ def test_forms_of_actions(api: Api, path: str, body: Any) -> None:
     pass_once(loop.using(id="a").start(1))
     problem(api.post(f"/runs/a/{path}", body), 400, "invalid-request")
     assert Run.objects.get().state == "sleeping"
-    assert Run.objects.get().messages == 0
+    assert Run.objects.get().message_count == 0
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_each_verb_needs_its_permission(
     document = problem(make_api(*without(permission)).post(path, body), 403, "permission-denied")
     assert f"durable.{permission}" in document["detail"]
     assert list(OperatorAction.objects.values_list("outcome", flat=True)) == ["denied"]
-    assert list(Run.objects.values_list("signal", "state")) == [(run.signal, run.state)]
+    assert list(Run.objects.values_list("change_seq", "state")) == [(run.change_seq, run.state)]
     assert make_api(permission).post(path, body).status_code in (200, 201)
 
 

@@ -59,9 +59,9 @@ def test_anothers_run_is_not_there_to_read(ada: Api, path: str) -> None:
 @pytest.mark.parametrize(("verb", "body"), VERBS)
 @pytest.mark.parametrize("key", [None, "k"])
 def test_anothers_run_is_not_there_to_steer(ada: Api, verb: str, body: dict[str, Any], key: str | None) -> None:
-    before = list(Run.objects.order_by("id").values_list("id", "state", "signal"))
+    before = list(Run.objects.order_by("id").values_list("id", "state", "change_seq"))
     problem(ada.post(f"/runs/bob-1/{verb}", body, key=key), 404, "run-not-found")
-    assert list(Run.objects.order_by("id").values_list("id", "state", "signal")) == before
+    assert list(Run.objects.order_by("id").values_list("id", "state", "change_seq")) == before
     assert QueueMessage.objects.count() == 1
     logged = OperatorAction.objects.get()
     assert (logged.run_id, logged.outcome) == ("bob-1", "missing")

@@ -201,7 +201,9 @@ def test_a_compensation_waits_for_the_release_that_can_read_it(flavour: Flavour,
     with Harness(now=NOW, divergence_grace=grace) as h:
         run = h.start(flavour(charge))
         h.run(run)
-        h._store.change(run.id, lambda _row, _entries: RunChange(run={"state": "rolling_back", "outcome": "failed"}))
+        h._store.change(
+            run.id, lambda _row, _entries: RunChange(run={"state": "rolling_back", "state_after_rollback": "failed"})
+        )
         newer = Entry("note", "teleport", 9, NOW, status="completed")
         put(h, run, newer)
         ended = h.run(run)
@@ -221,5 +223,5 @@ def test_it_can_be_stopped_by_an_operator_all_the_same(h: Harness, flavour: Flav
     run = h.start(flavour(ship))
     h.run(run)
     rewrite(h, run, "a", NEWER["kind"].write)
-    h._store.change(run.id, lambda row, _entries: RunChange(run={"request": verb, "wake_at": NOW}))
+    h._store.change(run.id, lambda row, _entries: RunChange(run={"pending_request": verb, "wake_at": NOW}))
     assert h.run(run).state == {"cancel": "cancelled", "pause": "paused"}[verb]

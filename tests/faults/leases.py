@@ -1,8 +1,8 @@
 """A model of leases: workers with clocks of their own, and operators and senders with another, over one store.
 
-A worker keeps to the protocol of a pass: it claims, looks into the inbox, receives or parks with the signal that it
-knew when it claimed. It may do each of these long after its lease ran out. After every move the machine compares what
-the store holds with what the accepted moves say.
+A worker keeps to the protocol of a pass: it claims, looks into the inbox, receives or parks with the `change_seq` that
+it knew when it claimed. It may do each of these long after its lease ran out. After every move the machine compares
+what the store holds with what the accepted moves say.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class LeaseMachine(RuleBasedStateMachine):
         held = self.held.get((worker, run))
         if held is None:
             return
-        if held.run.request:  # a pass that was claimed with a request does nothing else
-            self.honour(worker, run, held.run.request)
+        if held.run.pending_request:  # a pass that was claimed with a request does nothing else
+            self.honour(worker, run, held.run.pending_request)
             return
         now = self.clocks[worker]
         sends = [self.message(run, QUEUES[0], now)] if own else []
@@ -179,7 +179,7 @@ class LeaseMachine(RuleBasedStateMachine):
             "lease_expires_at": None,
             "worker": "",
         }
-        if self.commit(worker, run, run_patch=patch, park_signal=held.run.signal, sends=sends):
+        if self.commit(worker, run, run_patch=patch, park_change_seq=held.run.change_seq, sends=sends):
             self.sent[run] += [each.id for each in sends]
         self.forget(worker, run)
 
@@ -192,7 +192,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 "wake_at": None,
                 "lease_expires_at": None,
                 "worker": "",
-                "request": Request.NONE,
+                "pending_request": Request.NONE,
                 "waiting_for": "",
                 "finished_at": now,
             }
@@ -205,7 +205,7 @@ class LeaseMachine(RuleBasedStateMachine):
             "wake_at": None,
             "lease_expires_at": None,
             "worker": "",
-            "request": Request.NONE,
+            "pending_request": Request.NONE,
         }
         if request != Request.PAUSE:
             patch |= {"waiting_for": "", "finished_at": self.clocks[worker]}
@@ -280,7 +280,7 @@ class LeaseMachine(RuleBasedStateMachine):
             if row.state in ENDED or row.state == RunState.PAUSED:
                 continue
             pending = [each for each in self.store.messages(run) if each.state == MessageState.PENDING]
-            if any(is_awaited(row.waiting_for, escape(each.queue)) for each in pending) or row.request:
+            if any(is_awaited(row.waiting_for, escape(each.queue)) for each in pending) or row.pending_request:
                 assert self.is_seen_to(row), f"{run} sleeps although it is called: {row}"
 
     @invariant()

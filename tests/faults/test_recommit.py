@@ -221,7 +221,9 @@ def test_a_renewal_under_the_fence_of_before_is_not_taken_for_a_loss(redis_conne
 
     def work(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
         eviction.is_changing_fence = True
-        changed = store.change(record.id, lambda row, _entries: RunChange(run={"signal": row.signal}, raise_fence=True))
+        changed = store.change(
+            record.id, lambda row, _entries: RunChange(run={"change_seq": row.change_seq}, raise_fence=True)
+        )
         has_changed.set()
         assert renewed.wait(20)
         record.fence = changed.fence

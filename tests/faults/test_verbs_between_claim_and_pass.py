@@ -226,7 +226,7 @@ def check(name: str, handle: Handle, does: list[str], *, is_held: bool = True, c
     verb = VERBS[name]
     found = row(handle)
     assert (found.state, done(handle.id)) == (verb.state, does)
-    assert (found.request, found.lease_expires_at, found.worker, found.crashes) == ("", None, "", crashes)
+    assert (found.pending_request, found.lease_expires_at, found.worker, found.crashes) == ("", None, "", crashes)
     new = Run.objects.filter(replay_of=handle.id)
     assert [done(each.id) for each in new] == ([] if verb.new is None else [verb.new])
     if verb.state in ("cancelled", "completed"):
@@ -356,7 +356,7 @@ def test_a_pause_that_the_claim_has_told_of_is_taken_back_before_the_pass(
     elsewhere(handle.pause)
     worker.holder.release(worker.supervisor.drop(batch))
     batch = worker.claim()
-    assert [each.request for each in batch] == ["pause"]
+    assert [each.pending_request for each in batch] == ["pause"]
     elsewhere(handle.resume)
     worker.carry_on(batch)
     settle()

@@ -103,13 +103,18 @@ def parked(store: Store, run_id: str = "run", **patch: Any) -> RunRecord:
 
 
 def park(
-    store: Store, held: RunRecord, *, signal: int | None = None, batch: dict[str, Any] | None = None, **patch: Any
+    store: Store,
+    held: RunRecord,
+    *,
+    known_change_seq: int | None = None,
+    batch: dict[str, Any] | None = None,
+    **patch: Any,
 ) -> Committed:
     """Commit the end of a pass that waits."""
     whole: RunPatch = {"state": RunState.SLEEPING, "wake_at": None, "lease_expires_at": None, "worker": "", **patch}  # type: ignore[typeddict-item]  # the tests' own keywords
-    park_signal = held.signal if signal is None else signal
+    park_change_seq = held.change_seq if known_change_seq is None else known_change_seq
     return store.commit(
-        Batch(run_id=held.id, fence=held.fence, now=NOW, run=whole, park_signal=park_signal, **(batch or {}))
+        Batch(run_id=held.id, fence=held.fence, now=NOW, run=whole, park_change_seq=park_change_seq, **(batch or {}))
     )
 
 

@@ -27,7 +27,7 @@ def test_a_change_is_decided_by_the_row_and_its_entries(store: Store) -> None:
 
     changed = store.change("run", decide)
     assert seen == [held, written]
-    assert changed == the(store) == replace(held, summary="changed", signal=held.signal + 1)
+    assert changed == the(store) == replace(held, summary="changed", change_seq=held.change_seq + 1)
 
 
 def test_a_change_writes_entries_deletes_them_and_returns_messages(store: Store) -> None:
@@ -85,12 +85,12 @@ def test_a_raised_fence_takes_the_run_away_from_its_worker(store: Store) -> None
 
 def test_a_change_signals_a_pass_that_is_about_to_park(store: Store) -> None:
     held = started(store)
-    store.change("run", lambda run, entries: RunChange(run={"request": "pause"}))
+    store.change("run", lambda run, entries: RunChange(run={"pending_request": "pause"}))
     park(store, held, wake_at=at(60))
     assert the(store).wake_at == NOW
 
 
 def test_a_change_may_set_the_signal_itself(store: Store) -> None:
-    store.create([a_run(signal=3)])
-    assert store.change("run", lambda run, entries: RunChange(run={"signal": 3})).signal == 3
-    assert the(store).signal == 3
+    store.create([a_run(change_seq=3)])
+    assert store.change("run", lambda run, entries: RunChange(run={"change_seq": 3})).change_seq == 3
+    assert the(store).change_seq == 3

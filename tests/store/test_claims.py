@@ -93,7 +93,7 @@ def test_a_paused_or_missing_run_is_not_taken(store: Store) -> None:
 
 
 def test_renewing_prolongs_what_is_held_and_tells_of_requests(store: Store) -> None:
-    a, b = started(store, "a"), started(store, "b", request=Request.PAUSE)
+    a, b = started(store, "a"), started(store, "b", pending_request=Request.PAUSE)
     assert store.renew([("a", a.fence), ("b", b.fence)], at(99)) == {"a": "", "b": "pause"}
     assert the(store, "a").lease_expires_at == the(store, "b").lease_expires_at == at(99)
 

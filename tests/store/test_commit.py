@@ -165,7 +165,7 @@ def test_the_patch_sets_its_columns_and_leaves_the_others(store: Store) -> None:
             "lease_expires_at": None,
             "crashes": 0,
             "finished_at": at(5),
-            "outcome": "",
+            "state_after_rollback": "",
         },
     )
     assert the(store) == replace(
@@ -196,10 +196,10 @@ def test_an_empty_commit_still_checks_the_fence(store: Store) -> None:
 
 def test_a_commit_tells_of_the_pending_request(store: Store) -> None:
     held = started(store)
-    store.change("run", lambda run, entries: RunChange(run={"request": Request.PAUSE}))
+    store.change("run", lambda run, entries: RunChange(run={"pending_request": Request.PAUSE}))
     assert commit(store, held, entries=[an_entry()]).request == Request.PAUSE
     assert commit(store, held, run={"summary": "x"}).request == Request.PAUSE
-    assert commit(store, held, run={"request": Request.NONE}).request == Request.NONE
+    assert commit(store, held, run={"pending_request": Request.NONE}).request == Request.NONE
 
 
 @pytest.mark.parametrize("fence", [-1, 1])
@@ -221,7 +221,7 @@ def test_a_stale_fence_writes_no_part_of_a_commit(store: Store, fence: int) -> N
         completed=[(two.id, "1")],
         sends=[a_message("other"), a_message("run")],
         run={"state": RunState.SLEEPING, "wake_at": None, "lease_expires_at": None},
-        park_signal=held.signal,
+        park_change_seq=held.change_seq,
     )
     with pytest.raises(LeaseLost):
         store.commit(batch)
@@ -260,8 +260,8 @@ def test_every_part_of_one_commit_is_written(store: Store) -> None:
     "patch",
     [
         {"state": "dreaming"},
-        {"request": "dance"},
-        {"outcome": "running"},
+        {"pending_request": "dance"},
+        {"state_after_rollback": "running"},
         {"crashes": -1},
         {"state": RunState.COMPLETED, "finished_at": NOW, "wake_at": None},
         {"state": RunState.COMPLETED, "finished_at": NOW, "lease_expires_at": None},

@@ -95,7 +95,7 @@ def test_a_late_commit_waits_for_a_claim_and_is_refused(locking_store: LockingSt
         "entries": [an_entry("late")],
         "sends": [a_message("run")],
         "run": {"summary": "late"},
-        "park_signal": held.signal,
+        "park_change_seq": held.change_seq,
     }
     with open_transaction(locking_store, threads, lambda: claim(locking_store, 60)):
         late = threads.start(lambda: commit(locking_store, held, **batch))
@@ -176,7 +176,7 @@ def test_messages_are_ordered_as_their_senders_commit(locking_store: LockingStor
         assert locking_store.messages("run") == []
     assert second.result(DEADLINE).order == 2
     assert [(m.body, m.order) for m in locking_store.messages("run")] == [("first", 1), ("second", 2)]
-    assert the(locking_store).messages == 2
+    assert the(locking_store).message_count == 2
 
 
 def test_a_send_from_a_workflow_takes_its_order_after_one_from_outside(
@@ -205,7 +205,7 @@ def test_an_idempotency_id_that_another_sender_is_storing_is_waited_for(
     assert [again] == first
     assert new is not None
     assert [m.body for m in locking_store.messages("run")] == ["1", '"hi"']
-    assert the(locking_store).messages == new.order
+    assert the(locking_store).message_count == new.order
 
 
 def test_a_run_that_parks_while_a_message_is_being_sent_is_due(locking_store: LockingStore, threads: Threads) -> None:

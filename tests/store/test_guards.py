@@ -19,9 +19,9 @@ from tests.store.making import NOW, an_entry, at, commit, park, started
 BROKEN: dict[str, tuple[type[models.Model], list[dict[str, Any]]]] = {
     "durable_run_has_an_id": (Run, [{"id": ""}]),
     "durable_run_state_is_known": (Run, [{"state": "lost"}, {"state": ""}]),
-    "durable_run_request_is_known": (Run, [{"request": "stop"}]),
-    "durable_run_outcome_is_an_end": (Run, [{"outcome": "running"}]),
-    "durable_run_counts_from_zero": (Run, [{"crashes": -1}, {"fence": -1}, {"messages": -1}, {"signal": -1}]),
+    "durable_run_pending_request_is_known": (Run, [{"pending_request": "stop"}]),
+    "durable_run_state_after_rollback_is_an_end": (Run, [{"state_after_rollback": "running"}]),
+    "durable_run_counts_from_zero": (Run, [{"crashes": -1}, {"fence": -1}, {"message_count": -1}, {"change_seq": -1}]),
     "durable_run_end_is_final": (
         Run,
         [

@@ -167,7 +167,7 @@ def test_a_stale_commit_and_a_claim_never_both_stand(
         assert row.fence == held.fence + moved, line
         assert bool(locking_store.load("run")) == written, line
         if kind.endswith("the row"):
-            assert len(locking_store.messages("run")) == row.messages == written, line
+            assert len(locking_store.messages("run")) == row.message_count == written, line
             assert (row.summary == "late") == written, line
         assert not (written and moved and is_first), f"a stale commit and the claim before it both stand: {line}"
 

@@ -48,8 +48,8 @@ def test_a_send_raises_the_signal_and_counts_the_messages(store: Store) -> None:
     store.create([a_run()])
     store.send([a_message(), a_message()])
     run = the(store)
-    assert run.messages == 2
-    assert run.signal > 0
+    assert run.message_count == 2
+    assert run.change_seq > 0
 
 
 def test_a_message_to_a_run_that_is_not_there_is_none_and_the_others_arrive(store: Store) -> None:
@@ -106,7 +106,7 @@ def test_a_run_that_waits_for_other_queues_is_left_asleep(store: Store, name: st
     _, ring = store.send([a_message(queue=name)])
     assert ring == frozenset()
     assert the(store).wake_at == at(60)
-    assert the(store).messages == 1
+    assert the(store).message_count == 1
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -138,7 +138,7 @@ def test_each_queue_of_workers_is_rung_for_once(store: Store) -> None:
 
 
 def test_a_paused_run_is_woken_without_a_ring(store: Store) -> None:
-    park(store, started(store, request="pause"), waiting_for="*", state=RunState.PAUSED, request="")
+    park(store, started(store, pending_request="pause"), waiting_for="*", state=RunState.PAUSED, pending_request="")
     assert the(store).wake_at is None
     assert store.send([a_message()])[1] == frozenset()
     assert the(store).wake_at == NOW
@@ -148,7 +148,7 @@ def test_a_paused_run_is_woken_without_a_ring(store: Store) -> None:
 def test_a_run_in_the_hands_of_a_worker_is_signalled_without_a_ring(store: Store) -> None:
     held = started(store, waiting_for="*")
     assert store.send([a_message()])[1] == frozenset()
-    assert the(store).signal != held.signal
+    assert the(store).change_seq != held.change_seq
 
 
 def test_a_message_to_an_ended_run_is_stored_and_wakes_nothing(store: Store) -> None:
@@ -190,7 +190,7 @@ def test_a_commit_sends_in_the_order_given(store: Store) -> None:
     commit(store, held, entries=[an_entry("send~0")], sends=sends)
     assert [(m.body, m.order) for m in store.messages("b")] == [("1", 1), ("3", 2)]
     assert [(m.body, m.order) for m in store.messages("run")] == [("2", 1)]
-    assert (the(store, "b").messages, the(store).messages) == (2, 1)
+    assert (the(store, "b").message_count, the(store).message_count) == (2, 1)
 
 
 def test_a_commit_wakes_the_run_it_sends_to_and_tells_whom_to_ring(store: Store) -> None:
@@ -199,7 +199,7 @@ def test_a_commit_wakes_the_run_it_sends_to_and_tells_whom_to_ring(store: Store)
     committed = commit(store, held, sends=[a_message("b", sent_at=at(2))])
     assert committed.queues_to_notify == {"q"}
     assert the(store, "b").wake_at == at(2)
-    assert the(store, "b").signal == 1
+    assert the(store, "b").change_seq == 1
     assert commit(store, held, sends=[a_message("none")]).queues_to_notify == frozenset()
 
 
@@ -217,7 +217,7 @@ def test_order_goes_on_over_senders_inside_and_outside(store: Store) -> None:
     commit(store, held, sends=[a_message()])
     sent(store, a_message())
     assert [m.order for m in store.messages("run")] == [1, 2, 3]
-    assert the(store).messages == 3
+    assert the(store).message_count == 3
 
 
 # -- parking
@@ -260,7 +260,7 @@ def test_a_run_that_ends_is_not_due_although_it_was_called(store: Store) -> None
 def test_a_pass_that_knows_of_the_call_parks(store: Store) -> None:
     held = started(store)
     sent(store, a_message(queue="other"))
-    park(store, held, signal=the(store).signal, waiting_for="/mail/", wake_at=at(60))
+    park(store, held, known_change_seq=the(store).change_seq, waiting_for="/mail/", wake_at=at(60))
     assert the(store).wake_at == at(60)
 
 

@@ -77,7 +77,7 @@ def test_a_history_is_planted_as_it_is(store: Store, text: str) -> None:
     assert store.attempts("new") == attempts
     assert store.messages("new") == messages
     assert store.inbox("new", [], 9, None) == messages[1:]
-    assert the(store, "new").messages == 7
+    assert the(store, "new").message_count == 7
 
 
 def test_messages_go_on_behind_what_was_planted(store: Store) -> None:

@@ -49,7 +49,7 @@ def big_batch(store: Store) -> dict[str, Any]:
         "completed": [(message.id, "1")],
         "sends": [a_message("run"), a_message("other"), a_message("none")],
         "run": {"summary": "x", "wake_at": None},
-        "park_signal": 0,
+        "park_change_seq": 0,
     }
 
 

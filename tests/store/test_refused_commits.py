@@ -259,7 +259,7 @@ def complete_run(store: DatabaseStore) -> Callable[[], object]:
         "summary": "",
         "lease_expires_at": None,
         "worker": "",
-        "request": "",
+        "pending_request": "",
         "diverged_at": None,
         "finished_at": at(5),
     }

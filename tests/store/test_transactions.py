@@ -140,7 +140,7 @@ def test_statements_work_with_server_side_binding(postgres_store: PostgresStore)
                 received=[(message.id, "a")],
                 sends=[a_message("other"), a_message("run")],
                 run={"summary": "s", "wake_at": None, "output": None},
-                park_signal=0,
+                park_change_seq=0,
             )
         commit(store, held, entries=[an_entry("b"), an_entry("c")])
         store.change("run", lambda run, entries: RunChange(run={"summary": "t"}, unreceive=["a"]))

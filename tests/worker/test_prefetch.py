@@ -188,7 +188,7 @@ def test_a_verb_between_the_claim_and_the_pass_is_not_lost(store: Any) -> None:
             fence=record.fence,
             now=timezone.now(),
             run={"state": "sleeping", "wake_at": None, "lease_expires_at": None, "worker": ""},
-            park_signal=record.signal,
+            park_change_seq=record.change_seq,
         )
         store.commit(batch)
         row = store.get(record.id)

@@ -251,7 +251,18 @@ def _read(keys: Sequence[int]) -> tuple[list[Entry], int, int]:
 
 def _row_digest(run: Run) -> int:
     """Return a digest of the row without its heartbeat."""
-    return _digest((run.state, run.fence, run.signal, run.messages, run.wake_at, run.request, run.worker, run.summary))
+    return _digest(
+        (
+            run.state,
+            run.fence,
+            run.change_seq,
+            run.message_count,
+            run.wake_at,
+            run.pending_request,
+            run.worker,
+            run.summary,
+        )
+    )
 
 
 def _digest(told: object) -> int:
