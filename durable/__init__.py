@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from durable.core.current import current_step
     from durable.core.errors import (
         BulkOrderError,
+        ContractError,
         CriticalError,
         DurableError,
         EntryInProgressError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         MessageNotCompletedError,
         MessageTimeoutError,
         OpenTransactionError,
+        OperationError,
         OutsideStepError,
         PayloadError,
         RaceError,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         StepExhaustedError,
         StepTimeoutError,
         UndiscoveredWorkflowError,
+        WorkflowError,
     )
     from durable.core.options import RollbackContext, StepOptions
     from durable.core.results import (
@@ -69,6 +72,7 @@ _MODULES = {
     "durable.context": ("AsyncContext", "Context"),
     "durable.core.errors": (
         "BulkOrderError",
+        "ContractError",
         "CriticalError",
         "DurableError",
         "EntryInProgressError",
@@ -81,6 +85,7 @@ _MODULES = {
         "MessageNotCompletedError",
         "MessageTimeoutError",
         "OpenTransactionError",
+        "OperationError",
         "OutsideStepError",
         "PayloadError",
         "RaceError",
@@ -97,6 +102,7 @@ _MODULES = {
         "StepExhaustedError",
         "StepTimeoutError",
         "UndiscoveredWorkflowError",
+        "WorkflowError",
     ),
     "durable.core.options": ("RollbackContext", "StepOptions"),
     "durable.core.results": (
@@ -131,6 +137,7 @@ __all__ = [
     "BulkOrderError",
     "Context",
     "Continue",
+    "ContractError",
     "CriticalError",
     "DurableError",
     "EntryInProgressError",
@@ -147,6 +154,7 @@ __all__ = [
     "MessageTimeoutError",
     "OpenTransactionError",
     "OperationDeniedError",
+    "OperationError",
     "OutsideStepError",
     "PayloadError",
     "QueueMessage",
@@ -172,6 +180,7 @@ __all__ = [
     "StepTimeoutError",
     "UndiscoveredWorkflowError",
     "Workflow",
+    "WorkflowError",
     "acting_as",
     "aget_run",
     "aruns_info",

@@ -64,7 +64,7 @@ def status_of(error: Exception) -> int:
 
 def _words(error: Exception) -> str:
     if isinstance(error, StaleRunError | StalePlanError):
-        return f"The run has moved on since this page was made, so nothing was done. Below is how it is now. ({error})"
+        return f"The run has changed since this page was made, so nothing was done. Below is how it is now. ({error})"
     if isinstance(error, PayloadError):
         return f"This cannot be recorded: {error}"
     return f"Nothing was done: {error}"

@@ -63,7 +63,7 @@ TITLES: Final = {
     "refused": "This cannot be done",
     "replay-refused": "The run cannot be replayed from there",
     "run-ended": "The run has ended without an answer",
-    "run-moved-on": "The run has moved on since you looked at it",
+    "run-moved-on": "The run has changed since you looked at it",
     "run-not-found": "There is no such run",
     "statement-timeout": "The database took too long",
     "throttled": "Too many requests",

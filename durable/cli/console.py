@@ -25,8 +25,8 @@ from django.utils import timezone
 
 from durable.core import clock as moments
 from durable.core import registry
+from durable.core.control_flow import LeaseLost
 from durable.core.effects import Call
-from durable.core.errors import LeaseLost
 from durable.core.journal import Event
 from durable.core.location import ANY_QUEUE, display_location
 from durable.core.records import RunRecord, RunState

@@ -10,19 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from durable.core.bodies import run_body
+from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, LeaseLost, Park, PassAborted
 from durable.core.effects import SAVE, Fork, Operation
 from durable.core.errors import (
-    CONTRACT_ERRORS,
-    BranchCancelled,
-    ControlFlow,
+    ContractError,
     EntryInProgressError,
     ErrorInfo,
-    Evicted,
     HistoryDivergedError,
     JoinError,
-    LeaseLost,
-    Park,
-    PassAborted,
     RaceError,
     RollbackCheckpointError,
 )
@@ -154,7 +149,7 @@ class _Fork:
                 self.park = park if self.park is None else self.park.merged(park)
         except ControlFlow as signal:
             self._ended(branch, signal)
-        except CONTRACT_ERRORS as error:
+        except ContractError as error:
             self._ended(branch, error)
         except Exception as error:
             if is_mistake(error, self.scope.environment.mistakes):

@@ -7,8 +7,9 @@ is not executed again.
 
 from __future__ import annotations
 
+from durable.core.control_flow import Park
 from durable.core.effects import SAVE, Operation
-from durable.core.errors import Park, RollbackCheckpointError
+from durable.core.errors import RollbackCheckpointError
 from durable.core.records import EntryKind, EntryStatus
 from durable.core.rollback import RollbackFailed, compensable, roll_back
 from durable.core.scope import Scope

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from durable.core.compatibility import is_readable
-from durable.core.errors import PassAborted
+from durable.core.control_flow import PassAborted
 from durable.core.message_claims import MessageClaims
 from durable.core.records import (
     AttemptRecord,

@@ -14,7 +14,7 @@ from datetime import datetime
 from types import FrameType
 from typing import Final
 
-from durable.core.errors import CONTRACT_ERRORS, STOPPED, CriticalError, ErrorInfo, RollbackError
+from durable.core.errors import STOPPED, ContractError, CriticalError, ErrorInfo, RollbackError
 from durable.core.records import RunState
 from durable.core.results import failure_of
 
@@ -53,7 +53,7 @@ def is_mistake(error: Exception, mistakes: Collection[type[Exception]]) -> bool:
     if (
         not mistakes
         or failure_of(error) is not None
-        or isinstance(error, (*CONTRACT_ERRORS, CriticalError, RollbackError))
+        or isinstance(error, ContractError | CriticalError | RollbackError)
     ):
         return False
     return isinstance(error, tuple(mistakes)) or _is_refusal(error)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from durable.core.control_flow import ControlFlow, Evicted, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
-from durable.core.errors import ControlFlow, CriticalError, ErrorInfo, Evicted, Park
+from durable.core.errors import CriticalError, ErrorInfo
 from durable.core.journal import Event, Journal
 from durable.core.options import RollbackContext, StepPolicy, resolve_name, retry_delay
 from durable.core.records import Entry, EntryKind, EntryStatus, Request

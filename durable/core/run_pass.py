@@ -13,18 +13,9 @@ from typing import Any, Final
 
 from durable.core.bodies import run_body
 from durable.core.compatibility import cannot_read
+from durable.core.control_flow import Evicted, LeaseLost, Park, PassAborted
 from durable.core.effects import Operation, Save
-from durable.core.errors import (
-    CONTRACT_ERRORS,
-    ErrorInfo,
-    Evicted,
-    HistoryDivergedError,
-    LeaseLost,
-    OpenTransactionError,
-    Park,
-    PassAborted,
-    RunCrashedError,
-)
+from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, OpenTransactionError, RunCrashedError
 from durable.core.journal import Event, Journal
 from durable.core.location import unescape, waiting_text
 from durable.core.mistakes import TRYING_AGAIN, described, is_mistake, stopped
@@ -103,7 +94,7 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
         raise
     except HistoryDivergedError as error:
         return (yield from _diverged(journal, error, policy))
-    except CONTRACT_ERRORS as error:
+    except ContractError as error:
         return (yield from _fail(journal, error, may_compensate=False))
     except RollbackFailed as failed:
         return (yield from _stop_at_handler(journal, failed))

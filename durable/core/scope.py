@@ -14,15 +14,8 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from durable.core.compatibility import unreadable
-from durable.core.errors import (
-    BranchCancelled,
-    ControlFlow,
-    EntryInProgressError,
-    Evicted,
-    HistoryDivergedError,
-    OpenTransactionError,
-    PayloadError,
-)
+from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted
+from durable.core.errors import EntryInProgressError, HistoryDivergedError, OpenTransactionError, PayloadError
 from durable.core.journal import Environment, Journal, Node
 from durable.core.location import compensation_segment, escape, join, send_segment
 from durable.core.mistakes import is_mistake

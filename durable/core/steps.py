@@ -9,13 +9,12 @@ from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any
 
+from durable.core.control_flow import ControlFlow, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import (
-    CONTRACT_ERRORS,
-    ControlFlow,
+    ContractError,
     CriticalError,
     ErrorInfo,
-    Park,
     PayloadError,
     RollbackCheckpointError,
     RollbackError,
@@ -78,7 +77,7 @@ def try_step(
     """Return the step's result, or its failure if the kind is caught, as a `StepResult`."""
     try:
         value = yield from step(scope, name, function, args, options, catch)
-    except CONTRACT_ERRORS:
+    except ContractError:
         raise
     except Exception as error:
         failure = failure_of(error)

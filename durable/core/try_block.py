@@ -7,7 +7,7 @@ from typing import Any
 
 from durable.core.bodies import run_body
 from durable.core.effects import Operation
-from durable.core.errors import CONTRACT_ERRORS, ErrorInfo, RollbackError
+from durable.core.errors import ContractError, ErrorInfo, RollbackError
 from durable.core.results import BlockCatch, BlockFailure, BlockResult, failure_of
 from durable.core.scope import Scope
 
@@ -22,7 +22,7 @@ def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collecti
     block = Scope(scope.journal, scope.match_block(name), scope)
     try:
         value = yield from run_body(block, body)
-    except CONTRACT_ERRORS:
+    except ContractError:
         raise
     except Exception as error:
         failure = _failure(name, error)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from durable.core.control_flow import Park
 from durable.core.duration import later
 from durable.core.effects import SAVE, Operation, PeekInbox, ShortSleep
-from durable.core.errors import MessageTimeoutError, Park
+from durable.core.errors import MessageTimeoutError
 from durable.core.location import display_location, escape
 from durable.core.places import message_key
 from durable.core.receipts import record_of

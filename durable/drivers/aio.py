@@ -14,10 +14,11 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
+from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import running_scope, running_step
 from durable.core.effects import SAVE, Body, Call, Effect, Fork, GetRunState, Operation, PeekInbox, Save, ShortSleep
-from durable.core.errors import ControlFlow, Evicted, is_readable, kind_of
 from durable.core.scope import Scope
+from durable.core.tracebacks import is_readable, kind_of
 from durable.drivers.home import LoopDelegate, Outcome, call_there, finish_before_cancel, unwrapped
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.raised import body_failure

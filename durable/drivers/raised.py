@@ -11,8 +11,9 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from durable.core.control_flow import ControlFlow
 from durable.core.effects import Body, Call
-from durable.core.errors import ControlFlow, is_readable, kind_of
+from durable.core.tracebacks import is_readable, kind_of
 from durable.drivers.host import Host
 
 __all__ = ["body_failure", "call_readably", "step_failure"]

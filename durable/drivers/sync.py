@@ -17,10 +17,12 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
+from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import running_scope, running_step, timed_step
 from durable.core.effects import Body, Call, Effect, Fork, GetRunState, Operation, PeekInbox, Save, ShortSleep
-from durable.core.errors import ControlFlow, Evicted, StepTimeoutError, is_readable, kind_of
+from durable.core.errors import StepTimeoutError
 from durable.core.scope import Scope
+from durable.core.tracebacks import is_readable, kind_of
 from durable.drivers import branch_threads
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.raised import body_failure, call_readably, step_failure

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Final
 
 from durable.conf import conf
-from durable.core.errors import LeaseLost
+from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch, Committed, RunChange, RunRecord
 from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.execution.eviction import Eviction

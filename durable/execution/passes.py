@@ -25,9 +25,10 @@ from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core import registry
 from durable.core.compatibility import unreadable
+from durable.core.control_flow import ControlFlow, Evicted, LeaseLost, PassAborted
 from durable.core.current import running_workflow
 from durable.core.effects import Call, GetRunState, PeekInbox, Save
-from durable.core.errors import STOPPED, ControlFlow, Evicted, LeaseLost, PassAborted, PayloadError
+from durable.core.errors import STOPPED, PayloadError
 from durable.core.ids import new_id
 from durable.core.journal import Event, Journal
 from durable.core.places import Place

@@ -13,8 +13,8 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from durable import signals
+from durable.core.control_flow import LeaseLost
 from durable.core.effects import Call
-from durable.core.errors import LeaseLost
 from durable.core.records import ENDED, RunRecord
 from durable.core.run_pass import PassOutcome
 from durable.instrumentation import observers

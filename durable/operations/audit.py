@@ -24,7 +24,7 @@ from django.db import connections
 from durable import runtime
 from durable.conf import conf
 from durable.core.current import running_run
-from durable.core.errors import DurableError
+from durable.core.errors import OperationError
 from durable.core.ids import check_reason
 from durable.core.records import ActionRecord
 from durable.models import OperatorAction
@@ -83,7 +83,7 @@ class Outcome(StrEnum):
     INVALID = "invalid"  # an argument is not valid
 
 
-class OperationDeniedError(DurableError, PermissionDenied):
+class OperationDeniedError(OperationError, PermissionDenied):
     """The actor lacks the permission that the action needs. Django answers it with 403."""
 
     def __init__(self, action: str, permission: str, who: str) -> None:

@@ -16,7 +16,7 @@ from django.db import connections, transaction
 
 from durable.conf import conf
 from durable.core import clock
-from durable.core.errors import DurableError
+from durable.core.errors import OperationError
 from durable.models import IdempotencyKey
 
 __all__ = ["LIFE", "MAX_KEY", "Answer", "KeyReusedError", "once"]
@@ -28,7 +28,7 @@ _FORGOTTEN_AT_ONCE: Final = (
 )
 
 
-class KeyReusedError(DurableError):
+class KeyReusedError(OperationError):
     """The key was used for a different request before."""
 
     def __init__(self, key: str) -> None:

@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime
 
-from durable.core.errors import LeaseLost, RunNotFoundError
+from durable.core.control_flow import LeaseLost
+from durable.core.errors import RunNotFoundError
 from durable.core.location import escape
 from durable.core.records import (
     ENDED,

@@ -17,7 +17,8 @@ from django.db import IntegrityError, connections, transaction
 from django.db.models import Count, Min, Sum
 from django.db.models.functions import Coalesce, Length
 
-from durable.core.errors import LeaseLost, RunNotFoundError
+from durable.core.control_flow import LeaseLost
+from durable.core.errors import RunNotFoundError
 from durable.core.records import (
     ActionRecord,
     AttemptRecord,

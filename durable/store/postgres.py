@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from django.db import connections, transaction
 
-from durable.core.errors import LeaseLost, RunNotFoundError
+from durable.core.control_flow import LeaseLost
+from durable.core.errors import RunNotFoundError
 from durable.core.location import escape
 from durable.core.records import (
     ActionRecord,

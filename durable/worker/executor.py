@@ -21,7 +21,8 @@ from django.db import Error
 
 from durable.conf import conf
 from durable.core import clock
-from durable.core.errors import LeaseLost, PassAborted, RunNotFoundError
+from durable.core.control_flow import LeaseLost, PassAborted
+from durable.core.errors import RunNotFoundError
 from durable.core.records import Entry, RunChange, RunRecord, RunState
 from durable.execution.connections import (
     SESSION_TROUBLE,

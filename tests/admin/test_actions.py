@@ -84,7 +84,7 @@ def test_a_stale_page_changes_nothing_and_says_so(stage: Stage, operator: Client
     get_run("run").pause()
     late = operator.post(url("act", "run", "cancel"), {**hidden(page), "reason": "late"})
     body = text_of(late, 409)
-    assert "The run has moved on since this page was made, so nothing was done" in body
+    assert "The run has changed since this page was made, so nothing was done" in body
     assert "late" in body  # what was typed is still there
     assert get_run("run").state == "paused"
     again = operator.post(url("act", "run", "cancel"), {**_fields(late), "reason": "now"})
@@ -203,7 +203,7 @@ class TestReplay:
         fields = hidden(operator.get(address))
         get_run("run").send("approved")
         stage.settle("run")
-        assert "moved on" in text_of(operator.post(address, fields), 409)
+        assert "has changed" in text_of(operator.post(address, fields), 409)
         assert Run.objects.count() == 1
 
     def test_a_place_that_there_is_not(self, stage: Stage, operator: Client) -> None:

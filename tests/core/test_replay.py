@@ -19,7 +19,7 @@ from durable import (
     StalePlanError,
     current_step,
 )
-from durable.core.errors import LeaseLost
+from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch, MessageState
 from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing

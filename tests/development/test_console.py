@@ -18,7 +18,8 @@ from django.test import override_settings
 
 from durable import Context, CriticalError, workflow
 from durable.cli import console
-from durable.core.errors import ErrorInfo, LeaseLost, PassAborted
+from durable.core.control_flow import LeaseLost, PassAborted
+from durable.core.errors import ErrorInfo
 from durable.core.journal import Event
 from durable.core.records import RunRecord
 from durable.core.run_pass import PassOutcome

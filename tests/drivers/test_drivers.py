@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from durable.core.errors import LeaseLost, PassAborted
+from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.journal import Journal
 from durable.core.records import Batch, Committed
 from durable.store.memory import MemoryStore

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from django.db import OperationalError
 
-from durable.core.errors import LeaseLost, PassAborted
+from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import RunRecord
 from durable.execution.eviction import Eviction
 from durable.execution.passes import execute_pass

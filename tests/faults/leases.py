@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from durable import operations, runtime
-from durable.core.errors import InvalidTransitionError, LeaseLost
+from durable.core.control_flow import LeaseLost
+from durable.core.errors import InvalidTransitionError
 from durable.core.location import escape, is_awaited, waiting_text
 from durable.core.records import (
     ENDED,

@@ -20,7 +20,7 @@ from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from durable import Context, Handle, current_step, get_run, workflow
-from durable.core.errors import PassAborted
+from durable.core.control_flow import PassAborted
 from durable.execution.eviction import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Entry, Run

@@ -16,7 +16,7 @@ from django.db import connection, transaction
 
 from durable import AsyncContext, Context, RollbackContext, workflow
 from durable.core import clock
-from durable.core.errors import PassAborted
+from durable.core.control_flow import PassAborted
 from durable.handles import Handle
 from durable.testing import Harness
 from tests.faults.passing import pass_once

@@ -14,7 +14,7 @@ from django.db import connections
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from durable.core.errors import LeaseLost
+from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch, Entry, EntryKind, RunRecord
 from durable.models import Entry as EntryRow
 from durable.models import Run

@@ -13,7 +13,7 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 
 from durable import AsyncContext, Break, Context, Continue, Handle, workflow
-from durable.core.errors import LeaseLost, PassAborted
+from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import Batch, Committed, RunChange, RunRecord
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass

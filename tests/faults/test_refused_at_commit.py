@@ -12,7 +12,7 @@ from django.db import OperationalError, connection
 
 from durable import AsyncContext, Context, workflow
 from durable.core.clock import now
-from durable.core.errors import PassAborted
+from durable.core.control_flow import PassAborted
 from durable.execution.eviction import Eviction
 from durable.execution.passes import execute_pass
 from durable.handles import Handle

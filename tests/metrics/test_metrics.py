@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from durable import Context, workflow
-from durable.core.errors import LeaseLost
+from durable.core.control_flow import LeaseLost
 from durable.metrics import MULTIPROCESS, exposition, rows
 from durable.metrics.instruments import Instruments
 from durable.models import Run

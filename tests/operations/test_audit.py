@@ -287,7 +287,7 @@ def test_a_run_that_has_moved_on_is_left_alone(h: Harness, action: str) -> None:
     run = make(h)
     revision = seen(run)
     h._store.change("o", lambda run, entries: RunChange(run={}))
-    with acting_as(ROOT, expected=revision), pytest.raises(StaleRunError, match="has moved on since") as caught:
+    with acting_as(ROOT, expected=revision), pytest.raises(StaleRunError, match="has changed since") as caught:
         verb(run)
     assert isinstance(caught.value, InvalidTransitionError)
     assert (caught.value.state, run.state, the_row(h).outcome) == (before, before, "stale")

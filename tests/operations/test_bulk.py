@@ -251,7 +251,7 @@ def test_nobody_has_an_order_carried_out_in_the_name_of_another(h: Harness) -> N
     ]
     h._store.change(run.id, lambda record, entries: RunChange(run={}, entries=[a_loop()]))
     for verb in verbs:
-        with acting_as(other), pytest.raises(BulkOrderError, match="in the name, of whoever ordered it"):
+        with acting_as(other), pytest.raises(BulkOrderError, match="in the name, of the user who ordered it"):
             verb()
     assert [row.outcome for row in h.actions] == ["done"] + ["refused"] * 4
     assert len(h._store._runs) == 4

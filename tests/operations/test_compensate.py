@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Context, Handle, get_run, operations, workflow
-from durable.core.errors import LeaseLost
+from durable.core.control_flow import LeaseLost
 from durable.execution.eviction import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Entry, Run

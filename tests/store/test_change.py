@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from durable.core.errors import InvalidTransitionError, LeaseLost, RunNotFoundError
+from durable.core.control_flow import LeaseLost
+from durable.core.errors import InvalidTransitionError, RunNotFoundError
 from durable.core.records import Entry, MessageState, RunChange, RunRecord, RunState
 from durable.store import Store
 from tests.store.making import NOW, a_message, a_run, an_attempt, an_entry, at, commit, park, sent, started, the

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from django.db import IntegrityError
 
-from durable.core.errors import ErrorInfo, LeaseLost
+from durable.core.control_flow import LeaseLost
+from durable.core.errors import ErrorInfo
 from durable.core.records import AttemptRecord, Batch, Entry, EntryStatus, MessageState, Request, RunChange, RunState
 from durable.store import Store
 from tests.store.making import (

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from django.db import connections
 
-from durable.core.errors import LeaseLost
+from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch, RunChange, RunRecord
 from durable.store import Store
 from durable.store.orm import OrmStore

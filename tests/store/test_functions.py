@@ -14,7 +14,8 @@ from django.db import IntegrityError, connections, transaction
 from django.db.models.signals import post_migrate
 from django.test.utils import CaptureQueriesContext
 
-from durable.core.errors import ErrorInfo, LeaseLost
+from durable.core.control_flow import LeaseLost
+from durable.core.errors import ErrorInfo
 from durable.core.records import RunState
 from durable.store import Store, sql_functions
 from durable.store.postgres import PostgresStore

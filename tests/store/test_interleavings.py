@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 from django.db import connections, transaction
 
-from durable.core.errors import LeaseLost
+from durable.core.control_flow import LeaseLost
 from durable.core.records import RunRecord
 from durable.store import Store
 from durable.store.orm import OrmStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections, transaction
 
-from durable.core.errors import LeaseLost
+from durable.core.control_flow import LeaseLost
 from durable.core.records import RunChange, RunRecord
 from durable.store import Store, store_for
 from durable.store.orm import OrmStore

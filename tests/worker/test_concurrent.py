@@ -12,7 +12,7 @@ from django.db import connection, connections, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from durable.core.errors import LeaseLost
+from durable.core.control_flow import LeaseLost
 from durable.core.records import RunRecord, RunState
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome

@@ -16,7 +16,7 @@ from django.test import override_settings
 from django.utils import timezone, translation
 
 from durable.conf import conf
-from durable.core.errors import LeaseLost, PassAborted
+from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import RunRecord, RunState
 from durable.execution import connections as process
 from durable.execution.eviction import Eviction

@@ -59,7 +59,9 @@ class ActionForm(Form):
 
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
     revision = Text(
-        required=False, max_length=200, help_text="Of the run as it was seen; a run that has moved on is refused."
+        required=False,
+        max_length=200,
+        help_text="Of the run as it was seen; the verb is refused if the run has changed.",
     )
 
 

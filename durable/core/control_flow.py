@@ -1,0 +1,61 @@
+"""The control flow that ends a pass or a branch without ending the run.
+
+It derives from `BaseException`, so that an `except Exception` in a workflow cannot swallow a sleep or an eviction. None
+of it is recorded.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+__all__ = ["BranchCancelled", "ControlFlow", "Evicted", "LeaseLost", "Park", "PassAborted"]
+
+
+class ControlFlow(BaseException):
+    """The base class of the control flow that ends a pass or a branch without ending the run."""
+
+
+class Park(ControlFlow):
+    """Nothing more can be done now: wait for `deadline`, for a message, or for either.
+
+    `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` says in words what
+    the run is doing meanwhile, for lists.
+    """
+
+    def __init__(self, deadline: datetime | None, names: frozenset[str] | None = None, doing: str = "") -> None:
+        self.deadline = deadline
+        self.names = names
+        self.doing = doing
+        super().__init__()
+
+    def merged(self, other: Park) -> Park:
+        """Return the common wait of two branches: the earlier deadline, the messages of either."""
+        deadlines = [each for each in (self.deadline, other.deadline) if each is not None]
+        doing = "; ".join(filter(None, (self.doing, other.doing)))
+        return Park(min(deadlines, default=None), _merged_names(self.names, other.names), doing)
+
+
+def _merged_names(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one | other if one and other else frozenset()
+
+
+class Evicted(ControlFlow):
+    """The pass has to end: the worker stops, or an operator asked for a pause or a cancel (`request`)."""
+
+    def __init__(self, request: str = "") -> None:
+        self.request = request
+        super().__init__(request)
+
+
+class BranchCancelled(ControlFlow):
+    """This branch lost its race."""
+
+
+class LeaseLost(ControlFlow):
+    """The run has a newer fence: another worker has claimed it. Nothing was written."""
+
+
+class PassAborted(ControlFlow):
+    """The store could not say whether a commit happened; the next pass reads the truth."""
