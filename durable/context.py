@@ -20,6 +20,7 @@ from durable.core.loops import loop
 from durable.core.options import StepOptions, StepPolicy, options_of
 from durable.core.places import message_key
 from durable.core.receipts import record_of
+from durable.core.replay_logger import ReplayLogger
 from durable.core.results import (
     AsyncQueueMessage,
     BlockCatch,
@@ -68,7 +69,7 @@ class _Shared(Generic[D]):
     def __init__(self, scope: Scope, driver: D) -> None:
         self._scope = scope
         self._driver: D = driver
-        self.logger = scope.logger(logger)
+        self.logger = ReplayLogger(logger, scope)
 
     @property
     def run_id(self) -> str:
@@ -78,7 +79,7 @@ class _Shared(Generic[D]):
     @property
     def random(self) -> random.Random:
         """Draws seeded by run and location: the same in each pass."""
-        return self._scope.random
+        return self._scope.determinism.random
 
     def is_evicted(self) -> bool:
         """Whether the pass has to end, or an operator has asked to pause or cancel: the next operation will end it."""
@@ -86,11 +87,11 @@ class _Shared(Generic[D]):
 
     def now(self) -> datetime:
         """The moment of the newest record that this code has seen: the same in each pass. Aware, UTC."""
-        return self._scope.moment
+        return self._scope.determinism.moment
 
     def uuid4(self) -> uuid.UUID:
         """A UUID drawn from `random`."""
-        return self._scope.uuid4()
+        return self._scope.determinism.uuid4()
 
 
 class Context(_Shared[SyncDriver]):

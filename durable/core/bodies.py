@@ -38,4 +38,4 @@ def _check_messages(scope: Scope) -> None:
     if scope.branch is not None and scope.branch.is_cancelled():
         return  # the end of a losing branch's code does not count
     for wait, message_id in scope.receipts.uncompleted_messages():
-        scope.poison(MessageNotCompletedError(display_location(wait.location), message_id))
+        scope.journal.stop(MessageNotCompletedError(display_location(wait.location), message_id))

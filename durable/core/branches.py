@@ -24,9 +24,10 @@ from durable.core.errors import (
 from durable.core.journal import Node
 from durable.core.location import escape, is_within, join, parent
 from durable.core.mistakes import is_mistake
+from durable.core.operation_guard import Branch
 from durable.core.records import Entry, EntryKind, EntryStatus
 from durable.core.results import Failure, RaceResult, failure_of, with_failure
-from durable.core.scope import Branch, Scope
+from durable.core.scope import Scope
 
 __all__ = ["join_branches", "race_branches"]
 
@@ -90,7 +91,7 @@ def _meet(scope: Scope, kind: EntryKind, name: str, bodies: Bodies) -> _Fork:
     if not isinstance(bodies, Mapping):
         raise TypeError(f"the branches of a {kind} are a dict of name to function, not {type(bodies).__name__}")
     segments = {branch: escape(branch) for branch in bodies}
-    node = scope.match(kind, name)
+    node = scope.cursor.match(kind, name)
     entry = node.entry
     if entry is None:
         data: dict[str, Any] = {"branches": {branch: {"status": _PENDING} for branch in bodies}}
@@ -99,7 +100,7 @@ def _meet(scope: Scope, kind: EntryKind, name: str, bodies: Bodies) -> _Fork:
         entry = scope.create(node, kind, data=data, status=EntryStatus.RUNNING)
         scope.journal.mark(entry)
     elif entry.status != EntryStatus.COMPLETED and (changed := entry.data["branches"].keys() ^ bodies.keys()):
-        scope.diverged(
+        scope.cursor.diverged(
             f'the {kind} "{node.location}" was begun with the branches {sorted(entry.data["branches"])}, the code now '
             f"has {sorted(bodies)} ({', '.join(sorted(changed))} changed)",
             *(join(node.location, escape(each)) for each in changed),
@@ -284,7 +285,7 @@ class _Fork:
 
     def seen(self) -> None:
         """Note that the code has seen the end of the fork."""
-        self.scope.observe(self.entry)
+        self.scope.determinism.observe(self.entry)
         self.scope.receipts.learn(self.entry.location)
 
 

@@ -29,7 +29,7 @@ def compensate(scope: Scope, reason: str) -> Operation:
             "which others run: raise an error in the branch, or compensate after the join or race"
         )
     journal = scope.journal
-    node = scope.match_compensation()
+    node = scope.cursor.match_compensation()
     entry = node.entry
     if entry is None or entry.status != EntryStatus.COMPLETED:
         left = compensable(journal)
@@ -45,10 +45,10 @@ def compensate(scope: Scope, reason: str) -> Operation:
             doing = f"compensating ({entry.data['reason']}), a rollback handler waits for its next try"
             raise Park(park.deadline, doing=doing) from None
         except RollbackFailed as failed:
-            scope.poison(failed)
+            scope.journal.stop(failed)
         journal.finish(entry)
         yield SAVE
-    scope.observe(entry)
+    scope.determinism.observe(entry)
 
 
 def _has_checkpoint(scope: Scope) -> bool:

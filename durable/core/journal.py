@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
@@ -164,6 +164,12 @@ class Journal:
     def is_evicted(self) -> bool:
         """Tell the run's code whether the pass has to end, or an operator has requested a pause or a cancel."""
         return bool(self.request) or self.environment.is_evicted() or self.environment.is_asked()
+
+    def stop(self, error: Exception) -> NoReturn:
+        """Raise an error that must stop the run even if code catches it."""
+        if self.poison is None:
+            self.poison = error
+        raise error
 
     # -- entries
 

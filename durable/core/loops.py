@@ -27,7 +27,7 @@ def loop(
     """Run iterations until one breaks; return the value of the break."""
     _check_size("history_prune_interval", prune_interval)
     size = prune_interval if history_size is None else _check_size("history_size", history_size, least=0)
-    node = scope.match(EntryKind.LOOP, name)
+    node = scope.cursor.match(EntryKind.LOOP, name)
     entry = node.entry
     if entry is None:
         initial = scope.environment.encode(state, f'the state of loop "{name}"', "state", node.location)
@@ -37,7 +37,7 @@ def loop(
         scope.journal.mark(entry)
     if entry.status != EntryStatus.COMPLETED:
         yield from _Loop(scope, node, entry, name, prune_interval, size, state is not None).run(body)
-    scope.observe(entry)
+    scope.determinism.observe(entry)
     scope.receipts.learn(entry.location)
     return scope.recorded(entry.location, "the value of the loop", entry.output)
 
@@ -61,7 +61,7 @@ class _Loop:
         self.size = size
         self.is_stateful = is_stateful
         seen = entry.data.get("moment")
-        self.moment = datetime.fromisoformat(seen) if seen else scope.moment
+        self.moment = datetime.fromisoformat(seen) if seen else scope.determinism.moment
 
     def run(self, body: Callable[..., Any]) -> Operation:
         while True:
@@ -85,16 +85,16 @@ class _Loop:
         if place is None:
             place = self.journal.attach(self.node, segment, Node(join(self.node.location, segment)))
         iteration = Scope(self.journal, place, self.scope)
-        iteration.moment = max(iteration.moment, self.moment)
+        iteration.determinism.moment = max(iteration.determinism.moment, self.moment)
         iteration.receipts.learn(self.entry.location, but_not=place.location)
-        iteration.check_may_go_on()
+        iteration.guard.check_may_go_on()
         has_state = self.is_stateful or state is not None
         try:
             outcome = yield from run_body(iteration, body, *((state,) if has_state else ()))
         except Exception:
             self.scope.receipts.adopt(iteration.receipts)
             raise
-        self.moment = iteration.moment
+        self.moment = iteration.determinism.moment
         if outcome is None and not has_state:
             return Continue()
         if not isinstance(outcome, Continue | Break):

@@ -49,12 +49,12 @@ def step(
 
     `caught` are the kinds of failures that the caller turns into a value.
     """
-    node = scope.match(EntryKind.STEP, name)
+    node = scope.cursor.match(EntryKind.STEP, name)
     entry = node.entry
     if entry is not None and entry.status == EntryStatus.COMPLETED:
         if options.rollback is not None:
             _check_checkpoint(scope, node.location)
-        scope.observe(entry)
+        scope.determinism.observe(entry)
         return scope.recorded(entry.location, "the output of the step", entry.output)
     if options.rollback is not None:
         _check_checkpoint(scope, node.location)
@@ -149,7 +149,7 @@ class _Attempt:
             raise self._outcome() from None
         if self.journal.commit_before_attempt and not self.scope.is_concurrent:
             self.journal.commit_before_attempt = False
-        self.scope.observe(self.entry)
+        self.scope.determinism.observe(self.entry)
         return value
 
     # -- before the attempt

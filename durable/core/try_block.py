@@ -19,7 +19,7 @@ BLOCK_CATCHES_DEFAULT: tuple[BlockCatch, ...] = ("step", "join", "race")
 
 def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collection[str]) -> Operation:
     """Return the body's value, or the terminal failure that left it if its kind is caught, as a `BlockResult`."""
-    block = Scope(scope.journal, scope.match_block(name), scope)
+    block = Scope(scope.journal, scope.cursor.match_block(name), scope)
     try:
         value = yield from run_body(block, body)
     except ContractError:
@@ -30,7 +30,7 @@ def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collecti
             raise
         return BlockResult(ok=False, failure=failure)
     finally:
-        scope.moment = max(scope.moment, block.moment)
+        scope.determinism.moment = max(scope.determinism.moment, block.determinism.moment)
         scope.receipts.adopt(block.receipts)
     return BlockResult(ok=True, value=value)
 

@@ -17,7 +17,7 @@ __all__ = ["get_version", "removed", "rollback_checkpoint", "send"]
 
 def rollback_checkpoint(scope: Scope, name: str) -> Operation:
     """Mark that from here on steps of this scope, and of scopes in it, may have rollback handlers."""
-    node = scope.match(EntryKind.ROLLBACK_CHECKPOINT, name)
+    node = scope.cursor.match(EntryKind.ROLLBACK_CHECKPOINT, name)
     if node.entry is None:
         scope.journal.finish(scope.create(node, EntryKind.ROLLBACK_CHECKPOINT))
     scope.has_checkpoint = True
@@ -31,7 +31,9 @@ def removed(scope: Scope, name: str, kind: str) -> Operation:
     node = _match(scope, name, kind)
     entry = node.entry
     if entry is not None and entry.kind not in (EntryKind.REMOVED, kind):
-        scope.diverged(f'expected a {kind} or its removal at "{node.location}", found a {entry.kind}', node.location)
+        scope.cursor.diverged(
+            f'expected a {kind} or its removal at "{node.location}", found a {entry.kind}', node.location
+        )
     if entry is None and not node.children:
         scope.journal.finish(scope.create(node, EntryKind.REMOVED, data={"original": str(kind)}))
     yield from ()
@@ -40,10 +42,10 @@ def removed(scope: Scope, name: str, kind: str) -> Operation:
 def _match(scope: Scope, name: str, kind: str) -> Node:
     # sends and compensations have no names: they are numbered, and a removed one keeps its number
     if kind == EntryKind.SEND:
-        return scope.match_send(EntryKind.REMOVED)
+        return scope.cursor.match_send(EntryKind.REMOVED)
     if kind == EntryKind.COMPENSATE:
-        return scope.match_compensation(EntryKind.REMOVED)
-    return scope.match(EntryKind.REMOVED, name)
+        return scope.cursor.match_compensation(EntryKind.REMOVED)
+    return scope.cursor.match(EntryKind.REMOVED, name)
 
 
 def get_version(scope: Scope, name: str, latest: int) -> Operation:
@@ -53,13 +55,13 @@ def get_version(scope: Scope, name: str, latest: int) -> Operation:
     """
     if not isinstance(latest, int) or isinstance(latest, bool) or latest < 1:
         raise ValueError(f"latest must be a whole number of at least 1, not {latest!r}")
-    node = scope.match(EntryKind.VERSION_CHECK, name)
+    node = scope.cursor.match(EntryKind.VERSION_CHECK, name)
     entry = node.entry
     if entry is None:
-        resolved = 1 if scope.unvisited() else latest
+        resolved = 1 if scope.cursor.unvisited() else latest
         entry = scope.create(node, EntryKind.VERSION_CHECK, data={"resolved": resolved, "latest": latest})
         scope.journal.finish(entry)
-    scope.observe(entry)
+    scope.determinism.observe(entry)
     yield from ()
     return entry.data["resolved"]
 
@@ -71,7 +73,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
     """
     escape(queue)
     target = to if to is not None else scope.journal.run.id
-    node = scope.match_send()
+    node = scope.cursor.match_send()
     entry = node.entry
     if entry is None:
         message_id = scope.environment.new_id()
@@ -92,12 +94,12 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
         scope.journal.finish(entry)
         yield SAVE
     elif (entry.data["queue"], entry.data["to"]) != (queue, target):
-        scope.diverged(
+        scope.cursor.diverged(
             f'"{node.location}" sent to {entry.data["queue"]} of {entry.data["to"]}, the code now sends to {queue} of '
             f"{target}",
             node.location,
         )
-    scope.observe(entry)
+    scope.determinism.observe(entry)
     _raise_refusal(target, entry.data["refused"])
 
 

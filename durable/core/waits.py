@@ -29,7 +29,7 @@ __all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_
 
 def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime | None) -> Operation:
     """Wait for `duration` to pass, or until `moment`."""
-    node = scope.match(EntryKind.SLEEP, name)
+    node = scope.cursor.match(EntryKind.SLEEP, name)
     entry = node.entry
     if entry is None:
         deadline = moment if moment is not None else later(scope.environment.now(), duration or timedelta(), "a wait")
@@ -37,14 +37,14 @@ def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime 
         scope.journal.mark(entry)
         is_new = True
     elif entry.data["state"] != "pending":
-        scope.observe(entry)
+        scope.determinism.observe(entry)
         return
     else:
         deadline = datetime.fromisoformat(entry.data["deadline"])
         is_new = False
     yield from _rest_until(scope, entry, deadline, is_new)
     scope.journal.finish(entry, data={**entry.data, "state": "completed"})
-    scope.observe(entry)
+    scope.determinism.observe(entry)
 
 
 def _rest_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) -> Operation:
@@ -139,10 +139,10 @@ def receive(scope: Scope, wait: Wait) -> Operation:
 
 def _received(scope: Scope, wait: Wait) -> Operation:
     """Return the entry of the wait, once the wait has ended."""
-    node = scope.match(EntryKind.MESSAGE, wait.name)
+    node = scope.cursor.match(EntryKind.MESSAGE, wait.name)
     entry = node.entry
     if entry is not None and entry.status == EntryStatus.COMPLETED:
-        scope.observe(entry)
+        scope.determinism.observe(entry)
         return entry
     is_new = entry is None
     if entry is None:
@@ -159,7 +159,7 @@ def _received(scope: Scope, wait: Wait) -> Operation:
     scope.journal.finish(entry, data={**entry.data, "received": [_record(each) for each in messages]})
     scope.journal.receive((each.id for each in messages), entry.location)
     yield SAVE
-    scope.observe(entry)
+    scope.determinism.observe(entry)
     return entry
 
 

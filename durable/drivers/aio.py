@@ -69,14 +69,14 @@ class AsyncDriver:
         return _Operation(self._operate(scope, label, operation), scope, label)
 
     async def _operate(self, scope: Scope, label: str, operation: Operation) -> Any:
-        scope.begin(label)
+        scope.guard.begin(label)
         try:
             return await self.drive(operation)
         except ControlFlow as signal:
-            scope.ended_by = signal
+            scope.guard.ended_by = signal
             raise
         except asyncio.CancelledError:
-            scope.cancelled(label)
+            scope.guard.note_cancelled(label)
             raise
         except Exception:
             raise
@@ -85,7 +85,7 @@ class AsyncDriver:
             self._passing.append(error)
             raise
         finally:
-            scope.busy = None
+            scope.guard.busy = None
 
     async def drive(self, operation: Operation) -> Any:
         """Perform the operation's effects until it returns."""
@@ -229,12 +229,12 @@ class _Operation(Coroutine[Any, Any, Any]):
     def __init__(self, coroutine: Coroutine[Any, Any, Any], scope: Scope, label: str) -> None:
         self._coroutine = coroutine
         self._scope = scope
-        self._token = scope.expect_await(label)
+        self._token = scope.guard.expect_await(label)
         self._has_begun = False
 
     def _begin(self) -> Coroutine[Any, Any, Any]:
         self._has_begun = True
-        self._scope.unawaited.pop(self._token, None)
+        self._scope.guard.unawaited.pop(self._token, None)
         return self._coroutine
 
     def __await__(self) -> Any:

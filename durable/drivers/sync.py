@@ -43,11 +43,11 @@ class SyncDriver:
 
     def operate(self, scope: Scope, label: str, operation: Operation) -> Any:
         """Run one operation of a scope to its end."""
-        scope.begin(label)
+        scope.guard.begin(label)
         try:
             return self.drive(operation)
         except ControlFlow as signal:
-            scope.ended_by = signal
+            scope.guard.ended_by = signal
             raise
         except Exception:
             raise
@@ -56,7 +56,7 @@ class SyncDriver:
             self._passing.append(error)
             raise
         finally:
-            scope.busy = None
+            scope.guard.busy = None
 
     def drive(self, operation: Operation) -> Any:
         """Perform the operation's effects until it returns."""

@@ -1,0 +1,155 @@
+"""The replay cursor of a scope: the operations of its code, matched with the recorded entries.
+
+Names are unique in a scope and its operations are sequential. Owns these decisions: which recorded entry an operation
+matches, and, at the scope's end, whether every recorded entry was matched.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from durable.core.errors import HistoryDivergedError
+from durable.core.journal import Journal, Node
+from durable.core.location import compensation_segment, escape, join, send_segment
+from durable.core.mistakes import is_mistake
+from durable.core.records import EntryKind, EntryStatus
+
+__all__ = ["ReplayCursor"]
+
+# These two kinds are made to be inserted before entries that older code recorded.
+_MAY_PRECEDE = frozenset({EntryKind.REMOVED, EntryKind.VERSION_CHECK})
+_FINAL = frozenset({EntryStatus.COMPLETED, EntryStatus.EXHAUSTED})
+
+
+class ReplayCursor:
+    """How far the code of one scope has come in the history."""
+
+    __slots__ = ("_compensations", "_journal", "_parent", "_sends", "_used", "location", "node")
+
+    def __init__(self, journal: Journal, node: Node, parent: ReplayCursor | None) -> None:
+        self._journal = journal
+        self._parent = parent
+        self._used: set[str] = set()
+        self._sends = 0
+        self._compensations = 0
+        self.node = node
+        self.location: str = node.location
+
+    # -- operations
+
+    def match(self, kind: EntryKind, name: str) -> Node:
+        """Return the node of the operation `name`: the recorded one with its entry, or a new one without.
+
+        Raises HistoryDivergedError if the code does not fit the history.
+        """
+        return self._match(kind, escape(name))
+
+    def match_send(self, kind: EntryKind = EntryKind.SEND) -> Node:
+        """Return the node of this scope's next send, or of its stand-in."""
+        self._sends += 1
+        return self._match(kind, send_segment(self._sends - 1))
+
+    def match_compensation(self, kind: EntryKind = EntryKind.COMPENSATE) -> Node:
+        """Return the node of this scope's next compensation, or of its stand-in."""
+        self._compensations += 1
+        return self._match(kind, compensation_segment(self._compensations - 1))
+
+    def match_block(self, name: str) -> Node:
+        """Return the node of a try block.
+
+        It has no entry of its own, so a block that recorded nothing is new each time.
+        """
+        segment = escape(name)
+        self._use(segment)
+        node = self.node.child(segment)
+        if node is None:
+            return self._journal.attach(self.node, segment, Node(join(self.location, segment)))
+        if node.entry is not None:
+            self.diverged(f'expected a try block at "{node.location}", found a {node.entry.kind}', node.location)
+        self.node.unvisited -= 1
+        return node
+
+    def _match(self, kind: EntryKind, segment: str) -> Node:
+        self._use(segment)
+        node = self.node.child(segment)
+        if node is None:
+            if kind not in _MAY_PRECEDE and (left := self.unvisited()):
+                self.diverged(
+                    f'the code comes to the {kind} "{join(self.location, segment)}", which is not in the history, '
+                    f"but the history goes on with {_listed(left)}",
+                    *left,
+                )
+            return Node(join(self.location, segment))
+        entry = node.entry
+        if entry is None and kind != EntryKind.REMOVED:
+            self.diverged(f'expected a {kind} at "{node.location}", found a try block', node.location)
+        if entry is not None and entry.kind != kind and kind != EntryKind.REMOVED:
+            self.diverged(f'expected a {kind} at "{node.location}", found a {entry.kind}', node.location)
+        self.node.unvisited -= 1
+        if self.node.unvisited and kind not in _MAY_PRECEDE and entry is not None and entry.status not in _FINAL:
+            # The operation would continue now; but an unfinished entry was the last that the scope's code reached.
+            left = self.left_over()
+            self.diverged(
+                f'the code comes to the {kind} "{node.location}", which has not ended, but the history has '
+                f"{_listed(left)} before it",
+                *left,
+            )
+        return node
+
+    def _use(self, segment: str) -> None:
+        if segment in self._used:
+            where = join(self.location, segment)
+            error = HistoryDivergedError(
+                f'"{where}" is used twice; a name is unique within its scope. Give each operation a name of its own; '
+                'to repeat one, use ctx.loop, or number the names (f"send {number}")'
+            )
+            error.locations = (where,)  # type: ignore[attr-defined]  # for operators
+            self._journal.stop(error)
+        self._used.add(segment)
+
+    # -- code against history
+
+    def unvisited(self) -> list[str]:
+        """Return the recorded entries that the code has not reached, of this scope or, for a new node, of one around
+        it.
+        """
+        cursor: ReplayCursor | None = self
+        while cursor is not None:
+            if cursor.node.unvisited:
+                return cursor.left_over()
+            cursor = cursor._parent
+        return []
+
+    def left_over(self) -> list[str]:
+        """Return the locations of this scope's recorded entries that its code has not reached, in recorded order."""
+        children = self.node.children or {}
+        left = [node for segment, node in children.items() if segment not in self._used]
+        return [node.location for node in sorted(left, key=Node.began)]
+
+    def finish(self, error: Exception | None) -> None:
+        """End the scope, whose code has ended with `error`. Raises HistoryDivergedError for an entry not matched.
+
+        A mistake before the end of the history explains more than the remaining entries do, so it is raised in place of
+        a divergence.
+        """
+        if self.node.unvisited:
+            if error is not None and is_mistake(error, self._journal.environment.mistakes):
+                self._journal.stop(error)
+            left = self.left_over()
+            self.diverged(f"the code ended, but the history goes on with {_listed(left)}", *left)
+
+    def diverged(self, problem: str, *locations: str) -> NoReturn:
+        """Stop the run: its code does not fit its history."""
+        where = self.location or "the root"
+        error = HistoryDivergedError(
+            f"in {where}: {problem}. The code has changed since this history was recorded, or does not do the same "
+            "each time (a clock, dice or a query between steps). Bring the operation back, stand for it with "
+            "ctx.removed(name, kind), or branch on ctx.get_version(name, latest)"
+        )
+        error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
+        self._journal.stop(error)
+
+
+def _listed(locations: list[str]) -> str:
+    shown = ", ".join(f'"{each}"' for each in locations[:5])
+    return shown + (f" and {len(locations) - 5} more" if len(locations) > 5 else "")

@@ -1,0 +1,22 @@
+"""The logger of a scope's code: it names run, workflow and location, and is silent while the code replays."""
+
+from __future__ import annotations
+
+import logging
+
+from durable.core.scope import Scope
+
+__all__ = ["ReplayLogger"]
+
+
+class ReplayLogger(logging.LoggerAdapter[logging.Logger]):
+    """`logger` for the code of one scope."""
+
+    def __init__(self, logger: logging.Logger, scope: Scope) -> None:
+        run = scope.journal.run
+        super().__init__(logger, {"run_id": run.id, "workflow": run.workflow, "location": scope.location})
+        self._cursor = scope.cursor
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802  # logging's name
+        """Return False while recorded entries are left that the code has not reached."""
+        return not self._cursor.unvisited() and super().isEnabledFor(level)
