@@ -1,8 +1,10 @@
 """Execute one pass of one run: its commits, its evictions and its database connections.
 
-- `passes` drives the engine through one pass and commits its batches.
-- `open_transactions` rolls back transactions that user code left open.
+- `passes` drives the engine through one pass; `host` connects the parts of a pass with the drivers.
+- `environment` is what the engine is given: clock, codec, limits. `events` logs and sends what happens.
+- `commits` writes the journal's changes, `queries` reads the history, the inbox and other runs.
 - `commit_retry` finds out whether an unanswered commit happened, and repeats it if not.
+- `open_transactions` rolls back transactions that user code left open.
 - `eviction` tells a pass that it has to end.
 - `connections` restores database connections around passes; `forks` ends child processes that return into a pass.
 

@@ -34,6 +34,7 @@ __all__ = [
     "SESSION_TROUBLE",
     "abandon_inherited_connections",
     "abandon_transactions",
+    "close_broken_connections",
     "close_connections",
     "close_stale_connections",
     "guarded_sessions",
@@ -133,6 +134,15 @@ def abandon_transactions() -> None:
         ):
             connection.close()
             del connections[connection.alias]  # and with it the marks of the transaction
+
+
+def close_broken_connections() -> None:
+    """Close this thread's connections that do not answer, except inside a transaction."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is None or connection.in_atomic_block:
+            continue
+        if not connection.is_usable():
+            connection.close()
 
 
 def close_connections() -> None:

@@ -61,11 +61,11 @@ class OpenTransactions:
         """
         return _Function(self, what)
 
-    def rollback_leftovers(self, *, is_told: bool) -> bool:
+    def rollback_leftovers(self, *, already_failing: bool) -> bool:
         """Roll back transactions left open by user code before the pass commits.
 
         Returns False if an async step is still inside one. Raises OpenTransactionError for what was rolled back, unless
-        the commit reports a worse failure anyway (`is_told`).
+        the commit reports a worse failure anyway (`already_failing`).
         """
         connection = self._own()
         if _depth(connection) <= self._here.depth:
@@ -74,7 +74,7 @@ class OpenTransactions:
             return False
         left = self.roll_back(getattr(self._here, "around", {}))
         error = OpenTransactionError.left_open_by("what came before this commit", left)
-        if not is_told:
+        if not already_failing:
             raise error
         logger.error("%s", error)
         return True

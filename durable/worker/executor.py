@@ -34,7 +34,8 @@ from durable.execution.connections import (
 )
 from durable.execution.eviction import Eviction
 from durable.execution.forks import Origin
-from durable.execution.passes import PassOutcome, may_have_history
+from durable.execution.passes import PassOutcome
+from durable.execution.queries import may_have_history
 from durable.notifier import notify, redis_clients
 from durable.store import Store
 from durable.store.prefetched import prefetched

@@ -1,0 +1,163 @@
+"""The commits of one pass: what is written when, and what follows from a commit that is refused or not answered.
+
+Owns every write of a pass. A pass that has lost its lease, or cannot reach the store, writes nothing more: the database
+is the truth. Must not decide what is written: the engine does, in its journal.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from django.db import InternalError
+from django.db.transaction import TransactionManagementError
+
+from durable.conf import conf
+from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
+from durable.core.effects import Call, Save
+from durable.core.journal import Journal
+from durable.core.records import Batch, Committed, RunPatch, RunState
+from durable.drivers.errands import ThreadDelegate
+from durable.execution.commit_retry import retry_commit
+from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE
+from durable.execution.events import PassEvents
+from durable.execution.eviction import LEASE_LOST, Eviction
+from durable.execution.open_transactions import OpenTransactions, in_transaction
+from durable.execution.queries import pass_aborted
+from durable.store import Store, sessions
+from durable.store.atomic import BROKEN
+
+__all__ = ["CommitSession"]
+
+#: What Django and PostgreSQL raise for a statement after an error that code in the same transaction has caught.
+_BROKEN_TRANSACTION = (TransactionManagementError, InternalError)
+
+
+class CommitSession:
+    """Commits the changes in `journal`, one batch after the other, until the pass ends.
+
+    `notify` tells workers that these queues have due runs. In branch threads, commits are delegated to the pass's own
+    thread, except those of atomic steps.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: Store,
+        *,
+        eviction: Eviction,
+        transactions: OpenTransactions,
+        events: PassEvents,
+        delegate: ThreadDelegate,
+        notify: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._eviction = eviction
+        self._transactions = transactions
+        self._events = events
+        self._delegate = delegate
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._generation = 0  # the journal's count of taken changes that are committed
+
+    def save(self, effect: Save) -> None:
+        """Commit what the journal holds; return when it is committed."""
+        self.rollback_leftovers(already_failing=effect.is_failure or _ends_unfinished(effect.run))
+        due = self._journal.generation_due()
+        self._answered(self._delegate.do(lambda: self._save(effect, due)))
+
+    def _save(self, effect: Save, due: int) -> Committed | None:
+        with self._lock:
+            if effect.run is None and effect.park_change_seq is None and self._generation >= due:
+                return None  # while this branch waited, another one has committed for both
+            batch = self._journal.take_batch(effect.run, effect.park_change_seq)
+            if batch is None:
+                return None
+            generation = self._journal.taken
+            committed = self._write(batch)
+            self._generation = generation
+            self._journal.mark_committed(batch)
+            return committed
+
+    def rollback_leftovers(self, *, already_failing: bool) -> None:
+        """Roll back transactions that user code has left open, so that no commit is made inside one.
+
+        Raises OpenTransactionError if there were any, unless the pass is already failing.
+        """
+        if not self._transactions.rollback_leftovers(already_failing=already_failing):
+            self._journal.is_lost = True
+            raise PassAborted("an async step holds a transaction open, which could take this commit back")
+
+    def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
+        """Run `call`, `record` and the commit of the step's entry in one transaction of the store's database."""
+        # The lock cannot be used here beside other branches: its owner may be waiting for a row that this very
+        # transaction has locked. So the record is taken before another save can see it, and nothing else with it.
+        # A transaction left open would contain this one, which would end with it.
+        self.rollback_leftovers(already_failing=False)
+        location = effect.info.location
+        committed: Committed | None = None
+        batch: Batch | None = None
+        has_begun = False
+        try:
+            with self._store.transaction():
+                has_begun = True
+                call()
+                with self._journal.lock:
+                    record()
+                    batch = self._journal.take_batch(None, None, only=location if effect.is_concurrent else None)
+                assert batch is not None, "a call that records leaves something to commit"
+                committed = self._write(batch, in_step_transaction=True)
+        except (ControlFlow, PassAborted):
+            raise
+        except Exception as error:
+            if not has_begun:  # the store did not answer: that is no failure of the step
+                raise pass_aborted(self._journal.run, error) from error
+            if batch is None:  # the function failed: its transaction is rolled back, nothing was taken
+                raise
+            self._commit_failed(batch, location, error)
+            raise
+        self._journal.mark_committed(batch)
+        self._answered(committed)
+
+    def _commit_failed(self, batch: Batch, location: str, error: Exception) -> None:
+        """Handle a failed commit: a failure of the step, unless it is unknown whether the transaction committed."""
+        if isinstance(error, DATABASE_TROUBLE):
+            self._journal.is_lost = True
+            raise PassAborted(f"the commit was not answered: {error}") from error
+        self._journal.restore_batch(batch, without=location)
+
+    def _write(self, batch: Batch, *, in_step_transaction: bool = False) -> Committed:
+        run = self._journal.run
+        try:
+            try:
+                sessions.prepare_commit(conf.DATABASE)
+                return self._store.commit(batch)
+            except SESSION_TROUBLE as trouble:
+                if in_step_transaction or in_transaction():
+                    raise
+                now = self._journal.environment.now
+                return retry_commit(batch, trouble, run=run, store=self._store, eviction=self._eviction, now=now)
+        except LeaseLost:
+            self._eviction.request(LEASE_LOST)
+            self._events.lease_lost()
+            raise
+        except Exception as error:
+            if in_step_transaction and isinstance(error, _BROKEN_TRANSACTION):
+                # caused by the step's function, so it is the step's failure
+                raise TransactionManagementError(BROKEN) from error
+            self._journal.is_lost = True
+            raise pass_aborted(run, error) from error
+
+    def _answered(self, committed: Committed | None) -> None:
+        """Note the operator's request that a commit has returned, and notify the queues it has made due."""
+        if committed is None:
+            return
+        self._journal.request = self._eviction.asked = committed.request
+        if committed.queues_to_notify:
+            self._notify(committed.queues_to_notify)
+
+
+def _ends_unfinished(patch: RunPatch | None) -> bool:
+    """Return True if a commit ends the pass with another state than completed."""
+    return patch is not None and patch.get("state") != RunState.COMPLETED

@@ -1,0 +1,76 @@
+"""The environment of one pass: what the engine is given from outside (`durable.core.journal.Environment`).
+
+Owns the clock, the codec and the limits of a pass. Must not write to the store: `durable.execution.commits` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from durable.codec.binding import binding
+from durable.conf import conf
+from durable.core.ids import new_id
+from durable.core.places import Place
+from durable.core.records import RunRecord
+from durable.execution.events import PassEvents
+from durable.execution.eviction import Eviction
+from durable.execution.open_transactions import OpenTransactions
+from durable.runtime import Runtime
+
+__all__ = ["PassEnvironment"]
+
+
+class PassEnvironment:
+    """The environment of one pass of `run`."""
+
+    def __init__(
+        self,
+        run: RunRecord,
+        at: Runtime,
+        *,
+        eviction: Eviction,
+        transactions: OpenTransactions,
+        events: PassEvents,
+        mistakes: tuple[type[Exception], ...],
+    ) -> None:
+        self._run = run
+        self._codec = at.codec
+        self._binding = binding(at.codec)
+        self._eviction = eviction
+        self.worker = run.worker
+        self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
+        self.step_timeout = conf.STEP_TIMEOUT
+        self.mistakes = mistakes
+        self.now: Callable[[], datetime] = at.now
+        self.emit = events.emit
+        self.is_in_transaction = transactions.is_open
+
+    def encode(self, value: Any, what: str, field: str, where: str, of_run: str | None = None) -> str:
+        if self._binding is None:
+            return self._codec.encode(value, what=what)
+        return self._binding.encode(value, what=what, place=Place(of_run or self._run.id, field, where))
+
+    def decode(self, text: str | None, field: str, where: str) -> Any:
+        if text is None:
+            return None
+        if self._binding is None:
+            return self._codec.decode(text)
+        return self._binding.decode(text, place=Place(self._run.id, field, where))
+
+    def decode_input(self) -> Any:
+        """Return a fresh copy of the run's input, `{"args": [...], "kwargs": {...}}`. Raises PayloadError."""
+        what = f"the input of {self._run.workflow}"
+        if self._binding is None:
+            return self._codec.decode(self._run.input, what=what)
+        return self._binding.decode(self._run.input, what=what, place=Place(self._run.id, "input"))
+
+    def is_evicted(self) -> bool:
+        return self._eviction.requested
+
+    def is_asked(self) -> bool:
+        return bool(self._eviction.asked)
+
+    def new_id(self) -> str:
+        return new_id()

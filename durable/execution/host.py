@@ -1,0 +1,150 @@
+"""The host of one pass: it connects a driver with the pass's environment, commits, queries, events and threads.
+
+Composes the parts of a pass, and owns what a pass does to its threads. Must not decide anything by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from django.db import connections
+
+from durable.conf import conf
+from durable.context import AsyncContext, Context
+from durable.core.control_flow import Evicted
+from durable.core.effects import Call, GetRunState, PeekInbox, Save
+from durable.core.journal import Journal
+from durable.core.records import Message, RunRecord
+from durable.core.scope import Scope
+from durable.drivers.errands import ThreadDelegate
+from durable.execution.commits import CommitSession
+from durable.execution.connections import (
+    abandon_transactions,
+    close_broken_connections,
+    close_stale_connections,
+    restore_sessions,
+)
+from durable.execution.environment import PassEnvironment
+from durable.execution.events import PassEvents
+from durable.execution.eviction import Eviction
+from durable.execution.forks import Origin
+from durable.execution.open_transactions import OpenTransactions
+from durable.execution.queries import PassQueries
+from durable.runtime import Runtime
+from durable.store import Store
+
+__all__ = ["PassHost"]
+
+
+class PassHost:
+    """The `durable.drivers.host.Host` of one pass of `run`."""
+
+    def __init__(
+        self, run: RunRecord, store: Store, eviction: Eviction, at: Runtime, mistakes: tuple[type[Exception], ...]
+    ) -> None:
+        self.sequential_branches = at.sequential_branches
+        self.max_threads = conf.MAX_BRANCH_THREADS
+        self.delegate = ThreadDelegate()
+        self.events = PassEvents(run, at.on_call)
+        self._eviction = eviction
+        self._sleep = at.sleep
+        self._origin = Origin(run.id)
+        self._transactions = OpenTransactions(self._origin.end_strays)
+        self._queries = PassQueries(run, store, self.delegate)
+        self.environment = PassEnvironment(
+            run, at, eviction=eviction, transactions=self._transactions, events=self.events, mistakes=mistakes
+        )
+        self.journal = Journal(run, self._queries.history(), self.environment)
+        self._commits = CommitSession(
+            self.journal,
+            store,
+            eviction=eviction,
+            transactions=self._transactions,
+            events=self.events,
+            delegate=self.delegate,
+            notify=at.notify,
+        )
+
+    # -- the store
+
+    def save(self, effect: Save) -> None:
+        self._origin.end_strays()
+        self._commits.save(effect)
+
+    def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
+        self._commits.save_atomically(effect, call, record)
+
+    def receive(self, effect: PeekInbox) -> list[Message]:
+        self._origin.end_strays()
+        return self._queries.inbox(effect)
+
+    def lookup(self, effect: GetRunState) -> str | None:
+        self._origin.end_strays()
+        return self._queries.state(effect)
+
+    # -- time
+
+    def is_evicted(self) -> bool:
+        return self._eviction.requested
+
+    def wait(self, seconds: float) -> None:
+        (self._sleep or self._eviction.wait)(seconds)
+
+    async def async_wait(self, seconds: float) -> None:
+        if self._sleep is None:
+            await asyncio.sleep(seconds)
+        else:
+            self._sleep(seconds)
+
+    # -- calls of users' functions
+
+    def sync_context(self, scope: Scope, driver: Any) -> Context:
+        return Context(scope, driver)
+
+    def async_context(self, scope: Scope, driver: Any) -> AsyncContext:
+        return AsyncContext(scope, driver)
+
+    def calling(self, call: Call) -> AbstractContextManager[None]:
+        self._origin.end_strays()
+        if self._eviction.is_lost:  # the last chance to notice: another worker would do the same work again
+            raise Evicted
+        self.events.before_call(call)
+        if self.events.observation.is_idle:
+            return self._transactions.step
+        return self._observed(call)
+
+    @contextmanager
+    def _observed(self, call: Call) -> Iterator[None]:
+        with self._transactions.step, self.events.observation.calling(call):
+            try:
+                yield
+            finally:
+                self._origin.end_strays()
+
+    def calling_here(self, call: Call) -> AbstractContextManager[None]:
+        return self._transactions.function(f'step "{call.name}"')
+
+    def interrupted(self) -> None:
+        close_broken_connections()
+
+    # -- threads of branches
+
+    def before_branches(self) -> None:
+        self._commits.rollback_leftovers(already_failing=False)
+
+    @contextmanager
+    def branch_thread(self) -> Iterator[None]:
+        self._transactions.enter_branch_thread()
+        # the thread may have waited for long, see `durable.drivers.branch_threads`
+        close_stale_connections(all_connections=True)
+        try:
+            yield
+        finally:
+            abandon_transactions()
+            restore_sessions()
+
+    def branch_thread_ends(self) -> None:
+        connections.close_all()  # a connection belongs to its thread

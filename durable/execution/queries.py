@@ -1,0 +1,73 @@
+"""The queries of a pass: its history, its inbox, and the states of other runs.
+
+Owns reading from the store during a pass, and ending the pass if the store does not answer. Must not write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from durable.conf import conf
+from durable.core.control_flow import PassAborted
+from durable.core.effects import GetRunState, PeekInbox
+from durable.core.records import Entry, Message, RunRecord
+from durable.drivers.errands import ThreadDelegate
+from durable.store import Store, sessions
+
+__all__ = ["PassQueries", "may_have_history", "pass_aborted"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("durable.pass")
+
+
+class PassQueries:
+    """The queries of one pass of `run`. In branch threads they are delegated to the pass's own thread."""
+
+    def __init__(self, run: RunRecord, store: Store, delegate: ThreadDelegate) -> None:
+        self._run = run
+        self._store = store
+        self._delegate = delegate
+
+    def history(self) -> list[Entry]:
+        """Return the run's entries as the pass begins; without a query if there can be none."""
+        if not may_have_history(self._run):
+            return []
+        return self._answered(lambda: self._store.load(self._run.id))
+
+    def inbox(self, effect: PeekInbox) -> list[Message]:
+        """Return the run's messages for a `PeekInbox`."""
+        return self._query(lambda: self._store.inbox(self._run.id, effect.names, effect.count, effect.before))
+
+    def state(self, effect: GetRunState) -> str | None:
+        """Return the state of another run, or None if there is none."""
+        found = self._query(lambda: self._store.get(effect.run_id))
+        return None if found is None else str(found.state)
+
+    def _query(self, query: Callable[[], T]) -> T:
+        def with_own_session() -> T:
+            sessions.restore_used(conf.DATABASE)
+            return query()
+
+        return self._answered(lambda: self._delegate.do(with_own_session))
+
+    def _answered(self, query: Callable[[], T]) -> T:
+        try:
+            return query()
+        except Exception as error:  # the next pass reads what was really committed
+            raise pass_aborted(self._run, error) from error
+
+
+def may_have_history(run: RunRecord) -> bool:
+    """Return True if a run that was just claimed may have entries. At the first claim none can have been written."""
+    return run.fence > 1 or run.replay_of_id is not None
+
+
+def pass_aborted(run: RunRecord, error: Exception) -> PassAborted:
+    """Log that the store has failed, and return the exception that ends the pass."""
+    with suppress(Exception):
+        logger.warning("run %s: the store did not answer: %s", run.id, error)
+    return PassAborted(f"the store did not answer: {error}")
