@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         UndiscoveredWorkflowError,
         WorkflowError,
     )
+    from durable.core.messages import ANY
     from durable.core.options import RollbackContext, StepOptions
     from durable.core.results import (
         AsyncQueueMessage,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
         StepFailure,
         StepResult,
     )
-    from durable.core.waits import ANY
     from durable.definitions import Input, Workflow, step, workflow
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
     from durable.operations.audit import Actor, OperationDeniedError, acting_as
@@ -116,7 +116,7 @@ _MODULES = {
         "StepFailure",
         "StepResult",
     ),
-    "durable.core.waits": ("ANY",),
+    "durable.core.messages": ("ANY",),
     "durable.core.current": ("current_step",),
     "durable.handles": ("Handle", "aget_run", "aruns_info", "get_run", "runs_info"),
     "durable.operations.history": ("HistoryEntry",),

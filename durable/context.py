@@ -17,6 +17,7 @@ from durable.core.current import current_scope
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.effects import Operation
 from durable.core.loops import loop
+from durable.core.messages import Received, Wait, complete, mapped, receive, receive_one, send
 from durable.core.options import StepOptions, StepPolicy, options_of
 from durable.core.places import message_key
 from durable.core.receipts import record_of
@@ -33,10 +34,10 @@ from durable.core.results import (
     StepResult,
 )
 from durable.core.scope import Scope
+from durable.core.sleeps import sleep
 from durable.core.steps import STEP_CATCHES, STEP_CATCHES_DEFAULT, check_catch, step, try_step
 from durable.core.try_block import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
-from durable.core.versions import get_version, removed, rollback_checkpoint, send
-from durable.core.waits import Received, Wait, complete, mapped, receive, receive_one, sleep
+from durable.core.versions import get_version, removed, rollback_checkpoint
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 

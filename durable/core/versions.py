@@ -1,18 +1,13 @@
-"""Operations about the code's own history, and sends: checkpoints, removed operations, version pins."""
+"""Operations about the code's own history: checkpoints, removed operations, version pins."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from durable.core.effects import SAVE, GetRunState, Operation
-from durable.core.errors import InvalidTransitionError, RunNotFoundError
+from durable.core.effects import Operation
 from durable.core.journal import Node
-from durable.core.location import escape
-from durable.core.places import message_key
-from durable.core.records import ENDED, EntryKind, OutgoingMessage, RunState
+from durable.core.records import EntryKind
 from durable.core.scope import Scope
 
-__all__ = ["get_version", "removed", "rollback_checkpoint", "send"]
+__all__ = ["get_version", "removed", "rollback_checkpoint"]
 
 
 def rollback_checkpoint(scope: Scope, name: str) -> Operation:
@@ -64,54 +59,3 @@ def get_version(scope: Scope, name: str, latest: int) -> Operation:
     scope.determinism.observe(entry)
     yield from ()
     return entry.data["resolved"]
-
-
-def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
-    """Send a message to this run or another, once.
-
-    Raises RunNotFoundError, and InvalidTransitionError for an ended run.
-    """
-    escape(queue)
-    target = to if to is not None else scope.journal.run.id
-    node = scope.cursor.match_send()
-    entry = node.entry
-    if entry is None:
-        message_id = scope.environment.new_id()
-        key = message_key(message_id, queue)
-        text = scope.environment.encode(body, f'the body of a message to "{queue}"', "message", key, target)
-        state = RunState.RUNNING if target == scope.journal.run.id else (yield GetRunState(target))
-        refusal = _refusal(state)
-        entry = scope.create(
-            node,
-            EntryKind.SEND,
-            arguments=text,
-            data={"queue": queue, "to": target, "message_id": message_id, "refused": refusal},
-        )
-        if refusal is None:
-            scope.journal.send(
-                OutgoingMessage(id=message_id, to=target, queue=queue, body=text, sent_at=scope.environment.now())
-            )
-        scope.journal.finish(entry)
-        yield SAVE
-    elif (entry.data["queue"], entry.data["to"]) != (queue, target):
-        scope.cursor.diverged(
-            f'"{node.location}" sent to {entry.data["queue"]} of {entry.data["to"]}, the code now sends to {queue} of '
-            f"{target}",
-            node.location,
-        )
-    scope.determinism.observe(entry)
-    _raise_refusal(target, entry.data["refused"])
-
-
-def _refusal(state: str | None) -> str | None:
-    """Return why a send is refused, as recorded; None if it is not."""
-    if state is None:
-        return "missing"
-    return str(state) if state in ENDED else None
-
-
-def _raise_refusal(target: str, refusal: str | None) -> None:
-    if refusal == "missing":
-        raise RunNotFoundError(target)
-    if refusal is not None:
-        raise InvalidTransitionError(refusal, [each for each in RunState if each not in ENDED], "send to", target)

@@ -1,4 +1,4 @@
-"""Sleeps, and waits for messages.
+"""Messages: waits that receive them, their completion, and sends.
 
 Owns their records. A wait is one entry, which exists from the start of the wait and has its deadline. The receipt of a
 message and its record are one commit.
@@ -13,53 +13,15 @@ from typing import Any, Final
 
 from durable.core.control_flow import Park
 from durable.core.duration import later
-from durable.core.effects import SAVE, Operation, PeekInbox, ShortSleep
-from durable.core.errors import MessageTimeoutError
-from durable.core.location import display_location, escape
+from durable.core.effects import SAVE, GetRunState, Operation, PeekInbox
+from durable.core.errors import InvalidTransitionError, MessageTimeoutError, RunNotFoundError
+from durable.core.location import escape
 from durable.core.places import message_key
 from durable.core.receipts import record_of
-from durable.core.records import Entry, EntryKind, EntryStatus, Message
+from durable.core.records import ENDED, Entry, EntryKind, EntryStatus, Message, OutgoingMessage, RunState
 from durable.core.scope import Scope
 
-__all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_one", "sleep"]
-
-
-# -- sleeps
-
-
-def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime | None) -> Operation:
-    """Wait for `duration` to pass, or until `moment`."""
-    node = scope.cursor.match(EntryKind.SLEEP, name)
-    entry = node.entry
-    if entry is None:
-        deadline = moment if moment is not None else later(scope.environment.now(), duration or timedelta(), "a wait")
-        entry = scope.create(node, EntryKind.SLEEP, data={"state": "pending", "deadline": deadline.isoformat()})
-        scope.journal.mark(entry)
-        is_new = True
-    elif entry.data["state"] != "pending":
-        scope.determinism.observe(entry)
-        return
-    else:
-        deadline = datetime.fromisoformat(entry.data["deadline"])
-        is_new = False
-    yield from _rest_until(scope, entry, deadline, is_new)
-    scope.journal.finish(entry, data={**entry.data, "state": "completed"})
-    scope.determinism.observe(entry)
-
-
-def _rest_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) -> Operation:
-    remaining = (deadline - scope.environment.now()).total_seconds()
-    if remaining <= 0:
-        return
-    if remaining < scope.environment.short_sleep:
-        yield ShortSleep(remaining)
-        return
-    if is_new and scope.is_concurrent:
-        yield SAVE  # another branch may run for long before this pass parks and commits
-    raise Park(deadline, doing=f'asleep in "{display_location(entry.location)}"')
-
-
-# -- messages
+__all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_one", "send"]
 
 #: As `names` of a receive: messages of any queue.
 ANY: Final[tuple[str, ...]] = ()
@@ -251,3 +213,54 @@ def _opened(scope: Scope, wait: Wait, entry: Entry) -> list[Received]:
     if wait.is_completable:
         scope.receipts.add(entry)
     return [Received(entry, each) for each in entry.data["received"]]
+
+
+def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
+    """Send a message to this run or another, once.
+
+    Raises RunNotFoundError, and InvalidTransitionError for an ended run.
+    """
+    escape(queue)
+    target = to if to is not None else scope.journal.run.id
+    node = scope.cursor.match_send()
+    entry = node.entry
+    if entry is None:
+        message_id = scope.environment.new_id()
+        key = message_key(message_id, queue)
+        text = scope.environment.encode(body, f'the body of a message to "{queue}"', "message", key, target)
+        state = RunState.RUNNING if target == scope.journal.run.id else (yield GetRunState(target))
+        refusal = _refusal(state)
+        entry = scope.create(
+            node,
+            EntryKind.SEND,
+            arguments=text,
+            data={"queue": queue, "to": target, "message_id": message_id, "refused": refusal},
+        )
+        if refusal is None:
+            scope.journal.send(
+                OutgoingMessage(id=message_id, to=target, queue=queue, body=text, sent_at=scope.environment.now())
+            )
+        scope.journal.finish(entry)
+        yield SAVE
+    elif (entry.data["queue"], entry.data["to"]) != (queue, target):
+        scope.cursor.diverged(
+            f'"{node.location}" sent to {entry.data["queue"]} of {entry.data["to"]}, the code now sends to {queue} of '
+            f"{target}",
+            node.location,
+        )
+    scope.determinism.observe(entry)
+    _raise_refusal(target, entry.data["refused"])
+
+
+def _refusal(state: str | None) -> str | None:
+    """Return why a send is refused, as recorded; None if it is not."""
+    if state is None:
+        return "missing"
+    return str(state) if state in ENDED else None
+
+
+def _raise_refusal(target: str, refusal: str | None) -> None:
+    if refusal == "missing":
+        raise RunNotFoundError(target)
+    if refusal is not None:
+        raise InvalidTransitionError(refusal, [each for each in RunState if each not in ENDED], "send to", target)
