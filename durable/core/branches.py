@@ -53,13 +53,13 @@ _PRIORITY: tuple[type[BaseException], ...] = (
 
 def join_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
     """Run all branches until all have settled. Return their outputs by name, or raise JoinError."""
-    fork = _meet(scope, EntryKind.JOIN, name, bodies)
+    fork = _match(scope, EntryKind.JOIN, name, bodies)
     if fork.entry.status != EntryStatus.COMPLETED:
         yield from fork.run(is_decided=lambda: False)
         fork.raise_what_ends_the_pass()
         scope.journal.finish(fork.entry)
         yield SAVE
-    fork.seen()
+    fork.observe()
     if errors := fork.errors():
         failure = Failure("join", name, (fork.entry.location,), ErrorInfo("JoinError", str(JoinError(errors))))
         raise with_failure(JoinError(errors), failure)
@@ -70,7 +70,7 @@ def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
     """Run the branches until one has completed. Return its name and value, or raise RaceError if all have failed."""
     if not bodies:
         raise ValueError(f'race "{name}" needs at least one branch')
-    fork = _meet(scope, EntryKind.RACE, name, bodies)
+    fork = _match(scope, EntryKind.RACE, name, bodies)
     if fork.entry.status != EntryStatus.COMPLETED:
         if not fork.has_winner():
             yield from fork.run(is_decided=fork.has_winner)
@@ -78,7 +78,7 @@ def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
         fork.cancel_losers()
         scope.journal.finish(fork.entry)
         yield SAVE
-    fork.seen()
+    fork.observe()
     winner = fork.entry.data["winner"]
     if winner is None:
         errors = fork.errors()
@@ -87,7 +87,7 @@ def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
     return RaceResult(winner, fork.output_of(winner))
 
 
-def _meet(scope: Scope, kind: EntryKind, name: str, bodies: Bodies) -> _Fork:
+def _match(scope: Scope, kind: EntryKind, name: str, bodies: Bodies) -> _Fork:
     if not isinstance(bodies, Mapping):
         raise TypeError(f"the branches of a {kind} are a dict of name to function, not {type(bodies).__name__}")
     segments = {branch: escape(branch) for branch in bodies}
@@ -148,8 +148,8 @@ class _Fork:
         except Park as park:
             with self.journal.lock:
                 self.park = park if self.park is None else self.park.merged(park)
-        except ControlFlow as signal:
-            self._ended(branch, signal)
+        except ControlFlow as ending:
+            self._ended(branch, ending)
         except ContractError as error:
             self._ended(branch, error)
         except Exception as error:
@@ -283,7 +283,7 @@ class _Fork:
         order = {name: number for number, name in enumerate(self.bodies)}
         return sorted(self.statuses.items(), key=lambda each: order.get(each[0], len(order)))
 
-    def seen(self) -> None:
+    def observe(self) -> None:
         """Note that the code has seen the end of the fork."""
         self.scope.determinism.observe(self.entry)
         self.scope.receipts.learn(self.entry.location)

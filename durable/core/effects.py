@@ -1,9 +1,49 @@
 """Effects: the requests of an operation to its driver.
 
-An operation is a generator. Read `answer = yield Save()` as a call: the driver performs the effect, synchronously or
-asynchronously, and resumes the generator with the answer, or throws the effect's error into it. `yield from` runs
-another operation as a part of this one. The generator's return value is the operation's value. All logic stays in the
-operation; a driver must not decide anything.
+The engine is written once and never blocks. Whatever blocks, or differs between threads and an event loop, is an
+effect: a value that an operation yields. psycopg's `generators.py` and `waiting.py` divide the work in this way.
+
+**How to read an operation.** An operation is a generator. Read `answer = yield PeekInbox(...)` as a call: the driver
+performs the effect and resumes the generator with the answer, or throws the effect's error into it at the `yield`.
+`yield from` runs another operation as a part of this one. What the generator returns is the operation's value. An
+operation that yields nothing is one that needs nothing, as a replayed step does. This is the whole of a driver::
+
+    effect = next(operation)                    # StopIteration: the operation has returned
+    while True:
+        try:
+            answer = perform(effect)
+        except BaseException as error:
+            effect = operation.throw(error)
+        else:
+            effect = operation.send(answer)
+
+**Who drives what.** `run_pass` is an operation too, driven by the worker. It yields a `Body` for the workflow's code.
+The driver calls that code, and each `ctx.step(...)` in it is driven in turn, inside the perform of the `Body`. Bodies
+nest in the same way: an iteration, a try block or a branch is a `Body` that an operation yields.
+
+**Who performs what.** `SyncDriver` performs effects in threads, `AsyncDriver` in an event loop; `Host` is what both are
+given (`durable.drivers.host`):
+
+============  ==========================================================================================
+effect        performed by
+============  ==========================================================================================
+Save          `Host.save`, in the pass's own thread: a commit of the store
+Call          the driver: the function in this thread or task, with its timeout; `Host.calling` around it.
+              With `record`: `Host.save_atomically`
+Body          the driver, with the context that `Host.sync_context` or `Host.async_context` makes
+Fork          the driver: a thread or a task for each branch
+PeekInbox     `Host.peek_inbox`: a query of the store
+GetRunState   `Host.get_run_state`: a query of the store
+ShortSleep    `Host.wait` or `Host.async_wait`
+============  ==========================================================================================
+
+All decisions are the operation's; a driver must not decide anything.
+
+**Control flow.** What ends a pass or a branch without ending the run is raised, as a `ControlFlow`
+(`durable.core.control_flow`): `Park` where nothing can be done now, `Evicted` where the pass has to end. It derives from
+`BaseException`, passes through the workflow's code, through the `Body` that called it, and so on outwards, up to the
+branch or to `run_pass`, which commits the end of the pass. `except Exception` in the workflow's code does not see it. If
+the code catches it nevertheless, the scope's guard raises it again at each later operation and at the scope's end.
 """
 
 from __future__ import annotations

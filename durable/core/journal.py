@@ -227,7 +227,7 @@ class Journal:
         with self.lock:
             for each in list(node.walk()):
                 entry = each.entry
-                if entry is None or _was_done(entry):
+                if entry is None or entry.is_compensable:
                     continue
                 each.entry = None
                 self._pending.entries.pop(entry.location, None)
@@ -335,12 +335,3 @@ class Journal:
         for segment in location.split("/"):
             node = node.child(segment) if node is not None else None
         return node
-
-
-def _was_done(entry: Entry) -> bool:
-    return (
-        entry.kind == EntryKind.STEP
-        and entry.status == EntryStatus.COMPLETED
-        and "rollback" in entry.data
-        and entry.rollback_completed_at is None
-    )

@@ -64,8 +64,8 @@ class OperationGuard:
             raise self.ended_by
         try:
             self.check_may_go_on()
-        except ControlFlow as signal:
-            self.ended_by = signal
+        except ControlFlow as ending:
+            self.ended_by = ending
             raise
         if self._environment.is_in_transaction():
             self._journal.stop(OpenTransactionError(label))

@@ -120,6 +120,16 @@ class Entry:
     rollback_completed_at: datetime | None = None
     rollback_error: ErrorInfo | None = None
 
+    @property
+    def is_compensable(self) -> bool:
+        """True for a completed step with a rollback handler that has not succeeded yet."""
+        return (
+            self.kind == EntryKind.STEP
+            and self.status == EntryStatus.COMPLETED
+            and "rollback" in self.data
+            and self.rollback_completed_at is None
+        )
+
     def copied(self) -> Entry:
         """Return a copy that shares `data`, which is replaced and never changed.
 

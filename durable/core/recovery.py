@@ -13,7 +13,6 @@ from datetime import datetime
 from durable.core.location import escape
 from durable.core.records import Entry, EntryKind, EntryStatus, Message, RunChange, RunPatch, RunRecord, RunState
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
-from durable.core.rollback import is_compensable
 
 __all__ = ["recover", "rewind_compensated"]
 
@@ -37,7 +36,7 @@ def recover(
         "diverged_at": None,
         "summary": "recovered",
     }
-    stuck = [entry for entry in history if is_compensable(entry)]
+    stuck = [entry for entry in history if entry.is_compensable]
     if run.state_after_rollback and stuck:
         for entry in stuck:
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)

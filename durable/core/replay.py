@@ -20,7 +20,6 @@ from durable.core.location import escape, is_within, parent
 from durable.core.records import Entry, EntryKind, Message, MessageState, RunChange, RunPatch, RunRecord, RunState
 from durable.core.recovery import rewind_compensated
 from durable.core.rewind import FORKS, Rewind, first_try
-from durable.core.rollback import is_compensable
 
 __all__ = ["Replay"]
 
@@ -95,7 +94,7 @@ class Replay:
     def _refresh_handlers(self) -> None:
         """Give all attempts back to the rollback handlers that stay and have failed."""
         for entry in self.history:
-            if is_compensable(entry) and (entry.rollback_error or entry.data["rollback"].get("attempts")):
+            if entry.is_compensable and (entry.rollback_error or entry.data["rollback"].get("attempts")):
                 policy = first_try(entry.data["rollback"])
                 self.history.put(entry, data={**entry.data, "rollback": policy}, rollback_error=None)
 

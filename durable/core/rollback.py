@@ -14,9 +14,9 @@ from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import CriticalError, ErrorInfo
 from durable.core.journal import Event, Journal
 from durable.core.options import RollbackContext, StepPolicy, resolve_name, retry_delay
-from durable.core.records import Entry, EntryKind, EntryStatus, Request
+from durable.core.records import Entry, Request
 
-__all__ = ["RollbackFailed", "compensable", "has_compensation", "is_compensable", "roll_back"]
+__all__ = ["RollbackFailed", "compensable", "has_compensation", "roll_back"]
 
 
 class RollbackFailed(Exception):  # not raised to users: the pass turns it into a state
@@ -28,24 +28,14 @@ class RollbackFailed(Exception):  # not raised to users: the pass turns it into 
         super().__init__(location)
 
 
-def is_compensable(entry: Entry) -> bool:
-    """Return True if the entry is a completed step with a handler that has not run."""
-    return (
-        entry.kind == EntryKind.STEP
-        and entry.status == EntryStatus.COMPLETED
-        and "rollback" in entry.data
-        and entry.rollback_completed_at is None
-    )
-
-
 def has_compensation(journal: Journal) -> bool:
     """Return True if any handler is left to run."""
-    return any(is_compensable(entry) for entry in journal.entries())
+    return any(entry.is_compensable for entry in journal.entries())
 
 
 def compensable(journal: Journal) -> list[Entry]:
     """Return the steps whose handlers are left to run, in the order of running: the newest first."""
-    left = [entry for entry in journal.entries() if is_compensable(entry)]
+    left = [entry for entry in journal.entries() if entry.is_compensable]
     return sorted(left, key=lambda entry: entry.finished_ordinal or 0, reverse=True)
 
 

@@ -72,8 +72,8 @@ class AsyncDriver:
         scope.guard.begin(label)
         try:
             return await self.drive(operation)
-        except ControlFlow as signal:
-            scope.guard.ended_by = signal
+        except ControlFlow as ending:
+            scope.guard.ended_by = ending
             raise
         except asyncio.CancelledError:
             scope.guard.note_cancelled(label)
@@ -194,13 +194,13 @@ class AsyncDriver:
             return True
         return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
-    async def _receive(self, effect: PeekInbox) -> Any:
-        return await self._home.call(self.host.receive, effect)
+    async def _peek_inbox(self, effect: PeekInbox) -> Any:
+        return await self._home.call(self.host.peek_inbox, effect)
 
-    async def _lookup(self, effect: GetRunState) -> Any:
-        return await self._home.call(self.host.lookup, effect)
+    async def _get_run_state(self, effect: GetRunState) -> Any:
+        return await self._home.call(self.host.get_run_state, effect)
 
-    async def _pause(self, effect: ShortSleep) -> None:
+    async def _short_sleep(self, effect: ShortSleep) -> None:
         await self.host.async_wait(effect.seconds)
         if self.host.is_evicted():
             raise Evicted
@@ -299,8 +299,8 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     Save: AsyncDriver._save,
     Call: AsyncDriver._call,
     Body: AsyncDriver._body,
-    PeekInbox: AsyncDriver._receive,
-    GetRunState: AsyncDriver._lookup,
-    ShortSleep: AsyncDriver._pause,
+    PeekInbox: AsyncDriver._peek_inbox,
+    GetRunState: AsyncDriver._get_run_state,
+    ShortSleep: AsyncDriver._short_sleep,
     Fork: AsyncDriver._fork,
 }

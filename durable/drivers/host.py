@@ -34,10 +34,10 @@ class Host(Protocol):
         `record` marks the step's entry. No other commit of the pass may write that entry before: it is not final yet.
         """
 
-    def receive(self, effect: PeekInbox) -> list[Message]:
+    def peek_inbox(self, effect: PeekInbox) -> list[Message]:
         """Query the run's inbox."""
 
-    def lookup(self, effect: GetRunState) -> str | None:
+    def get_run_state(self, effect: GetRunState) -> str | None:
         """Return the state of another run, or None."""
 
     def wait(self, seconds: float) -> None:

@@ -46,8 +46,8 @@ class SyncDriver:
         scope.guard.begin(label)
         try:
             return self.drive(operation)
-        except ControlFlow as signal:
-            scope.guard.ended_by = signal
+        except ControlFlow as ending:
+            scope.guard.ended_by = ending
             raise
         except Exception:
             raise
@@ -98,13 +98,13 @@ class SyncDriver:
         refuse_lazy_body(value, effect.function)
         return value
 
-    def _receive(self, effect: PeekInbox) -> Any:
-        return self.host.receive(effect)
+    def _peek_inbox(self, effect: PeekInbox) -> Any:
+        return self.host.peek_inbox(effect)
 
-    def _lookup(self, effect: GetRunState) -> Any:
-        return self.host.lookup(effect)
+    def _get_run_state(self, effect: GetRunState) -> Any:
+        return self.host.get_run_state(effect)
 
-    def _pause(self, effect: ShortSleep) -> None:
+    def _short_sleep(self, effect: ShortSleep) -> None:
         self.host.wait(effect.seconds)
         if self.host.is_evicted():
             raise Evicted
@@ -272,8 +272,8 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     Save: SyncDriver._save,
     Call: SyncDriver._call,
     Body: SyncDriver._body,
-    PeekInbox: SyncDriver._receive,
-    GetRunState: SyncDriver._lookup,
-    ShortSleep: SyncDriver._pause,
+    PeekInbox: SyncDriver._peek_inbox,
+    GetRunState: SyncDriver._get_run_state,
+    ShortSleep: SyncDriver._short_sleep,
     Fork: SyncDriver._fork,
 }

@@ -77,11 +77,11 @@ class PassHost:
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
         self._commits.save_atomically(effect, call, record)
 
-    def receive(self, effect: PeekInbox) -> list[Message]:
+    def peek_inbox(self, effect: PeekInbox) -> list[Message]:
         self._origin.end_strays()
         return self._queries.inbox(effect)
 
-    def lookup(self, effect: GetRunState) -> str | None:
+    def get_run_state(self, effect: GetRunState) -> str | None:
         self._origin.end_strays()
         return self._queries.state(effect)
 

@@ -12,7 +12,6 @@ from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
 from durable.core.records import Entry, EntryKind, EntryStatus, Request, RunChange, RunPatch, RunRecord, RunState
 from durable.core.recovery import recover as recovery_of
-from durable.core.rollback import is_compensable
 from durable.operations import audit
 from durable.operations.audited import audited
 from durable.operations.common import announce, check_state, send_run_changed
@@ -47,7 +46,7 @@ def wake(run_id: str, *, end_sleeps: bool = False) -> None:
 def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
     if entry.kind == EntryKind.STEP and entry.status == EntryStatus.FAILED and entry.next_attempt_at is not None:
         return replace(entry, next_attempt_at=None)
-    if is_compensable(entry) and entry.data["rollback"].get("retry_at"):
+    if entry.is_compensable and entry.data["rollback"].get("retry_at"):
         return replace(entry, data={**entry.data, "rollback": {**entry.data["rollback"], "retry_at": None}})
     if end_sleeps and entry.kind == EntryKind.SLEEP and entry.data.get("state") == "pending":
         return replace(
@@ -107,7 +106,7 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
             )
         patch = _unheld(RunState.CANCELLED)
         patch["request_reason"] = reason
-        if rollback and any(is_compensable(entry) for entry in entries()):
+        if rollback and any(entry.is_compensable for entry in entries()):
             patch |= {"state": RunState.ROLLING_BACK, "state_after_rollback": RunState.CANCELLED, "wake_at": now}
             patch |= {"summary": "compensating", "change_seq": run.change_seq + 1}
         else:

@@ -13,7 +13,6 @@ from datetime import datetime
 
 from durable.core.records import ENDED, Entry, EntryKind, EntryStatus, RunState
 from durable.core.replay import Replay
-from durable.core.rollback import is_compensable
 
 __all__ = ["ReplayPlan", "ReturnedMessage", "build_plan"]
 
@@ -71,7 +70,7 @@ def build_plan(replay: Replay, entries: Sequence[Entry], now: datetime) -> Repla
     """Return the plan of `replay`, which was built from these entries."""
     run = replay.run
     gone = sorted(replay.history.deleted.values(), key=lambda entry: entry.ordinal)
-    not_compensated = [entry.location for entry in gone if is_compensable(entry)]
+    not_compensated = [entry.location for entry in gone if entry.is_compensable]
     is_held = run.lease_expires_at is not None and run.lease_expires_at > now
     refusals = _refusals(replay, is_held=is_held)
     in_place = ["a worker is passing the run now: pause it first, or replay it as a new run"] if is_held else []
