@@ -18,7 +18,7 @@ from durable.admin.forms import BulkForm, FilterForm
 from durable.admin.verbs import BULK, VERBS
 from durable.conf import conf
 from durable.core.ids import new_id
-from durable.inspection import Filtered, RunFilter, reading, searched
+from durable.inspection import Filtered, RunCriteria, parse_search, reading
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as
@@ -107,13 +107,13 @@ def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
             access.demand(request, permission)
 
 
-def _wanted(posted: QueryDict) -> RunFilter | None:
+def _wanted(posted: QueryDict) -> RunCriteria | None:
     """Return the filter; None if a part of it is wrong: the other parts alone would select other runs."""
     form = FilterForm(QueryDict(posted.get("filter", "").removeprefix("?")))
     if not form.is_valid():
         return None
     with reading():
-        return searched(form.search, form.wanted())
+        return parse_search(form.search, form.wanted())
 
 
 def _again(admin: AdminPages, request: HttpRequest, why: str) -> HttpResponse:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from durable.core.location import display_location
-from durable.inspection import Node, Shape, Throughput, Timeline
+from durable.inspection import Shape, Throughput, Timeline, TreeNode
 from durable.inspection.throughput import Bar
 
 __all__ = ["Chart", "Column", "DrawnLane", "DrawnShape", "DrawnTimeline", "chart", "drawn", "shallow"]
@@ -76,7 +76,7 @@ def _bar(shape: Shape) -> DrawnShape:
     return DrawnShape(shape=shape, x=f"{x:.1f}", width=f"{width:.1f}")
 
 
-def shallow(nodes: Sequence[Node], deepest: int = _DEEPEST) -> list[Node]:
+def shallow(nodes: Sequence[TreeNode], deepest: int = _DEEPEST) -> list[TreeNode]:
     """Return the nodes; those below a depth side by side with their paths, because code may nest deeper than a page."""
     if deepest:
         return [replace(node, children=shallow(node.children, deepest - 1)) for node in nodes]

@@ -14,9 +14,9 @@ from durable.core.clock import to_utc
 from durable.core.ids import MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
 from durable.core.records import RunState
-from durable.inspection import RunFilter
+from durable.inspection import RunCriteria
 
-__all__ = ["SINCE", "ActForm", "BulkForm", "FilterForm", "ReplayForm", "SendForm"]
+__all__ = ["SINCE", "ActForm", "BulkForm", "FilterForm", "ReplayRunForm", "SendMessageForm"]
 
 SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 _MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
@@ -43,11 +43,11 @@ class FilterForm(forms.Form):
     begin = _MomentField(required=False, label="Created from")
     end = _MomentField(required=False, label="Created until")
 
-    def wanted(self) -> RunFilter:
+    def wanted(self) -> RunCriteria:
         """Return the filter without the search; invalid fields are ignored."""
         given = self.cleaned_data
         since = SINCE.get(given.get("since", ""))
-        return RunFilter(
+        return RunCriteria(
             states=frozenset(given.get("state", ())),
             workflow=given.get("workflow", ""),
             queue=given.get("queue", ""),
@@ -92,7 +92,7 @@ class BulkForm(_Asking):
     """A verb on many runs."""
 
 
-class ReplayForm(_Asking):
+class ReplayRunForm(_Asking):
     """A replay, as its preview showed it."""
 
     plan_hash = forms.CharField(max_length=200, widget=forms.HiddenInput)
@@ -103,7 +103,7 @@ class ReplayForm(_Asking):
     )
 
 
-class SendForm(_Asking):
+class SendMessageForm(_Asking):
     """A message: its queue, and its body as JSON."""
 
     queue = forms.CharField(max_length=MAX_NAME, strip=False, widget=forms.TextInput(attrs={"list": "known-queues"}))

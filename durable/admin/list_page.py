@@ -22,7 +22,7 @@ from durable.inspection import (
     explain,
     failed_attempts,
     list_runs,
-    searched,
+    parse_search,
 )
 from durable.inspection.runs import WINDOW
 from durable.models import Run
@@ -108,7 +108,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 def _read(form: FilterForm, cursor: str | None) -> tuple[RunPage, str]:
     form.is_valid()  # an invalid field shows its own error, and is ignored
     try:
-        return list_runs(searched(form.search, form.wanted()), cursor=cursor), ""
+        return list_runs(parse_search(form.search, form.wanted()), cursor=cursor), ""
     except InvalidCursorError as error:
         return RunPage(runs=[]), str(error)
 

@@ -11,13 +11,13 @@ from django.http import HttpRequest, HttpResponse
 from durable.admin import charts, pages
 from durable.admin.base import AdminPages
 from durable.inspection import (
+    collect_findings,
     count_by_state,
     failed_runs,
     failure_groups,
-    findings,
     last_day,
     last_hour,
-    look_at_workers,
+    worker_overview,
 )
 from durable.inspection.counts import CAP
 from durable.inspection.failures import NEWEST
@@ -36,12 +36,12 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 def context(now: datetime) -> dict[str, Any]:
     """Return what the overview shows at the moment `now`; a constant number of statements."""
     edge = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    workers, failed = look_at_workers(), failed_runs()
+    workers, failed = worker_overview(), failed_runs()
     return {
         "now": now,
         "states": [(state, count, f"?{urlencode({'state': state})}") for state, count in count_by_state().items()],
         "count_cap": CAP,
-        "findings": findings(now, workers, failed=failed),
+        "findings": collect_findings(now, workers, failed=failed),
         "groups": failure_groups(failed),
         "failures_cap": NEWEST if len(failed) >= NEWEST else 0,
         "charts": [charts.chart("The last hour", last_hour(edge)), charts.chart("The last day", last_day(edge))],

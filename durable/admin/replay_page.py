@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from durable import operations
 from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
-from durable.admin.forms import ReplayForm
+from durable.admin.forms import ReplayRunForm
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
 from durable.core.location import display_location
@@ -33,7 +33,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     location = request.GET.get("at", "")
     plan = _plan(run, location)
     is_posted = request.method == "POST"
-    form = ReplayForm(request.POST if is_posted else None, initial={"plan_hash": plan.hash, "token": new_id()})
+    form = ReplayRunForm(request.POST if is_posted else None, initial={"plan_hash": plan.hash, "token": new_id()})
     problem, status = "", 200
     if is_posted:
         status = 422
@@ -43,7 +43,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
             except action_page.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
                 run, plan = pages.find(key), _plan(run, location)
-                form = ReplayForm({**request.POST.dict(), "plan_hash": plan.hash})
+                form = ReplayRunForm({**request.POST.dict(), "plan_hash": plan.hash})
             else:
                 messages.success(request, "It runs again from there; this is the run that does.")
                 return HttpResponseRedirect(admin.url("change", shown))

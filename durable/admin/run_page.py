@@ -13,7 +13,7 @@ from django.utils.http import content_disposition_header
 
 from durable.admin import access, charts, pages
 from durable.admin.base import AdminPages
-from durable.admin.streaming import streamed
+from durable.admin.streamed_response import streamed
 from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
 from durable.conf import conf
@@ -23,6 +23,7 @@ from durable.core.records import ENDED
 from durable.inspection import (
     Progress,
     awaited_queues,
+    build_timeline,
     explain_fully,
     history_tree,
     inbox,
@@ -31,13 +32,12 @@ from durable.inspection import (
     possible_verbs,
     pretty,
     progress_of,
-    shown_error,
-    shown_traceback,
-    timeline,
+    redacted_error,
+    redacted_traceback,
     written,
 )
 from durable.inspection.shell_command import command
-from durable.inspection.sized import TooLarge, read_within
+from durable.inspection.size_limit import TooLarge, read_within
 from durable.inspection.tree import PAGE
 from durable.models import Entry, OperatorAction, QueueMessage, Run
 from durable.operations.audit import PERMISSIONS
@@ -128,9 +128,9 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "roots": charts.shallow(tree.roots),
         "tree_size": PAGE,
         "only_failed": only_failed,
-        "timeline": charts.drawn(timeline(run, tree.nodes, now)),
-        "error": shown_error(run.workflow, run.error),
-        "traceback": shown_traceback(run.workflow, run.error) if with_payloads else "",
+        "timeline": charts.drawn(build_timeline(run, tree.nodes, now)),
+        "error": redacted_error(run.workflow, run.error),
+        "traceback": redacted_traceback(run.workflow, run.error) if with_payloads else "",
         **(_input_and_output(run) if with_payloads else {"input": "", "output": ""}),
         "messages_of_run": _messages(run, with_payloads),
         "most_messages": _MOST_MESSAGES,

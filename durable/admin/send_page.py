@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from durable import operations
 from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
-from durable.admin.forms import SendForm
+from durable.admin.forms import SendMessageForm
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.location import unescape
@@ -33,7 +33,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     awaited = awaited_queues(run)
     known = _known_queues(run, awaited or [])
     initial = {"queue": request.GET.get("queue") or (known[0] if awaited else ""), "token": new_id()}
-    form = SendForm(
+    form = SendMessageForm(
         request.POST if request.method == "POST" else None, initial=initial, known=known, is_any=awaited == []
     )
     problem, status = "", 200

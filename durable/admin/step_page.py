@@ -7,7 +7,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
 from durable.core.location import display_location
-from durable.inspection import entry_detail, pretty, shown_error, shown_traceback
+from durable.inspection import pretty, read_entry_detail, redacted_error, redacted_traceback
 from durable.inspection.shell_command import command
 
 __all__ = ["show"]
@@ -18,7 +18,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     run = pages.find(key)
     location = request.GET.get("at", "")
     with_payloads = access.may(request, "view_payload")
-    detail = entry_detail(run, location, with_payloads=with_payloads)
+    detail = read_entry_detail(run, location, with_payloads=with_payloads)
     if detail is None:
         raise Http404(f'The run has no entry "{location}": a loop, a race or a replay may have pruned it.')
     metadata = detail.entry.metadata
@@ -32,10 +32,10 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "entry": detail.entry,
         "metadata": metadata,
         "fields": [(field.name, pretty(field.value)) for field in detail.fields],
-        "error": shown_error(run.workflow, metadata.error),
-        "traceback": shown_traceback(run.workflow, metadata.error) if with_payloads else "",
-        "rollback_error": shown_error(run.workflow, metadata.rollback_error),
-        "rollback_traceback": shown_traceback(run.workflow, metadata.rollback_error) if with_payloads else "",
+        "error": redacted_error(run.workflow, metadata.error),
+        "traceback": redacted_traceback(run.workflow, metadata.error) if with_payloads else "",
+        "rollback_error": redacted_error(run.workflow, metadata.rollback_error),
+        "rollback_traceback": redacted_traceback(run.workflow, metadata.rollback_error) if with_payloads else "",
         "replay_url": admin.url("replay", run.id),
         "replay_command": command("replay", run.id, location),
     }

@@ -92,7 +92,7 @@ class Problem:
             "detail": shortened(self.detail, _LONGEST_DETAIL),
             "instance": instance,
             "code": self.code,
-            **{name: _told(each) for name, each in self.members.items()},
+            **{name: _json_member(each) for name, each in self.members.items()},
         }
 
 
@@ -130,7 +130,7 @@ def _as(code: str, status: int, *attributes: str) -> Callable[[Any], Problem]:
     return make
 
 
-def _told(member: Any) -> Any:
+def _json_member(member: Any) -> Any:
     return shortened(member, _LONGEST_FAULT) if isinstance(member, str) else member
 
 
@@ -184,8 +184,8 @@ def _invalid(error: exceptions.ValidationError) -> Problem:
         {"at": shortened(at, _LONGEST_FAULT), "detail": shortened(detail, _LONGEST_FAULT), "code": code}
         for at, detail, code in islice(_faults(error.get_full_details()), MAX_FAULTS)
     ]
-    told = "; ".join(f"{each['at'] or 'the request'}: {each['detail']}" for each in errors[:5])
-    return Problem(code="invalid-request", status=400, detail=told, members={"errors": errors})
+    shown = "; ".join(f"{each['at'] or 'the request'}: {each['detail']}" for each in errors[:5])
+    return Problem(code="invalid-request", status=400, detail=shown, members={"errors": errors})
 
 
 def _faults(details: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:

@@ -12,10 +12,10 @@ from django.core.management.base import CommandError
 from durable.cli.exit_codes import Exit
 from durable.operations.audit import Actor
 
-__all__ = ["actor"]
+__all__ = ["shell_actor"]
 
 
-def actor(user_name: str | None) -> Actor:
+def shell_actor(user_name: str | None) -> Actor:
     """Return the actor. With a user, that user's permissions apply; without one, every action is allowed.
 
     Raises CommandError for a user that does not exist or is not active.

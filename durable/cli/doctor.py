@@ -21,12 +21,12 @@ from durable.inspection import (
     CLOCK_TOLERANCE,
     Workers,
     clock_difference,
-    findings,
+    collect_findings,
     how_to_migrate,
     how_to_set_isolation,
-    look_at_workers,
     missing_migrations,
     reading,
+    worker_overview,
     wrong_isolation,
     wrong_routines,
 )
@@ -99,7 +99,7 @@ def _diagnoses() -> Iterator[Diagnosis]:
     if database.verdict == PROBLEM:
         return  # the other checks read from the database
     yield from _server()
-    workers = look_at_workers()
+    workers = worker_overview()
     yield _redis(workers)
     if not workers.problem:
         yield _workers(workers)
@@ -188,7 +188,7 @@ def _sweep() -> Diagnosis:
 def _attention(workers: Workers) -> Iterator[Diagnosis]:
     """Yield what the runs need. Redis has been checked already."""
     with reading():
-        found = [each for each in findings(timezone.now(), workers) if each.kind != "redis"]
+        found = [each for each in collect_findings(timezone.now(), workers) if each.kind != "redis"]
     for each in found:
         yield Diagnosis(
             kind=each.kind,

@@ -10,13 +10,13 @@ from typing import Final
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.actor import actor
+from durable.cli.actor import shell_actor
 from durable.cli.arguments import add_acting, add_confirming, add_format, confirmed, duration, is_at_terminal
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
-from durable.inspection import Workers, look_at_workers
+from durable.inspection import Workers, worker_overview
 from durable.inspection.humanize import relative
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
@@ -54,7 +54,7 @@ def _prune(options: Namespace, output: Output) -> int:
     if not options.yes:
         _ask(output, policy)
     try:
-        with acting_as(actor(options.user), reason=options.reason):
+        with acting_as(shell_actor(options.user), reason=options.reason):
             pruned = prune(policy, tell=lambda so_far: output.say(f"{so_far.runs} runs so far"))
     except REFUSALS as error:
         output.complain(error)
@@ -118,7 +118,7 @@ def _configure_workers(parser: ArgumentParser) -> None:
 
 
 def _workers(_options: Namespace, output: Output) -> int:
-    found = look_at_workers()
+    found = worker_overview()
     if output.format == "json":
         for worker in found.workers:
             output.json(_as_data(asdict(worker)))

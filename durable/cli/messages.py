@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from durable import operations
-from durable.cli.actor import actor
+from durable.cli.actor import shell_actor
 from durable.cli.arguments import JSON_HELP, add_acting, add_format, duration, json_value, keyword
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
@@ -17,7 +17,7 @@ from durable.cli.subcommand import Subcommand, found_run
 from durable.core import registry
 from durable.core.errors import RunCancelledError, RunFailedError
 from durable.core.places import Place
-from durable.inspection import jsonable, payload, redacted, shown_error
+from durable.inspection import jsonable, payload, redacted, redacted_error
 from durable.operations import StartRequest
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
@@ -62,7 +62,7 @@ def _start(options: Namespace, output: Output) -> int:
     )
     call = (options.id, tuple(options.arguments), dict(options.keyword))
     try:
-        with acting_as(actor(options.user), reason=options.reason):
+        with acting_as(shell_actor(options.user), reason=options.reason):
             [(run_id, _)] = operations.start(request, [call])
     except REFUSALS as error:
         return _refused(output, error)
@@ -92,7 +92,7 @@ def _configure_send(parser: ArgumentParser) -> None:
 
 def _send(options: Namespace, output: Output) -> int:
     try:
-        with acting_as(actor(options.user), reason=options.reason):
+        with acting_as(shell_actor(options.user), reason=options.reason):
             sent = operations.send(options.id, options.queue, options.body, idempotency_id=options.message_id)
     except REFUSALS as error:
         return _refused(output, error)
@@ -118,7 +118,7 @@ def _configure_ask(parser: ArgumentParser) -> None:
 def _ask(options: Namespace, output: Output) -> int:
     timeout = None if options.timeout is None else options.timeout.total_seconds()
     try:
-        with acting_as(actor(options.user), reason=options.reason):
+        with acting_as(shell_actor(options.user), reason=options.reason):
             answer = operations.ask(
                 options.id, options.queue, options.body, timeout=timeout, idempotency_id=options.message_id
             )
@@ -156,7 +156,7 @@ def _result(options: Namespace, output: Output) -> int:
         return Exit.TIMEOUT
     except RunFailedError as error:
         how = "was stopped by a mistake in the code" if error.is_mistake else "failed"
-        output.complain(f'run "{run.id}" {how}: {shown_error(run.workflow, error.error)}')
+        output.complain(f'run "{run.id}" {how}: {redacted_error(run.workflow, error.error)}')
         return Exit.REFUSED
     except RunCancelledError as error:
         return _refused(output, error)

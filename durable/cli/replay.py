@@ -9,7 +9,7 @@ from typing import Final
 from django.core.management.base import CommandError
 
 from durable import operations
-from durable.cli.actor import actor
+from durable.cli.actor import shell_actor
 from durable.cli.arguments import add_acting, add_confirming, add_format, confirmed, is_at_terminal
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
@@ -46,7 +46,7 @@ def _replay(options: Namespace, output: Output) -> int:
             return Exit.REFUSED if plan.refusals_of(in_place=options.in_place) else Exit.OK
         if not (options.yes or options.plan):
             _ask(output, plan, in_place=options.in_place)
-        with acting_as(actor(options.user), reason=options.reason):
+        with acting_as(shell_actor(options.user), reason=options.reason):
             run_id = operations.replay(
                 options.id,
                 options.location,

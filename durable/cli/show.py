@@ -12,14 +12,14 @@ from django.utils import timezone
 from durable.cli.arguments import add_format, add_ids, duration, given_ids
 from durable.cli.exit_codes import Exit
 from durable.cli.follow import follow
-from durable.cli.list_runs import run_data
 from durable.cli.output import Cell, Output
+from durable.cli.run_list import run_data
 from durable.cli.subcommand import Subcommand, found_run
 from durable.conf import conf
 from durable.core.places import Place
 from durable.inspection import (
     Explanation,
-    Node,
+    TreeNode,
     TreePage,
     awaited_queues,
     explain_fully,
@@ -27,8 +27,8 @@ from durable.inspection import (
     payload,
     pretty,
     reading,
-    shown_error,
-    shown_traceback,
+    redacted_error,
+    redacted_traceback,
     written,
 )
 from durable.inspection.humanize import span, until
@@ -79,7 +79,7 @@ def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool)
     if with_payloads:
         data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))
         data["output"] = payload(run.workflow, "output", run.output, Place(run.id, "output"))
-        data["traceback"] = shown_traceback(run.workflow, run.error)
+        data["traceback"] = redacted_traceback(run.workflow, run.error)
     data["history"] = [
         {
             "location": node.location,
@@ -119,7 +119,7 @@ def _print_payloads(output: Output, run: Run) -> None:
             output.line()
             output.line(f"{field}:")
             output.text(pretty(payload(run.workflow, field, text, Place(run.id, field))))
-    if traceback := shown_traceback(run.workflow, run.error):
+    if traceback := redacted_traceback(run.workflow, run.error):
         output.line()
         output.text(traceback.rstrip())
 
@@ -142,19 +142,19 @@ def _print_history(output: Output, run: Run, page: TreePage) -> None:
         output.say("The history is longer than what is shown: durable export has more.")
 
 
-def _row(workflow: str, node: Node) -> tuple[object, ...]:
+def _row(workflow: str, node: TreeNode) -> tuple[object, ...]:
     attempts = node.entry.metadata.attempts if node.entry is not None and node.kind == "step" else ""
     return (node.location, node.kind, Cell(node.status, node.status), attempts, _note(workflow, node))
 
 
-def _note(workflow: str, node: Node) -> str:
+def _note(workflow: str, node: TreeNode) -> str:
     about = node.entry.metadata if node.entry is not None else None
     errors = (about.error, about.rollback_error) if about is not None else ()
-    told = [shown_error(workflow, error)[:200] for error in errors]
+    told = [redacted_error(workflow, error)[:200] for error in errors]
     return "; ".join(filter(None, ["won" if node.is_winner else "", *_marks(node), *told]))
 
 
-def _marks(node: Node) -> list[str]:
+def _marks(node: TreeNode) -> list[str]:
     """What is noted of the node, and whether its step was undone."""
     is_undone = node.entry is not None and node.entry.metadata.rollback_completed_at is not None
     return [each for each in (node.note, "undone" if is_undone else "") if each]

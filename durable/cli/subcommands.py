@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from durable.cli.doctor import DOCTOR
-from durable.cli.list_runs import LIST
 from durable.cli.maintenance import PRUNE, WORKERS
 from durable.cli.messages import ASK, RESULT, SEND, START
 from durable.cli.replay import REPLAY
+from durable.cli.run_list import LIST
 from durable.cli.show import EXPORT, SHOW, WHY
 from durable.cli.subcommand import Subcommand
-from durable.cli.verbs import VERBS
+from durable.cli.verb_commands import VERBS
 
 __all__ = ["SUBCOMMANDS"]
 

@@ -44,7 +44,7 @@ def decode_text(text: str, what: str) -> Any:
         tree = _DECODER.decode(text)
         if MARK_IN_TEXT not in text:
             return tree
-        return _Walk(what).read(tree, None)
+        return _Decoder(what).read(tree, None)
     except ValueError as error:
         problem = f"its {len(text):,} characters are not the JSON of a value ({error})"
         raise fault(what, None, problem, DAMAGED, "read") from error
@@ -55,7 +55,7 @@ def decode_text(text: str, what: str) -> Any:
         ) from error
 
 
-class _Walk:
+class _Decoder:
     """One walk over one parsed text."""
 
     __slots__ = ("what",)
@@ -193,18 +193,18 @@ class _Walk:
         return {field: self.read(item, (path, field)) for field, item in fields.items()}
 
 
-_Form: TypeAlias = Callable[[_Walk, Any, Path], Any]
+_Form: TypeAlias = Callable[[_Decoder, Any, Path], Any]
 
 _FORMS: Final[Mapping[str, _Form]] = {
-    MARK + "tuple": _Walk.read_tuple,
-    MARK + "set": _Walk.read_set,
-    MARK + "frozenset": _Walk.read_frozenset,
-    MARK + "dict": _Walk.read_dict,
-    MARK + "enum": _Walk.read_member,
-    MARK + "flag": _Walk.read_flag,
-    MARK + "named": _Walk.read_named_tuple,
-    MARK + "dataclass": _Walk.read_dataclass,
-    MARK + "pydantic": _Walk.read_pydantic,
+    MARK + "tuple": _Decoder.read_tuple,
+    MARK + "set": _Decoder.read_set,
+    MARK + "frozenset": _Decoder.read_frozenset,
+    MARK + "dict": _Decoder.read_dict,
+    MARK + "enum": _Decoder.read_member,
+    MARK + "flag": _Decoder.read_flag,
+    MARK + "named": _Decoder.read_named_tuple,
+    MARK + "dataclass": _Decoder.read_dataclass,
+    MARK + "pydantic": _Decoder.read_pydantic,
 }
 
 

@@ -98,7 +98,7 @@ def _is_plain(value: object, max_bytes: int) -> bool:
 
 def _walk(value: object, what: str, max_bytes: int) -> str:
     try:
-        return to_json(_Walk(what, max_bytes).write(value, None, 0))
+        return to_json(_Encoder(what, max_bytes).write(value, None, 0))
     except RecursionError as error:
         raise fault(
             what,
@@ -108,7 +108,7 @@ def _walk(value: object, what: str, max_bytes: int) -> str:
         ) from error
 
 
-class _Walk:
+class _Encoder:
     """One walk over one value, to an equivalent tree of plain JSON."""
 
     __slots__ = ("inside", "max_bytes", "room", "what")
@@ -218,26 +218,26 @@ class _Walk:
         return {name: self.write(item, (path, name), depth) for name, item in fields}
 
 
-_Form: TypeAlias = Callable[[_Walk, Any, Path, int], Any]
+_Form: TypeAlias = Callable[[_Encoder, Any, Path, int], Any]
 
 _FORMS: Final[Mapping[type, _Form]] = {
-    dict: _Walk.write_dict,
-    list: _Walk.write_list,
-    tuple: _Walk.write_tuple,
-    set: _Walk.write_set,
-    frozenset: _Walk.write_set,
+    dict: _Encoder.write_dict,
+    list: _Encoder.write_list,
+    tuple: _Encoder.write_tuple,
+    set: _Encoder.write_set,
+    frozenset: _Encoder.write_set,
 }
 
 
 def _form_of(kind: type) -> _Form | None:
     if is_enum_type(kind):
-        return _Walk.write_member
+        return _Encoder.write_member
     if is_named_tuple_type(kind):
-        return _Walk.write_named_tuple
+        return _Encoder.write_named_tuple
     if is_pydantic_type(kind):
-        return _Walk.write_pydantic
+        return _Encoder.write_pydantic
     if is_dataclass_type(kind) and not issubclass(kind, _BUILTIN_BASES):
-        return _Walk.write_dataclass
+        return _Encoder.write_dataclass
     return None
 
 

@@ -64,7 +64,7 @@ to_json: Final = json.JSONEncoder(
 Path: TypeAlias = "tuple[Path, object] | None"
 
 
-class _Place:
+class _PathMark:
     """A part of a path that is neither an index nor a key."""
 
     __slots__ = ("text",)
@@ -73,8 +73,8 @@ class _Place:
         self.text = text
 
 
-ELEMENT: Final = _Place("{element}")
-KEY: Final = _Place("{key}")
+ELEMENT: Final = _PathMark("{element}")
+KEY: Final = _PathMark("{key}")
 
 
 class Refused(Exception):
@@ -99,7 +99,7 @@ def render(path: Path) -> str:
 
 
 def _part(part: object) -> str:
-    if isinstance(part, _Place):
+    if isinstance(part, _PathMark):
         return part.text
     if type(part) is str:
         if part.isidentifier() and part.isascii():

@@ -7,15 +7,16 @@ surfaces check who may see them. A surface that limits which runs a user sees pa
 
 from __future__ import annotations
 
-from durable.inspection.capped_counts import Count, capped_counts
-from durable.inspection.clock import CLOCK_TOLERANCE, clock_difference
+from durable.inspection.allowed_verbs import possible_verbs
+from durable.inspection.capped_counts import Count, count_capped
+from durable.inspection.clock_skew import CLOCK_TOLERANCE, clock_difference
 from durable.inspection.counts import count_by_state
-from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, entry_detail, inbox, newest_messages
+from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
 from durable.inspection.explain import Explanation, awaited_queues, explain, explain_fully, open_entries
 from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, FailureGroup, failed_runs, failure_groups
-from durable.inspection.findings import Finding, findings
-from durable.inspection.payloads import jsonable, payload, pretty, redacted, shown_error, shown_traceback
+from durable.inspection.findings import Finding, collect_findings
+from durable.inspection.payloads import jsonable, payload, pretty, redacted, redacted_error, redacted_traceback
 from durable.inspection.pending_migrations import (
     how_to_migrate,
     how_to_set_isolation,
@@ -26,20 +27,19 @@ from durable.inspection.pending_migrations import (
 from durable.inspection.progress import Progress, progress_of
 from durable.inspection.runs import (
     InvalidCursorError,
-    RunFilter,
+    RunCriteria,
     RunPage,
     failed_attempts,
     list_runs,
-    searched,
+    parse_search,
 )
 from durable.inspection.selection import Filtered
 from durable.inspection.snapshots import OldSnapshot, old_snapshots
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
 from durable.inspection.time_limit import StatementTimeoutError, reading
-from durable.inspection.timeline import Lane, Shape, Timeline, timeline
-from durable.inspection.tree import Node, TreePage, history_tree
-from durable.inspection.verbs import possible_verbs
-from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, look_at_workers
+from durable.inspection.timeline import Lane, Shape, Timeline, build_timeline
+from durable.inspection.tree import TreeNode, TreePage, history_tree
+from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, worker_overview
 
 __all__ = [
     "CLOCK_TOLERANCE",
@@ -56,31 +56,31 @@ __all__ = [
     "HeldRun",
     "InvalidCursorError",
     "Lane",
-    "Node",
     "OldSnapshot",
     "Progress",
     "QueueState",
-    "RunFilter",
+    "RunCriteria",
     "RunPage",
     "Shape",
     "StatementTimeoutError",
     "Throughput",
     "Timeline",
+    "TreeNode",
     "TreePage",
     "WorkerState",
     "Workers",
     "awaited_queues",
-    "capped_counts",
+    "build_timeline",
     "clock_difference",
+    "collect_findings",
     "count_by_state",
-    "entry_detail",
+    "count_capped",
     "explain",
     "explain_fully",
     "exported",
     "failed_attempts",
     "failed_runs",
     "failure_groups",
-    "findings",
     "history_tree",
     "how_to_migrate",
     "how_to_set_isolation",
@@ -89,21 +89,21 @@ __all__ = [
     "last_day",
     "last_hour",
     "list_runs",
-    "look_at_workers",
     "missing_migrations",
     "newest_messages",
     "old_snapshots",
     "open_entries",
+    "parse_search",
     "payload",
     "possible_verbs",
     "pretty",
     "progress_of",
+    "read_entry_detail",
     "reading",
     "redacted",
-    "searched",
-    "shown_error",
-    "shown_traceback",
-    "timeline",
+    "redacted_error",
+    "redacted_traceback",
+    "worker_overview",
     "written",
     "wrong_isolation",
     "wrong_routines",

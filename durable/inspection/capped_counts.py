@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 
 from durable.conf import conf
 
-__all__ = ["Count", "capped_counts", "samples"]
+__all__ = ["Count", "count_capped", "samples"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Count:
         return self.number > 0
 
 
-def capped_counts(querysets: Sequence[QuerySet[Any]], cap: int) -> list[Count]:
+def count_capped(querysets: Sequence[QuerySet[Any]], cap: int) -> list[Count]:
     """Return the number of rows of each queryset, in their order, counting no further than `cap`; one statement.
 
     Give each queryset the order of an index that serves it: the order keeps the count from reading anything else.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from durable.conf import conf
 from durable.core.records import RunState
-from durable.inspection.capped_counts import Count, capped_counts
+from durable.inspection.capped_counts import Count, count_capped
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
@@ -21,5 +21,5 @@ def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     states = [state.value for state in RunState]
     return dict(
-        zip(states, capped_counts([runs.filter(state=each).newest_first() for each in states], CAP), strict=True)
+        zip(states, count_capped([runs.filter(state=each).newest_first() for each in states], CAP), strict=True)
     )

@@ -12,12 +12,12 @@ from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
-from durable.inspection.payloads import payload, redacted, shown_traceback
-from durable.inspection.sized import TooLarge, read_within
+from durable.inspection.payloads import payload, redacted, redacted_traceback
+from durable.inspection.size_limit import TooLarge, read_within
 from durable.models import Attempt, Entry, QueueMessage, Run
 from durable.store.outline_rows import long_data
 
-__all__ = ["EntryDetail", "FailedAttempt", "Field", "arguments_field", "entry_detail", "inbox", "newest_messages"]
+__all__ = ["EntryDetail", "FailedAttempt", "Field", "arguments_field", "inbox", "newest_messages", "read_entry_detail"]
 
 MOST: Final = 100  # failed attempts and messages that are shown
 _GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # an entry that was deleted between two statements
@@ -53,7 +53,7 @@ class EntryDetail:
     attempts: Sequence[FailedAttempt]
 
 
-def entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryDetail | None:
+def read_entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryDetail | None:
     """Return the entry at `location`, or None. A few statements; values too large for a page are not read."""
     found = Entry.objects.using(conf.DATABASE).filter(run=run, location=location)
     entry = found.select_related("metadata").defer("output", "arguments", "data").first()
@@ -106,7 +106,7 @@ def _read(run: Run, entry: Entry, found: QuerySet[Entry], *, with_payloads: bool
 
 def _error(workflow: str, error: ErrorInfo, *, with_payloads: bool) -> ErrorInfo:
     message = str(redacted(workflow, "error", error.message))
-    return ErrorInfo(error.type, message, shown_traceback(workflow, error) if with_payloads else "")
+    return ErrorInfo(error.type, message, redacted_traceback(workflow, error) if with_payloads else "")
 
 
 def _facts(entry: Entry) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from django.db.models.functions import Coalesce, NullIf, StrIndex, Substr
 from django.db.models.lookups import IContains
 
 from durable.core.errors import ErrorInfo
-from durable.inspection.payloads import shown_error
+from durable.inspection.payloads import redacted_error
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
@@ -63,7 +63,7 @@ def shown_with(text: str, runs: RunQuerySet, most: int) -> tuple[Sequence[Run], 
 
 def _matching(text: str, rows: Iterable[Any]) -> list[Run]:
     wanted = text.casefold()
-    return [row for row in rows if wanted in shown_error(row.workflow, _error(row.told)).casefold()]
+    return [row for row in rows if wanted in redacted_error(row.workflow, _error(row.told)).casefold()]
 
 
 def _error(told: str) -> ErrorInfo | None:

@@ -18,7 +18,7 @@ from durable.core.mistakes import TRYING_AGAIN, has_stopped, shown
 from durable.core.records import EntryKind, EntryStatus, Request, RunState
 from durable.core.run_pass import COMPENSATED, HANDLER_FAILED, steps_undone
 from durable.inspection.humanize import either, relative, shortened, span, until
-from durable.inspection.payloads import redacted, shown_error
+from durable.inspection.payloads import redacted, redacted_error
 from durable.inspection.undone import Undone, undone_steps
 from durable.models import Entry, QueueMessage, Run
 from durable.notifier import redis_clients
@@ -265,7 +265,7 @@ def _paused(facts: _Facts) -> Explanation:
 
 def _rolling_back(facts: _Facts) -> Explanation:
     run, now = facts.run, facts.now
-    why = f"because {shown_error(run.workflow, run.error)}" if run.error is not None else "because it was cancelled"
+    why = f"because {redacted_error(run.workflow, run.error)}" if run.error is not None else "because it was cancelled"
     late = _late(facts)
     if late is not None:
         return late
@@ -292,7 +292,7 @@ def _cancelled(facts: _Facts) -> Explanation:
 def _failed(facts: _Facts) -> Explanation:
     run, error = facts.run, facts.run.error
     location = run.origins[0] if run.origins else ""
-    what = shortened(shown_error(run.workflow, error)) if error is not None else "for a reason that was not recorded"
+    what = shortened(redacted_error(run.workflow, error)) if error is not None else "for a reason that was not recorded"
     if has_stopped(run.state, run.diverged_at, run.summary):
         return Explanation(
             headline=f"Stopped by a mistake in the code: {shortened(shown(_told(run)))}",
@@ -319,7 +319,7 @@ def _failed(facts: _Facts) -> Explanation:
     if error is not None and error.type == "HistoryDivergedError":
         return Explanation(
             headline="Stopped: the code no longer fits its history",
-            detail=f"{shortened(shown_error(run.workflow, error))} Nothing was compensated. Fix the code, then recover the run: it goes on where it was",
+            detail=f"{shortened(redacted_error(run.workflow, error))} Nothing was compensated. Fix the code, then recover the run: it goes on where it was",
             needs_attention=True,
             remedies=("recover", "replay", "restart"),
         )

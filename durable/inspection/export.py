@@ -19,7 +19,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
 from durable.core.places import Place, of_arguments, of_message
 from durable.inspection.entry_detail import arguments_field
-from durable.inspection.payloads import payload, redacted, shown_traceback
+from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.time_limit import reading
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run
 from durable.models.batches import in_batches, weight
@@ -200,7 +200,7 @@ def _error(run: Run, error: ErrorInfo | None, with_payloads: bool) -> dict[str, 
     if error is None:
         return None
     told = {"type": error.type, "message": str(redacted(run.workflow, "error", error.message))}
-    return told | ({"traceback": shown_traceback(run.workflow, error)} if with_payloads else {})
+    return told | ({"traceback": redacted_traceback(run.workflow, error)} if with_payloads else {})
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -22,7 +22,7 @@ from durable.inspection.workers import Workers, queues_with_runs
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["Finding", "findings"]
+__all__ = ["Finding", "collect_findings"]
 
 SHOWN: Final = 5  # runs that each finding lists
 CAP: Final = 1_000  # runs that are counted
@@ -53,12 +53,12 @@ class Finding:
     is_urgent: bool = True
 
 
-def findings(
+def collect_findings(
     now: datetime, workers: Workers, *, failed: Sequence[FailedRun] | None = None, within: RunQuerySet | None = None
 ) -> list[Finding]:
     """Return the findings at `now`, the most urgent first; [] if there are none.
 
-    `workers` and `failed` are the results of `look_at_workers()` and `failed_runs()`, which a page also shows.
+    `workers` and `failed` are the results of `worker_overview()` and `failed_runs()`, which a page also shows.
     """
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     failed = failed_runs(within) if failed is None else failed

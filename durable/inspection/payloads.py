@@ -2,7 +2,7 @@
 
 Owns the redaction hook. `DURABLE["REDACT"]` names a function `redact(workflow, field, value)` that returns what may be
 shown instead of `value`; `field` is "input", "output", "arguments:<location>", "output:<location>", "state:<location>",
-"message:<queue>", "response:<queue>", "error" or "traceback". The hook gets plain data (`durable.inspection.plain`); a
+"message:<queue>", "response:<queue>", "error" or "traceback". The hook gets plain data (`durable.inspection.plain_data`); a
 value without a plain form is hidden unless the hook replaces it. If the hook fails, nothing is shown. The surfaces
 check whether a user may see payloads at all.
 """
@@ -25,9 +25,9 @@ from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place
 from durable.inspection.humanize import printable
-from durable.inspection.plain import DEEPEST, plain, without_originals
+from durable.inspection.plain_data import DEEPEST, to_plain, without_originals
 
-__all__ = ["HIDDEN", "jsonable", "payload", "pretty", "redacted", "shown_error", "shown_traceback"]
+__all__ = ["HIDDEN", "jsonable", "payload", "pretty", "redacted", "redacted_error", "redacted_traceback"]
 
 logger = logging.getLogger("durable.inspection")
 
@@ -39,8 +39,8 @@ def redacted(workflow: str, field: str, value: Any) -> Any:
     if not conf.REDACT:
         return value
     try:
-        given = plain(value)
-        return without_originals(_hook(conf.REDACT)(workflow, field, given), plain(value))
+        given = to_plain(value)
+        return without_originals(_hook(conf.REDACT)(workflow, field, given), to_plain(value))
     except Exception:  # the project's hook may raise anything
         logger.exception("the redaction hook %s failed for %s of %s", conf.REDACT, field, workflow)
         return HIDDEN
@@ -72,7 +72,7 @@ def pretty(value: Any, most: int = 20_000) -> str:
     )
 
 
-def shown_error(workflow: str, error: ErrorInfo | None) -> str:
+def redacted_error(workflow: str, error: ErrorInfo | None) -> str:
     """Return the error's type and its message, redacted; "" for None."""
     if error is None:
         return ""
@@ -80,7 +80,7 @@ def shown_error(workflow: str, error: ErrorInfo | None) -> str:
     return f"{error.type}: {message}" if message else error.type
 
 
-def shown_traceback(workflow: str, error: ErrorInfo | None) -> str:
+def redacted_traceback(workflow: str, error: ErrorInfo | None) -> str:
     """Return the traceback, redacted; only for users with the permission to see payloads."""
     return "" if error is None or not error.traceback else str(redacted(workflow, "traceback", error.traceback))
 

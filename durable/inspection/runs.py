@@ -27,11 +27,11 @@ __all__ = [
     "PAGE",
     "WINDOW",
     "InvalidCursorError",
-    "RunFilter",
+    "RunCriteria",
     "RunPage",
     "failed_attempts",
     "list_runs",
-    "searched",
+    "parse_search",
 ]
 
 PAGE: Final = 50  # runs
@@ -41,7 +41,7 @@ _COMMON: Final = frozenset({RunState.COMPLETED.value})  # states that most runs 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilter:
+class RunCriteria:
     """A filter of runs. Every given condition has to hold; an empty one is ignored.
 
     `states` are values of `RunState`. The times are aware, from (included) and until (excluded). `error_text` is
@@ -69,7 +69,10 @@ class RunFilter:
     @property
     def is_empty(self) -> bool:
         """Whether every run matches."""
-        return self == RunFilter()
+        return self == RunCriteria()
+
+
+RunFilter = RunCriteria  # the name under which orders recorded before hold the class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class RunPage:
 
 
 def list_runs(
-    wanted: RunFilter, *, cursor: str | None = None, limit: int = PAGE, within: RunQuerySet | None = None
+    wanted: RunCriteria, *, cursor: str | None = None, limit: int = PAGE, within: RunQuerySet | None = None
 ) -> RunPage:
     """Return a page of the runs that match `wanted`: the newest first, or by id if the filter has a prefix of one.
 
@@ -102,9 +105,9 @@ def list_runs(
     return _merged([lane.read(limit) for lane in lanes], by_id=by_id, limit=limit)
 
 
-def searched(text: str, base: RunFilter | None = None, within: RunQuerySet | None = None) -> RunFilter:
+def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet | None = None) -> RunCriteria:
     """Narrow `base` by the text of a search box: an id, the beginning of one, or else a part of an error's text."""
-    base, text = base or RunFilter(), text.strip()
+    base, text = base or RunCriteria(), text.strip()
     if not text:
         return base
     runs = Run.objects.using(conf.DATABASE) if within is None else within
@@ -133,7 +136,7 @@ class _Plan:
     is_sieve: bool
 
 
-def _lanes(runs: RunQuerySet, wanted: RunFilter, *, is_limited: bool) -> list[_Plan]:
+def _lanes(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[_Plan]:
     rest, times = _sieve(wanted), _created(wanted)
     is_sieve = bool(rest) or is_limited
     if wanted.id_prefix:
@@ -154,11 +157,11 @@ def _begins_with(runs: RunQuerySet, prefix: str) -> RunQuerySet:
     return runs.filter(id__gte=prefix, id__lt=prefix + _LAST)
 
 
-def _created(wanted: RunFilter) -> Q:
+def _created(wanted: RunCriteria) -> Q:
     return _is(created_at__gte=wanted.created_from, created_at__lt=wanted.created_until)
 
 
-def _sieve(wanted: RunFilter) -> Q:
+def _sieve(wanted: RunCriteria) -> Q:
     """Return the conditions that no index serves."""
     rest = _is(queue=wanted.queue, finished_at__gte=wanted.finished_from, finished_at__lt=wanted.finished_until)
     if wanted.waiting_queue:

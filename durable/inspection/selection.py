@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from durable.inspection.runs import RunFilter, list_runs
+from durable.inspection.runs import RunCriteria, list_runs
 
 __all__ = ["Filtered"]
 
@@ -14,7 +14,7 @@ __all__ = ["Filtered"]
 class Filtered:
     """The runs that match `wanted` when each page is read; their number is unknown."""
 
-    wanted: RunFilter
+    wanted: RunCriteria
 
     @property
     def total(self) -> int | None:

@@ -16,7 +16,7 @@ from django.db.models import DurationField, ExpressionWrapper, F
 
 from durable.conf import conf
 from durable.core.records import RunState
-from durable.inspection.capped_counts import Count, capped_counts, samples
+from durable.inspection.capped_counts import Count, count_capped, samples
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
@@ -93,7 +93,7 @@ def _measured(now: datetime, width: timedelta, number: int, within: RunQuerySet 
         for start, end in pairwise(edges)
     ]
     ended = runs.filter(finished_at__gte=begin, finished_at__lt=now).order_by("-finished_at")
-    counts = capped_counts(spans, CAP)
+    counts = count_capped(spans, CAP)
     took_of_bars = samples([each.order_by("-finished_at").annotate(took=_TOOK) for each in spans], "took", BAR_SAMPLE)
     newest = list(ended.values_list("created_at", "finished_at", "state")[:SAMPLE])
     took = [(finished - created).total_seconds() for created, finished, _ in newest if finished is not None]

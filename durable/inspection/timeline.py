@@ -14,10 +14,10 @@ from typing import Final
 from durable.conf import conf
 from durable.core.location import display_location
 from durable.core.records import EntryKind, EntryStatus
-from durable.inspection.tree import Node
+from durable.inspection.tree import TreeNode
 from durable.models import Attempt, Run
 
-__all__ = ["MOST", "Lane", "Shape", "Timeline", "timeline"]
+__all__ = ["MOST", "Lane", "Shape", "Timeline", "build_timeline"]
 
 MOST: Final = 400  # shapes
 _MOST_LANES = 24
@@ -60,12 +60,12 @@ class Timeline:
 @dataclass(frozen=True, slots=True)
 class _Span:
     kind: str
-    node: Node
+    node: TreeNode
     begins_at: datetime
     ends_at: datetime | None
 
 
-def timeline(run: Run, nodes: Sequence[Node], now: datetime) -> Timeline:
+def build_timeline(run: Run, nodes: Sequence[TreeNode], now: datetime) -> Timeline:
     """Return the shapes of these nodes of the run's history; one statement, for their failed attempts."""
     attempts: dict[str, list[Attempt]] = {}
     retried = [node.location for node in nodes if node.entry is not None and _may_have_failed(node)]
@@ -93,12 +93,12 @@ def timeline(run: Run, nodes: Sequence[Node], now: datetime) -> Timeline:
     )
 
 
-def _may_have_failed(node: Node) -> bool:
+def _may_have_failed(node: TreeNode) -> bool:
     metadata = node.entry.metadata if node.entry is not None else None
     return metadata is not None and (metadata.attempts > 1 or metadata.error is not None)
 
 
-def _spans(node: Node, failed: Sequence[Attempt]) -> Iterator[_Span]:
+def _spans(node: TreeNode, failed: Sequence[Attempt]) -> Iterator[_Span]:
     if node.entry is None:
         return
     metadata = node.entry.metadata
@@ -113,7 +113,7 @@ def _spans(node: Node, failed: Sequence[Attempt]) -> Iterator[_Span]:
         yield _Span(kind, node, metadata.created_at, metadata.completed_at)
 
 
-def _attempts(node: Node, failed: Iterable[Attempt]) -> Iterator[_Span]:
+def _attempts(node: TreeNode, failed: Iterable[Attempt]) -> Iterator[_Span]:
     assert node.entry is not None
     metadata = node.entry.metadata
     last_end: datetime | None = None

@@ -20,7 +20,7 @@ from durable.models.batches import ByteLength
 from durable.models.fields import load_json
 from durable.store.outline_rows import long_data, short_data
 
-__all__ = ["MOST", "PAGE", "Node", "TreePage", "history_tree"]
+__all__ = ["MOST", "PAGE", "TreeNode", "TreePage", "history_tree"]
 
 PAGE: Final = 200  # nodes of one page
 MOST: Final = 50_000  # entries that are read; far more than an intact run has
@@ -33,7 +33,7 @@ _HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
 
 
 @dataclass(slots=True, kw_only=True)
-class Node:
+class TreeNode:
     """One location in the history.
 
     `kind` is its entry's, or "iteration", "branch" or "block" for a scope without an entry. `status` is the entry's; a
@@ -53,7 +53,7 @@ class Node:
     note: str = ""
     is_winner: bool = False
     size: int = 1  # nodes in this one, including itself
-    children: Sequence[Node] = ()
+    children: Sequence[TreeNode] = ()
 
     @property
     def is_open(self) -> bool:
@@ -65,14 +65,14 @@ class Node:
         """Whether the node or one below it has failed."""
         return self.status in (EntryStatus.FAILED, EntryStatus.EXHAUSTED)
 
-    def add(self, child: Node) -> None:
+    def add(self, child: TreeNode) -> None:
         """Append a child. Most nodes of a long history have none, and get no list."""
         if isinstance(self.children, list):
             self.children.append(child)
         else:
             self.children = [*self.children, child]
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[TreeNode]:
         """Yield the node and all nodes below it, in the order in which they are shown."""
         yield self
         for child in self.children:
@@ -83,8 +83,8 @@ class Node:
 class TreePage:
     """A page of a history. `roots` hold the nodes of this page and the scopes around them. Positions count from 0."""
 
-    roots: Sequence[Node]
-    nodes: Sequence[Node]  # of this page, in order
+    roots: Sequence[TreeNode]
+    nodes: Sequence[TreeNode]  # of this page, in order
     start: int
     total: int
     is_cut: bool = False
@@ -135,7 +135,7 @@ def history_tree(
     return TreePage(roots=roots, nodes=page, start=start, total=len(nodes), is_cut=is_cut)
 
 
-def _place_of_interest(nodes: Sequence[Node]) -> int:
+def _place_of_interest(nodes: Sequence[TreeNode]) -> int:
     """Return the position of the last leaf that is not completed; 0 if all are."""
     places = [
         node.position for node in nodes if node.entry_id and not node.children and node.status != EntryStatus.COMPLETED
@@ -147,8 +147,8 @@ class _Builder:
     """Builds nodes from rows, in the order in which the entries began."""
 
     def __init__(self, rows: Iterable[tuple[int, str, str, str, int, bool]]) -> None:
-        self.roots: list[Node] = []
-        self._nodes: dict[str, Node] = {}
+        self.roots: list[TreeNode] = []
+        self._nodes: dict[str, TreeNode] = {}
         rows = list(rows)
         self._kinds = {location: kind for _, location, kind, *_ in rows}
         for entry_id, location, kind, status, attempts, has_failed_to_undo in rows:
@@ -160,12 +160,12 @@ class _Builder:
         for root in self.roots:
             _sum_up(root)
 
-    def _node(self, location: str) -> Node:
+    def _node(self, location: str) -> TreeNode:
         node = self._nodes.get(location)
         if node is None:
             around, _, segment = location.rpartition("/")
             parent = self._node(around) if around else None
-            node = Node(
+            node = TreeNode(
                 location=location,
                 title=_title(segment),
                 kind=self._scope_kind(around, segment),
@@ -201,7 +201,7 @@ _GRAVITY: Final = [
 ]
 
 
-def _sum_up(node: Node) -> None:
+def _sum_up(node: TreeNode) -> None:
     """Give scopes without an entry the worst status of their contents."""
     for child in node.children:
         _sum_up(child)
@@ -212,13 +212,13 @@ def _sum_up(node: Node) -> None:
         )
 
 
-def _kept(node: Node) -> Node | None:
+def _kept(node: TreeNode) -> TreeNode | None:
     """Return the node with its uncompleted or retried contents; None if there are none."""
     node.children = list(filter(None, (_kept(child) for child in node.children)))
     return node if node.children or node.note or node.status != EntryStatus.COMPLETED else None
 
 
-def _cut(node: Node, shown: set[int]) -> Node | None:
+def _cut(node: TreeNode, shown: set[int]) -> TreeNode | None:
     """Return the node with its children on the page; None if neither it nor a child is on the page."""
     children = list(filter(None, (_cut(child, shown) for child in node.children)))
     if not children and id(node) not in shown:
@@ -230,7 +230,7 @@ def _cut(node: Node, shown: set[int]) -> Node | None:
 # -- what only the page's own nodes have
 
 
-def _fill(page: Sequence[Node], known: Mapping[str, Node]) -> None:
+def _fill(page: Sequence[TreeNode], known: Mapping[str, TreeNode]) -> None:
     """Read the entries of the page, and add what their data says about the nodes below them."""
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
     found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments", "data")
@@ -250,7 +250,7 @@ def _fill(page: Sequence[Node], known: Mapping[str, Node]) -> None:
             _tell_branches(node, entry.data, known)
 
 
-def _tell_loop(node: Node, data: dict[str, Any]) -> None:
+def _tell_loop(node: TreeNode, data: dict[str, Any]) -> None:
     iteration, pruned = data.get("iteration", 0), data.get("pruned", 0)
     if node.status == EntryStatus.COMPLETED:
         node.note = f"{iteration + 1:,} iteration{'s' if iteration else ''}"
@@ -261,7 +261,7 @@ def _tell_loop(node: Node, data: dict[str, Any]) -> None:
         node.note += f"; the records of iteration{'s' if last else ''} 0{last} are pruned, as a loop does to stay small"
 
 
-def _tell_branches(node: Node, data: dict[str, Any], known: Mapping[str, Node]) -> None:
+def _tell_branches(node: TreeNode, data: dict[str, Any], known: Mapping[str, TreeNode]) -> None:
     ends = [told["status"] for told in data.get("branches", {}).values()]
     if data.get("winner") is None and (failed := ends.count(EntryStatus.FAILED)):
         node.note = f"{failed} of {len(ends)} branches failed"
@@ -269,7 +269,7 @@ def _tell_branches(node: Node, data: dict[str, Any], known: Mapping[str, Node]) 
         location = f"{node.location}/{escape(name)}"
         branch = known.get(location)
         if branch is None:
-            branch = Node(location=location, title=name, kind="branch", status=told["status"], depth=node.depth + 1)
+            branch = TreeNode(location=location, title=name, kind="branch", status=told["status"], depth=node.depth + 1)
             branch.position = node.position
             node.add(branch)
         if branch.entry_id is None:

@@ -21,7 +21,7 @@ from durable.models import Run
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients, worker_registry
 
-__all__ = ["HeldRun", "QueueState", "WorkerState", "Workers", "look_at_workers", "queues_with_runs"]
+__all__ = ["HeldRun", "QueueState", "WorkerState", "Workers", "queues_with_runs", "worker_overview"]
 
 logger = logging.getLogger("durable.inspection")
 
@@ -82,7 +82,7 @@ class Workers:
     uses_redis: bool = True
 
 
-def look_at_workers(within: RunQuerySet | None = None) -> Workers:
+def worker_overview(within: RunQuerySet | None = None) -> Workers:
     """Return the current workers, at most `MOST`. A few statements, and a Redis command for each worker.
 
     A failure of Redis is reported in `problem` and not raised.

@@ -7,6 +7,6 @@ sweep does (`durable.worker.timer`), and operators (`durable.operations.prune`).
 from __future__ import annotations
 
 from durable.retention.policy import STATES, Policy, RetentionError
-from durable.retention.pruning import Pruned, Pruner
+from durable.retention.prune import Pruned, Pruner
 
 __all__ = ["STATES", "Policy", "Pruned", "Pruner", "RetentionError"]

@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from durable import Handle, HistoryEntry, RunNotFoundError, get_run
 from project.shop.models import Order
-from project.shop.timeline import Step, clock, timeline
+from project.shop.timeline import Step, build_timeline, clock
 
 __all__ = ["Action", "Milestone", "Progress", "progress_of_example", "progress_of_order"]
 
@@ -126,7 +126,7 @@ def progress_of_order(order: Order) -> Progress:
         detail=_detail(now),
         milestones=_milestones(order, now),
         actions=_order_actions(order, now),
-        steps=timeline(now.history),
+        steps=build_timeline(now.history),
     )
 
 
@@ -148,7 +148,7 @@ def progress_of_example(run: Handle, stop_url: str) -> Progress:
         headline=f"Returned {now.output!r}" if now.state == "completed" else _current(now),
         detail=now.because if now.is_over else "",
         actions=[Action("stop", "Send it “stop”", stop_url)] if can_stop else [],
-        steps=timeline(now.history),
+        steps=build_timeline(now.history),
     )
 
 
@@ -180,7 +180,7 @@ def _current(now: _Standing) -> str:
         return "Paused by an operator"
     if now.is_over:
         return "Stopped"
-    open_steps = [step for step in timeline(now.history) if step.status not in {"completed", "undone"}]
+    open_steps = [step for step in build_timeline(now.history) if step.status not in {"completed", "undone"}]
     if not open_steps:
         return "A worker has it"
     newest = open_steps[-1]

@@ -9,7 +9,7 @@ from django.utils.timezone import localtime
 from durable import HistoryEntry
 from durable.core.location import unescape
 
-__all__ = ["Step", "clock", "timeline"]
+__all__ = ["Step", "build_timeline", "clock"]
 
 _SHOWN = {"step", "sleep", "message", "join"}
 
@@ -33,7 +33,7 @@ def clock(moment: datetime) -> str:
     return f"{there:%H:%M:%S}" if there.date() == localtime().date() else f"{there:%d %B, %H:%M}"
 
 
-def timeline(history: Iterable[HistoryEntry]) -> list[Step]:
+def build_timeline(history: Iterable[HistoryEntry]) -> list[Step]:
     """The lines to show, in the order in which the run came to them. What was undone comes last, as it happened."""
     shown = [entry for entry in history if entry.kind in _SHOWN]
     undone = sorted(

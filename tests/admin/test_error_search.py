@@ -7,7 +7,7 @@ from django.db import connection
 from pytest_django import Settings
 
 from durable.core.errors import ErrorInfo
-from durable.inspection import RunFilter, list_runs
+from durable.inspection import RunCriteria, list_runs
 from durable.inspection.error_text import SEARCHED
 from durable.models import Run
 from tests.admin import flows
@@ -18,7 +18,7 @@ LONG = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def found(text: str) -> list[str]:
-    return [run.id for run in list_runs(RunFilter(error_text=text)).runs]
+    return [run.id for run in list_runs(RunCriteria(error_text=text)).runs]
 
 
 class TestWhatIsFound:
@@ -50,7 +50,7 @@ def test_postgresql_fetches_no_more_of_longer_errors(stage: Stage, settings: Set
     for length in (20_000, 200_000):
         fill(stage, f"of-{length}", length)
         before = chunks_fetched()
-        assert list_runs(RunFilter(error_text="nothing is like this", workflow=f"of-{length}")).runs == []
+        assert list_runs(RunCriteria(error_text="nothing is like this", workflow=f"of-{length}")).runs == []
         fetched.append(chunks_fetched() - before)
     if hook:  # the hook is given whole messages, of few runs: tests.admin.test_redaction
         assert fetched[0] > 0

@@ -17,22 +17,22 @@ from durable.execution.passes import execute_pass
 from durable.inspection import (
     Filtered,
     InvalidCursorError,
-    RunFilter,
+    RunCriteria,
+    build_timeline,
+    collect_findings,
     count_by_state,
     exported,
     failed_runs,
     failure_groups,
-    findings,
     history_tree,
     jsonable,
     last_day,
     last_hour,
     list_runs,
-    look_at_workers,
     payload,
     pretty,
     progress_of,
-    timeline,
+    worker_overview,
 )
 from durable.inspection import humanize as w
 from durable.inspection.capped_counts import Count
@@ -86,7 +86,7 @@ class TestWords:
 
 
 def kinds(stage: Stage) -> dict[str, Any]:
-    return {finding.kind: finding for finding in findings(stage.now, look_at_workers())}
+    return {finding.kind: finding for finding in collect_findings(stage.now, worker_overview())}
 
 
 class TestWhatNeedsAPerson:
@@ -120,7 +120,7 @@ class TestWhatNeedsAPerson:
         stage.start(flows.switched, id="diverged")
         Run.objects.filter(pk="diverged").update(error=ErrorInfo("HistoryDivergedError", "no"))
         stage.advance(minutes=3)
-        found = findings(stage.now, look_at_workers())
+        found = collect_findings(stage.now, worker_overview())
         assert sorted((finding.kind, sorted(run for run, _ in finding.runs)) for finding in found) == [
             ("diverged", ["diverged"]),
             ("diverged", ["diverging"]),
@@ -160,7 +160,7 @@ class TestWhatNeedsAPerson:
         redis_connection.flushdb()
 
         def found() -> list[Finding]:  # other queues have workflows of other modules
-            every = findings(stage.now, look_at_workers())
+            every = collect_findings(stage.now, worker_overview())
             return [each for each in every if each.kind == "no_worker" and '"default"' in each.title]
 
         assert [each.is_urgent for each in found()] == [False]  # no run wants it yet
@@ -182,7 +182,7 @@ class TestWhatNeedsAPerson:
     def test_workers_are_shown_with_what_they_run(self, stage: Stage) -> None:
         stage.start(flows.quick, id="held", settle=False)
         stage.claim("held")
-        workers = look_at_workers().workers
+        workers = worker_overview().workers
         assert [each.queues for each in workers if each.state != "unknown"] == [("default", "high")]
         [stranger] = [each for each in workers if each.state == "unknown"]  # held by a process that Redis does not know
         assert (stranger.host, stranger.pid, [run.id for run in stranger.runs]) == ("host", 4711, ["held"])
@@ -306,12 +306,12 @@ def test_the_timeline_draws_attempts_backoff_and_waits_on_lanes(stage: Stage) ->
     stage.advance(minutes=30)
     flows.SWITCH["broken"] = False
     run = stage.settle("run")
-    drawn = timeline(run, history_tree("run").nodes, stage.now)
+    drawn = build_timeline(run, history_tree("run").nodes, stage.now)
     [lane] = drawn.lanes
     assert [shape.kind for shape in lane.shapes] == ["attempt", "failed", "backoff", "attempt"]
     assert all(0 <= shape.start <= shape.end <= 1 for shape in lane.shapes)
     run = stage.start(flows.branches, id="other")
-    lanes = timeline(run, history_tree("other").nodes, stage.now).lanes
+    lanes = build_timeline(run, history_tree("other").nodes, stage.now).lanes
     assert {lane.title for lane in lanes} == {"ship/label", "ship/mail", "fastest/fast", ""}
 
 
@@ -325,7 +325,7 @@ def test_the_timeline_never_draws_more_than_its_cap(stage: Stage) -> None:
     )
     Run.objects.filter(pk="run").update(wake_at=stage.now)
     stage.settle("run")
-    drawn = timeline(run, history_tree("run").nodes, stage.now)
+    drawn = build_timeline(run, history_tree("run").nodes, stage.now)
     assert sum(len(lane.shapes) for lane in drawn.lanes) <= MOST
     assert drawn.left_out > 0
 
@@ -371,7 +371,7 @@ def test_a_revision_changes_with_the_history_and_not_with_a_heartbeat(stage: Sta
 def test_a_filter_is_a_selection_page_by_page(stage: Stage) -> None:
     for number in range(5):
         stage.start(flows.quick, id=f"run-{number}")
-    selection = Filtered(RunFilter(states=frozenset({"completed"})))
+    selection = Filtered(RunCriteria(states=frozenset({"completed"})))
     first, cursor = selection.page(None, 3)
     rest, end = selection.page(cursor, 3)
     assert ([*first, *rest], end) == ([f"run-{n}" for n in (4, 3, 2, 1, 0)], None)
@@ -380,15 +380,15 @@ def test_a_filter_is_a_selection_page_by_page(stage: Stage) -> None:
 @pytest.mark.parametrize("text", ["", "x", "=", "W10", "WzEsMl0", "bnVsbA", "ey", "a" * 5_000, "é", "\x00"])
 def test_a_cursor_that_no_page_gave_is_refused(db: None, text: str) -> None:
     if not text:
-        assert list_runs(RunFilter(), cursor=text).runs == []
+        assert list_runs(RunCriteria(), cursor=text).runs == []
         return
     with pytest.raises(InvalidCursorError):
-        list_runs(RunFilter(), cursor=text)
+        list_runs(RunCriteria(), cursor=text)
 
 
 def test_a_state_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="no state 'lost'"):
-        RunFilter(states=frozenset({"lost"}))
+        RunCriteria(states=frozenset({"lost"}))
 
 
 class TestRecordsOfOthers:
@@ -400,7 +400,7 @@ class TestRecordsOfOthers:
         redis_connection.hset("rq:worker:evil", mapping={"birth": "x", "pid": "abc", "queues": "default"})
         redis_connection.hset("rq:worker:odd", mapping={"birth": b"\xff", "queues": b"\xff"})
         redis_connection.sadd("rq:workers", "rq:worker:evil", "rq:worker:odd", b"rq:worker:\xff")
-        found = look_at_workers()
+        found = worker_overview()
         assert ([*found.workers], found.problem) == ([], "")
         assert "rq:worker:evil" in caplog.text
 

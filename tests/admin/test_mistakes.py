@@ -14,7 +14,7 @@ from django.test import Client
 from django.urls import reverse
 
 from durable import RunFailedError, get_run
-from durable.inspection import entry_detail, explain, explain_fully, failed_runs, findings, look_at_workers
+from durable.inspection import collect_findings, explain, explain_fully, failed_runs, read_entry_detail, worker_overview
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -41,7 +41,7 @@ def stopped(stage: Stage) -> Run:
 
 
 def kinds(stage: Stage) -> dict[str, Any]:
-    return {finding.kind: finding for finding in findings(stage.now, look_at_workers())}
+    return {finding.kind: finding for finding in collect_findings(stage.now, worker_overview())}
 
 
 def command(*arguments: str) -> str:
@@ -137,7 +137,7 @@ def test_rest_says_it(stage: Stage, make_api: MakeApi) -> None:  # noqa: F811  #
 def test_its_reason_is_shown(stage: Stage, operator: Client) -> None:
     run = stage.start(flows.undoing, id="undone")
     assert run.state == "completed"
-    detail = entry_detail(run, "compensate~0", with_payloads=False)
+    detail = read_entry_detail(run, "compensate~0", with_payloads=False)
     assert detail is not None
     assert list(detail.facts) == [("reason", "rejected by the shopkeeper"), ("handlers", "1")]
     page = operator.get(reverse("admin:durable_run_change", args=["undone"])).content.decode()

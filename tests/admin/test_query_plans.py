@@ -11,7 +11,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from durable.admin import audit_log
-from durable.inspection import RunFilter, list_runs
+from durable.inspection import RunCriteria, list_runs
 from durable.inspection.runs import WINDOW
 from durable.models import Run
 from tests.admin.bigdata import GROWING, LONG, filled
@@ -72,7 +72,7 @@ def test_a_long_history_is_paged_and_its_drawing_capped(crowd: None, operator: C
 
 
 def test_pages_by_key_lose_and_repeat_nothing(crowd: None) -> None:
-    wanted = RunFilter(states=frozenset({"failed", "cancelled"}))
+    wanted = RunCriteria(states=frozenset({"failed", "cancelled"}))
     seen: list[str] = []
     cursor = None
     while True:
@@ -85,7 +85,7 @@ def test_pages_by_key_lose_and_repeat_nothing(crowd: None) -> None:
 
 
 def test_what_no_index_serves_is_looked_for_window_by_window(crowd: None) -> None:
-    wanted = RunFilter(queue="high", created_until=Run.objects.get(pk="run-00030000").created_at)
+    wanted = RunCriteria(queue="high", created_until=Run.objects.get(pk="run-00030000").created_at)
     seen: list[str] = []
     cursor, windows = None, 0
     while True:
@@ -107,7 +107,7 @@ def test_many_runs_of_one_instant_are_paged_too(db: None) -> None:
     )
     seen, cursor = [], None
     for _ in range(4):
-        page = list_runs(RunFilter(workflow="w"), cursor=cursor, limit=40)
+        page = list_runs(RunCriteria(workflow="w"), cursor=cursor, limit=40)
         seen += [run.id for run in page.runs]
         cursor = page.next_cursor
         if cursor is None:

@@ -20,7 +20,7 @@ from durable import runtime
 from durable.admin.pages import etag_of
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place
-from durable.inspection import Filtered, RunFilter, failed_runs, list_runs, payload, searched
+from durable.inspection import Filtered, RunCriteria, failed_runs, list_runs, parse_search, payload
 from durable.inspection.error_text import LOOKED_THROUGH
 from durable.inspection.runs import RunPage
 from durable.models import Run
@@ -55,15 +55,15 @@ def _two_failed_alike(stage: Stage, cards: None) -> None:
 def answers(text: str) -> list[RunPage]:
     """What a reader can ask of a list with this text, each with pages of one run."""
     filters = [
-        RunFilter(error_text=text),
-        RunFilter(error_text=text, states=FAILED),
-        RunFilter(error_text=text, states=frozenset({"failed", "completed"})),
-        RunFilter(error_text=text, workflow="tests.quick"),
-        RunFilter(error_text=text, id_prefix="o"),
-        RunFilter(error_text=text, id_prefix="t"),
-        RunFilter(error_text=text, queue="default"),
-        RunFilter(error_text=text, created_until=NOW.replace(year=2100)),
-        searched(text),
+        RunCriteria(error_text=text),
+        RunCriteria(error_text=text, states=FAILED),
+        RunCriteria(error_text=text, states=frozenset({"failed", "completed"})),
+        RunCriteria(error_text=text, workflow="tests.quick"),
+        RunCriteria(error_text=text, id_prefix="o"),
+        RunCriteria(error_text=text, id_prefix="t"),
+        RunCriteria(error_text=text, queue="default"),
+        RunCriteria(error_text=text, created_until=NOW.replace(year=2100)),
+        parse_search(text),
     ]
     return [list_runs(each, limit=1) for each in filters]
 
@@ -78,7 +78,7 @@ class TestWhatIsHiddenCannotBeSearchedFor:
 
     def test_it_cannot_be_read_out_character_by_character(self) -> None:
         def tells(text: str) -> bool:
-            page = list_runs(RunFilter(error_text=text, states=FAILED), limit=1)
+            page = list_runs(RunCriteria(error_text=text, states=FAILED), limit=1)
             return bool(page.runs or page.next_cursor)
 
         alphabet = string.ascii_letters + string.digits
@@ -90,15 +90,15 @@ class TestWhatIsHiddenCannotBeSearchedFor:
         assert [page.runs for page in answers("card SECRETpw")] == [page.runs for page in answers("card SECRETpx")]
 
     def test_what_is_shown_is_found(self) -> None:
-        page = list_runs(RunFilter(error_text="CARD (hidden)"), limit=1)
+        page = list_runs(RunCriteria(error_text="CARD (hidden)"), limit=1)
         assert [run.id for run in page.runs] == ["two"]
-        behind = list_runs(RunFilter(error_text="CARD (hidden)"), limit=1, cursor=page.next_cursor)
+        behind = list_runs(RunCriteria(error_text="CARD (hidden)"), limit=1, cursor=page.next_cursor)
         assert ([run.id for run in behind.runs], behind.next_cursor) == (["one"], None)
-        assert [run.id for run in list_runs(RunFilter(error_text="valueerror")).runs] == ["two", "one"]
+        assert [run.id for run in list_runs(RunCriteria(error_text="valueerror")).runs] == ["two", "one"]
 
     def test_a_bulk_by_error_finds_what_is_shown_alone(self) -> None:
         def eligible(text: str) -> Any:
-            return bulk.eligible("recover", Filtered(RunFilter(error_text=text, states=FAILED)))
+            return bulk.eligible("recover", Filtered(RunCriteria(error_text=text, states=FAILED)))
 
         assert eligible(SECRET) == eligible("SECRETpw7732")
         assert eligible("refused").count == 2
@@ -128,9 +128,9 @@ def test_a_window_ends_where_it_would_without_the_text(stage: Stage, cards: None
     made = [replace_run(template, id=f"r-{number:04}", created_at=at) for number, at in enumerate(moments)]
     Run.objects.bulk_create(made)
     Run.objects.filter(pk="first").update(error=ErrorInfo("ValueError", "the oldest"))
-    right, wrong = (list_runs(RunFilter(error_text=text), limit=3) for text in (SECRET, "SECRETpx"))
+    right, wrong = (list_runs(RunCriteria(error_text=text), limit=3) for text in (SECRET, "SECRETpx"))
     assert (right.runs, right.is_window, right.next_cursor) == ([], True, wrong.next_cursor)
-    behind = list_runs(RunFilter(error_text="the oldest"), limit=3, cursor=right.next_cursor)
+    behind = list_runs(RunCriteria(error_text="the oldest"), limit=3, cursor=right.next_cursor)
     assert [run.id for run in behind.runs] == ["first"]
 
 

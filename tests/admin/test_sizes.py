@@ -9,10 +9,10 @@ from asgiref.sync import async_to_sync
 from django.test import AsyncClient, Client
 from pytest_django import Settings
 
-from durable.admin.streaming import CHUNK
-from durable.inspection import entry_detail, history_tree, written
+from durable.admin.streamed_response import CHUNK
+from durable.inspection import history_tree, read_entry_detail, written
 from durable.inspection.export import MOST_BYTES
-from durable.inspection.sized import PAGE_BYTES, read_within
+from durable.inspection.size_limit import PAGE_BYTES, read_within
 from durable.models import Entry, QueueMessage, Run
 from durable.models.batches import BATCH_BYTES, in_batches
 from tests.admin import flows
@@ -87,7 +87,7 @@ class TestPages:
         text = operator.get(address).content.decode()
         assert "too large for this page, the export has it" in text
         assert "Branch &quot;b0&quot;" in text  # what is the engine's own is told
-        detail = entry_detail(large, "step 0", with_payloads=False)
+        detail = read_entry_detail(large, "step 0", with_payloads=False)
         assert detail is not None
         assert "xxx" not in repr((detail.entry.data, detail.fields, detail.facts))
 

@@ -23,7 +23,7 @@ from rest_framework.request import Request
 from durable import get_run
 from durable.api.long_poll import wait_for
 from durable.api.stream import broadcaster
-from durable.api.stream.events import Teller
+from durable.api.stream.events import EventBuilder
 from durable.models import QueueMessage, Run
 from tests.api import workflows
 from tests.api.serving import asgi_server
@@ -342,15 +342,15 @@ class TestPlaces:
     ) -> None:
         monkeypatch.setattr(broadcaster, "RIGHTS", 0.0)
         is_taken, asked_again = threading.Event(), threading.Event()
-        check_rights = Teller.check_rights
+        check_rights = EventBuilder.check_rights
 
-        def check(teller: Teller) -> None:
+        def check(builder: EventBuilder) -> None:
             was_taken = is_taken.is_set()
-            check_rights(teller)
+            check_rights(builder)
             if was_taken:
                 asked_again.set()
 
-        monkeypatch.setattr(Teller, "check_rights", check)
+        monkeypatch.setattr(EventBuilder, "check_rights", check)
         workflows.fail.using(id="f").start()
         user = User.objects.create_user("reader")
         of_runs = Permission.objects.filter(content_type__app_label="durable")

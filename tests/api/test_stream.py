@@ -261,40 +261,40 @@ def test_what_a_hook_takes_away_ends_the_stream(make_api: MakeApi) -> None:
         problem(make_api(*ALL, name="ada").get("/runs/bob-1/events", Accept="text/event-stream"), 404, "run-not-found")
 
 
-def test_a_stream_that_nobody_begins_to_read_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its server has dropped it before."""
+def test_a_stream_that_is_never_read_keeps_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server drops the response before it reads from it."""
     monkeypatch.setattr(broadcaster, "_reader", broadcaster._Reader())
-    place = broadcaster.place_for("ada")
-    assert place is not None
+    slot = broadcaster.take_slot("ada")
+    assert slot is not None
 
-    async def told() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield b""
-        raise AssertionError("nobody reads it")
+        raise AssertionError("no one reads it")
 
-    kept = place.given_back_with(told())
+    kept = slot.released_after(chunks())
     assert broadcaster._reader.streams == 1
     del kept
     gc.collect()
     assert broadcaster._reader.streams == 0
-    place.give_back()
+    slot.release()
     assert broadcaster._reader.streams == 0
 
 
-def test_a_place_that_was_lost_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reader was gone before it began, and what the server made of it is not collected yet."""
+def test_a_slot_that_was_lost_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client left before the first read, and the response is not garbage-collected yet."""
     monkeypatch.setattr(broadcaster, "_reader", broadcaster._Reader())
     monkeypatch.setattr(broadcaster, "MOST_OF_ONE", 1)
-    lost = broadcaster.place_for("ada")
+    lost = broadcaster.take_slot("ada")
     assert lost is not None
-    assert broadcaster.place_for("ada") is None
+    assert broadcaster.take_slot("ada") is None
     monkeypatch.setattr(broadcaster, "BEGINS_WITHIN", 0.0)
-    found = broadcaster.place_for("ada")
+    found = broadcaster.take_slot("ada")
     assert found is not None
     assert broadcaster._reader.begin(found)
-    assert not broadcaster._reader.begin(lost)  # it was late, and the place is another's
-    lost.give_back()
+    assert not broadcaster._reader.begin(lost)  # it was late, and another stream has the slot
+    lost.release()
     assert broadcaster._reader.streams == 1
-    found.give_back()
+    found.release()
     assert broadcaster._reader.begin(lost)
-    lost.give_back()
+    lost.release()
     assert broadcaster._reader.streams == 0

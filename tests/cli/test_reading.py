@@ -13,7 +13,7 @@ from django.conf import settings
 from django.test import override_settings
 from django.utils import timezone
 
-from durable.cli import list_runs
+from durable.cli import run_list
 from durable.inspection import history_tree
 from durable.models import Run
 from tests.cli.conftest import Shell, Stage
@@ -75,7 +75,7 @@ class TestList:
         assert [line.split()[0] for line in shell("list", "--cursor", cursor).lines[1:]] == ["first"]
 
     def test_what_goes_into_a_pipe_is_all_of_it(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(list_runs, "PAGE", 1)
+        monkeypatch.setattr(run_list, "PAGE", 1)
         assert len(shell("list", "-o", "ids").lines) == 3
         assert len(shell("list", "-o", "ids", "--limit", "2").lines) == 2
 

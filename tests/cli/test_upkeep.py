@@ -16,10 +16,10 @@ from django.test import override_settings
 from django.utils import timezone
 from rq import SimpleWorker
 
-from durable.inspection import clock
+from durable.inspection import clock_skew
 from durable.models import OperatorAction, Run
 from durable.notifier import redis_clients, sweep_heartbeat
-from durable.retention import pruning
+from durable.retention import prune
 from durable.store import store_for
 from durable.worker.timer import Sweep
 from tests.cli.conftest import Shell, Stage
@@ -108,7 +108,7 @@ class TestPrune:
         assert "delete_run" in done.err
 
     def test_an_interruption_leaves_a_trace_of_what_went(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pruning, "BATCH", 1)
+        monkeypatch.setattr(prune, "BATCH", 1)
         monkeypatch.setattr("durable.cli.maintenance.prune", _interrupted_after(1))
         assert shell("prune", "--older-than", "30 days", "--yes").status == 130
         assert len(runs()) == 3
@@ -214,7 +214,7 @@ class TestDoctor:
         self, shell: Shell, monkeypatch: pytest.MonkeyPatch, seconds: float, told: str
     ) -> None:
         wrong = SimpleNamespace(now=lambda: timezone.now() + timedelta(seconds=seconds))
-        monkeypatch.setattr(clock, "clock", wrong)
+        monkeypatch.setattr(clock_skew, "clock", wrong)
         done = shell("doctor")
         assert done.status == 1
         assert f" s {told} the database's" in done.out

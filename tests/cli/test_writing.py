@@ -188,7 +188,7 @@ class TestActors:
             raise KeyError("getpwuid(): uid not found: 4711")
 
         monkeypatch.setattr(pwd, "getpwuid", nobody)
-        assert actor.actor(None).label.startswith("uid ")
+        assert actor.shell_actor(None).label.startswith("uid ")
 
     def test_a_user_has_the_users_permissions_and_no_more(self, shell: Shell, stage: Stage) -> None:
         user = User.objects.create_user("ada")
@@ -369,7 +369,7 @@ def test_a_database_that_is_away_has_a_status_of_its_own(shell: Shell, monkeypat
     def away(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr("durable.cli.list_runs.list_runs", away)
+    monkeypatch.setattr("durable.cli.run_list.list_runs", away)
     done = shell("list")
     assert (done.status, done.out) == (4, "")
     assert "connection refused" in done.err
@@ -379,7 +379,7 @@ def test_ctrl_c(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("durable.cli.list_runs.list_runs", interrupted)
+    monkeypatch.setattr("durable.cli.run_list.list_runs", interrupted)
     assert shell("list").status == 130
 
 

@@ -18,7 +18,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable import get_run
-from durable.inspection import findings, look_at_workers
+from durable.inspection import collect_findings, worker_overview
 from durable.notifier import notify, wakeups
 from durable.store import Store
 from durable.testing import Harness
@@ -142,7 +142,7 @@ class TestStarts:
                 notify.notify("default", force=True)
                 notify.notify_at("default", timezone.now() + timedelta(seconds=1))
                 notify.acknowledge("default")
-                look_at_workers()
+                worker_overview()
             with pytest.raises(BlockingIOError):
                 server.accept()
 
@@ -216,10 +216,10 @@ class TestSurfaces:
         manage("durable_worker")
         start("shop.held", "a")
         eventually(lambda: site.told() == ["a begins"])
-        found = look_at_workers()
+        found = worker_overview()
         assert [run.id for worker in found.workers for run in worker.runs] == ["a"]
         assert (found.problem, found.uses_redis) == ("", False)
-        assert findings(timezone.now(), found) == []
+        assert collect_findings(timezone.now(), found) == []
         site.let("a")
 
     def test_a_harness_is_as_ever(self, no_redis: None) -> None:

@@ -6,7 +6,7 @@ import pytest
 import redis
 from rq.queue import Queue
 
-from durable.inspection import look_at_workers
+from durable.inspection import worker_overview
 from durable.worker.rq import SimpleWorker
 
 pytestmark = pytest.mark.django_db
@@ -25,9 +25,9 @@ def test_a_worker_that_redis_has_forgotten_makes_itself_known(
     worker: SimpleWorker, redis_connection: redis.Redis
 ) -> None:
     redis_connection.flushall()
-    assert look_at_workers().workers == []
+    assert worker_overview().workers == []
     worker.heartbeat()
-    [seen] = look_at_workers().workers
+    [seen] = worker_overview().workers
     assert (seen.name, seen.pid, list(seen.queues)) == (worker.name, worker.pid, ["default"])
     assert seen.started_at is not None
 
@@ -36,4 +36,4 @@ def test_a_sign_of_life_with_half_a_record_completes_it(worker: SimpleWorker, re
     redis_connection.flushall()
     redis_connection.hset(worker.key, "last_heartbeat", "2026-01-01T00:00:00.000000Z")  # as RQ leaves it in a job
     worker.heartbeat()
-    assert [each.name for each in look_at_workers().workers] == [worker.name]
+    assert [each.name for each in worker_overview().workers] == [worker.name]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from importlib import import_module
 from io import StringIO
 from typing import Any
 
@@ -16,7 +15,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
 
-from durable.inspection import findings, look_at_workers, old_snapshots, snapshots
+from durable.inspection import collect_findings, old_snapshots, snapshots, worker_overview
 from tests.support.locks import other_session
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -56,7 +55,7 @@ def test_a_session_with_its_pid_its_application_and_what_to_do(
     assert f'the session {pid} of "nightly dump"' in found.holder
     assert "idle in a transaction for" in found.holder
     assert f"pg_terminate_backend({pid})" in found.advice
-    [finding] = [each for each in findings(timezone.now(), look_at_workers()) if each.kind == "old_snapshot"]
+    [finding] = [each for each in collect_findings(timezone.now(), worker_overview()) if each.kind == "old_snapshot"]
     assert not finding.is_urgent
     told = doctor()
     assert re.search(rf"old_snapshot\s+note\s+An old snapshot holds vacuum up: the session {pid}", told)
@@ -73,9 +72,9 @@ def test_one_that_is_younger_than_a_minute_is_nothing(session: psycopg.Connectio
 def test_one_that_is_older_than_an_hour_needs_a_person(
     session: psycopg.Connection[Any], at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("durable.inspection.findings"), "LONG", 0.0)  # a function has this name, too
+    monkeypatch.setattr("durable.inspection.findings.LONG", 0.0)
     session.execute("SELECT txid_current()")
-    [finding] = [each for each in findings(timezone.now(), look_at_workers()) if each.kind == "old_snapshot"]
+    [finding] = [each for each in collect_findings(timezone.now(), worker_overview()) if each.kind == "old_snapshot"]
     assert finding.is_urgent
 
 

@@ -23,7 +23,7 @@ from durable import (
     workflows,
 )
 from durable.core.records import ActionRecord, Entry, EntryKind, RunChange
-from durable.inspection.runs import RunFilter
+from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.models import OperatorAction, Run
 from durable.operations import bulk
@@ -286,7 +286,7 @@ def test_all_that_a_filter_describes(at: Runtime) -> None:
     ids = started(8)
     for each in ids[::2]:
         get_run(each).pause()
-    wanted = RunFilter(states=frozenset({"paused"}), workflow="tests.bulk.waiting", created_until=at.now())
+    wanted = RunCriteria(states=frozenset({"paused"}), workflow="tests.bulk.waiting", created_until=at.now())
     selection = Filtered(wanted)
     waiting.using(id="later").start().pause()
     found = bulk.eligible("resume", selection)
@@ -296,6 +296,13 @@ def test_all_that_a_filter_describes(at: Runtime) -> None:
     assert (run.result()["done"], run.result()["refused"]) == (4, 0)
     assert set(states(ids)) == {"pending"}
     assert get_run("later").state == "paused"
+
+
+def test_an_order_recorded_under_the_old_name_of_its_criteria_is_read(at: Runtime) -> None:
+    selection = Filtered(RunCriteria(states=frozenset({"paused"})))
+    recorded = at.codec.encode(selection)
+    assert "durable.inspection.runs:RunCriteria" in recorded
+    assert at.codec.decode(recorded.replace(":RunCriteria", ":RunFilter")) == selection
 
 
 def test_a_selection_that_finds_little_is_not_looked_through_to_its_end(h: Harness) -> None:

@@ -18,7 +18,7 @@ from django.utils import timezone
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, EntryKind, EntryStatus, MessageState, RunState
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
-from durable.retention import Policy, Pruned, Pruner, pruning
+from durable.retention import Policy, Pruned, Pruner
 from durable.store import store_for
 from durable.worker import timer
 from durable.worker.timer import Sweep
@@ -150,9 +150,9 @@ class TestPruning:
         assert OperatorAction.objects.get().run_id == "old"
 
     def test_many_go_in_batches_that_are_not_too_heavy(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pruning, "BATCH", 4)
-        monkeypatch.setattr(pruning, "WEIGHT", 5)
-        monkeypatch.setattr(pruning, "ACTIONS", 2)
+        monkeypatch.setattr("durable.retention.prune.BATCH", 4)
+        monkeypatch.setattr("durable.retention.prune.WEIGHT", 5)
+        monkeypatch.setattr("durable.retention.prune.ACTIONS", 2)
         for number in range(9):
             with_all(a_run(f"run {number}", days=20 - number), entries=2)
         with_all(a_run("heavy", days=1), entries=8)
@@ -164,7 +164,7 @@ class TestPruning:
         assert runs() == set()
 
     def test_runs_that_ended_at_one_moment_are_all_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pruning, "BATCH", 2)
+        monkeypatch.setattr("durable.retention.prune.BATCH", 2)
         for number in range(7):
             a_run(f"run {number}", days=3)
         assert prune(Policy.of(DAY)).runs == 7
@@ -172,7 +172,7 @@ class TestPruning:
     def test_what_something_refers_to_stays_and_keeps_nothing_else(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(pruning, "BATCH", 3)
+        monkeypatch.setattr("durable.retention.prune.BATCH", 3)
         for number in range(8):
             with_all(a_run(f"run {number}", days=20 - number))
 
@@ -268,7 +268,7 @@ class Elsewhere:
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 class TestLocks:
-    """Nothing here would end, were pruning to wait for what the other thread holds."""
+    """Nothing here would end, were a prune to wait for what the other thread holds."""
 
     LOCK = "SELECT id FROM durable_run WHERE id = %s FOR UPDATE"
 
@@ -331,7 +331,7 @@ class TestSweep:
 
     @pytest.fixture(autouse=True)
     def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pruning, "BATCH", 2)
+        monkeypatch.setattr("durable.retention.prune.BATCH", 2)
         monkeypatch.setattr(timer._log_this, "_said", {})
 
     def test_without_a_setting_everything_stays(self, sweep: Sweep) -> None:

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from durable import get_run
 from durable.core.records import RunState
-from durable.inspection.workers import look_at_workers
+from durable.inspection.workers import worker_overview
 from durable.management.commands.durable_worker import _too_small_pools
 from durable.store import Store, store_for
 from project.servers import EmbeddedRedis
@@ -76,7 +76,7 @@ def test_a_busy_worker_hears_of_others(store: Store, run: Run, redis_connection:
     eventually(lambda: is_completed(store, endless))
     assert f"f timeout {pid}" in told(redis_connection)
 
-    [worker] = look_at_workers().workers
+    [worker] = worker_overview().workers
     assert (worker.pid, worker.state) == (pid, "busy")
     assert sorted(each.id for each in worker.runs) == sorted(ids)
     if connection.vendor == "postgresql":

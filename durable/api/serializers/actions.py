@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from durable.api.serializers.fields import Flag, Form, Id, NamedValues, Text, Value, Values
+from durable.api.serializers.fields import Flag, Form, Id, JSONArray, JSONObject, Text, Value
 from durable.core.duration import seconds
 from durable.core.ids import MAX_REASON
 
@@ -101,8 +101,8 @@ class StartForm(Form):
     """The workflow to start, and the options of the start."""
 
     workflow = Text(max_length=200)
-    args = Values(required=False, default=list)
-    kwargs = NamedValues(required=False, default=dict)
+    args = JSONArray(required=False, default=list)
+    kwargs = JSONObject(required=False, default=dict)
     id = Id(required=False, help_text="The same id with the same input again is the same run.")
     queue = Text(required=False, max_length=200, help_text="One of the project's RQ_QUEUES.")
     delay = Delay(required=False, default=0.0, help_text='Seconds, or a text such as "3 hours".')

@@ -21,13 +21,13 @@ __all__ = [
     "Flag",
     "Form",
     "Id",
+    "JSONArray",
+    "JSONObject",
     "Moment",
-    "NamedValues",
     "Query",
     "QueryFlag",
     "Text",
     "Value",
-    "Values",
     "Words",
 ]
 
@@ -113,7 +113,7 @@ class Value(serializers.JSONField):
 
 
 @extend_schema_field({"type": "array", "items": {}})
-class Values(serializers.Field[list[Any], Any, Any, Any]):
+class JSONArray(serializers.Field[list[Any], Any, Any, Any]):
     """A JSON array of any values; its contents are not examined."""
 
     def to_internal_value(self, data: Any) -> list[Any]:
@@ -124,7 +124,7 @@ class Values(serializers.Field[list[Any], Any, Any, Any]):
 
 
 @extend_schema_field({"type": "object", "additionalProperties": {}})
-class NamedValues(serializers.Field[dict[str, Any], Any, Any, Any]):
+class JSONObject(serializers.Field[dict[str, Any], Any, Any, Any]):
     """A JSON object of any values; its contents are not examined."""
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from django.db.models import Case, Count, F, Q, Subquery, TextField, Value, When
 
 from durable.api.sizes import fitting, sized
-from durable.api.stream.told import UNKNOWN, Marks, Told
+from durable.api.stream.reader_state import UNKNOWN, Marks, ReaderState
 from durable.conf import conf
 from durable.core.records import ENDED, EntryStatus, RunState
 from durable.inspection.pagination import InvalidCursorError
@@ -111,7 +111,7 @@ class Follower:
 
     read_run: Callable[[], Run]
     since: Token | None = None
-    _told: Told = field(default_factory=Told)
+    _reader: ReaderState = field(default_factory=ReaderState)
     #: entries to send: first those that have changed for the reader, then new ones in the order of their keys
     _pending: Marks = field(default_factory=Marks)
     _finished: int = 0
@@ -144,7 +144,7 @@ class Follower:
                 marks = [(row[0], _mark(row, since.finished)) for row in had]
                 knows_all = _unsettled_digest(marks) == since.unsettled
                 for row, (key, mark) in zip(had, marks, strict=True):
-                    self._told.put(key, mark if knows_all or _is_settled(mark) else UNKNOWN, row[1])
+                    self._reader.put(key, mark if knows_all or _is_settled(mark) else UNKNOWN, row[1])
         self._note(rows)
         return is_reset, []
 
@@ -154,7 +154,7 @@ class Follower:
         The number of entries is read in one statement with those that may have changed. The newest entry that was sent
         is always included: if it was deleted, there may be no other row to carry the number.
         """
-        newest = self._told.newest
+        newest = self._reader.newest
         may_have_changed = (
             Q(metadata__entry__gte=newest)
             | ~Q(metadata__status=EntryStatus.COMPLETED.value)
@@ -165,7 +165,7 @@ class Follower:
         found = _rows(entries.filter(may_have_changed).annotate(number=_number_of_entries(run)), "number")
         number = found[0][-1] if found else 0
         rows = [row[:-1] for row in found]
-        if number - sum(row[0] > newest for row in rows) != len(self._told):
+        if number - sum(row[0] > newest for row in rows) != len(self._reader):
             return self._compare(_rows(entries))
         self._note(rows)
         return []
@@ -173,7 +173,7 @@ class Follower:
     def _compare(self, rows: list[_Row]) -> list[str]:
         """Examine all entries, because some were deleted."""
         places = {row[1] for row in rows}
-        gone = self._told.keep({row[0] for row in rows})
+        gone = self._reader.keep({row[0] for row in rows})
         self._finished = 0
         self._note(rows)
         return [each.location for each in gone if each.location not in places]
@@ -182,21 +182,21 @@ class Follower:
         rows = sorted(rows, key=_key)
         self._finished = max([self._finished, *(row[4] or 0 for row in rows)])
         marks = ((row[0], _mark(row, self._finished)) for row in rows)
-        changed = [(key, mark) for key, mark in marks if self._told.mark(key) != mark]
-        known = [pair for pair in changed if self._told.mark(pair[0]) is not None]
-        self._pending = Marks([*known, *(pair for pair in changed if self._told.mark(pair[0]) is None)])
+        changed = [(key, mark) for key, mark in marks if self._reader.mark(key) != mark]
+        known = [pair for pair in changed if self._reader.mark(pair[0]) is not None]
+        self._pending = Marks([*known, *(pair for pair in changed if self._reader.mark(pair[0]) is None)])
 
     def _news(self, *, has_changed: bool = False, removed: Sequence[str] = (), is_reset: bool = False) -> News:
         assert self._run is not None
         chunk = self._pending.first(CHUNK)
         entries, number, size = _read([key for key, _ in chunk])
-        told = dict(chunk[:number])
+        sent = dict(chunk[:number])
         for entry in entries:
-            self._told.put(entry.pk, told[entry.pk], entry.location)
+            self._reader.put(entry.pk, sent[entry.pk], entry.location)
         self._pending.drop(number)
-        is_whole = not self._pending or self._told.mark(self._pending.keys[0]) is None
+        is_whole = not self._pending or self._reader.mark(self._pending.keys[0]) is None
         has_ended = self._run.state in ENDED and not self._pending
-        if told or removed or is_reset or has_changed or self._token is None:  # else the reader's state is unchanged
+        if sent or removed or is_reset or has_changed or self._token is None:  # else the reader's state is unchanged
             self._token = self._stand(has_ended=has_ended) if is_whole else None
         return News(
             run=self._run,
@@ -214,10 +214,10 @@ class Follower:
         """Return the state of the reader after this look."""
         assert self._row is not None
         return Token(
-            newest=self._told.newest,
-            count=len(self._told),
+            newest=self._reader.newest,
+            count=len(self._reader),
             finished=self._finished,
-            unsettled=_unsettled_digest(self._told.marks),
+            unsettled=_unsettled_digest(self._reader.marks),
             row=self._row,
             ended=int(has_ended),
         )
@@ -265,9 +265,9 @@ def _row_digest(run: Run) -> int:
     )
 
 
-def _digest(told: object) -> int:
+def _digest(sent: object) -> int:
     """Return a number that identifies what was sent; never 0."""
-    return zlib.crc32(repr(told).encode(errors="surrogatepass")) or 1
+    return zlib.crc32(repr(sent).encode(errors="surrogatepass")) or 1
 
 
 def _mark(row: _Row, finished: int) -> int:

@@ -16,7 +16,7 @@ from durable.api.serializers.runs import RunSerializer
 from durable.api.stream.changes import News
 from durable.models import Run
 
-__all__ = ["HEARTBEAT", "Event", "NoLongerPermittedError", "Teller", "written"]
+__all__ = ["HEARTBEAT", "EventBuilder", "NoLongerPermittedError", "StreamEvent", "encode_event"]
 
 HEARTBEAT = b": nothing new\n\n"
 
@@ -26,7 +26,7 @@ class NoLongerPermittedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class StreamEvent:
     """One event. A reader sends `id` to continue after the event; "" if that is not possible."""
 
     event: str
@@ -34,7 +34,7 @@ class Event:
     id: str = ""
 
 
-class Teller:
+class EventBuilder:
     """Converts the changes of one run to events for one user: `run`, `entry`, `removed`, `reset`, `end`."""
 
     def __init__(self, request: Request) -> None:
@@ -47,28 +47,28 @@ class Teller:
             raise NoLongerPermittedError
         self._may_see_payloads = may(self.request, "view_payload")
 
-    def events(self, news: News) -> Iterator[Event]:
+    def events(self, news: News) -> Iterator[StreamEvent]:
         """Yield the events in the order in which the reader has to apply them. The last one has the id."""
-        told = list(self._events(news))
+        found = list(self._events(news))
         token = "" if news.token is None else str(news.token)
-        yield from told[:-1]
-        if told:
-            yield Event(event=told[-1].event, data=told[-1].data, id=token)
+        yield from found[:-1]
+        if found:
+            yield StreamEvent(event=found[-1].event, data=found[-1].data, id=token)
 
-    def _events(self, news: News) -> Iterator[Event]:
+    def _events(self, news: News) -> Iterator[StreamEvent]:
         run = news.run
         if news.is_reset:
-            yield Event(event="reset", data={})
+            yield StreamEvent(event="reset", data={})
         if news.removed:
-            yield Event(event="removed", data={"locations": list(news.removed)})
+            yield StreamEvent(event="removed", data={"locations": list(news.removed)})
         shown = [entry_shown(run, entry, may_see_payloads=self._may_see_payloads) for entry in news.entries]
-        told: Any = EntrySerializer(shown, many=True).data  # a list
-        for data in told:
-            yield Event(event="entry", data=data)
+        found: Any = EntrySerializer(shown, many=True).data  # a list
+        for data in found:
+            yield StreamEvent(event="entry", data=data)
         if news.has_changed:
-            yield Event(event="run", data=RunSerializer(run, context=self._context(run)).data)
+            yield StreamEvent(event="run", data=RunSerializer(run, context=self._context(run)).data)
         if news.has_ended:
-            yield Event(event="end", data={"id": run.id, "state": run.state})
+            yield StreamEvent(event="end", data={"id": run.id, "state": run.state})
 
     def _context(self, run: Run) -> dict[str, Any]:
         return {
@@ -78,7 +78,7 @@ class Teller:
         }
 
 
-def written(event: Event) -> bytes:
+def encode_event(event: StreamEvent) -> bytes:
     """Return the event as it is sent; the JSON is ASCII without line breaks."""
     lines = [f"event: {event.event}", f"data: {as_json(event.data)}"]
     if event.id:

@@ -29,7 +29,7 @@ from durable.core import registry
 from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
-from durable.inspection import RunFilter, count_by_state, list_runs
+from durable.inspection import RunCriteria, count_by_state, list_runs
 from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations import Started
@@ -51,7 +51,7 @@ class RunsView(View):
         """Return the runs that match, the newest first; by id with `id_prefix`."""
         query = RunListQuery.read(request.query_params)
         cursor, limit = query.pop("cursor", None), query.pop("limit")
-        wanted = RunFilter(states=frozenset(query.pop("state", ())), error_text=query.pop("error", ""), **query)
+        wanted = RunCriteria(states=frozenset(query.pop("state", ())), error_text=query.pop("error", ""), **query)
         within = visible_runs(request) if is_limited() else None
         page = list_runs(wanted, cursor=cursor, limit=limit, within=within)
         runs: Any = page.runs  # many=True takes several

@@ -20,7 +20,7 @@ from durable.api.serializers.stream import LAST_EVENT_ID, NewsSerializer, Stream
 from durable.api.sizes import MAX_BYTES
 from durable.api.stream import broadcaster
 from durable.api.stream.changes import Follower, News, Token
-from durable.api.stream.events import Event, Teller, written
+from durable.api.stream.events import EventBuilder, StreamEvent, encode_event
 from durable.api.throttling import STREAM
 from durable.api.views.base import View
 from durable.models import Run
@@ -69,18 +69,18 @@ class StreamView(View):
         def read() -> Run:
             return visible_run(request, run_id)
 
-        follower, teller = Follower(read, since), Teller(request)
+        follower, builder = Follower(read, since), EventBuilder(request)
         is_stream = request.accepted_renderer.media_type == EVENT_STREAM
         if is_stream and isinstance(request._request, ASGIRequest):
-            return _stream(request, follower, teller)
+            return _stream(request, follower, builder)
         first = follower.look()
         if _is_over(follower, first):
             return HttpResponse(status=204)
-        told, last = _polled(request, follower, teller, first, query)
+        events, last = _polled(request, follower, builder, first, query)
         if is_stream:
-            body = b"".join(written(event) for event in told)
+            body = b"".join(encode_event(event) for event in events)
             return HttpResponse(body, content_type=EVENT_STREAM, headers=_HEADERS)
-        shown = {"events": told, "last_event_id": last, "has_ended": any(event.event == "end" for event in told)}
+        shown = {"events": events, "last_event_id": last, "has_ended": any(event.event == "end" for event in events)}
         return Response(NewsSerializer(shown).data, headers=_HEADERS)
 
 
@@ -90,9 +90,9 @@ def _is_over(follower: Follower, first: News) -> bool:
     return bool(since is not None and since.ended and first.has_ended and not first.has_changed)
 
 
-def _stream(request: Request, follower: Follower, teller: Teller) -> HttpResponseBase:
-    place = broadcaster.place_for(owner_of(request))  # before anything is read for the stream
-    if place is None:
+def _stream(request: Request, follower: Follower, builder: EventBuilder) -> HttpResponseBase:
+    slot = broadcaster.take_slot(owner_of(request))  # before anything is read for the stream
+    if slot is None:
         detail = (
             f"This process serves {broadcaster.MOST} streams already, or {broadcaster.MOST_OF_ONE} of yours; try again in a minute, "
             "or poll."
@@ -101,33 +101,33 @@ def _stream(request: Request, follower: Follower, teller: Teller) -> HttpRespons
     try:
         first = follower.look()
         if _is_over(follower, first):
-            place.give_back()
+            slot.release()
             return HttpResponse(status=204)
         connections.close_all()  # this thread is idle until the stream ends
-        told = place.given_back_with(broadcaster.events(place, follower, teller, first))
-        return StreamingHttpResponse(told, content_type=EVENT_STREAM, headers=_HEADERS)
+        events = slot.released_after(broadcaster.events(slot, follower, builder, first))
+        return StreamingHttpResponse(events, content_type=EVENT_STREAM, headers=_HEADERS)
     except BaseException:
-        place.give_back()
+        slot.release()
         raise
 
 
 def _polled(
-    request: Request, follower: Follower, teller: Teller, first: News, query: dict[str, Any]
-) -> tuple[list[Event], str]:
+    request: Request, follower: Follower, builder: EventBuilder, first: News, query: dict[str, Any]
+) -> tuple[list[StreamEvent], str]:
     """Return the events as soon as there are some, and the id to continue with."""
     news = first
 
-    def look() -> list[Event] | None:
+    def look() -> list[StreamEvent] | None:
         nonlocal news
         news = follower.look()
-        return list(teller.events(news)) or None
+        return list(builder.events(news)) or None
 
-    told = list(teller.events(first)) or wait_for(request, look, query["wait"]) or []
-    ids = [event.id for event in told if event.id]
+    events = list(builder.events(first)) or wait_for(request, look, query["wait"]) or []
+    ids = [event.id for event in events if event.id]
     size = news.size
-    while news.has_more and (not ids or (len(told) < _MOST_EVENTS and size < MAX_BYTES)):
+    while news.has_more and (not ids or (len(events) < _MOST_EVENTS and size < MAX_BYTES)):
         # without an id the reader would get the same events again
-        told += look() or []
+        events += look() or []
         size += news.size
-        ids = [event.id for event in told if event.id]
-    return told, ids[-1] if ids else str(news.token)
+        ids = [event.id for event in events if event.id]
+    return events, ids[-1] if ids else str(news.token)

@@ -21,7 +21,7 @@ from durable.api.views.base import View
 from durable.api.views.runs import is_offered, startable
 from durable.core import registry
 from durable.definitions import Workflow
-from durable.inspection import Workers, look_at_workers
+from durable.inspection import Workers, worker_overview
 
 __all__ = ["AnywhereView", "QueuesView", "WorkersView", "WorkflowView", "WorkflowsView"]
 
@@ -104,7 +104,7 @@ class AnywhereView(View):
 
 
 def _look(request: Request) -> Workers:
-    return look_at_workers(visible_runs(request) if is_limited() else None)
+    return worker_overview(visible_runs(request) if is_limited() else None)
 
 
 class _Written:

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from redis.exceptions import RedisError
 
-from durable.cli.reloading import CodeWatch
+from durable.cli.reloader import CodeWatch
 from durable.cli.webserver import WebServer
 from durable.conf import conf
 from durable.management.commands import durable_worker

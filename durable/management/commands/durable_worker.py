@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
 
-from durable.cli.reloading import CodeWatch
+from durable.cli.reloader import CodeWatch
 from durable.conf import conf
 from durable.execution.connections import close_connections
 from durable.metrics import is_installed

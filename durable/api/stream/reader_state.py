@@ -13,13 +13,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Set
 from typing import Final, NamedTuple
 
-__all__ = ["UNKNOWN", "Known", "Marks", "Told"]
+__all__ = ["UNKNOWN", "KnownEntry", "Marks", "ReaderState"]
 
 UNKNOWN: Final = -1  # the mark of an entry that the reader has in an unknown state
 _PACK: Final = 256  # locations that are compressed together
 
 
-class Known(NamedTuple):
+class KnownEntry(NamedTuple):
     """An entry that the reader has."""
 
     key: int
@@ -50,7 +50,7 @@ class Marks:
         del self.keys[:number], self.marks[:number]
 
 
-class Told:
+class ReaderState:
     """The entries that a reader has, by key."""
 
     __slots__ = ("_known", "_loose", "_packed")
@@ -86,9 +86,9 @@ class Told:
         elif key > self.newest:
             self._append(key, mark, location)
         else:
-            self._fill(sorted([*self._all(), Known(key, mark, location)]))
+            self._fill(sorted([*self._all(), KnownEntry(key, mark, location)]))
 
-    def keep(self, keys: Set[int]) -> list[Known]:
+    def keep(self, keys: Set[int]) -> list[KnownEntry]:
         """Drop all other entries, and return them."""
         gone = [each for each in self._all() if each.key not in keys]
         if gone:
@@ -107,15 +107,15 @@ class Told:
             self._packed.append(zlib.compress(json.dumps(self._loose).encode("ascii")))
             self._loose = []
 
-    def _fill(self, known: Iterable[Known]) -> None:
+    def _fill(self, known: Iterable[KnownEntry]) -> None:
         self._known, self._packed, self._loose = Marks(), [], []
         for each in known:
             self._append(*each)
 
-    def _all(self) -> Iterator[Known]:
+    def _all(self) -> Iterator[KnownEntry]:
         locations = self._locations()
         for (key, mark), location in zip(self.marks, locations, strict=True):
-            yield Known(key, mark, location)
+            yield KnownEntry(key, mark, location)
 
     def _locations(self) -> Iterator[str]:
         for pack in self._packed:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from durable import operations, runtime
-from durable.cli.actor import actor
+from durable.cli.actor import shell_actor
 from durable.cli.arguments import add_acting, add_confirming, add_format, add_ids, confirmed, given_ids, is_at_terminal
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
@@ -44,7 +44,7 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
             output.say("Nothing was done.")
             return Exit.REFUSED
     done = refused = 0
-    with acting_as(actor(options.user), reason=options.reason):
+    with acting_as(shell_actor(options.user), reason=options.reason):
         for run_id in ids:
             try:
                 became = call(run_id, options)

@@ -19,13 +19,13 @@ from durable.core.mistakes import has_stopped
 from durable.core.records import RunState
 from durable.inspection import (
     InvalidCursorError,
-    RunFilter,
+    RunCriteria,
     RunPage,
     explain,
     list_runs,
+    parse_search,
     reading,
-    searched,
-    shown_error,
+    redacted_error,
 )
 from durable.inspection.humanize import relative
 from durable.models import Run
@@ -71,7 +71,7 @@ def _list(options: Namespace, output: Output) -> int:
     if limit is not None and limit < 1:
         raise CommandError(f"--limit must be at least 1, not {limit}", returncode=Exit.USAGE)
     with reading():
-        wanted = searched(options.search, _filter(options))
+        wanted = parse_search(options.search, _filter(options))
     try:
         _print(output, wanted, options.cursor, limit)
     except InvalidCursorError as error:
@@ -79,7 +79,7 @@ def _list(options: Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def _print(output: Output, wanted: RunFilter, cursor: str | None, limit: int | None) -> None:
+def _print(output: Output, wanted: RunCriteria, cursor: str | None, limit: int | None) -> None:
     now = timezone.now()
     if output.format == "table":
         _table(output, _page(wanted, cursor, limit or SHOWN), now)
@@ -91,8 +91,8 @@ def _print(output: Output, wanted: RunFilter, cursor: str | None, limit: int | N
             output.json(run_data(run, now))
 
 
-def _filter(options: Namespace) -> RunFilter:
-    return RunFilter(
+def _filter(options: Namespace) -> RunCriteria:
+    return RunCriteria(
         states=frozenset(options.state),
         workflow=options.workflow,
         queue=options.queue,
@@ -106,7 +106,7 @@ def _filter(options: Namespace) -> RunFilter:
     )
 
 
-def _all(wanted: RunFilter, cursor: str | None) -> Iterator[Run]:
+def _all(wanted: RunCriteria, cursor: str | None) -> Iterator[Run]:
     while True:
         page = _page(wanted, cursor, PAGE)
         yield from page.runs
@@ -115,7 +115,7 @@ def _all(wanted: RunFilter, cursor: str | None) -> Iterator[Run]:
             return
 
 
-def _page(wanted: RunFilter, cursor: str | None, limit: int) -> RunPage:
+def _page(wanted: RunCriteria, cursor: str | None, limit: int) -> RunPage:
     with reading():
         return list_runs(wanted, cursor=cursor, limit=limit)
 
@@ -157,7 +157,7 @@ def run_data(run: Run, now: datetime) -> dict[str, Any]:
         "wake_at": _text(run.wake_at),
         "parent": run.parent_id,
         "replay_of": run.replay_of_id,
-        "error": shown_error(run.workflow, run.error) or None,
+        "error": redacted_error(run.workflow, run.error) or None,
         "what": explanation.headline,
         "needs_attention": explanation.needs_attention,
     }

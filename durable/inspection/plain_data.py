@@ -18,7 +18,7 @@ from uuid import UUID
 
 from durable.codec.classes import is_named_tuple_type, is_pydantic_type
 
-__all__ = ["DEEPEST", "NOT_LOOKED_INTO", "NOT_SHOWN", "plain", "without_originals"]
+__all__ = ["DEEPEST", "NOT_LOOKED_INTO", "NOT_SHOWN", "to_plain", "without_originals"]
 
 DEEPEST: Final = 100  # levels of a payload that are shown
 #: Shown instead of a value that is not plain data and that the hook returned unchanged.
@@ -29,7 +29,7 @@ NOT_SHOWN: Final = "(hidden: its class does not show it)"
 _CUT = "…"
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def to_plain(value: Any, depth: int = 0) -> Any:
     """Convert `value` to dicts with text keys, lists, text, numbers, True, False and None, as far as possible.
 
     A dict whose keys are not scalars becomes a list of pairs. A value without a plain form is returned unchanged.
@@ -37,7 +37,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Enum):
-        return plain(value.value, depth)
+        return to_plain(value.value, depth)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int | float):
@@ -50,13 +50,13 @@ def plain(value: Any, depth: int = 0) -> Any:
         return _CUT
     fields = _fields(value)
     if fields is not None:
-        return {name: plain(each, depth + 1) for name, each in fields.items()}
+        return {name: to_plain(each, depth + 1) for name, each in fields.items()}
     if isinstance(value, Mapping):
         return _of_mapping(value, depth)
     if isinstance(value, list | tuple):
-        return [plain(each, depth + 1) for each in value]
+        return [to_plain(each, depth + 1) for each in value]
     if isinstance(value, set | frozenset):
-        return sorted((plain(each, depth + 1) for each in value), key=repr)
+        return sorted((to_plain(each, depth + 1) for each in value), key=repr)
     return value
 
 
@@ -74,7 +74,7 @@ def without_originals(shown: Any, given: Any) -> Any:
             return [hide(each) for each in value]
         return NOT_LOOKED_INTO if not _is_plain(value) and is_original(value) else value
 
-    return hide(plain(shown))
+    return hide(to_plain(shown))
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
@@ -93,8 +93,8 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def _of_mapping(value: Mapping[Any, Any], depth: int) -> Any:
-    keys = [plain(key, depth + 1) for key in value]
-    values = [plain(each, depth + 1) for each in value.values()]
+    keys = [to_plain(key, depth + 1) for key in value]
+    values = [to_plain(each, depth + 1) for each in value.values()]
     if all(_is_scalar(key) for key in keys):
         named = [key if isinstance(key, str) else str(key) for key in keys]
         if len(set(named)) == len(named):

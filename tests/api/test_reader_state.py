@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from durable.api.stream.told import UNKNOWN, Known, Marks, Told
+from durable.api.stream.reader_state import UNKNOWN, KnownEntry, Marks, ReaderState
 
 ENTRIES = 20_000
 
@@ -16,13 +16,13 @@ def test_an_entry_takes_few_bytes() -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        told = Told()
+        state = ReaderState()
         for key in range(ENTRIES):
-            told.put(key + 1, key, f"turns/~{key}/a step with a long name")
+            state.put(key + 1, key, f"turns/~{key}/a step with a long name")
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert len(told) == ENTRIES
+    assert len(state) == ENTRIES
     assert taken / ENTRIES < 40
 
 
@@ -30,22 +30,22 @@ def test_an_entry_takes_few_bytes() -> None:
 def test_it_knows_what_was_put_in(seed: int) -> None:
     """Beside a plain dict, with keys in any order and entries that go."""
     chance = random.Random(seed)
-    told, plain = Told(), dict[int, Known]()
+    state, plain = ReaderState(), dict[int, KnownEntry]()
     for _ in range(1500):
         key, mark = chance.randrange(1, 2000), chance.choice([UNKNOWN, chance.randrange(2**63)])
-        told.put(key, mark, f"place {key} \ud800")
-        plain[key] = Known(key, mark, f"place {key} \ud800")
+        state.put(key, mark, f"place {key} \ud800")
+        plain[key] = KnownEntry(key, mark, f"place {key} \ud800")
         if chance.random() < 0.02:
             kept = {each for each in plain if chance.random() < 0.9}
-            gone = told.keep(kept)
+            gone = state.keep(kept)
             assert gone == [plain[each] for each in sorted(plain) if each not in kept]
             plain = {each: plain[each] for each in kept}
-        assert len(told) == len(plain)
-        assert told.newest == max(plain, default=0)
+        assert len(state) == len(plain)
+        assert state.newest == max(plain, default=0)
         some = chance.randrange(1, 2000)
-        assert told.mark(some) == (plain[some].mark if some in plain else None)
-    assert list(told.marks) == [(each, plain[each].mark) for each in sorted(plain)]
-    assert [each.location for each in told.keep(set())] == [plain[each].location for each in sorted(plain)]
+        assert state.mark(some) == (plain[some].mark if some in plain else None)
+    assert list(state.marks) == [(each, plain[each].mark) for each in sorted(plain)]
+    assert [each.location for each in state.keep(set())] == [plain[each].location for each in sorted(plain)]
 
 
 def test_marks_go_in_their_order() -> None:
