@@ -150,7 +150,7 @@ class TestWhatNeedsAPerson:
         record = stage.claim("held")
         assert record.diverged_at is not None
         operations.cancel("held")
-        record.request = Request.CANCEL  # as the supervisor reads it from the row
+        record.pending_request = Request.CANCEL  # as the supervisor reads it from the row
         execute_pass(record, store=runtime.current().store, eviction=Eviction())
         ended = Run.objects.get(pk="held")
         assert (ended.state, ended.diverged_at) == ("cancelled", None)
