@@ -20,6 +20,7 @@ from tests.plugin import POSTGRES, REDIS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+    from pytest_django.live_server_helper import LiveServer
 
 # An example may take its time on a busy machine, and the same commit gives the same result wherever CI runs it.
 hypothesis_settings.register_profile("durable", deadline=None, derandomize=os.environ.get("CI") == "true")
@@ -118,6 +119,17 @@ def child_environment(transactional_db: None, redis_connection: "redis.Redis") -
         "DJANGO_SETTINGS_MODULE": "project.settings",
         "PYTHONPATH": str(settings.BASE_DIR),
     }
+
+
+@pytest.fixture(scope="session")
+def live_server(live_server: "LiveServer") -> Iterator["LiveServer"]:
+    """Django's own, which sends at once: it writes head and body of an answer one by one, and the kernel would hold the body
+    back until the client's kernel has confirmed the head, 40 ms later."""
+    from django.core.servers.basehttp import WSGIRequestHandler
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WSGIRequestHandler, "disable_nagle_algorithm", True)
+        yield live_server
 
 
 @pytest.fixture(scope="module")

@@ -5,24 +5,30 @@ Owns which database and which Redis a session uses:
 * `DATABASE_URL` set: that database (Django puts its test database beside it). Otherwise an embedded PostgreSQL, which
   starts with the first test that uses the database: tests of the core alone cost no server.
 * `REDIS_URL` set: that server. Otherwise an embedded one. In both cases logical database 15, which is flushed.
+* A session that is divided between processes (see `tests.division`): each has all that for itself. On servers that were
+  given, each has a test database of its own name, and the logical databases 15, 14 and so on.
 
 `--database-tests-only` keeps just the tests that use the database; `tests.test_on_sqlite` runs those again on SQLite.
 """
 
 import os
+import signal
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis
+from tests.division import number_of_this_process, tests_run_elsewhere
 
 REDIS_DATABASE: Final = 15
 DATABASE_FIXTURES: Final = frozenset({"db", "transactional_db", "django_db_serialized_rollback", "live_server"})
 
 POSTGRES = pytest.StashKey[EmbeddedPostgres]()
 REDIS = pytest.StashKey[EmbeddedRedis]()
-SQLITE_SUMMARY = pytest.StashKey[str]()
+SQLITE_SUMMARY: Final = (
+    "sqlite_summary"  # a property that the test records, so that it reaches the process that reports
+)
 
 _started: list[EmbeddedPostgres | EmbeddedRedis] = []
 
@@ -37,6 +43,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Decide the environment. Runs before pytest-django's hook of the same name, which loads the settings."""
     os.environ.setdefault("DEBUG", "1")  # cookies go over plain http to the tests' own servers
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if tests_run_elsewhere(early_config):
+        return
     if not os.environ.get("DATABASE_URL"):
         postgres = EmbeddedPostgres(fsync=False)
         early_config.stash[POSTGRES] = postgres
@@ -47,7 +57,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         early_config.stash[REDIS] = redis
         _started.append(redis)
         os.environ["REDIS_URL"] = redis.url
-    os.environ["REDIS_URL"] = urlunsplit(urlsplit(os.environ["REDIS_URL"])._replace(path=f"/{REDIS_DATABASE}"))
+    logical = REDIS_DATABASE - (number_of_this_process() or 0)
+    os.environ["REDIS_URL"] = urlunsplit(urlsplit(os.environ["REDIS_URL"])._replace(path=f"/{logical}"))
 
 
 def pytest_unconfigure() -> None:
@@ -78,10 +89,12 @@ def uses_database(item: pytest.Item) -> bool:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """In CI, tell of a failure at once: a session that is ended for its length never comes to its summary."""
-    if report.failed and os.environ.get("CI") == "true":
+    if report.failed and os.environ.get("CI") == "true" and number_of_this_process() is None:
         print(f"\n{report.nodeid} failed in its {report.when}:\n{report.longreprtext}\n", flush=True)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if (summary := config.stash.get(SQLITE_SUMMARY, None)) is not None:
-        terminalreporter.write_line(f"The tests that use the database, again on SQLite: {summary}")
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == SQLITE_SUMMARY:
+                terminalreporter.write_line(f"The tests that use the database, again on SQLite: {value}")

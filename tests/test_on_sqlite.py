@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,18 @@ ONE_ENGINE = "postgres or e2e or browser or slow"
 
 
 @pytest.mark.slow
-def test_what_uses_the_database_passes_on_sqlite_too(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+def test_what_uses_the_database_passes_on_sqlite_too(
+    pytestconfig: pytest.Config, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     if connection.vendor == "sqlite":
         pytest.skip("this session runs on SQLite already")
     command = [sys.executable, "-m", "pytest", "-q", "--database-tests-only", "-m", f"not ({ONE_ENGINE})"]
     command += ["-p", "no:cacheprovider", "--basetemp", str(tmp_path / "tests")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
     done = subprocess.run(
         command,
         cwd=pytestconfig.rootpath,
-        env={**os.environ, "DATABASE_URL": f"sqlite:///{tmp_path / 'db.sqlite3'}"},
+        env={**environment, "DATABASE_URL": f"sqlite:///{tmp_path / 'db.sqlite3'}"},
         capture_output=True,
         text=True,
         timeout=1800,
@@ -30,4 +34,4 @@ def test_what_uses_the_database_passes_on_sqlite_too(pytestconfig: pytest.Config
     )
     closing = (done.stdout.strip().splitlines() or ["nothing was printed"])[-1]
     assert done.returncode == pytest.ExitCode.OK, f"{done.stdout}\n{done.stderr}"
-    pytestconfig.stash[SQLITE_SUMMARY] = closing.strip("= ")
+    record_property(SQLITE_SUMMARY, closing.strip("= "))

@@ -67,7 +67,9 @@ def test_settings_without_good_keys_are_refused(durable: dict[str, Any]) -> None
     assert OLD not in str(caught.value)
 
 
-@pytest.mark.parametrize("keys", [[], [OLD, "short"], OLD, ["\xe4" * 44], [5]])
+@pytest.mark.parametrize(
+    "keys", [[], [OLD, "short"], OLD, ["\xe4" * 44], [5]], ids=["none", "short", "no list", "not base64", "no text"]
+)
 def test_bad_keys_are_refused_at_once(keys: Any) -> None:
     with pytest.raises(ValueError, match="encryption key"):
         FernetCodec(keys=keys)
