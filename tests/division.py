@@ -12,12 +12,26 @@ it its servers, when the one that started it ends, by SIGKILL too.
 """
 
 import os
-from collections.abc import Iterable
 from typing import Final
 
 import pytest
 
 PROCESSES: Final = 2  # as many as CI has cores
+
+# Handed out first, in this order. What is not named takes less than half a minute.
+LONGEST: Final = (
+    "tests/test_on_sqlite.py",
+    "tests/development/test_durable_dev.py",
+    "tests/faults/test_forks.py",
+    "tests/admin/test_browser.py",
+    "tests/e2e/test_survival.py",
+    "tests/e2e/test_killers.py",
+    "tests/chaos/test_chaos.py",
+    "tests/docs/test_tutorial.py",
+    "tests/typing/test_checkers.py",
+    "tests/development/test_health.py",
+    "tests/development/test_polling.py",
+)
 
 
 def number_of_this_process() -> int | None:
@@ -47,18 +61,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if number_of_this_process() is not None:
-        items[:] = longest_first(items)
+        order = {name: number for number, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: order.get(module_of(item), len(order)))
 
 
-def longest_first(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Module by module, in the order of collection: first the second engine's round, then modules with slow tests."""
-    modules: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    return [item for name in sorted(modules, key=lambda each: _rank(each, modules[each])) for item in modules[name]]
-
-
-def _rank(name: str, items: list[pytest.Item]) -> int:
-    if name == "tests/test_on_sqlite.py":
-        return 0
-    return 1 if any(item.get_closest_marker(each) for item in items for each in ("slow", "e2e")) else 2
+def module_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]

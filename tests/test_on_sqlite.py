@@ -1,5 +1,6 @@
 """The second engine: every test that uses the database, run once more in a session whose database is SQLite."""
 
+import faulthandler
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ def test_what_uses_the_database_passes_on_sqlite_too(
 ) -> None:
     if connection.vendor == "sqlite":
         pytest.skip("this session runs on SQLite already")
+    faulthandler.cancel_dump_traceback_later()  # the other session watches over its own tests
     command = [sys.executable, "-m", "pytest", "-q", "--database-tests-only", "-m", f"not ({ONE_ENGINE})"]
     command += ["-p", "no:cacheprovider", "--basetemp", str(tmp_path / "tests")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}

@@ -1,0 +1,73 @@
+"""A session that is divided between processes: the modules handed out first exist, and nothing outlives the session."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.division import LONGEST
+
+PATIENCE = 300.0  # seconds
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_modules_that_are_handed_out_first_exist() -> None:
+    assert [name for name in LONGEST if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.slow
+def test_a_divided_session_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment |= {"DATABASE_URL": "", "REDIS_URL": ""}  # servers of its own
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "2",
+        "-p",
+        "no:cacheprovider",
+        "--basetemp",
+        str(tmp_path / "tests"),
+    ]
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(
+            [*command, "tests/store/test_claims.py", "tests/store/test_commit.py"],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
+        ) as session,
+    ):
+        begun: dict[int, psutil.Process] = {}
+
+        def both_have_servers() -> bool:
+            assert session.poll() is None, (tmp_path / "log").read_text()
+            begun.update({each.pid: each for each in psutil.Process(session.pid).children(recursive=True)})
+            names = [name_of(each) for each in begun.values()]
+            return names.count("redis-server") >= 2 and names.count("postgres") >= 2
+
+        wait_until(both_have_servers)
+        session.kill()
+    wait_until(lambda: not [each for each in begun.values() if name_of(each)])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)
+
+
+def name_of(process: psutil.Process) -> str:
+    """The name of its program; nothing if it has ended."""
+    try:
+        return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
+    except psutil.NoSuchProcess:
+        return ""
