@@ -76,7 +76,7 @@ class Handle(Generic[R_co]):
     @property
     def summary(self) -> str:
         """What the run does or waits for, in a line."""
-        return operations.record(self.id).summary
+        return str(operations.record(self.id).summary)
 
     def info(self) -> RunInfo:
         """All of these as they are now, in one query."""

@@ -150,7 +150,7 @@ def run_data(run: Run, now: datetime) -> dict[str, Any]:
         "workflow": run.workflow,
         "queue": run.queue,
         "state": run.state,
-        "is_mistake": has_stopped(run.state, run.diverged_at, run.summary),
+        "is_mistake": has_stopped(run.summary),
         "created_at": _text(run.created_at),
         "started_at": _text(run.started_at),
         "finished_at": _text(run.finished_at),

@@ -13,6 +13,7 @@ from durable.core.errors import RollbackCheckpointError
 from durable.core.records import EntryKind, EntryStatus
 from durable.core.rollback import RollbackFailed, compensable, roll_back
 from durable.core.scope import Scope
+from durable.core.summary import compensating
 
 __all__ = ["compensate"]
 
@@ -42,8 +43,7 @@ def compensate(scope: Scope, reason: str) -> Operation:
         try:
             yield from roll_back(journal, by=entry.location)
         except Park as park:
-            doing = f"compensating ({entry.data['reason']}), a rollback handler waits for its next try"
-            raise Park(park.deadline, doing=doing) from None
+            raise Park(park.deadline, doing=[compensating(entry.data["reason"])]) from None
         except RollbackFailed as failed:
             scope.journal.stop(failed)
         journal.finish(entry)

@@ -6,7 +6,9 @@ of it is recorded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 __all__ = ["BranchCancelled", "ControlFlow", "Evicted", "LeaseLost", "Park", "PassAborted"]
 
@@ -18,11 +20,13 @@ class ControlFlow(BaseException):
 class Park(ControlFlow):
     """Nothing more can be done now: wait for `deadline`, for a message, or for either.
 
-    `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` says in words what
-    the run is doing meanwhile, for lists.
+    `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` says what the run
+    is doing meanwhile, for its summary (`durable.core.summary.Doing`).
     """
 
-    def __init__(self, deadline: datetime | None, names: frozenset[str] | None = None, doing: str = "") -> None:
+    def __init__(
+        self, deadline: datetime | None, names: frozenset[str] | None = None, doing: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         self.deadline = deadline
         self.names = names
         self.doing = doing
@@ -31,8 +35,8 @@ class Park(ControlFlow):
     def merged(self, other: Park) -> Park:
         """Return the common wait of two branches: the earlier deadline, the messages of either."""
         deadlines = [each for each in (self.deadline, other.deadline) if each is not None]
-        doing = "; ".join(filter(None, (self.doing, other.doing)))
-        return Park(min(deadlines, default=None), _merged_names(self.names, other.names), doing)
+        names = _merged_names(self.names, other.names)
+        return Park(min(deadlines, default=None), names, [*self.doing, *other.doing])
 
 
 def _merged_names(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Collection
-from datetime import datetime
 from types import FrameType
 from typing import Final
 
-from durable.core.errors import STOPPED, ContractError, CriticalError, ErrorInfo, RollbackError
-from durable.core.records import RunState
+from durable.core.errors import ContractError, CriticalError, ErrorInfo, RollbackError
 from durable.core.results import failure_of
+from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["MISTAKES", "TRYING_AGAIN", "described", "has_stopped", "is_mistake", "shown", "stopped"]
+__all__ = ["MISTAKES", "described", "has_stopped", "is_mistake"]
 
 #: The classes of Python's own errors that are mistakes by default; `durable.conf` adds Django's.
 MISTAKES: Final[tuple[type[Exception], ...]] = (
@@ -32,12 +31,8 @@ MISTAKES: Final[tuple[type[Exception], ...]] = (
     NotImplementedError,
 )
 
-#: The beginning of the summary of a run that is tried again after a mistake.
-TRYING_AGAIN: Final = "a mistake in the code, trying again until the grace period ends"
-
 #: What to do about an error whose own text advises something else.
 _ADVICE: Final = {"SynchronousOnlyOperation": "put it into a step"}
-_STOPPED: Final = "stopped: "
 _PYTHON: Final = sysconfig.get_paths()["stdlib"] + os.sep
 
 
@@ -67,21 +62,9 @@ def described(error: Exception) -> str:
     return f"{told} ({place})" if place else told
 
 
-def stopped(what: str) -> str:
-    """Return the summary of a run that a mistake, `described`, has stopped."""
-    return f"{_STOPPED}{what}: {STOPPED}"
-
-
-def has_stopped(state: str, diverged_at: datetime | None, summary: str) -> bool:
-    """Return True if a mistake in the code has stopped the run with these columns; the beginning of the summary is
-    enough.
-    """
-    return state == RunState.FAILED and diverged_at is not None and summary.startswith(_STOPPED)
-
-
-def shown(summary: str) -> str:
-    """Return the description of the mistake from the summary of a run that one has stopped."""
-    return summary.removeprefix(_STOPPED).removesuffix(f": {STOPPED}")
+def has_stopped(summary: str) -> bool:
+    """Return True if a mistake in the code has stopped the run with this summary."""
+    return Summary.load(summary).kind is SummaryKind.STOPPED_BY_MISTAKE
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -13,6 +13,7 @@ from datetime import datetime
 from durable.core.location import escape
 from durable.core.records import Entry, EntryKind, EntryStatus, Message, RunChange, RunPatch, RunRecord, RunState
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
+from durable.core.summary import Summary, SummaryKind
 
 __all__ = ["recover", "rewind_compensated"]
 
@@ -34,13 +35,13 @@ def recover(
         "pending_request": "",
         "crashes": 0,
         "diverged_at": None,
-        "summary": "recovered",
+        "summary": Summary(SummaryKind.RECOVERED),
     }
     stuck = [entry for entry in history if entry.is_compensable]
     if run.state_after_rollback and stuck:
         for entry in stuck:
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
-        patch |= {"state": RunState.ROLLING_BACK, "summary": "recovered: compensating"}
+        patch |= {"state": RunState.ROLLING_BACK, "summary": Summary(SummaryKind.RECOVERED_COMPENSATING)}
         return history.change(run, patch, messages)
     for entry in stuck:
         if entry.rollback_error is not None:  # of a compensation that the code called and that continues

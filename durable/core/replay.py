@@ -20,6 +20,7 @@ from durable.core.location import escape, is_within, parent
 from durable.core.records import Entry, EntryKind, Message, MessageState, RunChange, RunPatch, RunRecord, RunState
 from durable.core.recovery import rewind_compensated
 from durable.core.rewind import FORKS, Rewind, first_try
+from durable.core.summary import Summary, SummaryKind
 
 __all__ = ["Replay"]
 
@@ -142,9 +143,9 @@ class Replay:
         return change
 
     @property
-    def summary(self) -> str:
+    def summary(self) -> Summary:
         """The run's summary after the replay."""
-        return f"replayed from {self.boundary}"
+        return Summary(SummaryKind.REPLAYED, location=self.boundary)
 
     def _generations(self) -> dict[str, int]:
         """What runs again gets new idempotency keys, the iterations that were pruned included."""

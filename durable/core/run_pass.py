@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from durable.core.bodies import run_body
 from durable.core.compatibility import cannot_read
@@ -17,20 +17,15 @@ from durable.core.control_flow import Evicted, LeaseLost, Park, PassAborted
 from durable.core.effects import Operation, Save
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, OpenTransactionError, RunCrashedError
 from durable.core.journal import Event, Journal
-from durable.core.location import unescape, waiting_text
-from durable.core.mistakes import TRYING_AGAIN, described, is_mistake, stopped
+from durable.core.location import waiting_text
+from durable.core.mistakes import described, is_mistake
 from durable.core.records import Entry, Request, RunPatch, RunState
 from durable.core.results import failure_of
 from durable.core.rollback import RollbackFailed, has_compensation, roll_back
 from durable.core.scope import Scope
+from durable.core.summary import Summary, SummaryKind, waiting
 
-__all__ = ["COMPENSATED", "HANDLER_FAILED", "PassOutcome", "PassPolicy", "run_pass", "steps_undone"]
-
-#: The beginning of the summary of a run that has ended after a compensation.
-COMPENSATED: Final = "compensated: "
-#: The beginning of the summary of a run that a failed rollback handler has stopped.
-HANDLER_FAILED: Final = "the rollback handler of "
-_MAX_DOING = 300  # characters of the summary of what branches are doing
+__all__ = ["PassOutcome", "PassPolicy", "run_pass"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +63,11 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     if journal.run.state == RunState.ROLLING_BACK:
         if journal.run.crashes >= policy.max_crashes:
             crash = ErrorInfo.of(RunCrashedError(journal.run.crashes))
-            return (yield from _stop_compensating(journal, crash, "compensation stopped"))
+            return (
+                yield from _stop_compensating(
+                    journal, crash, Summary(SummaryKind.COMPENSATION_STOPPED, error=str(crash))
+                )
+            )
         return (yield from _compensate(journal))
     if journal.request != Request.NONE:
         return (yield from _honour(journal, journal.request))
@@ -142,13 +141,13 @@ def _complete(journal: Journal, output: str) -> Operation:
     return PassOutcome(state=RunState.COMPLETED, output=value)
 
 
-def _park(journal: Journal, park: Park, state: str = RunState.SLEEPING, summary: str = "") -> Operation:
+def _park(journal: Journal, park: Park, state: str = RunState.SLEEPING, summary: Summary | None = None) -> Operation:
     yield Save(
         _released(
             state,
             wake_at=park.deadline,
             waiting_for=waiting_text(park.names),
-            summary=summary or _waits_for(park),
+            summary=waiting(park) if summary is None else summary,
             diverged_at=None,
         ),
         park_change_seq=journal.run.change_seq,
@@ -161,7 +160,7 @@ def _hand_over(journal: Journal) -> Operation:
     """Make the run due again for another worker, because the pass was evicted."""
     now = journal.environment.now()
     is_asked = journal.environment.is_asked()
-    summary = "to be stopped as an operator has asked" if is_asked else "handed over by a worker that stops"
+    summary = Summary(SummaryKind.STOP_REQUESTED if is_asked else SummaryKind.HANDED_OVER)
     # the code fitted as far as it came: if other code does not, that has a grace period of its own
     yield Save(_released(RunState.PENDING, wake_at=now, summary=summary, diverged_at=None))
     _tell(journal, RunState.PENDING)
@@ -172,7 +171,7 @@ def _honour(journal: Journal, request: str) -> Operation:
     """Do what an operator requested during the pass."""
     now = journal.environment.now()
     if request == Request.PAUSE:
-        yield Save(_released(RunState.PAUSED, wake_at=None, pending_request="", summary="paused"))
+        yield Save(_released(RunState.PAUSED, wake_at=None, pending_request="", summary=Summary(SummaryKind.PAUSED)))
         _tell(journal, RunState.PAUSED)
         return PassOutcome(state=RunState.PAUSED)
     if request == Request.CANCEL_ROLLBACK and has_compensation(journal):
@@ -181,7 +180,7 @@ def _honour(journal: Journal, request: str) -> Operation:
                 "state": RunState.ROLLING_BACK,
                 "state_after_rollback": RunState.CANCELLED,
                 "pending_request": "",
-                "summary": "compensating",
+                "summary": Summary(SummaryKind.COMPENSATING),
             }
         )
         journal.request = Request.NONE
@@ -195,12 +194,14 @@ def _honour(journal: Journal, request: str) -> Operation:
 def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy) -> Operation:
     """Handle code that does not fit the history: wait for other code, then stop."""
     info = ErrorInfo.of(error)
-    waits = f"the code of this worker does not fit the history, trying again until the grace period ends: {error}"
+    waits = Summary(SummaryKind.DIVERGED, error=str(error))
     outcome = yield from _wait_for_other_code(journal, Event("run_diverged", {"error": info}), waits, policy)
     if outcome is not None:
         return outcome
     if journal.run.state == RunState.ROLLING_BACK:
-        return (yield from _stop_compensating(journal, info, "compensation stopped"))
+        return (
+            yield from _stop_compensating(journal, info, Summary(SummaryKind.COMPENSATION_STOPPED, error=str(info)))
+        )
     return (yield from _fail(journal, error, may_compensate=False))
 
 
@@ -210,17 +211,23 @@ def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operati
     """
     info, what = ErrorInfo.of(error), described(error)
     event = Event("run_mistaken", {"error": info})
-    outcome = yield from _wait_for_other_code(journal, event, f"{TRYING_AGAIN}: {what}", policy)
+    outcome = yield from _wait_for_other_code(journal, event, Summary(SummaryKind.MISTAKE, error=what), policy)
     if outcome is not None:
         return outcome
     now = journal.environment.now()
     patch = _released(RunState.FAILED, error=info, origins=[], wake_at=None, finished_at=now, pending_request="")
-    yield Save(patch | {"diverged_at": journal.run.diverged_at or now, "summary": stopped(what)})
+    yield Save(
+        patch
+        | {
+            "diverged_at": journal.run.diverged_at or now,
+            "summary": Summary(SummaryKind.STOPPED_BY_MISTAKE, error=what),
+        }
+    )
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)
     return PassOutcome(state=RunState.FAILED, error=info)
 
 
-def _wait_for_other_code(journal: Journal, event: Event, summary: str, policy: PassPolicy) -> Operation:
+def _wait_for_other_code(journal: Journal, event: Event, summary: Summary, policy: PassPolicy) -> Operation:
     """Let the run try again later, because another worker's code may be right in a rolling deploy.
 
     Returns None once the grace period is over. What the wrong code noted and did not commit is dropped, as in a crash:
@@ -247,7 +254,7 @@ def _wait_for_code(journal: Journal) -> Operation:
     now = journal.environment.now()
     since = journal.run.diverged_at or now
     wake_at = now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4))
-    summary = f'waiting for a worker that knows the workflow "{journal.run.workflow}"'
+    summary = Summary(SummaryKind.UNKNOWN_WORKFLOW, workflow=journal.run.workflow)
     patch = _released(RunState.SLEEPING, wake_at=wake_at, summary=summary, diverged_at=since)
     yield Save(patch, park_change_seq=journal.run.change_seq)
     _tell(journal, RunState.SLEEPING)
@@ -264,7 +271,7 @@ def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operat
                 "state_after_rollback": RunState.FAILED,
                 "error": info,
                 "origins": origins,
-                "summary": "compensating",
+                "summary": Summary(SummaryKind.COMPENSATING),
             }
         )
         journal.run.state_after_rollback = RunState.FAILED
@@ -292,11 +299,7 @@ def _compensate(journal: Journal) -> Operation:
     try:
         yield from roll_back(journal)
     except Park as park:
-        return (
-            yield from _park(
-                journal, park, RunState.ROLLING_BACK, "compensating: a rollback handler waits for its next try"
-            )
-        )
+        return (yield from _park(journal, park, RunState.ROLLING_BACK, Summary(SummaryKind.HANDLER_BACKOFF)))
     except Evicted as eviction:
         if eviction.request == Request.PAUSE:
             return (yield from _honour(journal, eviction.request))
@@ -309,9 +312,7 @@ def _compensate(journal: Journal) -> Operation:
     ended = run.state_after_rollback or RunState.FAILED
     error = run.error if ended == RunState.FAILED else None
     count = sum(_is_undone(entry) for entry in journal.entries())
-    summary = f"{COMPENSATED}{steps_undone(count)}"
-    if ended == RunState.FAILED:
-        summary += "; recover() does the undone steps again, from the earliest on"
+    summary = Summary(SummaryKind.COMPENSATED, count=count, recoverable=ended == RunState.FAILED)
     patch = _released(
         ended, error=error, wake_at=None, finished_at=now, state_after_rollback="", pending_request="", diverged_at=None
     )
@@ -324,14 +325,14 @@ def _compensate(journal: Journal) -> Operation:
 
 
 def _stop_at_handler(journal: Journal, failed: RollbackFailed) -> Operation:
-    return (yield from _stop_compensating(journal, failed.error, f'{HANDLER_FAILED}"{failed.location}" failed'))
+    summary = Summary(SummaryKind.HANDLER_FAILED, location=failed.location, error=str(failed.error))
+    return (yield from _stop_compensating(journal, failed.error, summary))
 
 
-def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Operation:
+def _stop_compensating(journal: Journal, error: ErrorInfo, summary: Summary) -> Operation:
     """Stop a run whose compensation cannot continue; its outcome is kept, so that recover can continue it."""
     now = journal.environment.now()
     info = journal.run.error or error
-    summary = f"{problem}: {error}; recover() goes on with it"
     patch = _released(RunState.FAILED, error=info, wake_at=None, finished_at=now, summary=summary, pending_request="")
     yield Save(patch | {"diverged_at": None})
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=False)
@@ -339,11 +340,6 @@ def _stop_compensating(journal: Journal, error: ErrorInfo, problem: str) -> Oper
 
 
 # -- details
-
-
-def steps_undone(count: int) -> str:
-    """How many steps a compensation has undone, in words."""
-    return f"{count:,} step{' was' if count == 1 else 's were'} undone"
 
 
 def _is_undone(entry: Entry) -> bool:
@@ -369,17 +365,3 @@ def _origins(error: BaseException) -> set[str]:
             found.update(failure.origins)
         cause = cause.__cause__
     return found
-
-
-def _waits_for(park: Park) -> str:
-    """Return the summary of a park: what the run is doing, what it waits for, and until when."""
-    doing = park.doing if len(park.doing) <= _MAX_DOING else f"{park.doing[:_MAX_DOING]}…"
-    moment = "" if park.deadline is None else f"{park.deadline:%Y-%m-%d %H:%M:%S} UTC"
-    if park.names is None and doing:
-        return f"{doing}; goes on at {moment}" if moment else doing
-    parts = [moment] if moment else []
-    if park.names is not None:
-        queues = ", ".join(unescape(each) for each in sorted(park.names)) or "any queue"
-        parts.insert(0, f"a message in {queues}")
-    waits = "waiting for " + " or ".join(parts)
-    return f"{doing}; {waits}" if doing else waits

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from durable.core.control_flow import Park
 from durable.core.duration import later
 from durable.core.effects import SAVE, Operation, ShortSleep
-from durable.core.location import display_location
 from durable.core.records import Entry, EntryKind
 from durable.core.scope import Scope
+from durable.core.summary import asleep
 
 __all__ = ["sleep"]
 
@@ -46,4 +46,4 @@ def _rest_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) ->
         return
     if is_new and scope.is_concurrent:
         yield SAVE  # another branch may run for long before this pass parks and commits
-    raise Park(deadline, doing=f'asleep in "{display_location(entry.location)}"')
+    raise Park(deadline, doing=[asleep(entry.location)])

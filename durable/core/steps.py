@@ -22,12 +22,12 @@ from durable.core.errors import (
     StepTimeoutError,
 )
 from durable.core.journal import Event
-from durable.core.location import display_location
 from durable.core.options import StepPolicy, handler_name, resolve_name, retry_delay
 from durable.core.records import AttemptRecord, Entry, EntryKind, EntryStatus
 from durable.core.results import Failure, StepCatch, StepFailure, StepResult, failure_of, with_failure
 from durable.core.scope import Scope
 from durable.core.signatures import check_call
+from durable.core.summary import backing_off
 
 __all__ = ["check_catch", "step", "try_step"]
 
@@ -251,8 +251,8 @@ class _Attempt:
         """Return the park until the next attempt."""
         entry = self.entry
         kind = entry.error.type[:_TYPE_LIMIT] if entry.error is not None else "unknown"
-        doing = f'step "{display_location(entry.location)}" failed ({kind}), attempt {entry.attempts} of {self.options.max_retries + 1}'
-        return Park(entry.next_attempt_at, doing=doing)
+        doing = backing_off(entry.location, kind, entry.attempts, self.options.max_retries + 1)
+        return Park(entry.next_attempt_at, doing=[doing])
 
     def _record_failure(self, error: ErrorInfo, verdict: str, cause: Exception | None = None) -> Operation:
         entry, options = self.entry, self.options

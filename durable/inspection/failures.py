@@ -16,9 +16,8 @@ from django.db.models.functions import Substr
 
 from durable.conf import conf
 from durable.core.location import unescape
-from durable.core.mistakes import has_stopped
 from durable.core.records import RunState
-from durable.core.run_pass import COMPENSATED, HANDLER_FAILED
+from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
 from durable.inspection.humanize import printable
 from durable.inspection.payloads import redacted
 from durable.models import Run
@@ -27,7 +26,6 @@ from durable.models.run import RunQuerySet
 __all__ = ["NEWEST", "FailedRun", "FailureGroup", "failed_runs", "failure_groups"]
 
 NEWEST: Final = 1_000  # failed runs that are read
-_SUMMARY = 50  # characters of a summary: enough to show why a run stopped
 _BEGINNING = 400  # characters of an error's column, without its traceback: the type, and most messages
 # A JSON text, possibly incomplete: the column may be cut off within the text, even in the middle of an escape.
 _TEXT = r'"((?:[^"\\]|\\u[0-9a-f]{4}|\\[^u])*)'
@@ -77,8 +75,8 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
     """Return the newest failed runs, at most `NEWEST`; one statement."""
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     found = runs.filter(state=RunState.FAILED.value).newest_first()
-    columns = ("id", "workflow", "origins", "state_after_rollback", "diverged_at", "created_at", "finished_at")
-    beginnings = {"told": Substr("summary", 1, _SUMMARY), "beginning": Substr("error", 1, _BEGINNING)}
+    columns = ("id", "workflow", "origins", "state_after_rollback", "created_at", "finished_at")
+    beginnings = {"told": Substr("summary", 1, KIND_LENGTH), "beginning": Substr("error", 1, _BEGINNING)}
     rows = found.annotate(**beginnings).values_list(*columns, *beginnings)[:NEWEST]
     return [
         FailedRun(
@@ -87,13 +85,13 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
             location=origins[0] if origins else "",
             error_type=_read(_TYPE, beginning),
             message=_message(workflow, beginning),
-            is_stuck=bool(ends_in) or told.startswith(HANDLER_FAILED),
-            is_mistake=has_stopped(RunState.FAILED, diverged_at, told),
-            is_compensated=told.startswith(COMPENSATED),
+            is_stuck=bool(ends_in) or kind_of_stored(told) is SummaryKind.HANDLER_FAILED,
+            is_mistake=kind_of_stored(told) is SummaryKind.STOPPED_BY_MISTAKE,
+            is_compensated=kind_of_stored(told) is SummaryKind.COMPENSATED,
             created_at=created_at,
             finished_at=finished_at,
         )
-        for run_id, workflow, origins, ends_in, diverged_at, created_at, finished_at, told, beginning in rows
+        for run_id, workflow, origins, ends_in, created_at, finished_at, told, beginning in rows
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from django.db.models.functions import Substr
 
 from durable.conf import conf
-from durable.core.mistakes import TRYING_AGAIN
+from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
 from durable.inspection.capped_counts import Count
 from durable.inspection.explain import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
@@ -138,10 +138,12 @@ def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
 
 def _diverging(runs: RunQuerySet) -> list[Finding]:
     diverging = runs.unended().filter(diverged_at__isnull=False).order_by("diverged_at")
-    beginnings = diverging.annotate(beginning=Substr("summary", 1, len(TRYING_AGAIN)))
-    rows = list(beginnings.values_list("id", "workflow", "beginning")[: CAP + 1])
-    mistaken = [(run_id, workflow) for run_id, workflow, beginning in rows if beginning == TRYING_AGAIN]
-    others = [(run_id, workflow) for run_id, workflow, beginning in rows if beginning != TRYING_AGAIN]
+    beginnings = diverging.annotate(beginning=Substr("summary", 1, KIND_LENGTH))
+    mistaken: list[tuple[str, str]] = []
+    others: list[tuple[str, str]] = []
+    for run_id, workflow, beginning in beginnings.values_list("id", "workflow", "beginning")[: CAP + 1]:
+        kind = kind_of_stored(beginning)
+        (mistaken if kind is SummaryKind.MISTAKE else others).append((run_id, workflow))
     found = []
     if mistaken:
         advice = "If no deploy is under way: fix the code. Nothing is undone meanwhile."

@@ -9,7 +9,7 @@ from typing import Any, Final
 from durable.conf import conf
 from durable.core.location import display_location
 from durable.core.records import EntryKind
-from durable.core.run_pass import steps_undone
+from durable.core.summary import steps_undone
 from durable.models import Entry
 
 __all__ = ["Undone", "undone_steps"]

@@ -17,6 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape, unescape
+from durable.core.summary import Summary
 
 __all__ = [
     "ErrorField",
@@ -24,11 +25,14 @@ __all__ = [
     "NameField",
     "QueueField",
     "SafeTextField",
+    "SummaryField",
     "choices",
     "dump_error",
     "dump_json",
+    "dump_summary",
     "load_error",
     "load_json",
+    "load_summary",
     "pack",
     "unpack",
 ]
@@ -107,6 +111,16 @@ def load_error(text: str | None) -> ErrorInfo | None:
     return None if text is None else ErrorInfo(**json.loads(text))
 
 
+def dump_summary(summary: str) -> str:
+    """Return the stored form of a summary; a text without data stands for itself."""
+    return pack(summary.stored if isinstance(summary, Summary) else summary)
+
+
+def load_summary(text: str) -> str:
+    """Return the summary that was given to `dump_summary`."""
+    return Summary.load(unpack(text)) if text else ""
+
+
 class SafeTextField(_TextField[_Set, _Get]):
     """Text of any length and content."""
 
@@ -115,6 +129,28 @@ class SafeTextField(_TextField[_Set, _Get]):
 
     def from_db_value(self, value: str | None, *_: Any) -> str | None:
         return None if value is None else unpack(value)
+
+
+class SummaryField(SafeTextField[_Set, _Get]):
+    """A `durable.core.summary.Summary`: the attribute is its sentence, and the column has its data as JSON text."""
+
+    def deconstruct(self) -> Any:
+        """Migrations know the column as the text that it is in the database."""
+        name, _, args, kwargs = super().deconstruct()
+        return name, f"{SafeTextField.__module__}.{SafeTextField.__qualname__}", args, kwargs
+
+    def get_prep_value(self, value: Any) -> Any:
+        return dump_summary(value) if isinstance(value, str) else super().get_prep_value(value)
+
+    def from_db_value(self, value: str | None, *_: Any) -> str | None:
+        return None if value is None else load_summary(value)
+
+    def value_to_string(self, obj: models.Model) -> str:
+        summary: Any = self.value_from_object(obj)
+        return dump_summary(summary)
+
+    def to_python(self, value: Any) -> Any:
+        return load_summary(value) if isinstance(value, str) else value
 
 
 class NameField(_CharField[_Set, _Get]):

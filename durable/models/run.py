@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce
 from durable.core import clock
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, Request, RunState
-from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, choices
+from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, SummaryField, choices
 
 __all__ = ["Run", "RunQuerySet"]
 
@@ -169,7 +169,7 @@ class Run(models.Model):
 
     wake_at = models.DateTimeField(null=True, blank=True)
     waiting_for = SafeTextField[str, str](default="", blank=True)
-    summary = SafeTextField[str, str](default="", blank=True)
+    summary = SummaryField[str, str](default="", blank=True)
 
     fence = models.BigIntegerField(default=0)
     lease_expires_at = models.DateTimeField(null=True, blank=True)

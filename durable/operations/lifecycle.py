@@ -12,6 +12,7 @@ from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
 from durable.core.records import Entry, EntryKind, EntryStatus, Request, RunChange, RunPatch, RunRecord, RunState
 from durable.core.recovery import recover as recovery_of
+from durable.core.summary import Summary, SummaryKind
 from durable.operations import audit
 from durable.operations.audited import audited
 from durable.operations.common import announce, check_state, send_run_changed
@@ -64,7 +65,7 @@ def pause(run_id: str) -> None:
         if _is_held(at, run):
             return RunChange(run={"pending_request": Request.PAUSE, "change_seq": run.change_seq + 1})
         patch = _unheld(RunState.PAUSED)
-        patch |= {"wake_at": None, "summary": "paused"}
+        patch |= {"wake_at": None, "summary": Summary(SummaryKind.PAUSED)}
         return RunChange(run=patch, raise_fence=True)
 
     at = runtime.current()
@@ -79,7 +80,8 @@ def resume(run_id: str) -> None:
             return RunChange(run={"pending_request": Request.NONE})
         check_state(run, "resume", ALLOWED["resume"])
         state = RunState.ROLLING_BACK if run.state_after_rollback else RunState.PENDING
-        patch: RunPatch = {"state": state, "wake_at": at.now(), "summary": "resumed", "diverged_at": None}
+        patch: RunPatch = {"state": state, "wake_at": at.now(), "diverged_at": None}
+        patch["summary"] = Summary(SummaryKind.RESUMED)
         return RunChange(run=patch | {"change_seq": run.change_seq + 1})
 
     at = runtime.current()
@@ -108,14 +110,14 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
         patch["request_reason"] = reason
         if rollback and any(entry.is_compensable for entry in entries()):
             patch |= {"state": RunState.ROLLING_BACK, "state_after_rollback": RunState.CANCELLED, "wake_at": now}
-            patch |= {"summary": "compensating", "change_seq": run.change_seq + 1}
+            patch |= {"summary": Summary(SummaryKind.COMPENSATING), "change_seq": run.change_seq + 1}
         else:
             patch |= {
                 "wake_at": None,
                 "finished_at": now,
                 "diverged_at": None,
                 "waiting_for": "",
-                "summary": reason and f"cancelled: {reason[:_SUMMARY]}",
+                "summary": Summary(SummaryKind.CANCELLED, reason=reason[:_SUMMARY]) if reason else "",
             }
         return RunChange(run=patch, raise_fence=True)
 

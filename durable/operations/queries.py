@@ -89,7 +89,7 @@ def check_not_lost(run: RunRecord) -> None:
     """Raise RunFailedError or RunCancelledError if the run has ended without a result."""
     if run.state == RunState.FAILED:
         assert run.error is not None
-        raise RunFailedError(run.id, run.error, is_mistake=has_stopped(run.state, run.diverged_at, run.summary))
+        raise RunFailedError(run.id, run.error, is_mistake=has_stopped(run.summary))
     if run.state == RunState.CANCELLED:
         raise RunCancelledError(run.id, run.request_reason)
 

@@ -68,7 +68,7 @@ class RunInfo:
             workflow=row.workflow,
             queue=row.queue,
             state=str(row.state),
-            summary=row.summary,
+            summary=str(row.summary),
             error=row.error,
             wake_at=row.wake_at,
             waiting_for=awaited_queues(row.waiting_for),
@@ -77,7 +77,7 @@ class RunInfo:
             finished_at=row.finished_at,
             parent_id=row.parent_id,
             replay_of_id=row.replay_of_id,
-            is_mistake=has_stopped(row.state, row.diverged_at, row.summary),
+            is_mistake=has_stopped(row.summary),
             _output=row.output,
         )
 

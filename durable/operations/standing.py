@@ -8,11 +8,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from durable.core.records import RunRecord, RunState
+from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["UNKNOWN_WORKFLOW", "standing"]
-
-#: The start of the summary of a run whose workflow no worker has found.
-UNKNOWN_WORKFLOW = "waiting for a worker that knows the workflow"
+__all__ = ["standing"]
 
 
 def standing(run: RunRecord, now: datetime) -> str:
@@ -25,7 +23,7 @@ def _where(run: RunRecord, now: datetime) -> str:
         return "it is paused until resume()"
     if run.lease_expires_at is not None and run.lease_expires_at > now:
         return f"it is {run.state}: worker {run.worker} has it"
-    if run.summary.startswith(UNKNOWN_WORKFLOW):
+    if Summary.load(run.summary).kind is SummaryKind.UNKNOWN_WORKFLOW:
         return (
             f'no worker knows its workflow "{run.workflow}": move the function into the workflows.py of an installed app, and '
             "restart the workers with that code"

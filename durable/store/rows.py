@@ -24,10 +24,13 @@ from durable.models.fields import (
     NameField,
     QueueField,
     SafeTextField,
+    SummaryField,
     dump_error,
     dump_json,
+    dump_summary,
     load_error,
     load_json,
+    load_summary,
     pack,
     unpack,
 )
@@ -105,6 +108,7 @@ def _dump(field: models.Field[Any, Any]) -> Callable[[Any], Any]:
     kinds: list[tuple[type, Callable[[Any], Any]]] = [
         (QueueField, escape),
         (NameField, pack),
+        (SummaryField, dump_summary),
         (SafeTextField, pack),
         (JSONTextField, dump_json),
         (ErrorField, dump_error),
@@ -121,6 +125,7 @@ def _load(field: models.Field[Any, Any]) -> Callable[[Any], Any]:
     kinds: list[tuple[type, Callable[[Any], Any]]] = [
         (QueueField, unescape),
         (NameField, unpack),
+        (SummaryField, load_summary),
         (SafeTextField, unpack),
         (models.ForeignKey, unpack),
         (JSONTextField, load_json),

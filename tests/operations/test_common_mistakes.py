@@ -14,6 +14,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connection, transaction
 
 from durable import get_run, runtime, workflow
+from durable.core.summary import Summary, SummaryKind
 from durable.models import Run
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
@@ -113,7 +114,7 @@ def test_a_wait_without_end_in_a_transaction_is_told_once(caplog: pytest.LogCapt
         ({"wake_at": LATER}, "it is pending, until 2126-01-01 00:00:00 UTC"),
         ({"state": "running", "worker": "w1", "lease_expires_at": LATER}, "it is running: worker w1 has it"),
         (
-            {"summary": 'waiting for a worker that knows the workflow "x"', "wake_at": LATER},
+            {"summary": Summary(SummaryKind.UNKNOWN_WORKFLOW, workflow="x"), "wake_at": LATER},
             "move the function into the workflows.py of an installed app",
         ),
     ],

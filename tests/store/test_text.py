@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape
+from durable.core.records import RunChange, RunRecord
+from durable.core.summary import Summary, SummaryKind
 from durable.store import Store
 from tests.store.making import (
     HOSTILE,
@@ -53,6 +56,25 @@ def test_of_a_run(store: Store, text: str) -> None:
         store, claimed, run={"output": text, "error": ErrorInfo(text, text, text), "summary": text, "origins": [text]}
     )
     assert the(store) == claimed
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_of_a_summarys_data(store: Store, text: str) -> None:
+    created = Summary(SummaryKind.UNKNOWN_WORKFLOW, workflow=text)
+    store.create([a_run("run", summary=created)])
+    assert _with_data(the(store)) == _with_data(replace(the(store), summary=created))
+    held = started(store, "other")
+    patched = Summary(SummaryKind.HANDLER_FAILED, location=text, error=text)
+    commit(store, held, run={"summary": patched})
+    assert _with_data(the(store, "other")) == _with_data(replace(held, summary=patched))
+    changed = Summary(SummaryKind.CANCELLED, reason=text)
+    answered = store.change("other", lambda run, entries: RunChange(run={"summary": changed}))
+    assert _with_data(answered) == _with_data(the(store, "other")) == (str(changed), changed.kind, changed.facts)
+
+
+def _with_data(run: RunRecord) -> tuple[str, SummaryKind, Mapping[str, object]]:
+    assert isinstance(run.summary, Summary)
+    return str(run.summary), run.summary.kind, run.summary.facts
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -125,7 +125,7 @@ class RunSerializer(serializers.Serializer[Run]):
 
     def get_is_mistake(self, run: Run) -> bool:
         """Return it from the row."""
-        return has_stopped(run.state, run.diverged_at, run.summary)
+        return has_stopped(run.summary)
 
     @extend_schema_field(ErrorSerializer(allow_null=True))
     def get_error(self, run: Run) -> Any:

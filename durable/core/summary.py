@@ -1,0 +1,256 @@
+"""The summary of a run: in one line, what the run does, what it waits for, or how it ended.
+
+Owns the kinds of summaries, the data that each kind has, and the English sentence of each. The column `summary` holds
+the data, so that nothing has to parse a sentence. Every surface shows the sentence, which is made here alone. Must not
+decide what a run does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from durable.core.control_flow import Park
+from durable.core.errors import STOPPED
+from durable.core.location import display_location, unescape
+
+__all__ = [
+    "KIND_LENGTH",
+    "Doing",
+    "Summary",
+    "SummaryKind",
+    "asleep",
+    "backing_off",
+    "compensating",
+    "kind_of_stored",
+    "steps_undone",
+    "waiting",
+]
+
+_MAX_DOING: Final = 300  # characters of what a run is doing beside its waits: branches may do many things
+
+#: The first characters of a stored summary, enough for `kind_of_stored`.
+KIND_LENGTH: Final = 50
+_BACKING_OFF: Final = "backing_off"
+_KIND: Final = re.compile(r'\{"kind":"([a-z_]+)"')
+
+
+class SummaryKind(StrEnum):
+    """What a summary says. The values are stored."""
+
+    TEXT = "text"  # a text without data; "" if there is nothing to say
+    WAITING = "waiting"
+    HANDED_OVER = "handed_over"
+    STOP_REQUESTED = "stop_requested"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    RECOVERED = "recovered"
+    RECOVERED_COMPENSATING = "recovered_compensating"
+    REPLAYED = "replayed"
+    UNKNOWN_WORKFLOW = "unknown_workflow"
+    DIVERGED = "diverged"
+    MISTAKE = "mistake"
+    STOPPED_BY_MISTAKE = "stopped_by_mistake"
+    COMPENSATING = "compensating"
+    HANDLER_BACKOFF = "handler_backoff"
+    HANDLER_FAILED = "handler_failed"
+    COMPENSATION_STOPPED = "compensation_stopped"
+    COMPENSATED = "compensated"
+    CANCELLED = "cancelled"
+
+
+#: One thing that a parked run is doing: its kind, and what its words name. See `asleep`, `backing_off`, `compensating`.
+Doing = Mapping[str, Any]
+
+
+class Summary(str):
+    """A run's summary: a text, namely the sentence, with the data that the sentence is made of.
+
+    `kind` says which sentence it is. `facts` has the JSON-native values in it, by the names in `_SENTENCES`.
+    """
+
+    __slots__ = ("facts", "kind")
+
+    kind: SummaryKind
+    facts: Mapping[str, Any]
+
+    def __new__(cls, kind: SummaryKind, **facts: Any) -> Self:
+        sentence = _SENTENCES[kind]
+        text = sentence.format(**facts) if isinstance(sentence, str) else sentence(**facts)
+        summary = super().__new__(cls, text + _ADVICE.get(kind, ""))
+        summary.kind, summary.facts = kind, facts
+        return summary
+
+    @classmethod
+    def load(cls, stored: str) -> Summary:
+        """Return the summary that `stored` was made of. A text that is no stored summary stands for itself."""
+        if isinstance(stored, Summary):
+            return stored
+        if _KIND.match(stored):
+            try:
+                facts = json.loads(stored)
+                return cls(SummaryKind(facts.pop("kind")), **facts)
+            except (ValueError, TypeError, LookupError):  # written by another release, or by hand
+                pass
+        return cls(SummaryKind.TEXT, text=stored)
+
+    @property
+    def stored(self) -> str:
+        """The data as JSON text, its kind first; of a text without data the text."""
+        if self.kind is SummaryKind.TEXT:
+            return str(self)
+        return json.dumps({"kind": self.kind.value, **self.facts}, separators=(",", ":"), ensure_ascii=False)
+
+    @property
+    def without_time(self) -> str:
+        """The sentence without the time until which the run waits."""
+        return self.with_facts(until=None) if self.kind is SummaryKind.WAITING else self
+
+    @property
+    def without_advice(self) -> str:
+        """The sentence without what to do about it."""
+        return self.removesuffix(_ADVICE.get(self.kind, ""))
+
+    @property
+    def doing(self) -> str:
+        """What the run is doing beside its waits, in words; "" if it is nothing."""
+        return _doing(self.facts["doing"]) if self.kind is SummaryKind.WAITING else ""
+
+    @property
+    def is_backing_off(self) -> bool:
+        """Whether the run is waiting for a step's next attempt, before anything else."""
+        doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
+        return bool(doing) and doing[0]["kind"] == _BACKING_OFF
+
+    def with_facts(self, **facts: Any) -> Summary:
+        """Return the summary with other facts."""
+        return Summary(self.kind, **{**self.facts, **facts})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Summary.load, (self.stored,)
+
+
+def kind_of_stored(beginning: str) -> SummaryKind:
+    """Return the kind of a stored summary of which these are the first `KIND_LENGTH` characters."""
+    found = _KIND.match(beginning)
+    return SummaryKind(found[1]) if found is not None and found[1] in _KINDS else SummaryKind.TEXT
+
+
+# -- a run that waits
+
+
+def waiting(park: Park) -> Summary:
+    """Return the summary of a park: what the run is doing, what it waits for, and until when."""
+    return Summary(
+        SummaryKind.WAITING,
+        doing=list(_shown(park.doing)),
+        queues=None if park.names is None else [unescape(each) for each in sorted(park.names)],
+        until=None if park.deadline is None else park.deadline.isoformat(),
+    )
+
+
+def asleep(location: str) -> Doing:
+    """A sleep at this location."""
+    return {"kind": "asleep", "location": display_location(location)}
+
+
+def backing_off(location: str, error: str, attempt: int, attempts: int) -> Doing:
+    """A step that has failed with an error of this type and is tried again."""
+    return {
+        "kind": _BACKING_OFF,
+        "location": display_location(location),
+        "error": error,
+        "attempt": attempt,
+        "attempts": attempts,
+    }
+
+
+def compensating(reason: str) -> Doing:
+    """A compensation called by the code, one of whose rollback handlers is tried again."""
+    return {"kind": "compensating", "reason": reason}
+
+
+def _shown(doing: Iterable[Doing]) -> Iterable[Doing]:
+    """Yield as much as `_doing` shows: things until their words are long enough, and the beginnings of long texts."""
+    length = -len("; ")
+    for each in doing:
+        if length > _MAX_DOING:
+            return
+        shown = {name: value[:_MAX_DOING] if isinstance(value, str) else value for name, value in each.items()}
+        yield shown
+        length += len(_words(shown)) + len("; ")
+
+
+# -- the sentences
+
+
+def steps_undone(count: int) -> str:
+    """Return how many steps a compensation has undone, in words."""
+    return f"{count:,} step{' was' if count == 1 else 's were'} undone"
+
+
+def _words(doing: Doing) -> str:
+    return _DOING[doing["kind"]].format(**doing)
+
+
+def _doing(doing: Sequence[Doing]) -> str:
+    words = "; ".join(map(_words, doing))
+    return words if len(words) <= _MAX_DOING else f"{words[:_MAX_DOING]}…"
+
+
+def _waiting(doing: Sequence[Doing], queues: Sequence[str] | None, until: str | None) -> str:
+    does = _doing(doing)
+    moment = "" if until is None else f"{datetime.fromisoformat(until):%Y-%m-%d %H:%M:%S} UTC"
+    if queues is None and does:
+        return f"{does}; goes on at {moment}" if moment else does
+    parts = [] if queues is None else [f"a message in {', '.join(queues) or 'any queue'}"]
+    if moment:
+        parts.append(moment)
+    waits = f"waiting for {' or '.join(parts)}" if parts else ""
+    return "; ".join(filter(None, (does, waits)))
+
+
+def _compensated(count: int, recoverable: bool) -> str:
+    again = "; recover() does the undone steps again, from the earliest on" if recoverable else ""
+    return f"compensated: {steps_undone(count)}{again}"
+
+
+_DOING: Final[Mapping[str, str]] = {
+    "asleep": 'asleep in "{location}"',
+    _BACKING_OFF: 'step "{location}" failed ({error}), attempt {attempt} of {attempts}',
+    "compensating": "compensating ({reason}), a rollback handler waits for its next try",
+}
+
+_SENTENCES: Final[Mapping[SummaryKind, str | Callable[..., str]]] = {
+    SummaryKind.TEXT: "{text}",
+    SummaryKind.WAITING: _waiting,
+    SummaryKind.HANDED_OVER: "handed over by a worker that stops",
+    SummaryKind.STOP_REQUESTED: "to be stopped as an operator has asked",
+    SummaryKind.PAUSED: "paused",
+    SummaryKind.RESUMED: "resumed",
+    SummaryKind.RECOVERED: "recovered",
+    SummaryKind.RECOVERED_COMPENSATING: "recovered: compensating",
+    SummaryKind.REPLAYED: "replayed from {location}",
+    SummaryKind.UNKNOWN_WORKFLOW: 'waiting for a worker that knows the workflow "{workflow}"',
+    SummaryKind.DIVERGED: "the code of this worker does not fit the history, trying again until the grace period ends: {error}",
+    SummaryKind.MISTAKE: "a mistake in the code, trying again until the grace period ends: {error}",
+    SummaryKind.STOPPED_BY_MISTAKE: f"stopped: {{error}}: {STOPPED}",
+    SummaryKind.COMPENSATING: "compensating",
+    SummaryKind.HANDLER_BACKOFF: "compensating: a rollback handler waits for its next try",
+    SummaryKind.HANDLER_FAILED: 'the rollback handler of "{location}" failed: {error}',
+    SummaryKind.COMPENSATION_STOPPED: "compensation stopped: {error}",
+    SummaryKind.COMPENSATED: _compensated,
+    SummaryKind.CANCELLED: "cancelled: {reason}",
+}
+
+#: What to do about it, at the end of a sentence.
+_ADVICE: Final[Mapping[SummaryKind, str]] = {
+    SummaryKind.HANDLER_FAILED: "; recover() goes on with it",
+    SummaryKind.COMPENSATION_STOPPED: "; recover() goes on with it",
+}
+
+_KINDS: Final = frozenset(SummaryKind)
