@@ -1,7 +1,7 @@
 """The asynchronous driver: branches are tasks, and an async step is cancelled at its timeout.
 
 Commits and synchronous functions run in the thread that waits for the loop, so that they use the ORM and the
-transactions of that thread (`durable.drivers.home`); the event loop runs in another thread meanwhile. Branches that
+transactions of that thread (`durable.drivers.owner_thread`); the event loop runs in another thread meanwhile. Branches that
 commit at the same time share a commit. Must not decide anything: operations do.
 """
 
@@ -19,8 +19,8 @@ from durable.core.current import running_scope, running_step
 from durable.core.effects import SAVE, Body, Call, Effect, Fork, GetRunState, Operation, PeekInbox, Save, ShortSleep
 from durable.core.scope import Scope
 from durable.core.tracebacks import is_readable, kind_of
-from durable.drivers.home import LoopDelegate, Outcome, call_there, finish_before_cancel, unwrapped
 from durable.drivers.host import Host, refuse_lazy_body
+from durable.drivers.owner_thread import LoopDelegate, Outcome, call_there, finish_before_cancel, unwrapped
 from durable.drivers.raised import body_failure
 from durable.drivers.sync import call_atomically, call_unawaited, within_timeout
 
@@ -32,7 +32,7 @@ class AsyncDriver:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._home: LoopDelegate
+        self._owner: LoopDelegate
         self._gathering: _Gathering | None = None
         self._passing: list[BaseException] = []
 
@@ -55,7 +55,7 @@ class AsyncDriver:
 
     async def _run_body(self, operation: Operation, effect: Body) -> tuple[Effect | None, Any]:
         """Return the operation's next effect. The operation reaches it while tasks that the body has left still run."""
-        self._home = LoopDelegate()
+        self._owner = LoopDelegate()
         try:
             outcome = await self._body(effect)
         except BaseException as error:
@@ -119,19 +119,19 @@ class AsyncDriver:
         if effect == SAVE:
             await self._save_gathered()
         else:
-            await self._home.call(self.host.save, effect)
+            await self._owner.call(self.host.save, effect)
 
     async def _save_gathered(self) -> None:
         """Save the journal, together with the branches that ask for it before the save begins."""
         gathering = self._gathering
         if gathering is None or gathering.has_begun:
             gathering = self._gathering = _Gathering()
-            gathering.save = self._home.submit(gathering.begin, self.host)
+            gathering.save = self._owner.submit(gathering.begin, self.host)
             unwrapped(await finish_before_cancel(gathering.save))
             return
         _, error = await finish_before_cancel(gathering.save)
         if error is not None:  # the error may concern the other branch only
-            await self._home.call(self.host.save, SAVE)
+            await self._owner.call(self.host.save, SAVE)
 
     async def _call(self, effect: Call) -> Any:
         if effect.record is not None:
@@ -195,10 +195,10 @@ class AsyncDriver:
         return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
     async def _peek_inbox(self, effect: PeekInbox) -> Any:
-        return await self._home.call(self.host.peek_inbox, effect)
+        return await self._owner.call(self.host.peek_inbox, effect)
 
     async def _get_run_state(self, effect: GetRunState) -> Any:
-        return await self._home.call(self.host.get_run_state, effect)
+        return await self._owner.call(self.host.get_run_state, effect)
 
     async def _short_sleep(self, effect: ShortSleep) -> None:
         await self.host.async_wait(effect.seconds)

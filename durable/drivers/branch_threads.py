@@ -42,7 +42,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def run(work: Work, at_end: Work) -> Callable[[], object]:
     """Call `work` in another thread, and `at_end` in the same one before it ends. Return a function that waits for the
-    end of `work`.
+    end of `work`, to be called once.
     """
     with _keeper.lock:
         thread = _keeper.idle.pop() if _keeper.idle else None
@@ -71,14 +71,15 @@ class _BranchThread:
     """A daemon thread that does one piece of work after the other until it is no longer kept."""
 
     def __init__(self) -> None:
-        self._given: SimpleQueue[tuple[Work, Work, threading.Event] | None] = SimpleQueue()
+        self._given: SimpleQueue[tuple[Work, Work, SimpleQueue[None]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="durable-branch", daemon=True)
         self._thread.start()
 
     def give(self, work: Work, at_end: Work) -> Callable[[], object]:
-        done = threading.Event()
+        # not an Event: an exception raised by a signal handler in its wait() could leave its lock held for ever
+        done: SimpleQueue[None] = SimpleQueue()
         self._given.put((work, at_end, done))
-        return done.wait
+        return done.get
 
     def end(self) -> None:
         self._given.put(None)
@@ -96,7 +97,7 @@ class _BranchThread:
             if not self._is_kept():
                 self._finish(at_end, done)
                 return
-            done.set()
+            done.put(None)
         if at_end is not None:
             at_end()
 
@@ -106,8 +107,8 @@ class _BranchThread:
                 _keeper.idle.append(self)
             return _keeper.depth > 0
 
-    def _finish(self, at_end: Work, done: threading.Event) -> None:
+    def _finish(self, at_end: Work, done: SimpleQueue[None]) -> None:
         try:
             at_end()
         finally:
-            done.set()
+            done.put(None)

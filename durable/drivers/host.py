@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from durable.core.effects import Call, GetRunState, PeekInbox, Save
 from durable.core.records import Message
 from durable.core.scope import Scope
-from durable.drivers.errands import ThreadDelegate
+from durable.drivers.owner_thread import ThreadDelegate
 
 __all__ = ["Host", "refuse_lazy_body"]
 

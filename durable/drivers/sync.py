@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -37,7 +36,8 @@ class SyncDriver:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._passing: list[BaseException] = []
-        self._spare_threads = threading.Semaphore(host.max_threads if host.max_threads > 1 else 0)
+        # tokens, not a semaphore: the main thread may be interrupted while a semaphore's lock is held
+        self._spare_threads: list[None] = [None] * (host.max_threads if host.max_threads > 1 else 0)
 
     # -- operations
 
@@ -112,76 +112,80 @@ class SyncDriver:
     # -- branches
 
     def _fork(self, effect: Fork) -> None:
-        waiting = deque(effect.branches)
-        errors: list[BaseException] = []
+        branches = _Branches(effect, self.drive)
         if self.host.sequential_branches:
-            self._work(effect, waiting, errors)
-        elif self.host.delegate.are_mine():
-            self._serve(effect, waiting, errors)
+            branches.drive()
+        elif self.host.delegate.is_owner():
+            self._serve(branches)
         else:
-            self._share(effect, waiting, errors)
-        if errors:
-            raise errors[0]
+            self._share(branches)
+        if branches.errors:
+            raise branches.errors[0]
 
-    def _serve(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
+    def _serve(self, branches: _Branches) -> None:
         """Serve the other threads: the pass's own thread commits for them."""
         self.host.before_branches()
-        delegate = self.host.delegate
         helpers: list[Callable[[], object]] = []
         try:
-            with delegate.served():
-                if len(waiting) > 1:
-                    helpers += self._helpers(len(waiting), effect, waiting, errors, delegate.leave)
-                delegate.serve(len(helpers))
+            with self.host.delegate.served() as serving:
+                if len(branches.waiting) > 1:
+                    helpers += self._helpers(branches, len(branches.waiting), serving.leave)
+                serving.serve(len(helpers))
         # raised by a signal handler: it must not end the fork before the branches have ended
         except Exception as error:
-            errors.append(error)
-        self._work(effect, waiting, errors)  # branches that no helper has begun
+            branches.errors.append(error)
+        branches.drive()  # those that no helper has begun
         for wait_for_helper in helpers:
             wait_for_helper()
 
-    def _share(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
+    def _share(self, branches: _Branches) -> None:
         """Execute branches in the calling thread too, so that a fork within a branch needs no spare thread."""
-        helpers = list(self._helpers(len(waiting) - 1, effect, waiting, errors))
-        self._work(effect, waiting, errors)
+        helpers = list(self._helpers(branches, len(branches.waiting) - 1))
+        branches.drive()
         for wait_for_helper in helpers:
             wait_for_helper()
 
     def _helpers(
-        self,
-        count: int,
-        effect: Fork,
-        waiting: deque[Operation],
-        errors: list[BaseException],
-        leave: Callable[[], None] = lambda: None,
-    ) -> Iterable[Callable[[], object]]:
+        self, branches: _Branches, count: int, leave: Callable[[], object] = lambda: None
+    ) -> Iterator[Callable[[], object]]:
+        """Start up to `count` threads that drive branches and call `leave`; yield the functions that wait for them."""
         for _ in range(count):
-            if not self._spare_threads.acquire(blocking=False):
+            try:
+                self._spare_threads.pop()
+            except IndexError:
                 return
-            context = contextvars.copy_context()
-            work = partial(context.run, self._help, effect, waiting, errors, leave)
+            work = partial(contextvars.copy_context().run, self._help, branches, leave)
             yield branch_threads.run(work, self.host.branch_thread_ends)
 
-    def _help(
-        self, effect: Fork, waiting: deque[Operation], errors: list[BaseException], leave: Callable[[], None]
-    ) -> None:
+    def _help(self, branches: _Branches, leave: Callable[[], object]) -> None:
         try:
             with self.host.branch_thread():
-                self._work(effect, waiting, errors)
+                branches.drive()
         finally:
-            self._spare_threads.release()
+            self._spare_threads.append(None)
             leave()
 
-    def _work(self, effect: Fork, waiting: deque[Operation], errors: list[BaseException]) -> None:
-        while not effect.is_decided():
+
+class _Branches:
+    """The branches of one fork that no thread has begun, and what the others have raised."""
+
+    def __init__(self, effect: Fork, drive: Callable[[Operation], object]) -> None:
+        self.waiting = deque(effect.branches)
+        self.errors: list[BaseException] = []
+        self._is_decided = effect.is_decided
+        self._drive = drive
+
+    def drive(self) -> None:
+        """Drive one branch after the other in this thread, until none waits or the fork is decided."""
+        while not self._is_decided():
             try:
-                branch = waiting.popleft()
+                branch = self.waiting.popleft()
             except IndexError:
                 return
             try:
-                self.drive(branch)
+                self._drive(branch)
             except BaseException as error:  # raised again in the forking thread
-                errors.append(error)
+                self.errors.append(error)
                 return
 
 

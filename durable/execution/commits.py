@@ -17,7 +17,7 @@ from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
 from durable.core.effects import Call, Save
 from durable.core.journal import Journal
 from durable.core.records import Batch, Committed, RunPatch, RunState
-from durable.drivers.errands import ThreadDelegate
+from durable.drivers.owner_thread import ThreadDelegate
 from durable.execution.commit_retry import retry_commit
 from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE
 from durable.execution.events import PassEvents
@@ -65,7 +65,7 @@ class CommitSession:
         """Commit what the journal holds; return when it is committed."""
         self.rollback_leftovers(already_failing=effect.is_failure or _ends_unfinished(effect.run))
         due = self._journal.generation_due()
-        self._answered(self._delegate.do(lambda: self._save(effect, due)))
+        self._answered(self._delegate.call(lambda: self._save(effect, due)))
 
     def _save(self, effect: Save, due: int) -> Committed | None:
         with self._lock:

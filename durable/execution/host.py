@@ -19,7 +19,7 @@ from durable.core.effects import Call, GetRunState, PeekInbox, Save
 from durable.core.journal import Journal
 from durable.core.records import Message, RunRecord
 from durable.core.scope import Scope
-from durable.drivers.errands import ThreadDelegate
+from durable.drivers.owner_thread import ThreadDelegate
 from durable.execution.commits import CommitSession
 from durable.execution.connections import (
     abandon_transactions,

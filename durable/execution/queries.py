@@ -14,7 +14,7 @@ from durable.conf import conf
 from durable.core.control_flow import PassAborted
 from durable.core.effects import GetRunState, PeekInbox
 from durable.core.records import Entry, Message, RunRecord
-from durable.drivers.errands import ThreadDelegate
+from durable.drivers.owner_thread import ThreadDelegate
 from durable.store import Store, sessions
 
 __all__ = ["PassQueries", "may_have_history", "pass_aborted"]
@@ -52,7 +52,7 @@ class PassQueries:
             sessions.restore_used(conf.DATABASE)
             return query()
 
-        return self._answered(lambda: self._delegate.do(with_own_session))
+        return self._answered(lambda: self._delegate.call(with_own_session))
 
     def _answered(self, query: Callable[[], T]) -> T:
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from durable import signals
 from durable.core.effects import Save
-from durable.drivers import home
+from durable.drivers import owner_thread
 from durable.execution.host import PassHost
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
@@ -108,7 +108,7 @@ def test_receivers_are_told_where_they_may_use_the_orm(h: Harness) -> None:
 def test_everything_goes_to_the_thread_that_waits(h: Harness, monkeypatch: pytest.MonkeyPatch, is_kept: bool) -> None:
     """Also should asgiref keep its executor in another place."""
     if not is_kept:
-        monkeypatch.setattr(home, "_executor", lambda: None)
+        monkeypatch.setattr(owner_thread, "_executor", lambda: None)
     threads: list[int] = []
     save = PassHost.save
 

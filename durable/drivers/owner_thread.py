@@ -1,0 +1,207 @@
+"""Make calls in the thread that owns a pass: it has the connection, and the transactions that are open in it.
+
+`ThreadDelegate` takes them there from the threads of branches, and `LoopDelegate` from the event loop of an async body,
+which runs in another thread while the owner waits for it. Owns how a call gets to the owner and how its outcome comes
+back. Must not know what is called.
+
+**No `concurrent.futures.Future` brings outcomes to threads.** The owner may be the main thread, where a signal handler
+can raise an exception between any two instructions: the end of RQ's patience with a job, or Ctrl+C. A Future guards its
+state with a `threading.Condition`, which is Python code. An exception raised in it can leave its lock held for ever, and
+the thread that waits for the outcome with it. The put of a `SimpleQueue` is one instruction, and may be repeated. So a
+call that was interrupted before its outcome was put is left to the thread that asked for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from asgiref.sync import AsyncToSync, sync_to_async
+
+__all__ = ["LoopDelegate", "Outcome", "Serving", "ThreadDelegate", "call_there", "finish_before_cancel", "unwrapped"]
+
+T = TypeVar("T")
+
+#: What a function returned or raised, as a value: a future that is given a StopIteration never ends.
+Outcome = tuple[T | None, BaseException | None]
+
+
+def _outcome(function: Callable[..., T], args: tuple[Any, ...] = ()) -> Outcome[T]:
+    try:
+        return function(*args), None
+    except BaseException as error:  # raised in the thread or task that asked for the call
+        return None, error
+
+
+def unwrapped(outcome: Outcome[T]) -> T:
+    """Return the outcome's value or raise its error."""
+    value, error = outcome
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]  # without an error there is a value
+
+
+# -- from threads
+
+
+class ThreadDelegate:
+    """Calls for the thread that created this object, its owner.
+
+    A connection for each branch thread, opened for commits alone, takes longer than most joins. While the owner does not
+    serve, a branch thread makes its calls itself.
+    """
+
+    def __init__(self) -> None:
+        self._owner = threading.get_ident()
+        self._lock = threading.Lock()
+        self._serving: Serving | None = None
+
+    def is_owner(self) -> bool:
+        """Return True in the thread that makes the calls."""
+        return threading.get_ident() == self._owner
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call the function in the owner; return what it returns or raise what it raises.
+
+        It must do no harm if called again: a call that an interruption of the owner has cut off is made once more, by
+        this thread.
+        """
+        if self.is_owner():
+            return function()
+        with self._lock:
+            asked = None if self._serving is None else self._serving.ask(function)
+        return function() if asked is None else asked.result()
+
+    @contextmanager
+    def served(self) -> Iterator[Serving]:
+        """Let other threads delegate calls within the block, in which the owner calls `Serving.serve`.
+
+        At its end, calls that were not made are left to the threads that asked for them.
+        """
+        serving = Serving()
+        with self._lock:
+            self._serving = serving
+        try:
+            yield serving
+        finally:
+            with self._lock:
+                self._serving = None
+            serving.end()
+
+
+class Serving:
+    """The calls that the owner makes for other threads, while it serves them."""
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[_Call[Any] | None] = SimpleQueue()
+        self._open: set[_Call[Any]] = set()
+
+    def ask(self, function: Callable[[], T]) -> _Call[T]:
+        """Ask for a call of the function."""
+        call = _Call(function)
+        self._open.add(call)
+        self._asked.put(call)
+        return call
+
+    def leave(self) -> None:
+        """Note that this thread asks for no more calls."""
+        self._asked.put(None)
+
+    def serve(self, asking: int) -> None:
+        """Make the calls of `asking` other threads, until each of them has called `leave`."""
+        while asking:
+            call = self._asked.get()
+            if call is None:
+                asking -= 1
+            else:
+                call.make()
+                self._open.discard(call)
+
+    def end(self) -> None:
+        """Leave the calls without an outcome to the threads that asked for them. No thread may ask any more."""
+        for call in tuple(self._open):
+            call.decline()
+
+
+class _Call(Generic[T]):
+    """One call, made by the owner. `result` belongs to the thread that asked for it."""
+
+    __slots__ = ("_ended", "_function")
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._ended: SimpleQueue[Outcome[T] | None] = SimpleQueue()
+
+    def make(self) -> None:
+        self._ended.put(_outcome(self._function))
+
+    def decline(self) -> None:
+        self._ended.put(None)
+
+    def result(self) -> T:
+        outcome = self._ended.get()
+        return self._function() if outcome is None else unwrapped(outcome)
+
+
+# -- from an event loop
+
+
+class LoopDelegate:
+    """Calls of the engine's for the thread that waits for the running event loop.
+
+    asgiref calls a user's function there with its context and with the loop that it may call back into (`call_there`).
+    The engine's own calls need neither, and go straight to the executor that asgiref keeps for the thread, at half the
+    cost.
+    """
+
+    def __init__(self) -> None:
+        self._executor = _executor()
+
+    def submit(self, function: Callable[..., T], *args: Any) -> asyncio.Future[Outcome[T]]:
+        """Call the function in that thread; return a future of its outcome."""
+        if self._executor is None:
+            return asyncio.ensure_future(_through_asgiref(function, args))
+        return asyncio.get_running_loop().run_in_executor(self._executor, _outcome, function, args)
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call the function in that thread; return what it returns or raise what it raises."""
+        return unwrapped(await finish_before_cancel(self.submit(function, *args)))
+
+
+def _executor() -> Executor | None:
+    """Return asgiref's executor; None if asgiref no longer has it under this undocumented name."""
+    found = getattr(getattr(AsyncToSync, "executors", None), "current", None)
+    return found if isinstance(found, Executor) else None
+
+
+async def call_there(function: Callable[..., T], *args: Any) -> T:
+    """Call, in the thread that waits for the running loop, a function that calls user code; return or raise its
+    outcome.
+    """
+    return unwrapped(await finish_before_cancel(_through_asgiref(function, args)))
+
+
+_through_asgiref = sync_to_async(_outcome)
+
+
+async def finish_before_cancel(awaitable: Awaitable[T]) -> T:
+    """Await what must not be cut short: a cancellation takes effect when it has ended."""
+    future = asyncio.ensure_future(awaitable)
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            if future.cancelled():
+                raise
+            cancelled = error
+        except BaseException:
+            break
+    if cancelled is not None:
+        raise cancelled
+    return future.result()
