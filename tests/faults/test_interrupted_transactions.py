@@ -14,6 +14,7 @@ from django.db import connection, transaction
 
 from durable import Context, workflow
 from durable.drivers import timeouts
+from durable.testing import Harness
 from tests.faults.passing import pass_once
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -71,3 +72,22 @@ def test_the_run_and_the_connection_go_on(atomic: bool) -> None:
         Group.objects.all().delete()
     assert ends[0] == "StepTimeoutError"
     assert ends[-1] == "ValueError", "there are more lines to interrupt"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("atomic", [True, False])
+def test_the_transaction_of_a_test_lives_on(atomic: bool) -> None:
+    """The connection cannot be closed there: its transaction holds the rows of the test."""
+    Group.objects.create(name="of the test")
+    ends = []
+    with Harness() as h:
+        for number in range(1, _EXITS):
+            ends.append(h.run(h.start(interrupted, number, atomic)).output)
+            assert Group.objects.filter(name="after").count() == 1
+            written = set(Group.objects.exclude(name__in=["after", "of the test"]).values_list("name", flat=True))
+            assert written == set() or (not atomic and written == {"outer", "inner"})
+            Group.objects.exclude(name="of the test").delete()
+    assert ends[0] == "StepTimeoutError"
+    assert ends[-1] == "ValueError", "there are more lines to interrupt"
+    assert Group.objects.count() == 1
+    assert connection.in_atomic_block
