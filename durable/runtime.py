@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.module_loading import import_string
 
 from durable.codec import Codec, JsonCodec
@@ -36,7 +37,8 @@ class Runtime:
 
     The other fields are for a harness; None leaves the settings in force. `sleep` waits within a pass, `on_call` is
     called before each call of a step's function or rollback handler, and `find_workflow` finds workflows that are not
-    registered.
+    registered. `roll_back_inside` rolls back what code has left open on a database connection beyond a depth of
+    transactions and savepoints, inside a test's transaction.
     """
 
     store: Store
@@ -52,6 +54,7 @@ class Runtime:
     sleep: Callable[[float], None] | None = None
     on_call: Callable[[Call], None] | None = None
     find_workflow: Callable[[str], WorkflowDefinition | None] | None = None
+    roll_back_inside: Callable[[BaseDatabaseWrapper, int], None] | None = None
 
     def encode(self, value: object, what: str, place: Place) -> str:
         """`value` as codec text for `place`. Raises PayloadError."""

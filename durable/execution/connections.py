@@ -39,6 +39,7 @@ __all__ = [
     "close_stale_connections",
     "guarded_sessions",
     "in_clean_context",
+    "reconnect",
     "restore_sessions",
     "worker_name",
 ]
@@ -148,11 +149,24 @@ def close_broken_connections() -> None:
 def close_connections() -> None:
     """Close this thread's connections, except inside a transaction. Sessions do not return to a pool."""
     for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block:
-            continue
-        if connection.connection is not None and connection.settings_dict["OPTIONS"].get("pool"):
-            connection.connection.close()
+        if not connection.in_atomic_block:
+            _close(connection)
+
+
+def reconnect(connection: BaseDatabaseWrapper) -> None:
+    """Close the connection, which ends its transaction, and connect again, which resets what Django notes of it."""
+    _close(connection)
+    try:
+        with connection.wrap_database_errors:
+            connection.connect()
+    except Error:  # the next use connects
         connection.close()
+
+
+def _close(connection: BaseDatabaseWrapper) -> None:
+    if connection.connection is not None and connection.settings_dict["OPTIONS"].get("pool"):
+        connection.connection.close()
+    connection.close()
 
 
 def restore_sessions() -> None:

@@ -52,7 +52,7 @@ class PassHost:
         self._eviction = eviction
         self._sleep = at.sleep
         self._origin = Origin(run.id)
-        self._transactions = OpenTransactions(self._origin.end_strays)
+        self._transactions = OpenTransactions(self._origin.end_strays, at.roll_back_inside)
         self._queries = PassQueries(run, store, self.delegate)
         self.environment = PassEnvironment(
             run, at, eviction=eviction, transactions=self._transactions, events=self.events, mistakes=mistakes

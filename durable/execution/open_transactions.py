@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Final
 
-from django.db import Error, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable.conf import conf
 from durable.core.errors import OpenTransactionError
+from durable.execution.connections import reconnect
 
 __all__ = ["OpenTransactions", "in_transaction"]
 
@@ -28,11 +29,16 @@ _BEGUN: Final = (2, 3)  # libpq's PQTRANS_INTRANS and PQTRANS_INERROR
 class OpenTransactions:
     """The open transactions of each thread that works on a pass, besides those around the pass, a test's for example.
 
-    `on_return` is called first when a step's function has ended, whether or not it raised.
+    `on_return` is called first when a step's function has ended, whether or not it raised. `roll_back_inside` rolls
+    back what is open on a connection beyond a depth, where a transaction around the pass forbids to close the
+    connection.
     """
 
-    def __init__(self, on_return: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, on_return: Callable[[], object], roll_back_inside: Callable[[BaseDatabaseWrapper, int], None] | None
+    ) -> None:
         self.on_return: Final = on_return
+        self._roll_back_inside = roll_back_inside or _exit_blocks
         self._here = threading.local()
         self._here.around = _depths(self._connections())
         #: A context manager to enter around a step's function, in any thread; several may be inside at once.
@@ -86,8 +92,22 @@ class OpenTransactions:
         return _depths(self._connections())
 
     def roll_back(self, before: dict[str, int]) -> list[str]:
-        """Roll back what is open in this thread beyond `before`; return the databases where there was something."""
-        return _roll_back(self._connections(), before)
+        """End what is open in this thread beyond `before`; return the databases where there was something.
+
+        Closing the connection ends its transaction, whatever state an interruption has left Django's notes in.
+        """
+        around: dict[str, int] = getattr(self._here, "around", {})
+        left = []
+        for connection in self._connections():
+            wanted = before.get(connection.alias, 0)
+            if _depth(connection) <= wanted:
+                continue
+            left.append(connection.alias)
+            if around.get(connection.alias):
+                self._roll_back_inside(connection, wanted)
+            else:
+                reconnect(connection)
+        return left
 
     def _connections(self) -> list[BaseDatabaseWrapper]:
         """Return this thread's connections. Once there is one to each database, the list is complete and is kept."""
@@ -147,6 +167,12 @@ class _Function:
             raise OpenTransactionError.left_open_by(self._what, left)
 
 
+def _exit_blocks(connection: BaseDatabaseWrapper, depth: int) -> None:
+    """Leave the blocks beyond `depth` as their own code should have done after an error."""
+    for block in reversed(connection.atomic_blocks[depth:]):
+        block.__exit__(OpenTransactionError, None, None)
+
+
 def in_transaction() -> bool:
     """Return True if this thread has a transaction open on durable's database."""
     return _nested(connections[conf.DATABASE]) > 0
@@ -158,11 +184,13 @@ def _nested(connection: BaseDatabaseWrapper) -> int:
 
 
 def _depth(connection: BaseDatabaseWrapper) -> int:
-    """Return the same as `_nested`, but count a transaction begun without Django too."""
+    """Return the same as `_nested`, but count a transaction begun without Django too, and one half-way out of which an
+    interruption has left Django.
+    """
     nested = _nested(connection)
     if nested or connection.connection is None:
         return nested
-    return int(not connection.autocommit or _is_begun(connection))
+    return int(not connection.autocommit or connection.needs_rollback or _is_begun(connection))
 
 
 def _is_begun(connection: BaseDatabaseWrapper) -> bool:
@@ -176,56 +204,3 @@ def _is_begun(connection: BaseDatabaseWrapper) -> bool:
 
 def _depths(used: Iterable[BaseDatabaseWrapper]) -> dict[str, int]:
     return {each.alias: _depth(each) for each in used}
-
-
-def _roll_back(used: Iterable[BaseDatabaseWrapper], before: dict[str, int]) -> list[str]:
-    left = []
-    for connection in used:
-        wanted = before.get(connection.alias, 0)
-        if _depth(connection) <= wanted:
-            if not connection.in_atomic_block:
-                connection.needs_rollback = False  # set by a block that was interrupted as it ended
-            continue
-        left.append(connection.alias)
-        try:
-            if wanted:
-                _back_to_savepoint(connection, wanted)
-            else:
-                _leave(connection)
-        except Error:  # closing the connection ends its transactions
-            connection.close()
-    return left
-
-
-# An interruption at a timeout may have come between any two lines of Django's code. So its notes of blocks and
-# savepoints may be inconsistent, and its own way out of them cannot be relied on.
-
-
-def _leave(connection: BaseDatabaseWrapper) -> None:
-    """Roll back and leave all blocks."""
-    connection.in_atomic_block = False
-    connection.savepoint_ids = []
-    connection.atomic_blocks = []
-    connection.needs_rollback = False
-    if connection.closed_in_transaction:
-        connection.closed_in_transaction = False
-        connection.connection = None
-        return
-    connection.rollback()
-    connection.set_autocommit(True)
-
-
-def _back_to_savepoint(connection: BaseDatabaseWrapper, wanted: int) -> None:
-    """Roll back what was begun within the innermost of the `wanted` blocks, or mark that block to be rolled back."""
-    left = connection.savepoint_ids[wanted - 1 :]
-    del connection.savepoint_ids[wanted - 1 :]
-    del connection.atomic_blocks[wanted:]
-    if not left or left[0] is None:
-        connection.needs_rollback = True
-        return
-    connection.needs_rollback = False
-    try:
-        connection.savepoint_rollback(left[0])
-        connection.savepoint_commit(left[0])
-    except Error:
-        connection.needs_rollback = True

@@ -29,6 +29,7 @@ from durable.runtime import Runtime
 from durable.store.atomic import committed_or_raised
 from durable.store.transactional_memory import TransactionalMemoryStore
 from durable.testing.muting import muted
+from durable.testing.savepoints import roll_back_inside
 from durable.testing.twins import AsyncTwins, require_no_loop
 
 __all__ = ["Harness", "Pass", "SimulatedCrash"]
@@ -97,6 +98,7 @@ class Harness(AsyncTwins):
             sleep=lambda seconds: self.advance(seconds),
             on_call=self._check_call,
             find_workflow=self._local.get,
+            roll_back_inside=roll_back_inside,
         )
 
     def __enter__(self) -> Self:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 from django.db import connections, transaction
 
-from durable.execution.connections import abandon_transactions
+from durable.execution.connections import abandon_transactions, reconnect
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,6 +34,52 @@ def test_a_connection_in_order_stays_open() -> None:
     abandon_transactions()
     assert connections["default"] is connection
     assert connection.connection is before
+
+
+def leave_nested() -> None:
+    transaction.atomic().__enter__()
+    transaction.atomic().__enter__()
+    transaction.atomic(savepoint=False).__enter__()
+
+
+def leave_autocommit_off() -> None:
+    transaction.set_autocommit(False)
+
+
+def leave_closed() -> None:
+    transaction.atomic().__enter__()
+    connections["default"].close()
+
+
+@pytest.mark.parametrize("leave", [leave_nested, leave_autocommit_off, leave_closed])
+def test_a_connection_that_is_connected_again_is_in_no_transaction(leave: Callable[[], None]) -> None:
+    hooks: list[str] = []
+    connection = connections["default"]
+    Group.objects.create(name="kept")
+    leave()
+    if leave is not leave_closed:
+        Group.objects.create(name="lost")
+        if connection.in_atomic_block:
+            transaction.on_commit(lambda: hooks.append("called"))
+    reconnect(connection)
+    assert connections["default"] is connection
+    assert (connection.in_atomic_block, connection.get_autocommit()) == (False, True)
+    with transaction.atomic():
+        Group.objects.create(name="next")
+    assert sorted(Group.objects.values_list("name", flat=True)) == ["kept", "next"]
+    assert hooks == []
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_away_leaves_the_connection_to_its_next_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = connections["default"]
+    transaction.atomic().__enter__()
+    Group.objects.create(name="lost")
+    with monkeypatch.context() as patch:
+        patch.setitem(connection.settings_dict, "PORT", "1")
+        reconnect(connection)
+    assert not connection.in_atomic_block
+    assert Group.objects.count() == 0
 
 
 @pytest.mark.postgres

@@ -344,3 +344,21 @@ def test_the_transaction_of_a_test_lives_on(leave: Callable[[], object], atomic:
     assert ended.error is not None
     assert 'step "leave" left a transaction open on the database "default"' in ended.error.message
     assert [group.name for group in Group.objects.all()] == ["of the test"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("program", [in_step, in_atomic_step])
+@pytest.mark.parametrize("leave", [leave_atomic, leave_nested])
+def test_the_transaction_around_a_worker_lives_on(
+    program: Any, leave: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test that lets RQ's worker execute jobs inside its own transaction."""
+    monkeypatch.setitem(_what, "leave", leave)
+    Group.objects.create(name="of the test")
+    handle = program.start()
+    assert pass_once(handle).state == "sleeping"
+    [step] = [entry for entry in handle.history() if entry.location == "leave"]
+    assert step.error is not None
+    assert step.error.type == "OpenTransactionError"
+    assert [group.name for group in Group.objects.all()] == ["of the test"]
+    assert connection.in_atomic_block
