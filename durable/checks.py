@@ -191,7 +191,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "LEASE": _POSITIVE,
     "SWEEP_INTERVAL": _POSITIVE,
     "REDIS": (lambda value: isinstance(value, bool), "True or False"),
-    "RING_IN_TESTS": (lambda value: isinstance(value, bool), "True or False"),
+    "NOTIFY_IN_TESTS": (lambda value: isinstance(value, bool), "True or False"),
     "POLL_INTERVAL": _POSITIVE,
     "MAX_BRANCH_THREADS": _COUNT,
     "MAX_CRASHES": _COUNT,

@@ -39,7 +39,7 @@ class Values:
     - `SWEEP_INTERVAL`: how often each `durable_worker` looks for due runs without a notification.
     - `REDIS`: whether workers are notified of due runs through Redis. With False durable uses no Redis at all: workers
       poll the database instead.
-    - `RING_IN_TESTS`: whether a process that runs Django's tests notifies workers through Redis. A test without a
+    - `NOTIFY_IN_TESTS`: whether a process that runs Django's tests notifies workers through Redis. A test without a
       `Harness` does not by default, because the developer's own workers would receive the notification; its runs are
       due all the same.
     - `POLL_INTERVAL`: without Redis, how often each `durable_worker` queries the database for due runs.
@@ -83,7 +83,7 @@ class Values:
     LEASE: float = 30.0
     SWEEP_INTERVAL: float = 5.0
     REDIS: bool = True
-    RING_IN_TESTS: bool = False
+    NOTIFY_IN_TESTS: bool = False
     POLL_INTERVAL: float = 0.5
     MAX_BRANCH_THREADS: int = 8
     MAX_CRASHES: int = 5

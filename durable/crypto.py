@@ -97,8 +97,8 @@ class FernetCodec:
     def rebind(self, text: str, old: Place, new: Place, *, what: str = "value") -> str:
         """The token of `old` as a token of `new`, without decoding the value.
 
-        `PayloadError` for a token that must not be read at `old`. Text that none of the keys opens stays as it is: nobody
-        can read it at `new` either.
+        `PayloadError` for a token that must not be read at `old`. Text that none of the keys opens stays as it is: it
+        cannot be read at `new` either.
         """
         try:
             belongs_to, plain = self._opened(text, what)
@@ -123,7 +123,7 @@ class FernetCodec:
             raise PayloadError(
                 what,
                 "$",
-                f"it belongs to another row or field than the {place.field} of run {place.run_id!r}: somebody has put it here",
+                f"it belongs to another row or field than the {place.field} of run {place.run_id!r}: it was moved or copied here",
                 "look at who can write to the tables of durable, and put back what was recorded",
                 "read",
             )
@@ -176,7 +176,7 @@ class FernetCodec:
 
 
 def _text_of(place: Place) -> str:
-    """What stands before the value in a token of this place; no other place's begins with it."""
+    """Return the beginning of a token of this place, before the value; no token of another place begins with it."""
     return f"{_PLACE_START}{json.dumps(place)}\n"
 
 

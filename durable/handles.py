@@ -133,7 +133,7 @@ class Handle(Generic[R_co]):
         return Handle(*operations.restart(self.id, as_id=id))
 
     def plan_replay(self, location: str) -> ReplayPlan:
-        """What `replay` from there would do: what goes, runs again and stays, and what stands in the way."""
+        """What `replay` from there would do: what goes, runs again and stays, and what prevents it."""
         return operations.plan_replay(self.id, location)
 
     def replay(

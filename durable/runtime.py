@@ -61,7 +61,7 @@ class Runtime:
         return encode_at(self.codec, value, what, place)
 
     def decode(self, text: str | None, place: Place) -> Any:
-        """The value of codec text recorded at `place`; None stands for None. Raises PayloadError."""
+        """The value of codec text recorded at `place`; None is returned for None. Raises PayloadError."""
         return None if text is None else decode_at(self.codec, text, place)
 
     def copied(self, text: str, old: Place, new: Place) -> str:

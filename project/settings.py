@@ -113,7 +113,7 @@ RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}
 
 DURABLE = {
     "LEASE": float(os.environ.get("DURABLE_LEASE", "30")),  # seconds
-    "RING_IN_TESTS": True,  # durable's own tests have a Redis of their own, and workers that listen to it
+    "NOTIFY_IN_TESTS": True,  # durable's own tests have a Redis of their own, and workers that listen to it
     "PREPARED_STATEMENTS": True,  # sessions are this process's own: no pooler stands between
 }
 

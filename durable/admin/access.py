@@ -24,5 +24,5 @@ def demand(request: HttpRequest, permission: str) -> None:
     """Raise PermissionDenied unless the user has the permission."""
     if not may(request, permission):
         raise PermissionDenied(
-            f"You may not see this: it needs the permission durable.{permission}. Ask whoever gives permissions."
+            f"You may not see this: it needs the permission durable.{permission}. Ask an administrator to grant it."
         )

@@ -143,7 +143,7 @@ class OperatorActionAdmin(_ModelAdmin):
     @admin.display(description="who")
     def who(self, action: OperatorAction) -> str:
         """The actor, by the name at the time of the action."""
-        return action.actor_label or "nobody"
+        return action.actor_label or "no user"
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return may(request, "view_run")

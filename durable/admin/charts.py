@@ -47,7 +47,7 @@ class DrawnTimeline:
     width: str
 
     @property
-    def told(self) -> list[Shape]:
+    def visible(self) -> list[Shape]:
         """The drawn shapes, lane by lane, in order of time."""
         return [shape for lane in self.timeline.lanes for shape in sorted(lane.shapes, key=_beginning)]
 

@@ -107,7 +107,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
         return self._inside(view, ask)
 
     def _inside(self, view: View, inner: View) -> View:
-        def told(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             try:
                 return inner(request, *args, **kwargs)
             except PermissionDenied as denied:
@@ -118,7 +118,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
                 context = {"title": "The database took too long", "why": sentence(error)}
                 return self.page(request, "denied", context, status=503)
 
-        guarded = self.admin_site.admin_view(told)
+        guarded = self.admin_site.admin_view(answer)
 
         def come(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):

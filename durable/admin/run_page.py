@@ -157,9 +157,9 @@ def _bulk_progress(run: Run) -> str:
         )
         found = payload(run.workflow, "state:runs", (loop or {}).get("state"), Place(run.id, "state", "runs"))
     if not isinstance(found, dict):
-        return "Nothing is done yet"
-    told = [f"{found[name]:,} {name}" for name in ("done", "refused", "left") if isinstance(found.get(name), int)]
-    return ", ".join(told)
+        return "No run has been processed yet"
+    counts = [f"{found[name]:,} {name}" for name in ("done", "refused", "left") if isinstance(found.get(name), int)]
+    return ", ".join(counts)
 
 
 def _whole_number(text: str | None) -> int | None:

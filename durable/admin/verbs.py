@@ -107,7 +107,7 @@ VERBS: Final = {
             name="pause",
             title="Pause",
             done="It is paused, or will be at its next operation.",
-            does="The run stops until somebody resumes it: at once if it waits, at its next operation if a worker has it. "
+            does="The run stops until it is resumed: at once if it waits, at its next operation if a worker has it. "
             "Deadlines go on running.",
             perform=_pause,
         ),

@@ -52,7 +52,9 @@ class Permitted(BasePermission):
         missing = [each for each in view.permissions_of(request.method) if not may(request, each)]
         if missing:
             names = " and ".join(f"durable.{each}" for each in missing)
-            self.message = f"This needs the permission {names}; ask whoever gives permissions to users and groups."
+            self.message = (
+                f"This needs the permission {names}; ask an administrator to grant it to your user or to a group."
+            )
         return not missing
 
 

@@ -55,7 +55,7 @@ TITLES: Final = {
     "invalid-transition": "The run's state does not allow this",
     "malformed-body": "The body cannot be read",
     "method-not-allowed": "The method is not allowed here",
-    "not-authenticated": "Nobody is signed in",
+    "not-authenticated": "No user is signed in",
     "not-found": "There is no such thing",
     "payload-refused": "A value cannot be recorded",
     "permission-denied": "You may not do this",

@@ -51,7 +51,7 @@ def add_ids(parser: ArgumentParser) -> None:
 
 def add_acting(parser: ArgumentParser) -> None:
     """Add the actor and the reason."""
-    parser.add_argument("--reason", default="", help="why; stands in the audit log")
+    parser.add_argument("--reason", default="", help="the reason; it is recorded in the audit log")
     parser.add_argument(
         "--as", dest="user", metavar="USER", help="act as this user of Django, with no more than the user's permissions"
     )

@@ -69,15 +69,15 @@ class StepLines:
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds:  # noqa: ARG002 - an observer's signature
         """Begin to report a pass."""
-        told = _Pass(run)
+        pass_state = _Pass(run)
         with self._lock:
-            self._passes[run.id] = told
+            self._passes[run.id] = pass_state
 
         def ends(outcome: PassOutcome | None, error: BaseException | None) -> None:
             with self._lock:
-                if self._passes.get(run.id) is told:
+                if self._passes.get(run.id) is pass_state:
                     del self._passes[run.id]
-                self._say_end(told, outcome, error)
+                self._say_end(pass_state, outcome, error)
 
         return ends
 
@@ -85,66 +85,70 @@ class StepLines:
         """Time a call."""
         began = time.monotonic()
         with self._lock:
-            if (told := self._passes.get(run.id)) is not None:
-                self._flush(told)
+            if (pass_state := self._passes.get(run.id)) is not None:
+                self._flush(pass_state)
 
         def ends(error: BaseException | None) -> None:
             seconds = time.monotonic() - began
             with self._lock:
-                if (told := self._passes.get(run.id)) is not None:
-                    self._call_ended(told, call, seconds, error)
+                if (pass_state := self._passes.get(run.id)) is not None:
+                    self._call_ended(pass_state, call, seconds, error)
 
         return ends
 
     def event_happened(self, run: RunRecord, event: Event) -> None:
         """Report a recorded failure."""
         with self._lock:
-            if (told := self._passes.get(run.id)) is None:
+            if (pass_state := self._passes.get(run.id)) is None:
                 return
             if event.name in ("step_failed", "rollback_failed"):
-                self._flush(told)
-                self._say(told, _failure(told, event), self._style.WARNING if _retries(event) else self._style.ERROR)
-                told.retry_at = event.details["retry_at"]
+                self._flush(pass_state)
+                self._say(
+                    pass_state,
+                    _failure(pass_state, event),
+                    self._style.WARNING if _retries(event) else self._style.ERROR,
+                )
+                pass_state.retry_at = event.details["retry_at"]
             elif (ending := _bad_ending(event)) is not None:
-                told.ending, told.has_failed = ending, True
+                pass_state.ending, pass_state.has_failed = ending, True
 
     def run_started(self, run: RunRecord) -> None:
         """Do nothing: the pass is reported."""
 
     # -- lines
 
-    def _call_ended(self, told: _Pass, call: Call, seconds: float, error: BaseException | None) -> None:
+    def _call_ended(self, pass_state: _Pass, call: Call, seconds: float, error: BaseException | None) -> None:
         location = call.info.location
         if isinstance(error, Exception):
-            told.seconds[location] = seconds  # its event comes when the failure is recorded
+            pass_state.seconds[location] = seconds  # its event comes when the failure is recorded
             return
-        self._flush(told)
+        self._flush(pass_state)
         what = f"{one_line(display_location(location))}{' undone' if call.is_rollback else ''}"
         if error is not None:
-            told.waiting = f"{what} interrupted after {_took(seconds)}"
+            pass_state.waiting = f"{what} interrupted after {_took(seconds)}"
             return
         again = f", attempt {call.info.attempt}" if call.info.attempt > 1 else ""
-        told.waiting = f"{what}, {_took(seconds)}{again}"
+        pass_state.waiting = f"{what}, {_took(seconds)}{again}"
 
-    def _say_end(self, told: _Pass, outcome: PassOutcome | None, error: BaseException | None) -> None:
-        ending = told.ending or _ending(told.run, outcome, error)
-        if outcome is not None and outcome.wake_at is not None and outcome.wake_at == told.retry_at:
+    def _say_end(self, pass_state: _Pass, outcome: PassOutcome | None, error: BaseException | None) -> None:
+        ending = pass_state.ending or _ending(pass_state.run, outcome, error)
+        if outcome is not None and outcome.wake_at is not None and outcome.wake_at == pass_state.retry_at:
             ending = ""  # the line of the failure has reported it
-        style = self._style.ERROR if told.has_failed else _plain
+        style = self._style.ERROR if pass_state.has_failed else _plain
         if outcome is not None and outcome.state == RunState.COMPLETED:
             style = self._style.SUCCESS
-        line = "; ".join(filter(None, (told.waiting, ending)))
-        told.waiting = ""
+        line = "; ".join(filter(None, (pass_state.waiting, ending)))
+        pass_state.waiting = ""
         if line:
-            self._say(told, line, style)
+            self._say(pass_state, line, style)
 
-    def _flush(self, told: _Pass) -> None:
-        if told.waiting:
-            line, told.waiting = told.waiting, ""
-            self._say(told, line, _plain)
+    def _flush(self, pass_state: _Pass) -> None:
+        if pass_state.waiting:
+            line, pass_state.waiting = pass_state.waiting, ""
+            self._say(pass_state, line, _plain)
 
-    def _say(self, told: _Pass, what: str, style: Callable[[str], str]) -> None:
-        line = f"{one_line(told.run.workflow)} {one_line(told.run.id)}: {what}"
+    def _say(self, pass_state: _Pass, what: str, style: Callable[[str], str]) -> None:
+        line = f"{one_line(pass_state.run.workflow)} {one_line(pass_state.run.id)}: {what}"
         self._write(style(line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 1]}…"))
 
 
@@ -208,12 +212,12 @@ def _retries(event: Event) -> bool:
     return bool(event.details["will_retry"])
 
 
-def _failure(told: _Pass, event: Event) -> str:
+def _failure(pass_state: _Pass, event: Event) -> str:
     """Return `charge failed after 12 ms, attempt 1: ConnectionError: 503; tries again at 14:00:05`."""
     details: Mapping[str, Any] = event.details
     what = one_line(display_location(details["location"]))
     handler = "the rollback handler of " if event.name == "rollback_failed" else ""
-    seconds = told.seconds.pop(details["location"], None)
+    seconds = pass_state.seconds.pop(details["location"], None)
     after = f" after {_took(seconds)}" if seconds is not None else ""
     then = f"tries again at {_at(details['retry_at'])}" if details["will_retry"] else "is not tried again"
     error = one_line(str(details["error"]))

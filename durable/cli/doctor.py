@@ -131,7 +131,7 @@ def _database() -> Diagnosis:
 def _server() -> Iterator[Diagnosis]:
     """Yield the faults of a database that answers and has the tables."""
     if wrong := wrong_routines():
-        advice = f"Run: {how_to_migrate()}. It makes them anew, also where no migration is to be applied."
+        advice = f"Run: {how_to_migrate()}. It creates them again, even if no migration has to be applied."
         yield Diagnosis(kind="routines", verdict=PROBLEM, found="; ".join(wrong), advice=advice)
     if level := wrong_isolation():
         found = f"sessions begin with {level.upper()} instead of READ COMMITTED"

@@ -25,7 +25,7 @@ Seen = dict[str, tuple[str, int]]  # location: status, attempts
 
 def follow(run: Run, output: Output, interval: float) -> int:
     """Print a line for each change after `run` was read, until it has ended; return the exit status of its end."""
-    seen, revision, told = _entries(run), "", _told(run, timezone.now())
+    seen, revision, shown = _entries(run), "", _shown(run, timezone.now())
     while run.state not in ENDED:
         time.sleep(interval)
         now = timezone.now()
@@ -38,9 +38,9 @@ def follow(run: Run, output: Output, interval: float) -> int:
         for location, (status, attempts) in _changes(seen, entries):
             _print_entry(output, now, location, status, attempts)
         seen = entries
-        if (tells := _told(run, now)) != told:
-            told = tells
-            _print_run(output, now, run, tells)
+        if (current := _shown(run, now)) != shown:
+            shown = current
+            _print_run(output, now, run, current)
     return Exit.OK if run.state == RunState.COMPLETED else Exit.REFUSED
 
 
@@ -55,7 +55,7 @@ def _changes(before: Seen, after: Seen) -> Iterator[tuple[str, tuple[str, int]]]
     return ((location, entry) for location, entry in after.items() if before.get(location) != entry)
 
 
-def _told(run: Run, now: datetime) -> tuple[str, str]:
+def _shown(run: Run, now: datetime) -> tuple[str, str]:
     return run.state, explain(run, now).headline if run.state != RunState.RUNNING else ""
 
 
@@ -68,8 +68,8 @@ def _print_entry(output: Output, now: datetime, location: str, status: str, atte
     output.stdout.flush()
 
 
-def _print_run(output: Output, now: datetime, run: Run, told: tuple[str, str]) -> None:
-    state, what = told
+def _print_run(output: Output, now: datetime, run: Run, shown: tuple[str, str]) -> None:
+    state, what = shown
     if output.format == "json":
         output.json({"at": now.isoformat(), "run": run.id, "state": state, "what": what})
         return

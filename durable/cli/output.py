@@ -167,7 +167,7 @@ def _with_sentences(drawn: str, sentences: Sequence[str], width: int) -> str:
     """Add each row's last cell below it, for a narrow terminal."""
     heading, *lines = drawn.splitlines()
     indent = " " * 4
-    told = [heading]
+    parts = [heading]
     for line, sentence in zip(lines, sentences, strict=True):
-        told += [line, *textwrap.wrap(sentence, max(20, width), initial_indent=indent, subsequent_indent=indent)]
-    return "".join(f"{line}\n" for line in told)
+        parts += [line, *textwrap.wrap(sentence, max(20, width), initial_indent=indent, subsequent_indent=indent)]
+    return "".join(f"{line}\n" for line in parts)

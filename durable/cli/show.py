@@ -150,8 +150,8 @@ def _row(workflow: str, node: TreeNode) -> tuple[object, ...]:
 def _note(workflow: str, node: TreeNode) -> str:
     about = node.entry.metadata if node.entry is not None else None
     errors = (about.error, about.rollback_error) if about is not None else ()
-    told = [redacted_error(workflow, error)[:200] for error in errors]
-    return "; ".join(filter(None, ["won" if node.is_winner else "", *_marks(node), *told]))
+    texts = [redacted_error(workflow, error)[:200] for error in errors]
+    return "; ".join(filter(None, ["won" if node.is_winner else "", *_marks(node), *texts]))
 
 
 def _marks(node: TreeNode) -> list[str]:
@@ -209,9 +209,7 @@ def _remedies(run: Run, explanation: Explanation) -> list[str]:
     return [command(verb, run.id, *more.get(verb, [])) for verb in explanation.remedies]
 
 
-WHY = Subcommand(
-    name="why", help="Say in words why runs stand still, and what to do.", configure=_configure_why, run=_why
-)
+WHY = Subcommand(name="why", help="Explain why runs do not go on, and what to do.", configure=_configure_why, run=_why)
 
 # -- export
 

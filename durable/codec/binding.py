@@ -18,7 +18,7 @@ class BindingCodec(Protocol):
 
     @property
     def binds(self) -> bool:
-        """Whether it is to be told places now."""
+        """Return True if `encode` and `decode` need places now."""
         ...
 
     def encode(self, value: object, *, what: str = "value", place: Place | None = None) -> str:
@@ -35,7 +35,7 @@ class BindingCodec(Protocol):
 
 
 def binding(codec: Codec) -> BindingCodec | None:
-    """The codec, if it is to be told places; None for all others."""
+    """Return the codec if it needs places; None for all others."""
     return cast("BindingCodec", codec) if getattr(codec, "binds", False) else None
 
 

@@ -62,7 +62,7 @@ def class_name(cls: type) -> str:
         ) from error
     if found is not cls:
         raise Refused(
-            f"the name {name} now stands for something else than the class of this value",
+            f"the name {name} now names something else than the class of this value",
             "give the class a name of its own, and build the value after the last reload of its module",
         )
     return name

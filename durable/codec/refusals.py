@@ -31,7 +31,7 @@ _DJANGO: Final = (
         "django.utils.functional",
         "LazyObject",
         "a lazy object of Django",
-        f"pass the primary key of what it stands for, as in `request.user.pk`, {_FETCH}",
+        f"pass the primary key of its object, as in `request.user.pk`, {_FETCH}",
     ),
     ("django.utils.functional", "Promise", "a lazy string of Django", "pass `str(...)` of it"),
     ("django.db.models.query", "QuerySet", "a queryset", 'pass its rows: `list(qs.values_list("pk", flat=True))`'),

@@ -14,12 +14,12 @@ _UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 def safe(text: object, *, lines: bool = False) -> str:
     """Return `text` with unsafe characters escaped; with `lines`, line breaks and tabs are kept."""
-    told = str(text)
-    if told.isascii() and told.isprintable():
-        return told
+    shown = str(text)
+    if shown.isascii() and shown.isprintable():
+        return shown
     kept = "\n\t" if lines else ""
     return "".join(
-        each if each in kept or unicodedata.category(each) not in _UNSAFE else _escaped(each) for each in told
+        each if each in kept or unicodedata.category(each) not in _UNSAFE else _escaped(each) for each in shown
     )
 
 

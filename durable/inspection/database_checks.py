@@ -32,5 +32,5 @@ def check_routines(databases: Sequence[str] | None = None, **_: object) -> list[
     if not wrong:
         return []
     message = f'The database "{conf.DATABASE}" is not as its migrations made it: {"; ".join(wrong)}.'
-    hint = f"Run `{how_to_migrate()}`: it makes them anew, also where no migration is to be applied."
+    hint = f"Run `{how_to_migrate()}`: it creates them again, even if no migration has to be applied."
     return [Warning(message, hint=hint, id="durable.W087")]

@@ -37,9 +37,9 @@ def contains(text: str) -> Q:
     """
     beginning = Substr("error", len(_BEGINS) + 1, SEARCHED, output_field=TextField())
     end = Coalesce(NullIf(StrIndex(beginning, _text(_MESSAGE_ENDS)), Value(0)), Value(SEARCHED))
-    told = Substr(beginning, 1, end, output_field=TextField())
+    part = Substr(beginning, 1, end, output_field=TextField())
     # The column is ASCII JSON, so the text is compared in its JSON form.
-    return Q(error__isnull=False) & Q(IContains(told, json.dumps(text)[1:-1]))
+    return Q(error__isnull=False) & Q(IContains(part, json.dumps(text)[1:-1]))
 
 
 def shown_with(text: str, runs: RunQuerySet, most: int) -> tuple[Sequence[Run], Run | None]:
@@ -49,8 +49,8 @@ def shown_with(text: str, runs: RunQuerySet, most: int) -> tuple[Sequence[Run], 
     on which are returned, never on the text that the hook hides. Two statements.
     """
     end = StrIndex("error", _text(_MESSAGE_ENDS))
-    told = Substr("error", 1, end, output_field=TextField())
-    found = runs.filter(error__isnull=False).annotate(told=told)
+    beginning = Substr("error", 1, end, output_field=TextField())
+    found = runs.filter(error__isnull=False).annotate(text=beginning)
     rows = list(found.only("id", "created_at", "workflow")[:LOOKED_THROUGH])
     matching = _matching(text, rows)[:most]
     if len(matching) == most:
@@ -63,13 +63,13 @@ def shown_with(text: str, runs: RunQuerySet, most: int) -> tuple[Sequence[Run], 
 
 def _matching(text: str, rows: Iterable[Any]) -> list[Run]:
     wanted = text.casefold()
-    return [row for row in rows if wanted in redacted_error(row.workflow, _error(row.told)).casefold()]
+    return [row for row in rows if wanted in redacted_error(row.workflow, _error(row.text)).casefold()]
 
 
-def _error(told: str) -> ErrorInfo | None:
+def _error(beginning: str) -> ErrorInfo | None:
     """Return the type and the message of a column's text that ends with the message's quote."""
     try:
-        return ErrorInfo(**json.loads(told + "}"))
+        return ErrorInfo(**json.loads(beginning + "}"))
     except (ValueError, TypeError):
         return None
 

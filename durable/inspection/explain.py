@@ -87,7 +87,7 @@ def _running(facts: Facts) -> Explanation:
 
 def _paused(facts: Facts) -> Explanation:
     rest = " in the middle of its compensation" if facts.run.state_after_rollback else ""
-    return Explanation(headline=f"Paused{rest}, until somebody resumes it", remedies=("resume", "cancel"))
+    return Explanation(headline=f"Paused{rest}, until it is resumed", remedies=("resume", "cancel"))
 
 
 def _rolling_back(facts: Facts) -> Explanation:

@@ -85,7 +85,7 @@ class _Part:
     found: Callable[[Run], QuerySet[Any]]
     large: tuple[str, ...]
     payloads: tuple[str, ...]  # the large columns that are not read without payloads
-    told: Callable[[Run, Any, bool], dict[str, Any]]
+    as_data: Callable[[Run, Any, bool], dict[str, Any]]
 
     def read(self, run: Run, with_payloads: bool) -> Iterator[dict[str, Any]]:
         """Yield up to MOST rows and one more, read in batches; each batch is a transaction of its own."""
@@ -101,9 +101,9 @@ class _Part:
             read.reverse()
             while read:
                 row = read.pop()
-                told = self.told(run, row, with_payloads)
+                data = self.as_data(run, row, with_payloads)
                 row._state.fields_cache.clear()  # break the cycle of an entry and its metadata
-                yield told
+                yield data
 
 
 def _run(run: Run, with_payloads: bool) -> dict[str, Any]:
@@ -199,8 +199,8 @@ def _action(_run: Run, action: OperatorAction, _with_payloads: bool) -> dict[str
 def _error(run: Run, error: ErrorInfo | None, with_payloads: bool) -> dict[str, str] | None:
     if error is None:
         return None
-    told = {"type": error.type, "message": str(redacted(run.workflow, "error", error.message))}
-    return told | ({"traceback": redacted_traceback(run.workflow, error)} if with_payloads else {})
+    data = {"type": error.type, "message": str(redacted(run.workflow, "error", error.message))}
+    return data | ({"traceback": redacted_traceback(run.workflow, error)} if with_payloads else {})
 
 
 def _text(moment: datetime | None) -> str | None:
@@ -226,15 +226,15 @@ _PARTS: Final = (
         found=_entries,
         large=("output", "arguments", "data", "metadata__error", "metadata__rollback_error"),
         payloads=("output", "arguments"),
-        told=_entry,
+        as_data=_entry,
     ),
-    _Part(name="attempts", found=_of(Attempt, "id"), large=("error",), payloads=(), told=_attempt),
+    _Part(name="attempts", found=_of(Attempt, "id"), large=("error",), payloads=(), as_data=_attempt),
     _Part(
         name="messages",
         found=_of(QueueMessage, "order"),
         large=("body", "response"),
         payloads=("body", "response"),
-        told=_message,
+        as_data=_message,
     ),
-    _Part(name="actions", found=_actions, large=("reason", "detail"), payloads=(), told=_action),
+    _Part(name="actions", found=_actions, large=("reason", "detail"), payloads=(), as_data=_action),
 )

@@ -84,7 +84,7 @@ def _surroundings(workers: Workers) -> list[Finding]:
         return found  # the queues of idle workers are unknown, and the check below finds runs that wait too long
     for queue in workers.queues:
         if queue.has_runs and not queue.is_known:
-            advice = "Add it to RQ_QUEUES and start a worker for it: its runs are not rung for."
+            advice = "Add it to RQ_QUEUES and start a worker for it: no worker is notified of its runs."
             title = f'RQ_QUEUES lacks the queue "{queue.name}", which runs want'
             found.append(Finding(kind="unknown_queue", title=title, advice=advice, count=Count(number=1)))
         elif not queue.workers and (queue.has_runs or queue.has_workflows):
@@ -117,7 +117,7 @@ def _overdue(runs: RunQuerySet, now: datetime) -> list[Finding]:
     rows = [row for each in late for row in each.values_list("id", "workflow", "waiting_for")[: CAP + 1]]
     waits = [(run_id, workflow) for run_id, workflow, waiting_for in rows if waiting_for]
     others = [(run_id, workflow) for run_id, workflow, waiting_for in rows if not waiting_for]
-    advice = "Check that workers serve their queues, and that one of them is a durable_worker: it rings and sweeps."
+    advice = "Check that workers serve their queues, and that one of them is a durable_worker, which has the timer and the sweep."
     found = []
     if waits:
         title = "Waits past their deadline, or with their message there, that no worker has taken"

@@ -104,7 +104,7 @@ def _slot(name: str, is_active: bool, age: int) -> OldSnapshot:
     how = "active" if is_active else "not active"
     return OldSnapshot(
         holder=f'the replication slot "{name}", which is {how}, keeps a snapshot that is {age} transactions old',
-        advice=f"Look on its replica for a long query, or drop it if nobody needs it: pg_drop_replication_slot('{name}')",
+        advice=f"Look on its replica for a long query, or drop it if it is not needed: pg_drop_replication_slot('{name}')",
     )
 
 

@@ -235,22 +235,22 @@ def _fill(page: Sequence[TreeNode], known: Mapping[str, TreeNode]) -> None:
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
     found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments", "data")
     shown: list[Any] = list(found.filter(pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))
-    told = {entry.pk: load_json(entry.short) for entry in shown if entry.short is not None}
-    told |= long_data(conf.DATABASE, [(each.pk, each.weight) for each in shown if each.pk not in told])
+    data_of = {entry.pk: load_json(entry.short) for entry in shown if entry.short is not None}
+    data_of |= long_data(conf.DATABASE, [(each.pk, each.weight) for each in shown if each.pk not in data_of])
     for entry in shown:
-        entry.data = told.get(entry.pk, {})
+        entry.data = data_of.get(entry.pk, {})
         node = by_id[entry.pk]
         node.entry = entry
         node.note = _NOT_UNDONE if node.note == _NOT_UNDONE else ""
         if entry.kind == EntryKind.LOOP:
-            _tell_loop(node, entry.data)
+            _add_loop_note(node, entry.data)
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))
         elif entry.kind in (EntryKind.JOIN, EntryKind.RACE):
-            _tell_branches(node, entry.data, known)
+            _add_branches(node, entry.data, known)
 
 
-def _tell_loop(node: TreeNode, data: dict[str, Any]) -> None:
+def _add_loop_note(node: TreeNode, data: dict[str, Any]) -> None:
     iteration, pruned = data.get("iteration", 0), data.get("pruned", 0)
     if node.status == EntryStatus.COMPLETED:
         node.note = f"{iteration + 1:,} iteration{'s' if iteration else ''}"
@@ -261,19 +261,19 @@ def _tell_loop(node: TreeNode, data: dict[str, Any]) -> None:
         node.note += f"; the records of iteration{'s' if last else ''} 0{last} are pruned, as a loop does to stay small"
 
 
-def _tell_branches(node: TreeNode, data: dict[str, Any], known: Mapping[str, TreeNode]) -> None:
-    ends = [told["status"] for told in data.get("branches", {}).values()]
+def _add_branches(node: TreeNode, data: dict[str, Any], known: Mapping[str, TreeNode]) -> None:
+    ends = [branch["status"] for branch in data.get("branches", {}).values()]
     if data.get("winner") is None and (failed := ends.count(EntryStatus.FAILED)):
         node.note = f"{failed} of {len(ends)} branches failed"
-    for name, told in data.get("branches", {}).items():
+    for name, end in data.get("branches", {}).items():
         location = f"{node.location}/{escape(name)}"
         branch = known.get(location)
         if branch is None:
-            branch = TreeNode(location=location, title=name, kind="branch", status=told["status"], depth=node.depth + 1)
+            branch = TreeNode(location=location, title=name, kind="branch", status=end["status"], depth=node.depth + 1)
             branch.position = node.position
             node.add(branch)
         if branch.entry_id is None:
-            branch.status = told["status"]
+            branch.status = end["status"]
             branch.is_winner = name == data.get("winner")
             has_lost = data.get("winner") is not None and not branch.is_winner
             if has_lost:

@@ -1,12 +1,12 @@
 """A notification as one command: a script in Redis enqueues the job unless a notification is pending.
 
-Owns the key of the pending notification and the RQ job that the key stands for; both are written together or not at
+Owns the key of the pending notification and the RQ job that the key names; both are written together or not at
 all. RQ says what a job consists of. It is asked once for each queue, since only the id and the time differ between
 jobs.
 
 After the first notification, the sender does not wait for the answer; the next notification reads it. So the caller of
 `start()` does not wait for an answer that it would not act on. A notification sent while Redis goes down is lost. We
-send the full script (EVAL, not EVALSHA): nobody reads the reply at once, so a NOSCRIPT error could not be handled.
+send the full script (EVAL, not EVALSHA): the reply is read later, so a NOSCRIPT error could not be handled.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FAILURE_TTL: Final = 3600  # seconds that a failed job of durable stays visible 
 # The commands that can fail come first: a script that fails is not undone.
 _SCRIPT: Final = """
 if ARGV[3] ~= "" then redis.call("set", KEYS[5], "1", "ex", {expiry}) end
-local rung = redis.call("get", KEYS[1])
-if rung and (ARGV[3] == "" or redis.call("lpos", KEYS[2], rung)) then return 0 end
+local pending = redis.call("get", KEYS[1])
+if pending and (ARGV[3] == "" or redis.call("lpos", KEYS[2], pending)) then return 0 end
 redis.call("rpush", KEYS[2], ARGV[1])
 redis.call("hset", KEYS[3], "created_at", ARGV[2], "enqueued_at", ARGV[2], {fields})
 redis.call("sadd", KEYS[4], KEYS[2])

@@ -88,7 +88,7 @@ def notify(queue: str, *, force: bool = False) -> None:
         wakeups.notify(queue)
         return
     if force or time.monotonic() >= _quiet_until.get(queue, 0.0):
-        _best_effort(queue, "ring", lambda: enqueue.notify(queue, force=force))
+        _best_effort(queue, "notify a worker", lambda: enqueue.notify(queue, force=force))
 
 
 def notify_on_commit(queues: Iterable[str], using: str | None = None) -> None:
@@ -98,9 +98,9 @@ def notify_on_commit(queues: Iterable[str], using: str | None = None) -> None:
     notifications only.
     """
     alias = using or conf.DATABASE
-    rung = _notified_in_this_transaction(alias)
+    notified = _notified_in_this_transaction(alias)
     for queue in queues:
-        on_commit(lambda queue=queue: _notify_once(queue, alias, rung), using=alias)  # type: ignore[misc]
+        on_commit(lambda queue=queue: _notify_once(queue, alias, notified), using=alias)  # type: ignore[misc]
 
 
 def notify_at(queue: str, moment: datetime) -> None:
@@ -132,7 +132,7 @@ def acknowledge(queue: str) -> bool:
     """
     answers: list[bool] = []
     if conf.REDIS:
-        _best_effort(queue, "clear the bell", lambda: answers.append(enqueue.clear(queue)))
+        _best_effort(queue, "delete the pending notification", lambda: answers.append(enqueue.clear(queue)))
     return any(answers)
 
 
@@ -186,17 +186,17 @@ def _notified_in_this_transaction(alias: str) -> set[str]:
     notifications too.
     """
     connection = connections[alias]
-    rung: set[str] | None = getattr(connection, "_durable_rung", None)
-    if rung is None:
-        rung = set()
-        connection._durable_rung = rung  # type: ignore[attr-defined]  # ours, beside Django's own
-    return rung
+    notified: set[str] | None = getattr(connection, "_durable_notified", None)
+    if notified is None:
+        notified = set()
+        connection._durable_notified = notified  # type: ignore[attr-defined]  # ours, beside Django's own
+    return notified
 
 
-def _notify_once(queue: str, alias: str, rung: set[str]) -> None:
+def _notify_once(queue: str, alias: str, notified: set[str]) -> None:
     connection = connections[alias]
-    if getattr(connection, "_durable_rung", None) is rung:
-        connection._durable_rung = None  # type: ignore[attr-defined]
-    if queue not in rung:
-        rung.add(queue)
+    if getattr(connection, "_durable_notified", None) is notified:
+        connection._durable_notified = None  # type: ignore[attr-defined]
+    if queue not in notified:
+        notified.add(queue)
         notify(queue)

@@ -17,13 +17,13 @@ _loaded: dict[str, bool] = {}
 
 
 def note_settings() -> None:
-    """Remember the project's RING_IN_TESTS setting, for tests that override DURABLE."""
-    _loaded["RING_IN_TESTS"] = bool(conf.RING_IN_TESTS)
+    """Remember the project's NOTIFY_IN_TESTS setting, for tests that override DURABLE."""
+    _loaded["NOTIFY_IN_TESTS"] = bool(conf.NOTIFY_IN_TESTS)
 
 
 def is_silent() -> bool:
-    """Return True if nothing is to be sent to Redis: in a test, unless the project's settings or the test's allow it."""
-    return is_under_test() and not (conf.RING_IN_TESTS or _loaded.get("RING_IN_TESTS", False))
+    """Return True if nothing must be sent to Redis: in a test, unless the project's settings or the test's allow it."""
+    return is_under_test() and not (conf.NOTIFY_IN_TESTS or _loaded.get("NOTIFY_IN_TESTS", False))
 
 
 def is_under_test() -> bool:

@@ -91,8 +91,8 @@ class OperationDeniedError(OperationError, PermissionDenied):
         self.permission = permission
         self.who = who
         super().__init__(
-            f"{who or 'nobody'} may not {action} a run: that needs the permission durable.{permission}; ask whoever "
-            "gives permissions to users and groups"
+            f"{who or 'a caller without a user'} may not {action} a run: that needs the permission durable.{permission}; ask an "
+            "administrator to grant it to the user or to a group"
         )
 
 

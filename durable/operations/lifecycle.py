@@ -165,7 +165,7 @@ def _changed(
 def _asked(change: RunChange) -> str:
     """Return what the log says about a request that the run's state does not show yet."""
     request = change.run.get("pending_request")
-    return "asked of the worker that is passing it: done at its next operation" if request else ""
+    return "requested of its worker: takes effect at the next operation" if request else ""
 
 
 def _is_held(at: Runtime, run: RunRecord) -> bool:

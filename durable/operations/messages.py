@@ -86,7 +86,7 @@ def _same(at: Runtime, wanted: OutgoingMessage, found: Message, acting: ActorSco
         return Sent(found.id, is_new=True)
     assert wanted.idempotency_id is not None
     if acting is not None and not acting.may_compare(found.run_id, ("send", "ask"), _logged(found.id, found.queue)):
-        problem = "by somebody else; whether it is the same one is told with the permission durable.view_payload"
+        problem = "by another user; the permission durable.view_payload is needed to learn whether it is the same one"
     elif found.queue != wanted.queue:
         problem = f'to the queue "{found.queue}", not to "{wanted.queue}"'
     elif found.body != wanted.body and _body_of(at, found.run_id, found) != _body_of(at, wanted.to, wanted):

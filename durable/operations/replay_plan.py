@@ -73,7 +73,7 @@ def build_plan(replay: Replay, entries: Sequence[Entry], now: datetime) -> Repla
     not_compensated = [entry.location for entry in gone if entry.is_compensable]
     is_held = run.lease_expires_at is not None and run.lease_expires_at > now
     refusals = _refusals(replay, is_held=is_held)
-    in_place = ["a worker is passing the run now: pause it first, or replay it as a new run"] if is_held else []
+    in_place = ["a worker is executing the run now: pause the run first, or replay it as a new run"] if is_held else []
     return ReplayPlan(
         run_id=run.id,
         target=replay.target,
@@ -98,7 +98,7 @@ def build_plan(replay: Replay, entries: Sequence[Entry], now: datetime) -> Repla
 def _why(replay: Replay) -> Iterable[str]:
     for location, kind in replay.moved:
         if kind in _STARTS_AGAIN:
-            yield f'"{replay.target}" stands in the {kind} "{location}", which starts again: {_STARTS_AGAIN[kind]}'
+            yield f'"{replay.target}" is in the {kind} "{location}", which starts again: {_STARTS_AGAIN[kind]}'
     compensated = [location for location, kind in replay.moved if kind == "compensated"]
     if compensated:
         yield f"{_listed(compensated)} was compensated: what was undone is done again, and all that came after it"
@@ -125,7 +125,7 @@ def _notes(replay: Replay, not_compensated: Sequence[str]) -> Iterable[str]:
         yield f"{_listed(failed)} has failed and stays so: replay from there to have it run again"
     if not_compensated:
         yield (
-            f"the rollback handlers of {_listed(not_compensated)} are not run: what was done there stands, and is done "
+            f"the rollback handlers of {_listed(not_compensated)} are not run: what these steps did stays, and is done "
             "again"
         )
     if replay.run.state not in ENDED:

@@ -151,9 +151,7 @@ def _check_same(
     if request.refuses_existing:
         raise RunConflictError(found.id, 'and on_conflict="error" was asked for')
     if by is not None and by.acting is not None and not by.acting.may_compare(found.id, ("start",)):
-        problem = (
-            "and was started by somebody else; whether it is the same is told with the permission durable.view_payload"
-        )
+        problem = "and was started by another user; the permission durable.view_payload is needed to learn whether it is the same"
         raise RunConflictError(found.id, problem)
     if found.workflow != wanted.workflow:
         raise RunConflictError(found.id, f'as a run of "{found.workflow}", not of "{wanted.workflow}"')

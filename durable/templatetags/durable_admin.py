@@ -110,7 +110,7 @@ def parameter(text: str) -> str:
 
 @register.simple_tag(takes_context=True)
 def durable_overview(context: dict[str, Any]) -> dict[str, Any] | None:
-    """What the overview shows, None for whoever may not see runs."""
+    """What the overview shows, None for a user who may not see runs."""
     from durable.admin import access, overview, pages
 
     request: HttpRequest = context["request"]

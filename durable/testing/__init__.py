@@ -1,6 +1,6 @@
 """Tests of workflows, without workers, Redis or waiting: a harness with a virtual clock.
 
-Runs live in memory, while the harness is in force everything that starts, sends or reads goes there, whoever calls it.
+Runs live in memory, while the harness is in force everything that starts, sends or reads goes there, by any caller.
 Nothing runs by itself: a test says which pass happens when. Branches run in turn, in their order.
 """
 
@@ -240,7 +240,7 @@ class Harness(AsyncTwins):
             raise
 
     def _pause(self, _seconds: float) -> None:
-        """Somebody waits for a result or a response: what is due happens meanwhile."""
+        """Execute what is due while a caller waits for a result or a response."""
         before = self._store.commits
         self._settle()
         if self._store.commits == before:

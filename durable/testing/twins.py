@@ -74,7 +74,7 @@ def require_no_loop(verb: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    if "DJANGO_ALLOW_ASYNC_UNSAFE" in os.environ:  # somebody's loop that is not the test's, such as Playwright's
+    if "DJANGO_ALLOW_ASYNC_UNSAFE" in os.environ:  # an event loop of another tool, such as Playwright's
         return
     raise RuntimeError(
         f"Harness.{verb}() was called while an event loop runs in this thread, and a pass would block it: write "

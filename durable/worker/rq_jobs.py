@@ -163,8 +163,8 @@ def refuse(worker: Any, job: Job, queue: Queue, problem: str) -> None:
     """Make RQ list the job as failed, and log why. Nothing of the job runs, and it is not tried again."""
     text = (
         f"refused job {job.id!a} of the queue \"{queue.name}\": {problem}. Durable's workers run durable's jobs; to run others "
-        'too, name their functions or modules in DURABLE["OTHER_JOBS"]. If nobody of yours has enqueued it, somebody else can '
-        "write to your Redis"
+        'too, name their functions or modules in DURABLE["OTHER_JOBS"]. If your project has not enqueued it, '
+        "another program can write to your Redis"
     )
     logger.error(text)
     try:

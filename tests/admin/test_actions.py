@@ -238,7 +238,7 @@ class TestBulk:
         done = operator.post(url("bulk"), {**hidden(page), **chosen, "confirmed": "1", "reason": "night"})
         bulk_run = Run.objects.get(workflow="durable.bulk")
         assert done["Location"] == url("change", bulk_run.id)
-        assert "Nothing is done yet" in text_of(operator.get(done["Location"]))
+        assert "No run has been processed yet" in text_of(operator.get(done["Location"]))
         assert stage.settle(bulk_run.id).state == "completed"
         assert "3 done, 0 refused" in text_of(operator.get(done["Location"]))
         assert Run.objects.filter(state="paused").count() == 3

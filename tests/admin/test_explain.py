@@ -169,7 +169,7 @@ def test_what_the_code_has_undone_itself_is_not_done_again(stage: Stage) -> None
 
 @pytest.mark.parametrize(
     ("verb", "headline"),
-    [("pause", "Paused, until somebody resumes it"), ("cancel", "Cancelled now, after 0 s")],
+    [("pause", "Paused, until it is resumed"), ("cancel", "Cancelled now, after 0 s")],
 )
 def test_what_an_operator_did_is_said(stage: Stage, verb: str, headline: str) -> None:
     stage.start(flows.approve, id="run")

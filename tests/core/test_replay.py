@@ -181,7 +181,7 @@ def test_a_step_in_a_loop_restarts_the_loop(h: Harness, flavour: Flavour, in_pla
     world.again()
     plan = run.plan_replay("l/~2/count")
     assert (plan.boundary, plan.kept) == ("l", ("a",))
-    assert plan.why == ('"l/~2/count" stands in the loop "l", which starts again: its iterations build on each other',)
+    assert plan.why == ('"l/~2/count" is in the loop "l", which starts again: its iterations build on each other',)
     assert h.finish(run.replay("l/~2/count", in_place=in_place)).output == 2
     assert world.again() == ["count"] * 3
 
@@ -253,7 +253,7 @@ def test_a_race_is_decided_again(h: Harness, flavour: Flavour, in_place: bool) -
     h.finish(run)
     plan = run.plan_replay("r/fast/fast")
     assert plan.boundary == "r"
-    assert plan.why == ('"r/fast/fast" stands in the race "r", which starts again: who wins it is decided again',)
+    assert plan.why == ('"r/fast/fast" is in the race "r", which starts again: who wins it is decided again',)
     world.again()
     assert h.finish(run.replay("r/fast/fast", in_place=in_place)).output == "fast"
     assert world.again() == ["fast"]
@@ -527,7 +527,7 @@ def test_handlers_of_what_goes_are_not_run_and_the_plan_says_so(h: Harness, flav
     plan = run.plan_replay("charge")
     assert plan.not_compensated == ("charge",)
     assert plan.notes == (
-        'the rollback handlers of "charge" are not run: what was done there stands, and is done again',
+        'the rollback handlers of "charge" are not run: what these steps did stays, and is done again',
     )
     h.finish(run.replay("charge", in_place=in_place))
     assert undoing.undone == []
@@ -612,7 +612,7 @@ def test_a_run_that_a_worker_passes_is_not_replayed_in_place(h: Harness, flavour
     def look(run_id: str) -> None:
         handle = Handle(run_id)
         seen.append(handle.plan_replay("a"))
-        with pytest.raises(ReplayRefusedError, match="pause it first"):
+        with pytest.raises(ReplayRefusedError, match="pause the run first"):
             handle.replay("a", in_place=True)
         seen.append(handle.replay("a"))
 
@@ -626,7 +626,9 @@ def test_a_run_that_a_worker_passes_is_not_replayed_in_place(h: Harness, flavour
     plan, new = seen
     assert plan.refusals == ()
     assert plan.notes == ("this run is running: a new run goes on beside it, unless you cancel this one",)
-    assert plan.in_place_refusals == ("a worker is passing the run now: pause it first, or replay it as a new run",)
+    assert plan.in_place_refusals == (
+        "a worker is executing the run now: pause the run first, or replay it as a new run",
+    )
     assert h.finish(new).state == "completed"
 
 

@@ -160,7 +160,7 @@ class TestRing:
         notify.notify("nowhere")
         notify.notify("nowhere")
         [told] = caplog.records
-        assert 'cannot ring for queue "nowhere": RQ_QUEUES lacks it, and has default' in told.getMessage()
+        assert 'cannot notify a worker for queue "nowhere": RQ_QUEUES lacks it, and has default' in told.getMessage()
         assert told.exc_info is None  # a traceback would bury it
 
     def test_threads_that_ring_at_once_make_one_job(self) -> None:
@@ -403,11 +403,13 @@ class TestRefusal:
             )  # is not refused, which says nothing of rings
             notify.acknowledge(QUEUE)
         [told] = [each.getMessage() for each in caplog.records]
-        assert told.startswith('cannot ring for queue "default", due runs wait until Redis allows its user what docs/')
+        assert told.startswith(
+            'cannot notify a worker for queue "default", due runs wait until Redis allows its user what docs/'
+        )
         assert "'eval'" in told
         acl(redis_connection, "SETUSER", user, "+eval")
         notify.notify(QUEUE)
-        assert caplog.records[-1].getMessage() == 'can ring for queue "default" again'
+        assert caplog.records[-1].getMessage() == 'can notify a worker for queue "default" again'
         assert len(jobs()) == 1
 
     def test_what_the_guide_lists_is_enough(

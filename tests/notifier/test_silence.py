@@ -28,7 +28,7 @@ MODULES: Final = {
         DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": Path(__file__).parent / "db.sqlite3"}}
         RQ_QUEUES = {"default": {"HOST": "127.0.0.1", "PORT": int(os.environ["PORT"]), "DB": 0}}
         USE_TZ = True
-        DURABLE = {"RING_IN_TESTS": True} if "RING" in os.environ else {}
+        DURABLE = {"NOTIFY_IN_TESTS": True} if "RING" in os.environ else {}
     """,
     "shop/__init__.py": "",
     "shop/workflows.py": """
@@ -141,19 +141,19 @@ def test_a_test_run_connects_to_redis_only_where_the_settings_say_so(
 
 class TestWhoDecides:
     def test_the_settings_as_they_were_loaded_decide_for_tests_that_override_others(self) -> None:
-        assert conf.RING_IN_TESTS, "the settings of this project"
+        assert conf.NOTIFY_IN_TESTS, "the settings of this project"
         with override_settings(DURABLE={"LEASE": 1}):
             assert not silence.is_silent()
 
     def test_a_test_may_want_to_ring(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(silence._loaded, "RING_IN_TESTS", False)
+        monkeypatch.setitem(silence._loaded, "NOTIFY_IN_TESTS", False)
         with override_settings(DURABLE={}):
             assert silence.is_silent()
-        with override_settings(DURABLE={"RING_IN_TESTS": True}):
+        with override_settings(DURABLE={"NOTIFY_IN_TESTS": True}):
             assert not silence.is_silent()
 
     def test_a_process_without_tests_rings(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(silence._loaded, "RING_IN_TESTS", False)
+        monkeypatch.setitem(silence._loaded, "NOTIFY_IN_TESTS", False)
         with override_settings(DURABLE={}):
             monkeypatch.setattr("django.test.utils._TestState", object)
             assert not silence.is_silent()
@@ -161,5 +161,5 @@ class TestWhoDecides:
             assert not silence.is_silent()
 
     def test_the_setting_is_checked(self) -> None:
-        with override_settings(DURABLE={"RING_IN_TESTS": "no"}):
-            assert any("RING_IN_TESTS" in problem.msg for problem in check_settings())
+        with override_settings(DURABLE={"NOTIFY_IN_TESTS": "no"}):
+            assert any("NOTIFY_IN_TESTS" in problem.msg for problem in check_settings())

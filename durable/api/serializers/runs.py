@@ -91,7 +91,7 @@ class RunSerializer(serializers.Serializer[Run]):
     queue = serializers.CharField()
     state = serializers.ChoiceField(choices=STATES)
     is_mistake = serializers.SerializerMethodField(
-        help_text="A mistake in the workflow's code has stopped it: nothing was undone, and it can go on after the mend."
+        help_text="A mistake in the workflow's code has stopped it: nothing was undone, and it can go on once the code is fixed."
     )
     explanation = serializers.SerializerMethodField()
     waiting_for = serializers.SerializerMethodField(

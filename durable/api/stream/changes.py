@@ -86,7 +86,7 @@ class Token:
 class News:
     """The result of one look. `run` is its row; `has_changed` says whether the row has changed.
 
-    With `is_reset`, the reader must drop its state, and everything is sent again. `token` stands for everything sent so
+    With `is_reset`, the reader must drop its state, and everything is sent again. `token` identifies everything sent so
     far; None while a reader that resumes there could miss something. `size`: the bytes of the entries as they are
     stored. `has_more`: look again at once. `has_ended`: this is the last change.
     """

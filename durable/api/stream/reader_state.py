@@ -1,6 +1,6 @@
 """The state of a reader of a history: its entries and their progress, in a few bytes for each.
 
-An entry has a key and a mark, a number that stands for the state that was sent. Its location is stored compressed: it
+An entry has a key and a mark, a number that identifies the state that was sent. Its location is stored compressed: it
 is needed only after the entry was deleted.
 """
 

@@ -34,9 +34,9 @@ class Command(BaseCommand):
 
     name = "durable_worker"
     help = (
-        "Runs durable's workers: serves the RQ queues (all of RQ_QUEUES unless named, in that order), rings for "
-        "deadlines and sweeps for due runs. SIGTERM and SIGINT hand runs over at their next operation; a second one "
-        "ends at once."
+        "Runs durable's workers: serves the RQ queues (all of RQ_QUEUES unless named, in that order), wakes "
+        "runs at their deadlines, and searches for due runs that no worker was notified of. SIGTERM and SIGINT release "
+        "runs at their next operation; a second signal ends at once."
     )
     requires_system_checks = ["durable"]
 
@@ -48,7 +48,7 @@ class Command(BaseCommand):
             type=int,
             default=1,
             metavar="N",
-            help="runs that each process passes at once, in threads; for steps that wait for others (default: 1)",
+            help="runs that each process executes at once, in threads; for steps that wait for others (default: 1)",
         )
         parser.add_argument(
             "--metrics-port", type=int, help="serve Prometheus metrics of all its processes at this port"
