@@ -14,6 +14,24 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name="IdempotencyKey",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("owner", durable.models.fields.NameField(max_length=200)),
+                ("key", durable.models.fields.NameField(max_length=255)),
+                ("fingerprint", durable.models.fields.NameField(max_length=64)),
+                ("claim", durable.models.fields.NameField(max_length=36)),
+                ("status", models.IntegerField(default=0)),
+                ("body", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("headers", durable.models.fields.JSONTextField(blank=True, default=dict)),
+                ("created_at", models.DateTimeField()),
+            ],
+            options={
+                "indexes": [models.Index(fields=["created_at"], name="durable_key_oldest")],
+                "constraints": [models.UniqueConstraint(fields=("owner", "key"), name="durable_key_once_per_owner")],
+            },
+        ),
+        migrations.CreateModel(
             name="Run",
             fields=[
                 (
@@ -75,6 +93,8 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField()),
                 ("started_at", models.DateTimeField(blank=True, null=True)),
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
+                ("seed", durable.models.fields.NameField(blank=True, db_default="", default="", max_length=200)),
+                ("began_at", models.DateTimeField(blank=True, null=True)),
                 (
                     "parent",
                     models.ForeignKey(
@@ -160,6 +180,7 @@ class Migration(migrations.Migration):
                             ("removed", "removed"),
                             ("version_check", "version check"),
                             ("rollback_checkpoint", "rollback checkpoint"),
+                            ("compensate", "compensate"),
                         ],
                         max_length=24,
                     ),
@@ -274,6 +295,7 @@ class Migration(migrations.Migration):
                 ("before", durable.models.fields.SafeTextField(blank=True, default="")),
                 ("after", durable.models.fields.SafeTextField(blank=True, default="")),
                 ("outcome", durable.models.fields.NameField(max_length=64)),
+                ("detail", durable.models.fields.SafeTextField(blank=True, db_default="", default="")),
                 ("created_at", models.DateTimeField()),
                 (
                     "actor",
@@ -327,6 +349,26 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="run",
             index=models.Index(fields=["workflow", "created_at", "id"], name="durable_run_by_workflow"),
+        ),
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("finished_at__isnull", False)),
+                fields=["state", "workflow", "finished_at", "id"],
+                name="durable_run_ended",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("finished_at__isnull", False)), fields=["finished_at"], name="durable_run_finished"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("diverged_at__isnull", False)), fields=["diverged_at"], name="durable_run_diverged"
+            ),
         ),
         migrations.AddIndex(
             model_name="run",
@@ -482,6 +524,7 @@ class Migration(migrations.Migration):
                             "removed",
                             "version_check",
                             "rollback_checkpoint",
+                            "compensate",
                         ],
                     )
                 ),

@@ -2,7 +2,8 @@
 
 - `base.Store` is the contract; every method is atomic.
 - `postgres` is the store for PostgreSQL: one statement for each thing that the engine does (`sql`, `sql_functions`,
-  `libpq`, `rows`). `routines` checks the database's functions and triggers.
+  `libpq`, `rows`). `routines` has the texts of the database's functions and triggers, the migration operations that
+  create them, and their check.
 - `orm` is the portable store, and `memory` the in-memory one, with `transactional_memory` for tests that use Django's
   transactions. `row_rules` has what both compute in Python.
 - `sessions` restores database sessions that the code of steps has changed; `atomic` is the transaction of an atomic

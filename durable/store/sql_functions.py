@@ -1,7 +1,7 @@
 """The PostgreSQL store's writes: functions in the database for what a run does most often.
 
-Owns their parameters in order. Migration 0007 has their bodies, and `durable.store.routines` ensures that the database
-has them. Must not execute anything by itself.
+Owns their parameters in order. `durable.store.routines.functions` has their bodies, and migrations create them. Must
+not execute anything by itself.
 """
 
 from __future__ import annotations

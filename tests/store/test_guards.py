@@ -125,7 +125,7 @@ def test_there_and_back(postgres_store: Store) -> None:
     """Backwards the checks and foreign keys return, forwards they make way for the guards again."""
     before = constraints()
     try:
-        call_command("migrate", "durable", "0007", database=POSTGRES, verbosity=0)
+        call_command("migrate", "durable", "0001", database=POSTGRES, verbosity=0)
         assert constraints() == before | set(BROKEN) | {"entry to run", "metadata to entry"}
     finally:
         call_command("migrate", "durable", database=POSTGRES, verbosity=0)

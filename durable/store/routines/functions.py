@@ -1,21 +1,22 @@
-"""On PostgreSQL: functions for what a run does most often: begin, record, receive a message, park, end.
+"""The functions that write what a run does most often: start, claim, record, receive a message, park, end.
 
-Sent as statements these would spend more on parsing and planning than on writing; a function's plans are kept by the
-session, whichever pooler stands between. They lock first and look then, so what they decide by is the newest version.
-A plan is made once and kept while tables grow, hence none may ever scan a table whole.
-
-A column that is added later, with a default of the database's, leaves them as they are; if one of them has to write it,
-a new migration adds that function under a new name, so that workers of the old version go on.
+Sent as statements, these writes would spend more time on parsing and planning than on writing. A session keeps the
+plans of a function, whichever pooler is in between. Each function locks first and reads then, so it decides by the
+newest version of a row. A plan is made once and kept while tables grow, so no plan may scan a whole table.
+`durable.store.sql_functions` calls them.
 """
 
-from django.db import migrations
-from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.migrations.state import StateApps
+from __future__ import annotations
 
-FUNCTIONS = {}
+from typing import Final
 
-#: A new run, all else being as in every new run. True if the id was free.
-FUNCTIONS["durable_start_1"] = """
+from durable.store.routines.definitions import Function
+
+__all__ = ["FUNCTIONS"]
+
+FUNCTIONS: Final = (
+    # Insert a new run; its other columns are as in every new run. Returns true if the id was free.
+    Function.of("""
 CREATE FUNCTION durable_start_1(
   new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
   of_replay text
@@ -31,16 +32,23 @@ BEGIN
   ON CONFLICT (id) DO NOTHING;
   RETURN FOUND;
 END $$
-"""
-
-#: Due runs of one queue for a worker, the longest due first; see `Store.claim`.
-FUNCTIONS["durable_claim_1"] = """
-CREATE FUNCTION durable_claim_1(on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer)
-RETURNS SETOF durable_run LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+"""),
+    # Claim due runs of one queue for a worker, the longest due first, from (`since`, `since_id`) on; see `Store.claim`.
+    # Returns a row for each with the run, and a last row with the number of entries of the index that the search has
+    # visited. The lower bound skips what ended runs leave in the index: two entries for each run, which no vacuum
+    # removes while a transaction holds an older snapshot.
+    Function.of("""
+CREATE FUNCTION durable_claim_2(
+  on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
+) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  visited_before bigint := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass);
+  first_moment timestamptz := COALESCE(since, '-infinity');
+  first_id text := COALESCE(since_id, '');
 BEGIN
   RETURN QUERY WITH due AS MATERIALIZED (
     SELECT id FROM durable_run
-    WHERE queue = on_queue AND wake_at IS NOT NULL AND wake_at <= at
+    WHERE queue = on_queue AND wake_at IS NOT NULL AND wake_at <= at AND (wake_at, id) >= (first_moment, first_id)
       AND (lease_expires_at IS NULL OR lease_expires_at <= at) AND state <> 'paused'
     ORDER BY wake_at, id LIMIT at_most FOR NO KEY UPDATE SKIP LOCKED)
   UPDATE durable_run AS r SET fence = r.fence + 1,
@@ -48,13 +56,52 @@ BEGIN
     lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
     state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,
     wake_at = LEAST(r.wake_at, at)
-  FROM due WHERE r.id = due.id RETURNING r.*;
+  FROM due WHERE r.id = due.id RETURNING r, NULL::bigint;
+  run := NULL;
+  visited := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass) - visited_before;
+  RETURN NEXT;
 END $$
-"""
-
-#: One entry and its metadata: the pending request, NULL and nothing written if the fence has moved on. Whoever writes
-#: entries of a run has its row locked, so what is there stays there. The usual entry is new, so it is inserted first.
-FUNCTIONS["durable_record_1"] = """
+"""),
+    # Write entries and their metadata, given as JSON. Returns the same as durable_record_1.
+    Function.of("""
+CREATE FUNCTION durable_flush_1(of_run text, with_fence bigint, entries json) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  pending text;
+BEGIN
+  SELECT pending_request INTO pending FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  WITH rows AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(entries) AS x(
+      location text, kind text, ordinal bigint, output text, arguments text, data text,
+      status text, attempts integer, error text, created_at timestamptz, last_attempt_at timestamptz,
+      next_attempt_at timestamptz, completed_at timestamptz, finished_ordinal bigint,
+      rollback_completed_at timestamptz, rollback_error text)),
+  entry AS (
+    INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
+    SELECT of_run, location, kind, ordinal, output, arguments, data FROM rows
+    ON CONFLICT (run_id, location) DO UPDATE SET kind = EXCLUDED.kind, ordinal = EXCLUDED.ordinal,
+      output = EXCLUDED.output, arguments = EXCLUDED.arguments, data = EXCLUDED.data
+    RETURNING id, location)
+  INSERT INTO durable_entrymetadata (
+    entry_id, status, attempts, error, created_at, last_attempt_at, next_attempt_at, completed_at, finished_ordinal,
+    rollback_completed_at, rollback_error)
+  SELECT entry.id, status, attempts, error, created_at, last_attempt_at, next_attempt_at, completed_at,
+    finished_ordinal, rollback_completed_at, rollback_error
+  FROM entry JOIN rows USING (location)
+  ON CONFLICT (entry_id) DO UPDATE SET status = EXCLUDED.status, attempts = EXCLUDED.attempts,
+    error = EXCLUDED.error, created_at = EXCLUDED.created_at, last_attempt_at = EXCLUDED.last_attempt_at,
+    next_attempt_at = EXCLUDED.next_attempt_at, completed_at = EXCLUDED.completed_at,
+    finished_ordinal = EXCLUDED.finished_ordinal, rollback_completed_at = EXCLUDED.rollback_completed_at,
+    rollback_error = EXCLUDED.rollback_error;
+  RETURN pending;
+END $$
+"""),
+    # Write one entry and its metadata. Returns the pending request; NULL, with nothing written, for an older fence. A
+    # writer of a run's entries has the run's row locked, so an entry that was found stays. Most entries are new, so the
+    # function inserts first.
+    Function.of("""
 CREATE FUNCTION durable_record_1(
   of_run text, with_fence bigint,
   new_location text, new_kind text, new_ordinal bigint, new_output text, new_arguments text, new_data text,
@@ -90,11 +137,11 @@ BEGIN
   END IF;
   RETURN pending;
 END $$
-"""
-
-#: A message to a run: its place in the inbox, and the queue to ring for or NULL; or the id of the message that was sent
-#: before with the same idempotency id; all NULL if there is no such run. `rise` is what `change_seq` is raised by.
-FUNCTIONS["durable_send_1"] = """
+"""),
+    # Put a message into a run's inbox, and raise the run's `change_seq` by `rise`. Returns the message's place in the
+    # inbox, and the queue to notify or NULL; or the id of the message that was sent before with the same idempotency
+    # id; all NULL if there is no such run.
+    Function.of("""
 CREATE FUNCTION durable_send_1(
   new_id text, to_run text, to_queue text, with_body text, at timestamptz, with_idempotency_id text, rise integer,
   OUT place bigint, OUT ring text, OUT before text
@@ -128,10 +175,10 @@ BEGIN
     ring := r.queue;
   END IF;
 END $$
-"""
-
-#: Messages to runs, in their order; what SEND answers for each. The runs are locked first, in the order of their ids.
-FUNCTIONS["durable_sends_1"] = """
+"""),
+    # Put messages into inboxes, in their order. Returns for each what durable_send_1 returns. Locks the runs first,
+    # in the order of their ids.
+    Function.of("""
 CREATE FUNCTION durable_sends_1(sends json) RETURNS TABLE (place bigint, ring text, before text)
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
@@ -146,13 +193,12 @@ BEGIN
       one.id, one.run_id, one.queue, one.body, one.sent_at, one.idempotency_id, 1) AS s;
   END LOOP;
 END $$
-"""
-
-#: Whatever one commit writes; NULL for a part stands for nothing. The pending request and the queues to ring for (JSON);
-#: all NULL, and nothing written, if the fence has moved on. The parts are written in the order in which they depend on
-#: each other: what is deleted may be written anew, what parks must not wait for a message that it has just consumed,
-#: and what the run sends to itself it finds as it parks.
-FUNCTIONS["durable_commit_1"] = """
+"""),
+    # Write one commit; NULL for a part means that it is absent. Returns the pending request and the queues to notify
+    # (JSON); all NULL, with nothing written, for an older fence. The order of the parts matters: what is deleted may be
+    # written again, a run must not park for a message that it has just consumed, and it finds what it sends to itself
+    # when it parks.
+    Function.of("""
 CREATE FUNCTION durable_commit_1(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
@@ -258,10 +304,9 @@ BEGIN
     rings := array_to_json(queues)::text;
   END IF;
 END $$
-"""
-
-#: The end of a run that completed, when that is all there is to write. As RECORD.
-FUNCTIONS["durable_complete_1"] = """
+"""),
+    # Write the end of a completed run where nothing else is to be written. Returns the same as durable_record_1.
+    Function.of("""
 CREATE FUNCTION durable_complete_1(of_run text, with_fence bigint, at timestamptz, with_output text)
 RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 BEGIN
@@ -271,22 +316,5 @@ BEGIN
   WHERE id = of_run AND fence = with_fence;
   RETURN CASE WHEN FOUND THEN '' END;
 END $$
-"""
-
-
-def create(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    if schema_editor.connection.vendor == "postgresql":
-        for function in FUNCTIONS.values():
-            schema_editor.execute(function, params=None)
-
-
-def drop(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    if schema_editor.connection.vendor == "postgresql":
-        for name in reversed(FUNCTIONS):
-            schema_editor.execute(f"DROP FUNCTION IF EXISTS {name}", params=None)
-
-
-class Migration(migrations.Migration):
-    dependencies = [("durable", "0006_run_inspection")]
-
-    operations = [migrations.RunPython(create, drop)]
+"""),
+)

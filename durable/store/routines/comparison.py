@@ -1,8 +1,8 @@
 """Check on PostgreSQL that the database's functions and triggers are those of the migrations, and restore them.
 
-The applied migrations define the expected ones; a later migration that drops some names them in `DROPPED`. A function's
-text and settings are compared, and a trigger's definition and whether it is enabled. What an operator may change
-without changing their effect (owner, grants, further settings, schema) is not compared.
+The operations of the applied migrations define which ones are expected. A function's text and settings are compared,
+and a trigger's definition and whether it is enabled. What an operator may change without changing their effect (owner,
+grants, further settings, schema) is not compared.
 """
 
 from __future__ import annotations
@@ -12,25 +12,21 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, Final
 
 from django.db import connections, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
+from durable.store.routines.definitions import Function, Routine, Trigger
+from durable.store.routines.functions import FUNCTIONS
+from durable.store.routines.operations import created_by
+
 __all__ = ["Difference", "differences", "restore"]
 
 logger = logging.getLogger("durable.store")
 
-#: The migrations that create functions or triggers.
-MIGRATIONS: Final = ("0002_flush", "0007_functions", "0008_guards", "0009_compensate", "0010_claims")
-
-_FUNCTION: Final = re.compile(
-    r"CREATE FUNCTION (?P<name>\w+)\((?P<parameters>[^)]*)\).*?LANGUAGE plpgsql(?P<settings>.*?)AS \$\$(?P<body>.*)\$\$",
-    re.DOTALL,
-)
-_SETTING: Final = re.compile(r"SET (\w+) TO (\w+)")
-_TRIGGER: Final = re.compile(r"CREATE TRIGGER (\w+) .*? ON (\w+) ", re.DOTALL)
 _SCHEMA: Final = re.compile(r'(?:"[^"]+"|\w+)\.(?=durable_)')
 
 
@@ -48,22 +44,6 @@ class Difference:
         return f"the {self.kind} {self.name} {verb}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Function:
-    name: str
-    statement: str
-    signature: str  # as to_regprocedure takes it
-    body: str
-    settings: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trigger:
-    name: str
-    table: str
-    statement: str
-
-
 def differences(alias: str) -> list[Difference]:
     """Return the differences of the database `alias`; [] if it is not PostgreSQL or does not have durable's tables.
 
@@ -71,7 +51,9 @@ def differences(alias: str) -> list[Difference]:
     """
     if connections[alias].vendor != "postgresql" or not _query(alias, "SELECT to_regclass('durable_run')")[0][0]:
         return []
-    functions, triggers = _expected(alias)
+    expected = _expected(alias)
+    functions = [each for each in expected if isinstance(each, Function)]
+    triggers = [each for each in expected if isinstance(each, Trigger)]
     return [*_wrong_functions(alias, functions), *_wrong_triggers(alias, triggers)]
 
 
@@ -91,43 +73,20 @@ def restore(*, using: str, **_: object) -> None:
         logger.warning("made anew, as the migrations say: %s", ", ".join(each.name for each in found))
 
 
-def _expected(alias: str) -> tuple[list[_Function], list[_Trigger]]:
-    are_migrated = MigrationLoader.migrations_module("durable")[0] is not None
+def _expected(alias: str) -> list[Routine]:
+    """Return what the applied migrations have created; nothing if some are of a version that is not this one."""
+    package, _ = MigrationLoader.migrations_module("durable")
+    if package is None:  # tables without migrations have the models' constraints, and no guards
+        return list(FUNCTIONS)
     applied = {name for app, name in MigrationRecorder(connections[alias]).applied_migrations() if app == "durable"}
-    functions: dict[str, str] = {}
-    triggers: list[str] = []
-    for name in MIGRATIONS:
-        module = import_module(f"durable.migrations.{name}")
-        is_guarding = hasattr(module, "triggers")
-        if name in applied if are_migrated else not is_guarding:  # without migrations, the models' checks guard
-            functions |= module.FUNCTIONS
-            triggers += module.triggers() if is_guarding else []
-            for dropped in getattr(module, "DROPPED", ()):
-                functions.pop(dropped, None)
-    return [_function(each) for each in functions.values()], [_trigger(each) for each in triggers]
+    known = [each.name for each in iter_modules(import_module(package).__path__)]
+    if not applied <= set(known):
+        return []
+    migrations = [import_module(f"{package}.{name}").Migration for name in known if name in applied]
+    return created_by(operation for each in migrations for operation in each.operations)
 
 
-def _function(statement: str) -> _Function:
-    found = _FUNCTION.search(statement)
-    assert found is not None, statement
-    parameters = [each.split() for each in found["parameters"].split(",") if each.strip()]
-    types = ", ".join(each[-1] for each in parameters if each[0] != "OUT")
-    return _Function(
-        name=found["name"],
-        statement=statement,
-        signature=f"{found['name']}({types})",
-        body=found["body"],
-        settings=frozenset(f"{name}={value}" for name, value in _SETTING.findall(found["settings"])),
-    )
-
-
-def _trigger(statement: str) -> _Trigger:
-    found = _TRIGGER.search(statement)
-    assert found is not None, statement
-    return _Trigger(name=found[1], table=found[2], statement=statement.strip())
-
-
-def _wrong_functions(alias: str, expected: Iterable[_Function]) -> Iterable[Difference]:
+def _wrong_functions(alias: str, expected: Iterable[Function]) -> Iterable[Difference]:
     wanted = {each.signature: each for each in expected}
     rows = _query(
         alias,
@@ -138,15 +97,13 @@ def _wrong_functions(alias: str, expected: Iterable[_Function]) -> Iterable[Diff
     for signature, body, settings in rows:
         function = wanted[signature]
         if body is None:
-            yield Difference(
-                kind="function", name=function.name, problem="missing", mending=(function.statement.strip(),)
-            )
+            yield Difference(kind="function", name=function.name, problem="missing", mending=(function.statement,))
         elif body != function.body or not function.settings <= set(settings or ()):
-            anew = function.statement.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1).strip()
+            anew = function.statement.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
             yield Difference(kind="function", name=function.name, problem="different", mending=(anew,))
 
 
-def _wrong_triggers(alias: str, expected: Iterable[_Trigger]) -> Iterable[Difference]:
+def _wrong_triggers(alias: str, expected: Iterable[Trigger]) -> Iterable[Difference]:
     wanted = list(expected)
     rows = _query(
         alias,
@@ -157,15 +114,15 @@ def _wrong_triggers(alias: str, expected: Iterable[_Trigger]) -> Iterable[Differ
     )
     found: Mapping[tuple[str, str], tuple[str, bool]] = {(row[0], row[1]): (row[2], row[3]) for row in rows}
     for trigger in wanted:
-        name = f"{trigger.name} on {trigger.table}"
-        definition, is_enabled = found.get((trigger.table, trigger.name), (None, False))
+        name, where = trigger.name, (trigger.table, trigger.trigger)
+        definition, is_enabled = found.get(where, (None, False))
         if definition is None:
             yield Difference(kind="trigger", name=name, problem="missing", mending=(trigger.statement,))
         elif _plain(definition) != _plain(trigger.statement):
-            drop = f"DROP TRIGGER {trigger.name} ON {trigger.table}"
-            yield Difference(kind="trigger", name=name, problem="different", mending=(drop, trigger.statement))
+            anew = (trigger.dropping, trigger.statement)
+            yield Difference(kind="trigger", name=name, problem="different", mending=anew)
         elif not is_enabled:
-            enable = f"ALTER TABLE {trigger.table} ENABLE TRIGGER {trigger.name}"
+            enable = f"ALTER TABLE {trigger.table} ENABLE TRIGGER {trigger.trigger}"
             yield Difference(kind="trigger", name=name, problem="disabled", mending=(enable,))
 
 

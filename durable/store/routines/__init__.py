@@ -1,0 +1,16 @@
+"""PostgreSQL's functions and triggers: their texts, the migration operations that create them, and their check.
+
+- `functions` and `guards` have the texts: one home, for the migrations and for the check.
+- `operations` has the migration operations. A migration lists the names of what it creates.
+- `comparison` compares a database with its applied migrations, and restores what differs.
+
+From the first release on, the text of a name never changes. A function or trigger that has to change gets a new name
+(`durable_send_2`) and a new migration. The old one stays at least until the release after, because processes of the
+version before call it while a deploy is under way.
+"""
+
+from __future__ import annotations
+
+from durable.store.routines.comparison import Difference, differences, restore
+
+__all__ = ["Difference", "differences", "restore"]

@@ -1,0 +1,73 @@
+"""What a function or a trigger of the database is, read from the statement that creates it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self, TypeAlias
+
+__all__ = ["Function", "Routine", "Trigger"]
+
+_FUNCTION: Final = re.compile(
+    r"CREATE FUNCTION (?P<name>\w+)\((?P<parameters>[^)]*)\).*?LANGUAGE plpgsql(?P<settings>.*?)AS \$\$(?P<body>.*)\$\$",
+    re.DOTALL,
+)
+_SETTING: Final = re.compile(r"SET (\w+) TO (\w+)")
+_TRIGGER: Final = re.compile(r"CREATE TRIGGER (\w+) .*? ON (\w+) ", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function. `signature` has the types of its parameters, as to_regprocedure takes it."""
+
+    name: str
+    statement: str
+    signature: str
+    body: str
+    settings: frozenset[str]  # each as "name=value"
+
+    @classmethod
+    def of(cls, statement: str) -> Self:
+        """Return the function that `CREATE FUNCTION ... LANGUAGE plpgsql ... AS $$ ... $$` creates."""
+        found = _FUNCTION.search(statement)
+        assert found is not None, statement
+        parameters = [each.split() for each in found["parameters"].split(",") if each.strip()]
+        types = ", ".join(each[-1] for each in parameters if each[0] != "OUT")
+        return cls(
+            name=found["name"],
+            statement=statement.strip(),
+            signature=f"{found['name']}({types})",
+            body=found["body"],
+            settings=frozenset(f"{name}={value}" for name, value in _SETTING.findall(found["settings"])),
+        )
+
+    @property
+    def dropping(self) -> str:
+        """The statement that drops it."""
+        return f"DROP FUNCTION IF EXISTS {self.signature}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """A trigger. `name` is "trigger on table"."""
+
+    name: str
+    trigger: str
+    table: str
+    statement: str
+
+    @classmethod
+    def of(cls, statement: str) -> Self:
+        """Return the trigger that `CREATE TRIGGER ... ON ...` creates."""
+        found = _TRIGGER.search(statement)
+        assert found is not None, statement
+        trigger, table = found.groups()
+        return cls(name=f"{trigger} on {table}", trigger=trigger, table=table, statement=statement.strip())
+
+    @property
+    def dropping(self) -> str:
+        """The statement that drops it."""
+        return f"DROP TRIGGER IF EXISTS {self.trigger} ON {self.table}"
+
+
+Routine: TypeAlias = Function | Trigger

@@ -1,0 +1,150 @@
+"""Migration operations for PostgreSQL's functions and triggers. Other databases have none: there they do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from django.db import router
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+from django.db.models import CheckConstraint
+
+from durable.store.routines.definitions import Routine
+from durable.store.routines.functions import FUNCTIONS
+from durable.store.routines.guards import GUARDED, GUARDS, REFERENCES, TRIGGERS
+
+__all__ = ["ROUTINES", "CreateRoutines", "DropGuardedConstraints", "DropRoutines", "created_by"]
+
+#: All functions and triggers by name, in the order in which they can be created.
+ROUTINES: Final[dict[str, Routine]] = {each.name: each for each in (*FUNCTIONS, *GUARDS, *TRIGGERS)}
+
+
+class _OnPostgreSQL(Operation):
+    """An operation that changes a PostgreSQL database, and no model."""
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Leave the models as they are."""
+
+
+class _Routines(_OnPostgreSQL):
+    """An operation on functions and triggers, given by name in the order in which they can be created."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+
+    def _create(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor) -> None:
+        if _concerns(app_label, schema_editor):
+            for name in self.names:
+                schema_editor.execute(ROUTINES[name].statement, params=None)
+
+    def _drop(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor) -> None:
+        if _concerns(app_label, schema_editor):
+            for name in reversed(self.names):
+                schema_editor.execute(ROUTINES[name].dropping, params=None)
+
+
+class CreateRoutines(_Routines):
+    """Create functions and triggers; backwards, drop them."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Create them in this order."""
+        self._create(app_label, schema_editor)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Drop them in the opposite order."""
+        self._drop(app_label, schema_editor)
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` prints."""
+        return f"Create {len(self.names)} functions and triggers on PostgreSQL"
+
+
+class DropRoutines(_Routines):
+    """Drop functions and triggers; backwards, create them."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Drop them in the opposite order."""
+        self._drop(app_label, schema_editor)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Create them in this order."""
+        self._create(app_label, schema_editor)
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` prints."""
+        return f"Drop {len(self.names)} functions and triggers on PostgreSQL"
+
+
+class DropGuardedConstraints(_OnPostgreSQL):
+    """Drop the check constraints and foreign keys that guards replace; backwards, add them."""
+
+    def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState) -> None:
+        """Drop them. The models keep their constraints: other databases have them."""
+        if not _concerns(app_label, schema_editor):
+            return
+        for model, constraint in self._checks(app_label, states[-1]):
+            schema_editor.remove_constraint(model, constraint)
+        for table, name in _foreign_keys(schema_editor):
+            schema_editor.execute(f'ALTER TABLE {table} DROP CONSTRAINT "{name}"')
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState
+    ) -> None:
+        """Add them."""
+        if not _concerns(app_label, schema_editor):
+            return
+        for table, (column, other, key) in REFERENCES.items():
+            schema_editor.execute(
+                f"ALTER TABLE {table} ADD CONSTRAINT {table}_{column}_fk FOREIGN KEY ({column}) "
+                f"REFERENCES {other} ({key}) DEFERRABLE INITIALLY DEFERRED"
+            )
+        for model, constraint in self._checks(app_label, states[-1]):
+            schema_editor.add_constraint(model, constraint)
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` prints."""
+        return "Drop the constraints that guards replace on PostgreSQL"
+
+    def _checks(self, app_label: str, state: ProjectState) -> list[tuple[Any, CheckConstraint]]:
+        models = [state.apps.get_model(app_label, name) for name in GUARDED]
+        return [
+            (model, each) for model in models for each in model._meta.constraints if isinstance(each, CheckConstraint)
+        ]
+
+
+def created_by(operations: Iterable[Operation]) -> list[Routine]:
+    """Return the functions and triggers that are there after these operations."""
+    found: dict[str, Routine] = {}
+    for each in operations:
+        if isinstance(each, CreateRoutines):
+            found |= {name: ROUTINES[name] for name in each.names}
+        elif isinstance(each, DropRoutines):
+            for name in each.names:
+                del found[name]
+    return list(found.values())
+
+
+def _concerns(app_label: str, schema_editor: BaseDatabaseSchemaEditor) -> bool:
+    connection = schema_editor.connection
+    return connection.vendor == "postgresql" and router.allow_migrate(connection.alias, app_label)
+
+
+def _foreign_keys(schema_editor: BaseDatabaseSchemaEditor) -> list[tuple[str, str]]:
+    """Return table and name of the foreign keys that guards replace; the names are Django's."""
+    with schema_editor.connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE contype = 'f' "
+            "AND conrelid IN (SELECT to_regclass(name) FROM unnest(%s::text[]) AS each(name))",
+            [list(REFERENCES)],
+        )
+        return list(cursor.fetchall())
