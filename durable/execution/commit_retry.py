@@ -1,10 +1,25 @@
 """Retry commits that were not answered: find out whether they happened, and repeat them if not.
 
-Owns what a pass does when the connection breaks, or the database refuses for the moment, during a commit: the pass
-waits as long as its lease lasts, instead of leaving its work to be done again. It must not guess whether a commit
-without an answer happened. It raises the fence first, under the lock of the run's row. From then on the old statement,
-if it is still under way, is refused, and what is visible of it by then is final. Not for commits inside a transaction
-of the caller's, which are lost with it.
+Owns what a pass does when the connection breaks, or the database refuses for the moment, during a commit. The pass
+retries for as long as its lease lasts, instead of leaving its work to be done again. Not for commits inside a
+transaction of the caller's, which are lost with it.
+
+A commit whose error says that it had no effect (`NO_EFFECT`) is repeated at once. After any other error, a broken
+connection for example, the commit may have happened, may be on its way still, or may be lost. The pass must not guess.
+It locks the run's row and raises the fence: from then on the old statement is refused, and what is visible is final.
+
+| seen in the database | what it means | what is done |
+| --- | --- | --- |
+| the run has another fence | another worker has claimed the run | LeaseLost: nothing more is written |
+| the same fence, and no lease | the commit ended the pass: it happened | its answer is read from the run's row |
+| the batch sends: a message is stored | it happened | its answer is read from the run's row |
+| the batch sends: no message is stored | it did not happen | the batch is committed under the new fence |
+| a failed attempt: its step's entry is as written | it happened | its answer is read from the run's row |
+| a failed attempt: its step's entry is not | it did not happen | the batch is committed under the new fence |
+| the batch has neither sends nor failed attempts | unknown, and repeating it is a no-op | the batch is committed under the new fence |
+
+Messages and failed attempts are added, everything else is set: only they could be written twice. The list of attempts
+does not tell whether one was recorded, because it keeps those of before a recovery.
 """
 
 from __future__ import annotations
@@ -32,12 +47,12 @@ BACKOFF: Final = (0.02, 1.0)  # seconds between two tries: the second and third,
 #: SQLSTATEs of a statement that certainly had no effect, and may succeed soon: serialization failure, deadlock, lock
 #: timeout, statement timeout, disk full. And of a statement in an unsuitable session: read only, without the
 #: permission, the table or the function, without the schema.
-REFUSED: Final = frozenset(
+NO_EFFECT: Final = frozenset(
     {"40001", "40P01", "55P03", "57014", "53100", "25006", "42501", "42P01", "42883", "3F000"},
 )
 
 
-class _Ended(Exception):
+class _PassEnded(Exception):
     """Raised when the run has no lease although its fence is unchanged: the commit that ended the pass happened."""
 
     def __init__(self, row: RunRecord) -> None:
@@ -58,22 +73,18 @@ def retry_commit(
     `run.fence` may be higher afterwards. Raises LeaseLost. Raises the last error of the database when it has not
     answered in time, or failed again when it was asked what had happened.
     """
-    logger.warning("run %s: a commit was cut short, and is made again: %s", run.id, trouble, extra={"run_id": run.id})
+    logger.warning("run %s: a commit failed and is retried: %s", run.id, trouble, extra={"run_id": run.id})
     ends_at = time.monotonic() + conf.LEASE
     pause, longest = 0.0, BACKOFF[1]
     while not eviction.requested and time.monotonic() < ends_at:
         close_connections()
         eviction.wait(pause)
         pause = min(max(pause * 2, BACKOFF[0]), longest)
-        try:
-            if not _is_refusal(trouble):
-                store.get(run.id)  # a query, repeated until the database answers
-        except SESSION_TROUBLE:
-            continue
-        if not _is_refusal(trouble) and (
-            committed := _resolve_unknown_commit(batch, run=run, store=store, eviction=eviction, now=now)
-        ):
-            return committed
+        if not _had_no_effect(trouble):
+            if not _answers(store, run):
+                continue
+            if committed := _resolve_unknown_commit(batch, run=run, store=store, eviction=eviction, now=now):
+                return committed
         try:
             return store.commit(replace(batch, fence=run.fence))
         except SESSION_TROUBLE as error:
@@ -81,25 +92,33 @@ def retry_commit(
     raise trouble
 
 
-def _is_refusal(error: Exception) -> bool:
-    return getattr(error.__cause__, "sqlstate", None) in REFUSED
+def _answers(store: Store, run: RunRecord) -> bool:
+    try:
+        store.get(run.id)
+    except SESSION_TROUBLE:
+        return False
+    return True
+
+
+def _had_no_effect(error: Exception) -> bool:
+    return getattr(error.__cause__, "sqlstate", None) in NO_EFFECT
 
 
 def _resolve_unknown_commit(
     batch: Batch, *, run: RunRecord, store: Store, eviction: Eviction, now: Callable[[], datetime]
 ) -> Committed | None:
-    """Return the commit's answer if it happened.
+    """Raise the fence, and return the commit's answer if it happened.
 
-    Return None if it did not and never will, or if repeating it is a no-op.
+    Return None if it did not and never will, or if repeating it is a no-op. Raises LeaseLost.
     """
     eviction.is_changing_fence = True  # the LeaseManager must not take the new fence for a lost lease
     try:
-        row = store.change(run.id, lambda row, _entries: _taken_again(row, run.fence))
+        row = store.change(run.id, lambda row, _entries: _raise_fence(row, run.fence))
         run.fence = row.fence
-    except _Ended as ended:
+    except _PassEnded as ended:
         row = ended.row
     else:
-        if not _has_happened(batch, store):
+        if not _was_committed(batch, store):
             return None
     finally:
         eviction.is_changing_fence = False
@@ -109,20 +128,16 @@ def _resolve_unknown_commit(
     )
 
 
-def _taken_again(row: RunRecord, fence: int) -> RunChange:
+def _raise_fence(row: RunRecord, fence: int) -> RunChange:
     if row.fence != fence:
         raise LeaseLost
     if row.lease_expires_at is None:
-        raise _Ended(row)
+        raise _PassEnded(row)
     return RunChange(run={"change_seq": row.change_seq}, raise_fence=True)
 
 
-def _has_happened(batch: Batch, store: Store) -> bool:
-    """Return True if the batch was committed.
-
-    Only sends and attempt counts need this check; rewriting anything else is a no-op. A failed attempt shows in its
-    step's entry. The list of attempts would not tell: it keeps those of before a recovery.
-    """
+def _was_committed(batch: Batch, store: Store) -> bool:
+    """Return True if the batch was committed; False if it was not, or if repeating it is a no-op. See the table."""
     if batch.sends:
         return any(store.message(each.id) is not None for each in batch.sends)
     if not batch.attempts:

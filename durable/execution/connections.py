@@ -78,7 +78,7 @@ def abandon_inherited_connections() -> None:
         return
     _started_in = os.getpid()
     for connection in connections.all(initialized_only=True):
-        _leave(connection)
+        _abandon(connection)
 
 
 def _abandon_inherited_sessions() -> None:
@@ -89,13 +89,13 @@ def _abandon_inherited_sessions() -> None:
     """
     for connection in connections.all(initialized_only=True):
         if connection.vendor == "postgresql":
-            _leave(connection)
+            _abandon(connection)
 
 
 os.register_at_fork(after_in_child=_abandon_inherited_sessions)
 
 
-def _leave(connection: BaseDatabaseWrapper) -> None:
+def _abandon(connection: BaseDatabaseWrapper) -> None:
     _inherited.append(connection.connection)
     connection.connection = None
     # After a fork within a transaction, the wrapper has its marks as well.

@@ -16,7 +16,7 @@ __all__ = ["Origin"]
 
 logger = logging.getLogger("durable.pass")
 
-STRAY: Final = 70  # the exit status of a child that returned
+CHILD_EXIT_STATUS: Final = 70  # the exit status of a child that returned
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGCHLD)
 
@@ -33,7 +33,7 @@ class Origin:
         self._pid = os.getpid()
         self._run_id = run_id
 
-    def end_strays(self) -> None:
+    def end_forked_child(self) -> None:
         """End this process at once if it was forked within the pass. Write and close nothing of the parent's."""
         if os.getpid() == self._pid:
             return
@@ -44,27 +44,27 @@ class Origin:
             )
             logger.error(text, self._run_id, os.getpid(), self._pid, extra={"run_id": self._run_id})
         finally:
-            os._exit(STRAY)
+            os._exit(CHILD_EXIT_STATUS)
 
 
-def _hold_signals() -> None:
+def _block_signals() -> None:
     """Before a fork, block signals: those sent to the child wait until the child has its own handlers."""
     _here.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
-def _let_signals_through() -> None:
+def _restore_signal_mask() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _here.mask)
 
 
-def _forget_handlers() -> None:
+def _remove_worker_handlers() -> None:
     """Remove the worker's signal handlers in a forked child: they would keep `terminate()` from ending the child."""
     for number in _SIGNALS:
-        if _is_a_workers(signal.getsignal(number)):
+        if _is_workers_handler(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    _let_signals_through()
+    _restore_signal_mask()
 
 
-def _is_a_workers(handler: Any) -> bool:
+def _is_workers_handler(handler: Any) -> bool:
     """Return True for a function or method of durable's, or a method of any class derived from one of RQ's.
 
     RQ is told by its package's name: a process that does not serve RQ's queues need not import it.
@@ -74,4 +74,4 @@ def _is_a_workers(handler: Any) -> bool:
     return callable(handler) and any(str(each).partition(".")[0] in ("durable", "rq") for each in modules)
 
 
-os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_forget_handlers)
+os.register_at_fork(before=_block_signals, after_in_parent=_restore_signal_mask, after_in_child=_remove_worker_handlers)

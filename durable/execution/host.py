@@ -52,7 +52,7 @@ class PassHost:
         self._eviction = eviction
         self._sleep = at.sleep
         self._origin = Origin(run.id)
-        self._transactions = OpenTransactions(self._origin.end_strays, at.roll_back_inside)
+        self._transactions = OpenTransactions(self._origin.end_forked_child, at.roll_back_inside)
         self._queries = PassQueries(run, store, self.delegate)
         self.environment = PassEnvironment(
             run, at, eviction=eviction, transactions=self._transactions, events=self.events, mistakes=mistakes
@@ -71,18 +71,18 @@ class PassHost:
     # -- the store
 
     def save(self, effect: Save) -> None:
-        self._origin.end_strays()
+        self._origin.end_forked_child()
         self._commits.save(effect)
 
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
         self._commits.save_atomically(effect, call, record)
 
     def peek_inbox(self, effect: PeekInbox) -> list[Message]:
-        self._origin.end_strays()
+        self._origin.end_forked_child()
         return self._queries.inbox(effect)
 
     def get_run_state(self, effect: GetRunState) -> str | None:
-        self._origin.end_strays()
+        self._origin.end_forked_child()
         return self._queries.state(effect)
 
     # -- time
@@ -108,7 +108,7 @@ class PassHost:
         return AsyncContext(scope, driver)
 
     def calling(self, call: Call) -> AbstractContextManager[None]:
-        self._origin.end_strays()
+        self._origin.end_forked_child()
         if self._eviction.is_lost:  # the last chance to notice: another worker would do the same work again
             raise Evicted
         self.events.before_call(call)
@@ -122,7 +122,7 @@ class PassHost:
             try:
                 yield
             finally:
-                self._origin.end_strays()
+                self._origin.end_forked_child()
 
     def calling_here(self, call: Call) -> AbstractContextManager[None]:
         return self._transactions.function(f'step "{call.name}"')

@@ -169,7 +169,7 @@ class RunExecutor:
         else:
             self._announce(record, outcome)
         finally:
-            origin.end_strays()
+            origin.end_forked_child()
             self.leases.pass_ended(record)
             close_stale_connections(all_connections=False)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rq import Worker
 
-from durable.execution.forks import _is_a_workers
+from durable.execution.forks import _is_workers_handler
 from durable.worker.process import _stop_before_work
 
 
@@ -20,11 +20,11 @@ class Own(Worker):
 
 @pytest.mark.parametrize("handler", [_stop_before_work, Own.__new__(Own).request_stop, Own.__new__(Own).on_terminate])
 def test_a_workers_handlers_are_forgotten(handler: Callable[..., object]) -> None:
-    assert _is_a_workers(handler)
+    assert _is_workers_handler(handler)
 
 
 @pytest.mark.parametrize(
     "handler", [None, signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler, print, str.upper]
 )
 def test_others_stay(handler: Any) -> None:
-    assert not _is_a_workers(handler)
+    assert not _is_workers_handler(handler)
