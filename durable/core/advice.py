@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -26,8 +28,19 @@ def advised(advice: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 frames = error.__traceback__
                 if frames is not None and frames.tb_next is not None:  # raised inside the function
                     raise
-                raise TypeError(f"{error}: {advice}") from None
+                text = str(error)
+                hint = "" if "Did you mean" in text else _nearest(function, kwargs)  # Python 3.13 says it itself
+                raise TypeError(f"{text}{hint}: {advice}") from None
 
         return call
 
     return decorate
+
+
+def _nearest(function: Callable[..., object], given: Iterable[str]) -> str:
+    """Return a question for the first keyword that the function does not have and that resembles one it has, or ""."""
+    known = inspect.signature(function).parameters
+    for name in given:
+        if name not in known and (nearest := difflib.get_close_matches(name, known, n=1)):
+            return f'; did you mean "{nearest[0]}"?'
+    return ""

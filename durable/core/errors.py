@@ -84,7 +84,7 @@ __all__ = [
 
 
 #: The text about a run that a mistake in its workflow's code has stopped.
-STOPPED = "a mistake in the code: nothing was undone; fix the code, deploy, then recover"
+STOPPED = "a mistake in the code: nothing was undone because of it; fix the code, deploy, then recover"
 
 
 @dataclass(frozen=True, slots=True)

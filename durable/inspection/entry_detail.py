@@ -14,6 +14,7 @@ from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.size_limit import TooLarge, read_within
+from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, QueueMessage, Run
 from durable.store.outline_rows import long_data
 
@@ -118,6 +119,8 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "failed for good", str(failure.get("kind"))
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
         yield "rollback handler", str(rollback.get("handler"))
+    if entry.kind == EntryKind.MESSAGE and (note := wait_note(entry)):
+        yield "received", note
     for name, branch in data.get("branches", {}).items():
         yield f'branch "{name}"', str(branch.get("status"))
 

@@ -18,7 +18,7 @@ from durable.inspection.explain_waits import awaited_queues
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
 from durable.inspection.humanize import shortened, until
 from durable.inspection.payloads import redacted_error
-from durable.inspection.undone import Undone, undone_steps
+from durable.inspection.undone import Undone, read_undone
 from durable.models import Entry, QueueMessage, Run
 
 __all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", "open_entries"]
@@ -33,20 +33,23 @@ def explain(
     entries: Sequence[Entry] = (),
     unreceived: int | None = None,
     undone: Undone | None = None,
+    undone_by_code: int = 0,
 ) -> Explanation:
     """Explain what the run does at `now`.
 
     `entries` are its open entries with their metadata, see `open_entries`; without them the row alone is used.
     `unreceived` is the number of messages in its inbox that no wait has received, None if they were not counted.
-    `undone` are the steps that its compensation has undone, None without any or if they were not read.
+    `undone` are the steps that its compensation has undone, None without any or if they were not read, and
+    `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`.
     """
-    return _BY_STATE[RunState(run.state)](Facts(run, now, entries, unreceived, undone))
+    return _BY_STATE[RunState(run.state)](Facts(run, now, entries, unreceived, undone, undone_by_code))
 
 
 def explain_fully(run: Run, now: datetime) -> Explanation:
     """Do what `explain` does, with all available data; two more queries, three for a run that undid steps in scopes."""
     if run.state in (RunState.FAILED, RunState.CANCELLED):
-        return explain(run, now, open_entries(run.id), undone=undone_steps(run.id))
+        undone, undone_by_code = read_undone(run.id)
+        return explain(run, now, open_entries(run.id), undone=undone, undone_by_code=undone_by_code)
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
     return explain(run, now, open_entries(run.id), unreceived[:_MOST_MESSAGES].count())
 

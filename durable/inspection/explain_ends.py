@@ -40,7 +40,7 @@ def failed(facts: Facts) -> Explanation:
     if kind is SummaryKind.STOPPED_BY_MISTAKE:
         return Explanation(
             headline=f"Stopped by a mistake in the code: {shortened(facts.quoted_error)}",
-            detail="Nothing was undone. Fix the code, deploy it, then recover the run: it goes on where it was",
+            detail=f"{_undone_before(facts)}. Fix the code, deploy it, then recover the run: it goes on where it was",
             needs_attention=True,
             remedies=("recover", "replay", "restart"),
         )
@@ -104,6 +104,15 @@ def _error(facts: Facts) -> str:
     error = facts.run.error
     return (
         "for a reason that was not recorded" if error is None else shortened(redacted_error(facts.run.workflow, error))
+    )
+
+
+def _undone_before(facts: Facts) -> str:
+    """Return what is undone of a run that a mistake has stopped: nothing, unless its code has called ctx.compensate."""
+    if not facts.undone_by_code:
+        return "Nothing was undone because of it"
+    return (
+        f"{steps_undone(facts.undone_by_code)} by ctx.compensate before, and nothing was undone because of the mistake"
     )
 
 

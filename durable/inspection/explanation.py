@@ -58,6 +58,7 @@ class Facts:
     entries: Sequence[Entry]
     unreceived: int | None
     undone: Undone | None
+    undone_by_code: int = 0
 
     @property
     def is_held(self) -> bool:

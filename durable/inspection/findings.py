@@ -172,7 +172,7 @@ _CAUSES: Final = (
     _Cause(
         kind="mistake",
         title="Runs stopped by a mistake in the code",
-        advice="Fix the code, deploy it, then recover them: they go on where they were. Nothing was undone.",
+        advice="Fix the code, deploy it, then recover them: they go on where they were. Nothing was undone because of the mistake.",
         concerns=lambda run: run.is_mistake,
     ),
     _Cause(

@@ -15,6 +15,7 @@ from django.db.models import BooleanField, ExpressionWrapper, Q
 from durable.conf import conf
 from durable.core.location import escape, unescape
 from durable.core.records import EntryKind, EntryStatus
+from durable.inspection.wait_note import wait_note
 from durable.models import Entry
 from durable.models.batches import ByteLength
 from durable.models.fields import load_json
@@ -244,6 +245,8 @@ def _fill(page: Sequence[TreeNode], known: Mapping[str, TreeNode]) -> None:
         node.note = _NOT_UNDONE if node.note == _NOT_UNDONE else ""
         if entry.kind == EntryKind.LOOP:
             _add_loop_note(node, entry.data)
+        elif entry.kind == EntryKind.MESSAGE:
+            node.note = wait_note(entry)
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))
         elif entry.kind in (EntryKind.JOIN, EntryKind.RACE):

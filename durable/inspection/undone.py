@@ -12,7 +12,7 @@ from durable.core.records import EntryKind
 from durable.core.summary import steps_undone
 from durable.models import Entry
 
-__all__ = ["Undone", "undone_steps"]
+__all__ = ["Undone", "read_undone", "undone_steps"]
 
 MOST: Final = 1_000  # undone steps that are looked at
 _NAMED: Final = 5
@@ -41,17 +41,24 @@ class Undone:
 
 
 def undone_steps(run_id: str) -> Undone | None:
-    """The undone steps of a run that has ended, at most `MOST`; None without any. One query, two for steps in scopes.
+    """Return the first part of `read_undone`."""
+    return read_undone(run_id)[0]
 
-    None too of a run whose compensation has stopped: a recovery goes on with it.
+
+def read_undone(run_id: str) -> tuple[Undone | None, int]:
+    """Return the steps that the end of a run has undone, None without any, and how many its code has undone before.
+
+    Reads at most `MOST` steps: one query, two for steps in scopes. Of a run whose compensation has stopped there are
+    none: a recovery goes on with it.
     """
     recorded = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id)
     found = recorded.filter(
         run__state_after_rollback="", kind=EntryKind.STEP.value, metadata__rollback_completed_at__isnull=False
     )
-    rows: Any = found.order_by("ordinal").values_list("location", "data")[:MOST]  # the field decodes data
+    rows: list[Any] = list(found.order_by("ordinal").values_list("location", "data")[:MOST])  # the field decodes data
     locations = [location for location, data in rows if data["rollback"].get("by") is None]
-    return Undone(locations, _start(run_id, locations[0])) if locations else None
+    undone = Undone(locations, _start(run_id, locations[0])) if locations else None
+    return undone, len(rows) - len(locations)
 
 
 def _start(run_id: str, location: str) -> str:

@@ -14,6 +14,7 @@ __all__ = [
     "mistaken",
     "nap",
     "odd",
+    "polls",
     "quick",
     "saga",
     "saga_that_sleeps",
@@ -21,6 +22,7 @@ __all__ = [
     "switched",
     "undoing",
     "undoing_that_fails",
+    "undoing_then_mistaken",
     "undone_in_a_loop",
 ]
 
@@ -64,6 +66,19 @@ def undoing(ctx: Context) -> str:
     ctx.step("charge", value_of, 1, rollback=refund, max_retries=0)
     ctx.compensate("rejected by the shopkeeper")
     return "rejected"
+
+
+@workflow(name="tests.undoing_then_mistaken")
+def undoing_then_mistaken(ctx: Context) -> Any:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("charge", value_of, 1, rollback=refund, max_retries=0)
+    ctx.compensate("rejected by the shopkeeper")
+    return value_of({})["missing"]
+
+
+@workflow(name="tests.polls")
+def polls(ctx: Context) -> int:
+    return len(ctx.queue.next_batch("poll", names=["news"], timeout=0))
 
 
 @workflow(name="tests.approve")

@@ -32,6 +32,7 @@ from durable.inspection import (
     payload,
     pretty,
     progress_of,
+    read_entry_detail,
     worker_overview,
 )
 from durable.inspection import humanize as w
@@ -269,6 +270,24 @@ class TestTheTree:
         get_run("run").recover()
         stage.settle("run")
         assert [node.note for node in history_tree("run").nodes] == ["", ""]
+
+    def test_a_wait_without_a_message_says_how_it_ended(self, stage: Stage) -> None:
+        stage.start(flows.approve, id="late")
+        wait = history_tree("late").nodes[-1]
+        assert (wait.location, wait.status, wait.note) == ("approval", "pending", "")
+        stage.advance(days=3)
+        late = stage.settle("late")
+        wait = history_tree("late").nodes[-1]
+        assert (wait.location, wait.status, wait.note) == ("approval", "completed", "timed out")
+        detail = read_entry_detail(late, "approval", with_payloads=True)
+        assert detail is not None
+        assert ("received", "timed out") in detail.facts
+        stage.start(flows.polls, id="polls")
+        assert history_tree("polls").nodes[-1].note == "no message was there"
+        stage.start(flows.approve, id="asked")
+        get_run("asked").send("approved")
+        stage.settle("asked")
+        assert history_tree("asked").nodes[-1].note == ""
 
     def test_iterations_are_counted_and_pruned_ones_are_said(self, stage: Stage) -> None:
         stage.start(flows.looping, 12, id="run")

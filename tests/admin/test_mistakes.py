@@ -68,7 +68,8 @@ def test_a_stopped_run_is_said_to_be_one(stage: Stage) -> None:
     for said in (explain(run, stage.now), explain_fully(run, stage.now)):
         assert said.headline.startswith("Stopped by a mistake in the code: KeyError: 'missing' (tests.admin.flows.")
         assert (
-            said.detail == "Nothing was undone. Fix the code, deploy it, then recover the run: it goes on where it was"
+            said.detail
+            == "Nothing was undone because of it. Fix the code, deploy it, then recover the run: it goes on where it was"
         )
         assert said.remedies[0] == "recover"
     assert kinds(stage)["mistake"].runs == [("mistaken", "tests.mistaken")]
@@ -132,6 +133,17 @@ def test_rest_says_it(stage: Stage, make_api: MakeApi) -> None:  # noqa: F811  #
 
 
 # -- a compensation that the code asked for
+
+
+def test_a_mistake_after_it_does_not_hide_what_was_undone(stage: Stage) -> None:
+    stage.start(flows.undoing_then_mistaken, id="mistaken")
+    Run.objects.filter(pk="mistaken").update(diverged_at=stage.now - timedelta(hours=1), wake_at=stage.now)
+    run = stage.run("mistaken")
+    assert run.state == "failed"
+    said = explain_fully(run, stage.now)
+    assert said.detail.startswith(
+        "1 step was undone by ctx.compensate before, and nothing was undone because of the mistake. Fix the code"
+    )
 
 
 def test_its_reason_is_shown(stage: Stage, operator: Client) -> None:

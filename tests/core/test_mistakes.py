@@ -138,7 +138,9 @@ def test_a_mistake_stops_the_run_whole_and_it_goes_on_after_the_mend(h: Harness,
     check_whole(end, kind)
     assert run.summary.startswith(f"stopped: {kind}")
     assert f"({__name__}." in run.summary, "the place"
-    assert run.summary.endswith("): a mistake in the code: nothing was undone; fix the code, deploy, then recover")
+    assert run.summary.endswith(
+        "): a mistake in the code: nothing was undone because of it; fix the code, deploy, then recover"
+    )
     run.recover()
     check_whole(h.run(run), kind)
     shop.following = mended
@@ -156,7 +158,9 @@ def test_a_query_in_the_body_of_an_async_workflow_undoes_nothing(h: Harness) -> 
     run = h.start(ship)
     check_whole(h.run(run), "SynchronousOnlyOperation")
     assert "put it into a step (tests.core.test_mistakes.test_a_query" in run.summary
-    assert run.summary.endswith("): a mistake in the code: nothing was undone; fix the code, deploy, then recover")
+    assert run.summary.endswith(
+        "): a mistake in the code: nothing was undone because of it; fix the code, deploy, then recover"
+    )
 
 
 class Late(CriticalError, KeyError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +70,21 @@ class TestAReceiveThatIsMisspelt:
                 assert error.type == "TypeError"
                 assert next(iter(keywords)) in error.message
                 assert error.message.endswith("names are the queues it waits for")
+
+    @pytest.mark.parametrize("operation", ["next", "next_batch"])
+    @pytest.mark.parametrize(("misspelt", "meant"), [("time_out", "timeout"), ("completeable", "completable")])
+    def test_a_misspelt_option_is_answered_with_the_nearest(self, operation: str, misspelt: str, meant: str) -> None:
+        def wait(ctx: Context) -> None:
+            getattr(ctx.queue, operation)("approved", **{misspelt: 5})
+
+        async def awaited(ctx: AsyncContext) -> None:
+            await getattr(ctx.queue, operation)("approved", **{misspelt: 5})
+
+        with Harness() as h:
+            for workflow in (wait, awaited):
+                error = h.finish(h.start(workflow)).error
+                assert error is not None
+                assert re.search(f"[Dd]id you mean ['\"]{meant}['\"]", error.message)
 
     def test_what_the_operation_itself_refuses_is_left_as_it_is(self) -> None:
         def text(ctx: Context) -> None:

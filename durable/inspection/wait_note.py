@@ -1,0 +1,24 @@
+"""What to say of a wait for messages that has ended without one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from durable.models import Entry
+
+__all__ = ["wait_note"]
+
+
+def wait_note(entry: Entry) -> str:
+    """Return how a wait ended that received no message, "" for any other wait. `entry` has its metadata.
+
+    A wait whose data was read without its messages counts as one that received some.
+    """
+    data: dict[str, Any] = entry.data
+    if data.get("received") != []:
+        return ""
+    deadline = data.get("deadline")
+    if deadline and datetime.fromisoformat(deadline) <= entry.metadata.created_at:
+        return "no message was there"  # it had a timeout of zero
+    return "timed out"
