@@ -28,6 +28,7 @@ from durable.core.records import (
     RunPatch,
     RunRecord,
 )
+from durable.core.transitions import progressed
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
 
@@ -280,7 +281,7 @@ class Journal:
                 self._pending = _Pending()
                 self.taken += 1
             if self._crashes:  # this commit is the progress that ends a series of crashes
-                run = {"crashes": 0, **(run or {})}
+                run = {**progressed(self.run), **(run or {})}
                 self._crashes = 0
             return Batch(
                 run_id=self.run.id,

@@ -202,7 +202,7 @@ class OutgoingMessage:
 
 
 class RunPatch(TypedDict, total=False):
-    """Columns of the run's row that a commit or a verb sets."""
+    """Columns of the run's row that a transition sets (`durable.core.transitions`)."""
 
     state: str
     output: str | None
@@ -211,10 +211,12 @@ class RunPatch(TypedDict, total=False):
     wake_at: datetime | None
     waiting_for: str
     summary: str
+    fence: int
     worker: str
     lease_expires_at: datetime | None
     crashes: int
     change_seq: int
+    message_count: int
     pending_request: str
     request_reason: str
     state_after_rollback: str
@@ -336,8 +338,8 @@ class RunChange:
     """What a verb from outside does to a run, decided under the run's lock.
 
     `entries` are written as given (with their metadata), and `deleted` locations are deleted. `unreceive` lists the
-    waits whose messages return to the inbox as pending. `retracted` messages are deleted. `raise_fence` takes the run
-    away from a worker that may still have its lease. `action` is logged if, and only if, the change happens.
+    waits whose messages return to the inbox as pending. `retracted` messages are deleted. `action` is logged if, and
+    only if, the change happens.
     """
 
     run: RunPatch
@@ -345,5 +347,4 @@ class RunChange:
     deleted: Sequence[str] = ()
     unreceive: Sequence[str] = ()
     retracted: Sequence[str] = ()
-    raise_fence: bool = False
     action: ActionRecord | None = None

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
+from durable.core import transitions
 from durable.core.location import escape
-from durable.core.records import Entry, EntryKind, EntryStatus, Message, RunChange, RunPatch, RunRecord, RunState
+from durable.core.records import Entry, EntryKind, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.summary import Summary, SummaryKind
 
@@ -27,22 +28,12 @@ def recover(
     deleted.
     """
     history = _Recovery(entries)
-    patch: RunPatch = {
-        "state": RunState.PENDING,
-        "wake_at": now,
-        "change_seq": run.change_seq + 1,
-        "finished_at": None,
-        "pending_request": "",
-        "crashes": 0,
-        "diverged_at": None,
-        "summary": Summary(SummaryKind.RECOVERED),
-    }
     stuck = [entry for entry in history if entry.is_compensable]
     if run.state_after_rollback and stuck:
         for entry in stuck:
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
-        patch |= {"state": RunState.ROLLING_BACK, "summary": Summary(SummaryKind.RECOVERED_COMPENSATING)}
-        return history.change(run, patch, messages)
+        continued = transitions.rollback_recovered(run, now=now, summary=Summary(SummaryKind.RECOVERED_COMPENSATING))
+        return history.change(run, continued, messages)
     for entry in stuck:
         if entry.rollback_error is not None:  # of a compensation that the code called and that continues
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
@@ -51,7 +42,7 @@ def recover(
         generations[location] = generations.get(location, 0) + 1
     for location in run.origins:
         history.reset(location)
-    patch |= {"error": None, "origins": [], "state_after_rollback": "", "generations": generations}
+    patch = transitions.recovered(run, now=now, generations=generations, summary=Summary(SummaryKind.RECOVERED))
     return history.change(run, patch, messages)
 
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from durable.core import transitions
 from durable.core.errors import EntryNotFoundError
 from durable.core.history_copy import Copied, moved_entry, moved_message
 from durable.core.location import escape, is_within, parent
-from durable.core.records import Entry, EntryKind, Message, MessageState, RunChange, RunPatch, RunRecord, RunState
+from durable.core.records import Entry, EntryKind, Message, MessageState, RunChange, RunRecord
 from durable.core.recovery import rewind_compensated
 from durable.core.rewind import FORKS, Rewind, first_try
 from durable.core.summary import Summary, SummaryKind
@@ -118,29 +119,8 @@ class Replay:
 
     def in_place(self, now: datetime) -> RunChange:
         """Return the change of the run itself, which continues at `now`."""
-        run = self.run
-        patch: RunPatch = {
-            "state": RunState.PENDING,
-            "wake_at": now,
-            "waiting_for": "",
-            "change_seq": run.change_seq + 1,
-            "finished_at": None,
-            "output": None,
-            "error": None,
-            "origins": [],
-            "state_after_rollback": "",
-            "pending_request": "",
-            "request_reason": "",
-            "crashes": 0,
-            "diverged_at": None,
-            "lease_expires_at": None,
-            "worker": "",
-            "generations": self._generations(),
-            "summary": self.summary,
-        }
-        change = self.history.change(run, patch, lambda: self._messages)
-        change.raise_fence = True
-        return change
+        patch = transitions.replayed(self.run, now=now, generations=self._generations(), summary=self.summary)
+        return self.history.change(self.run, patch, lambda: self._messages)
 
     @property
     def summary(self) -> Summary:

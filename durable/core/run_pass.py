@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from durable.core import transitions
 from durable.core.bodies import run_body
 from durable.core.compatibility import cannot_read
 from durable.core.control_flow import Evicted, LeaseLost, Park, PassAborted
@@ -62,17 +63,12 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
         return (yield from _diverged(journal, cannot_read(journal.unreadable), policy))
     if journal.run.state == RunState.ROLLING_BACK:
         if journal.run.crashes >= policy.max_crashes:
-            crash = ErrorInfo.of(RunCrashedError(journal.run.crashes))
-            return (
-                yield from _stop_compensating(
-                    journal, crash, Summary(SummaryKind.COMPENSATION_STOPPED, error=str(crash))
-                )
-            )
+            return (yield from _stop_after_crashes(journal))
         return (yield from _compensate(journal))
     if journal.request != Request.NONE:
         return (yield from _honour(journal, journal.request))
     if journal.run.crashes >= policy.max_crashes:
-        return (yield from _fail(journal, RunCrashedError(journal.run.crashes), may_compensate=False))
+        return (yield from _stop_after_crashes(journal))
     if workflow is None:
         return (yield from _wait_for_code(journal))
     scope = Scope(journal, journal.root)
@@ -116,44 +112,23 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
 # -- the ways out
 
 
-def _released(state: str, **columns: Any) -> RunPatch:
-    patch: RunPatch = {"state": state, "worker": "", "lease_expires_at": None, "waiting_for": "", "summary": ""}
-    patch.update(columns)  # type: ignore[typeddict-item]  # keyword arguments are columns
-    return patch
-
-
 def _complete(journal: Journal, output: str) -> Operation:
-    now = journal.environment.now()
-    yield Save(
-        _released(
-            RunState.COMPLETED,
-            output=output,
-            error=None,
-            origins=[],
-            wake_at=None,
-            finished_at=now,
-            pending_request="",
-            diverged_at=None,
-        )
-    )
+    yield Save(transitions.completed(journal.run, now=journal.environment.now(), output=output))
     value = journal.environment.decode(output, "output", "")
     _tell(journal, RunState.COMPLETED, "run_completed", output=value)
     return PassOutcome(state=RunState.COMPLETED, output=value)
 
 
-def _park(journal: Journal, park: Park, state: str = RunState.SLEEPING, summary: Summary | None = None) -> Operation:
-    yield Save(
-        _released(
-            state,
-            wake_at=park.deadline,
-            waiting_for=waiting_text(park.names),
-            summary=waiting(park) if summary is None else summary,
-            diverged_at=None,
-        ),
-        park_change_seq=journal.run.change_seq,
+def _park(journal: Journal, park: Park, summary: Summary | None = None) -> Operation:
+    patch = transitions.parked(
+        journal.run,
+        wake_at=park.deadline,
+        waiting_for=waiting_text(park.names),
+        summary=waiting(park) if summary is None else summary,
     )
-    _tell(journal, state)
-    return PassOutcome(state=state, wake_at=park.deadline, waiting_for=park.names)
+    yield Save(patch, park_change_seq=journal.run.change_seq)
+    _tell(journal, patch["state"])
+    return PassOutcome(state=patch["state"], wake_at=park.deadline, waiting_for=park.names)
 
 
 def _hand_over(journal: Journal) -> Operation:
@@ -161,32 +136,21 @@ def _hand_over(journal: Journal) -> Operation:
     now = journal.environment.now()
     is_asked = journal.environment.is_asked()
     summary = Summary(SummaryKind.STOP_REQUESTED if is_asked else SummaryKind.HANDED_OVER)
-    # the code fitted as far as it came: if other code does not, that has a grace period of its own
-    yield Save(_released(RunState.PENDING, wake_at=now, summary=summary, diverged_at=None))
+    yield Save(transitions.handed_over(journal.run, now=now, summary=summary))
     _tell(journal, RunState.PENDING)
     return PassOutcome(state=RunState.PENDING, wake_at=now, due_now=True)
 
 
 def _honour(journal: Journal, request: str) -> Operation:
     """Do what an operator requested during the pass."""
-    now = journal.environment.now()
     if request == Request.PAUSE:
-        yield Save(_released(RunState.PAUSED, wake_at=None, pending_request="", summary=Summary(SummaryKind.PAUSED)))
+        yield Save(transitions.paused(journal.run, summary=Summary(SummaryKind.PAUSED)))
         _tell(journal, RunState.PAUSED)
         return PassOutcome(state=RunState.PAUSED)
     if request == Request.CANCEL_ROLLBACK and has_compensation(journal):
-        yield Save(
-            {
-                "state": RunState.ROLLING_BACK,
-                "state_after_rollback": RunState.CANCELLED,
-                "pending_request": "",
-                "summary": Summary(SummaryKind.COMPENSATING),
-            }
-        )
-        journal.request = Request.NONE
-        journal.run.state_after_rollback = RunState.CANCELLED
-        return (yield from _compensate(journal))
-    yield Save(_released(RunState.CANCELLED, wake_at=None, pending_request="", finished_at=now, diverged_at=None))
+        patch = transitions.cancel_rollback_begun(journal.run, summary=Summary(SummaryKind.COMPENSATING))
+        return (yield from _begin_rollback(journal, patch))
+    yield Save(transitions.cancelled(journal.run, now=journal.environment.now()))
     _tell(journal, RunState.CANCELLED)
     return PassOutcome(state=RunState.CANCELLED)
 
@@ -215,14 +179,8 @@ def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operati
     if outcome is not None:
         return outcome
     now = journal.environment.now()
-    patch = _released(RunState.FAILED, error=info, origins=[], wake_at=None, finished_at=now, pending_request="")
-    yield Save(
-        patch
-        | {
-            "diverged_at": journal.run.diverged_at or now,
-            "summary": Summary(SummaryKind.STOPPED_BY_MISTAKE, error=what),
-        }
-    )
+    summary = Summary(SummaryKind.STOPPED_BY_MISTAKE, error=what)
+    yield Save(transitions.stopped(journal.run, now=now, error=info, summary=summary))
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)
     return PassOutcome(state=RunState.FAILED, error=info)
 
@@ -241,12 +199,11 @@ def _wait_for_other_code(journal: Journal, event: Event, summary: Summary, polic
         return None
     delay = min(max(policy.divergence_retry, waited / 4), policy.divergence_grace - waited + 1)
     wake_at = now + timedelta(seconds=delay)
-    state = RunState.ROLLING_BACK if journal.run.state == RunState.ROLLING_BACK else RunState.SLEEPING
-    patch = _released(state, wake_at=wake_at, summary=summary, diverged_at=since)
+    patch = transitions.diverging(journal.run, since=since, wake_at=wake_at, summary=summary)
     yield Save(patch, park_change_seq=journal.run.change_seq)
     journal.environment.emit(Event(event.name, {**event.details, "retry_at": wake_at}))
-    _tell(journal, state)
-    return PassOutcome(state=state, wake_at=wake_at)
+    _tell(journal, patch["state"])
+    return PassOutcome(state=patch["state"], wake_at=wake_at)
 
 
 def _wait_for_code(journal: Journal) -> Operation:
@@ -255,7 +212,7 @@ def _wait_for_code(journal: Journal) -> Operation:
     since = journal.run.diverged_at or now
     wake_at = now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4))
     summary = Summary(SummaryKind.UNKNOWN_WORKFLOW, workflow=journal.run.workflow)
-    patch = _released(RunState.SLEEPING, wake_at=wake_at, summary=summary, diverged_at=since)
+    patch = transitions.diverging(journal.run, since=since, wake_at=wake_at, summary=summary)
     yield Save(patch, park_change_seq=journal.run.change_seq)
     _tell(journal, RunState.SLEEPING)
     return PassOutcome(state=RunState.SLEEPING, wake_at=wake_at)
@@ -265,32 +222,34 @@ def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operat
     info = ErrorInfo.of(error)
     origins = sorted(_origins(error))
     if may_compensate and has_compensation(journal):
-        yield Save(
-            {
-                "state": RunState.ROLLING_BACK,
-                "state_after_rollback": RunState.FAILED,
-                "error": info,
-                "origins": origins,
-                "summary": Summary(SummaryKind.COMPENSATING),
-            }
-        )
-        journal.run.state_after_rollback = RunState.FAILED
-        journal.run.error = info
-        return (yield from _compensate(journal))
+        summary = Summary(SummaryKind.COMPENSATING)
+        patch = transitions.rollback_begun(journal.run, error=info, origins=origins, summary=summary)
+        return (yield from _begin_rollback(journal, patch))
     now = journal.environment.now()
-    yield Save(
-        _released(
-            RunState.FAILED,
-            error=info,
-            origins=origins,
-            wake_at=None,
-            finished_at=now,
-            pending_request="",
-            diverged_at=None,
-        )
-    )
+    yield Save(transitions.failed(journal.run, now=now, error=info, origins=origins))
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=False)
     return PassOutcome(state=RunState.FAILED, error=info)
+
+
+def _stop_after_crashes(journal: Journal) -> Operation:
+    """Stop a run that has crashed too many workers in a row; nothing is compensated."""
+    run, now = journal.run, journal.environment.now()
+    crash = ErrorInfo.of(RunCrashedError(run.crashes))
+    is_compensating = run.state == RunState.ROLLING_BACK
+    summary = Summary(SummaryKind.COMPENSATION_STOPPED, error=str(crash)) if is_compensating else ""
+    patch = transitions.crash_limit_reached(run, now=now, error=crash, summary=summary)
+    yield Save(patch)
+    _tell(journal, RunState.FAILED, "run_failed", error=patch["error"], is_mistake=False)
+    return PassOutcome(state=RunState.FAILED, error=patch["error"])
+
+
+def _begin_rollback(journal: Journal, patch: RunPatch) -> Operation:
+    """Commit that the run is being compensated, and compensate it."""
+    yield Save(patch)
+    for name, value in patch.items():
+        setattr(journal.run, name, value)
+    journal.request = patch.get("pending_request", journal.request)
+    return (yield from _compensate(journal))
 
 
 def _compensate(journal: Journal) -> Operation:
@@ -299,29 +258,26 @@ def _compensate(journal: Journal) -> Operation:
     try:
         yield from roll_back(journal)
     except Park as park:
-        return (yield from _park(journal, park, RunState.ROLLING_BACK, Summary(SummaryKind.HANDLER_BACKOFF)))
+        return (yield from _park(journal, park, Summary(SummaryKind.HANDLER_BACKOFF)))
     except Evicted as eviction:
         if eviction.request == Request.PAUSE:
             return (yield from _honour(journal, eviction.request))
         now = journal.environment.now()
-        yield Save(_released(RunState.ROLLING_BACK, wake_at=now))
+        yield Save(transitions.handed_over(run, now=now, summary=""))
         return PassOutcome(state=RunState.ROLLING_BACK, wake_at=now, due_now=True)
     except RollbackFailed as failed:
         return (yield from _stop_at_handler(journal, failed))
     now = journal.environment.now()
-    ended = run.state_after_rollback or RunState.FAILED
-    error = run.error if ended == RunState.FAILED else None
     count = sum(_is_undone(entry) for entry in journal.entries())
-    summary = Summary(SummaryKind.COMPENSATED, count=count, recoverable=ended == RunState.FAILED)
-    patch = _released(
-        ended, error=error, wake_at=None, finished_at=now, state_after_rollback="", pending_request="", diverged_at=None
-    )
-    yield Save(patch | {"summary": summary})
-    if ended == RunState.FAILED:
-        _tell(journal, ended, "run_failed", error=error, is_mistake=False)
-    else:
-        _tell(journal, ended)
-    return PassOutcome(state=ended, error=error)
+    is_cancelled = run.state_after_rollback == RunState.CANCELLED
+    summary = Summary(SummaryKind.COMPENSATED, count=count, recoverable=not is_cancelled)
+    if is_cancelled:
+        yield Save(transitions.cancel_rolled_back(run, now=now, summary=summary))
+        _tell(journal, RunState.CANCELLED)
+        return PassOutcome(state=RunState.CANCELLED)
+    yield Save(transitions.rolled_back(run, now=now, summary=summary))
+    _tell(journal, RunState.FAILED, "run_failed", error=run.error, is_mistake=False)
+    return PassOutcome(state=RunState.FAILED, error=run.error)
 
 
 def _stop_at_handler(journal: Journal, failed: RollbackFailed) -> Operation:
@@ -332,11 +288,10 @@ def _stop_at_handler(journal: Journal, failed: RollbackFailed) -> Operation:
 def _stop_compensating(journal: Journal, error: ErrorInfo, summary: Summary) -> Operation:
     """Stop a run whose compensation cannot continue; its outcome is kept, so that recover can continue it."""
     now = journal.environment.now()
-    info = journal.run.error or error
-    patch = _released(RunState.FAILED, error=info, wake_at=None, finished_at=now, summary=summary, pending_request="")
-    yield Save(patch | {"diverged_at": None})
-    _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=False)
-    return PassOutcome(state=RunState.FAILED, error=info)
+    patch = transitions.rollback_stopped(journal.run, now=now, error=error, summary=summary)
+    yield Save(patch)
+    _tell(journal, RunState.FAILED, "run_failed", error=patch["error"], is_mistake=False)
+    return PassOutcome(state=RunState.FAILED, error=patch["error"])
 
 
 # -- details

@@ -34,6 +34,7 @@ from typing import Final
 from durable.conf import conf
 from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch, Committed, RunChange, RunRecord
+from durable.core.transitions import fence_raised
 from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.execution.eviction import Eviction
 from durable.store import Store
@@ -133,7 +134,7 @@ def _raise_fence(row: RunRecord, fence: int) -> RunChange:
         raise LeaseLost
     if row.lease_expires_at is None:
         raise _PassEnded(row)
-    return RunChange(run={"change_seq": row.change_seq}, raise_fence=True)
+    return RunChange(run=fence_raised(row))
 
 
 def _was_committed(batch: Batch, store: Store) -> bool:

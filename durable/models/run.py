@@ -16,6 +16,7 @@ from django.db.models.functions import Coalesce
 from durable.core import clock
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, Request, RunState
+from durable.core.transitions import TRANSITIONS
 from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, SummaryField, choices
 
 __all__ = ["Run", "RunQuerySet"]
@@ -29,6 +30,13 @@ class Named(Protocol):
     @property
     def name(self) -> str:
         """The name under which its runs are recorded."""
+
+
+def _led(transition: str) -> Case:
+    """Return the state to which the transition leads a row."""
+    others = {start: end for start, end in TRANSITIONS[transition].items() if start != end}
+    whens = (When(state=start, then=Value(end.value)) for start, end in others.items())
+    return Case(*whens, default=F("state"), output_field=models.CharField())
 
 
 class RunQuerySet(models.QuerySet["Run"]):
@@ -114,11 +122,7 @@ class RunQuerySet(models.QuerySet["Run"]):
             lease_expires_at=lease_until,
             worker=worker,
             started_at=Coalesce(F("started_at"), Value(now, output_field=models.DateTimeField())),
-            state=Case(
-                When(state=RunState.ROLLING_BACK.value, then=F("state")),
-                default=Value(RunState.RUNNING.value),
-                output_field=models.CharField(),
-            ),
+            state=_led("claimed"),
             wake_at=Case(
                 When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
             ),
@@ -133,11 +137,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(lease_expires_at__isnull=False).update(
             lease_expires_at=None,
             worker="",
-            state=Case(
-                When(state=RunState.RUNNING.value, then=Value(RunState.PENDING.value)),
-                default=F("state"),
-                output_field=models.CharField(),
-            ),
+            state=_led("released"),
             wake_at=Case(
                 When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
             ),

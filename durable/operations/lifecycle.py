@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import Final
 
 from durable import runtime
+from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
-from durable.core.records import Entry, EntryKind, EntryStatus, Request, RunChange, RunPatch, RunRecord, RunState
+from durable.core.records import Entry, EntryKind, EntryStatus, Request, RunChange, RunRecord, RunState
 from durable.core.recovery import recover as recovery_of
 from durable.core.summary import Summary, SummaryKind
+from durable.core.transitions import starts_of
 from durable.operations import audit
 from durable.operations.audited import audited
 from durable.operations.common import announce, check_state, send_run_changed
@@ -22,11 +24,11 @@ __all__ = ["ALLOWED", "cancel", "pause", "recover", "resume", "wake"]
 
 #: The states of a run in which each verb is allowed. A pause that a running run has not reached yet can be resumed too.
 ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
-    "wake": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK),
-    "pause": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.ROLLING_BACK),
-    "resume": (RunState.PAUSED,),
-    "cancel": (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.PAUSED),
-    "recover": (RunState.FAILED,),
+    "wake": starts_of("woken"),
+    "pause": starts_of("paused_at_once", "pause_requested"),
+    "resume": starts_of("resumed", "rollback_resumed"),
+    "cancel": starts_of("cancelled_at_once", "cancelled_with_rollback", "cancel_requested"),
+    "recover": starts_of("recovered", "rollback_recovered"),
 }
 _SUMMARY = 200  # characters of a reason that lists show
 
@@ -38,7 +40,7 @@ def wake(run_id: str, *, end_sleeps: bool = False) -> None:
         check_state(run, "wake", ALLOWED["wake"])
         now = at.now()
         changed = [woken for each in entries() if (woken := _woken(each, end_sleeps, now))]
-        return RunChange(run={"wake_at": now, "change_seq": run.change_seq + 1}, entries=changed)
+        return RunChange(run=transitions.woken(run, now=now), entries=changed)
 
     at = runtime.current()
     _changed(at, "wake", run_id, decide)
@@ -63,10 +65,8 @@ def pause(run_id: str) -> None:
         check_state(run, "pause", ALLOWED["pause"])
         _check_not_being_cancelled(run, "pause")
         if _is_held(at, run):
-            return RunChange(run={"pending_request": Request.PAUSE, "change_seq": run.change_seq + 1})
-        patch = _unheld(RunState.PAUSED)
-        patch |= {"wake_at": None, "summary": Summary(SummaryKind.PAUSED)}
-        return RunChange(run=patch, raise_fence=True)
+            return RunChange(run=transitions.pause_requested(run))
+        return RunChange(run=transitions.paused_at_once(run, summary=Summary(SummaryKind.PAUSED)))
 
     at = runtime.current()
     _changed(at, "pause", run_id, decide)
@@ -77,12 +77,10 @@ def resume(run_id: str) -> None:
 
     def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
         if run.pending_request == Request.PAUSE:
-            return RunChange(run={"pending_request": Request.NONE})
+            return RunChange(run=transitions.pause_withdrawn(run))
         check_state(run, "resume", ALLOWED["resume"])
-        state = RunState.ROLLING_BACK if run.state_after_rollback else RunState.PENDING
-        patch: RunPatch = {"state": state, "wake_at": at.now(), "diverged_at": None}
-        patch["summary"] = Summary(SummaryKind.RESUMED)
-        return RunChange(run=patch | {"change_seq": run.change_seq + 1})
+        resumed = transitions.rollback_resumed if run.state_after_rollback else transitions.resumed
+        return RunChange(run=resumed(run, now=at.now(), summary=Summary(SummaryKind.RESUMED)))
 
     at = runtime.current()
     _changed(at, "resume", run_id, decide)
@@ -103,23 +101,14 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
         request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
         _check_not_being_cancelled(run, "cancel", unless=request)
         if _is_held(at, run):
-            return RunChange(
-                run={"pending_request": request, "request_reason": reason, "change_seq": run.change_seq + 1}
-            )
-        patch = _unheld(RunState.CANCELLED)
-        patch["request_reason"] = reason
+            return RunChange(run=transitions.cancel_requested(run, request=request, reason=reason))
         if rollback and any(entry.is_compensable for entry in entries()):
-            patch |= {"state": RunState.ROLLING_BACK, "state_after_rollback": RunState.CANCELLED, "wake_at": now}
-            patch |= {"summary": Summary(SummaryKind.COMPENSATING), "change_seq": run.change_seq + 1}
+            summary = Summary(SummaryKind.COMPENSATING)
+            patch = transitions.cancelled_with_rollback(run, now=now, reason=reason, summary=summary)
         else:
-            patch |= {
-                "wake_at": None,
-                "finished_at": now,
-                "diverged_at": None,
-                "waiting_for": "",
-                "summary": Summary(SummaryKind.CANCELLED, reason=reason[:_SUMMARY]) if reason else "",
-            }
-        return RunChange(run=patch, raise_fence=True)
+            ended = Summary(SummaryKind.CANCELLED, reason=reason[:_SUMMARY]) if reason else ""
+            patch = transitions.cancelled_at_once(run, now=now, reason=reason, summary=ended)
+        return RunChange(run=patch)
 
     at = runtime.current()
     reason = reason or audit.reason()
@@ -182,7 +171,3 @@ def _check_not_being_cancelled(run: RunRecord, action: str, unless: Request | No
         how = "cancelled with its rollback" if run.pending_request == Request.CANCEL_ROLLBACK else "cancelled"
         problem = f'cannot {action} run "{run.id}": it is being {how}, at its next operation'
         raise InvalidTransitionError(run.state, ALLOWED[action], action, run.id, problem=problem)
-
-
-def _unheld(state: RunState) -> RunPatch:
-    return {"state": state, "lease_expires_at": None, "worker": "", "pending_request": ""}

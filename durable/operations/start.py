@@ -19,6 +19,7 @@ from durable.core.errors import RunConflictError
 from durable.core.ids import check_id, check_queue, new_id
 from durable.core.places import Place
 from durable.core.records import ActionRecord, RunRecord
+from durable.core.transitions import started
 from durable.operations import audit
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
@@ -140,8 +141,8 @@ def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
         queue=check_queue(request.queue),
         input=at.encode(given, f"the input of {request.workflow}", Place(chosen, "input")),
         created_at=now,
-        wake_at=later(now, timedelta(seconds=request.delay), "a delay"),
         parent_id=running_run(),
+        **started(later(now, timedelta(seconds=request.delay), "a delay")),
     )
 
 
@@ -197,9 +198,9 @@ def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -
         queue=old.queue,
         input=at.copied(old.input, Place(old.id, "input"), Place(chosen, "input")),
         created_at=now,
-        wake_at=now,
         parent_id=running_run(),
         replay_of_id=old.id,
+        **started(now),
         **columns,
     )
 

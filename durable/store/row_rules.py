@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, Final
 
+from durable.core import transitions
 from durable.core.location import escape, is_awaited
 from durable.core.records import (
     ENDED,
@@ -53,6 +54,7 @@ _REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")
 _NAMES: Final = tuple(each.name for each in fields(RunRecord))
 _STATES = frozenset(RunState)
 _REQUESTS = frozenset(Request)
+_CLAIMABLE: Final = frozenset(transitions.starts_of("claimed"))
 
 
 def check(run: RunRecord) -> RunRecord:
@@ -87,32 +89,17 @@ def copied(run: RunRecord) -> RunRecord:
 def claimable(run: RunRecord, now: datetime) -> bool:
     """Return True if a worker may claim this run, due or not."""
     held = run.lease_expires_at is not None and run.lease_expires_at > now
-    return not held and run.state not in ENDED and run.state != RunState.PAUSED
+    return not held and run.state in _CLAIMABLE
 
 
 def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
-    """Return the run as claimed by `worker`. It stays due, so that another worker finds it when the lease expires."""
-    return replace(
-        run,
-        fence=run.fence + 1,
-        crashes=run.crashes + (run.lease_expires_at is not None),
-        lease_expires_at=lease_until,
-        worker=worker,
-        started_at=run.started_at or now,
-        state=str(run.state if run.state == RunState.ROLLING_BACK else RunState.RUNNING),
-        wake_at=_earliest(run.wake_at, now),
-    )
+    """Return the run as claimed by `worker`."""
+    return replace(run, **transitions.claimed(run, now=now, lease_until=lease_until, worker=worker))
 
 
 def released(run: RunRecord, now: datetime) -> RunRecord:
     """Return the run as released by a worker that claimed it and did not begin."""
-    return replace(
-        run,
-        lease_expires_at=None,
-        worker="",
-        state=str(RunState.PENDING if run.state == RunState.RUNNING else run.state),
-        wake_at=_earliest(run.wake_at, now),
-    )
+    return replace(run, **transitions.released(run, now=now))
 
 
 def after_messages(
@@ -122,12 +109,10 @@ def after_messages(
     if not queued:
         return run
     awaited = [each.sent_at for each in queued if is_awaited(run.waiting_for, escape(each.queue))]
-    return replace(
-        run,
-        message_count=run.message_count + len(queued),
-        change_seq=run.change_seq + from_outside,
-        wake_at=_earliest(run.wake_at, *awaited) if awaited and run.state not in ENDED else run.wake_at,
+    patch = transitions.sent_to(
+        run, count=len(queued), awaited_since=min(awaited, default=None), is_noticed=from_outside
     )
+    return replace(run, **patch)
 
 
 def stored(outgoing: OutgoingMessage, order: int) -> Message:
@@ -159,11 +144,11 @@ def after_commit(
     not raise its `change_seq`, because the pass knows of them. `pending` are its messages that the batch leaves
     unreceived. If the run parks for one that is there, the run itself sent it, after its wait had queried the inbox.
     """
-    patched = replace(run, **batch.run) if batch.run is not None else run
-    if patched.state == RunState.PAUSED and run.pending_request != Request.PAUSE:
-        state = str(RunState.ROLLING_BACK if run.state_after_rollback else RunState.PENDING)
-        patched = replace(patched, state=state, pending_request=run.pending_request, summary="", wake_at=batch.now)
+    patch = batch.run or {}
+    if patch.get("state") == RunState.PAUSED and run.pending_request != Request.PAUSE:
+        patched = replace(run, **transitions.pause_dropped(run, patch, now=batch.now))
         return check(after_messages(patched, own, from_outside=False)), True
+    patched = replace(run, **patch)
     overruled = False
     if batch.park_change_seq is not None and patched.state not in ENDED:
         overruled = run.change_seq != batch.park_change_seq or any(
@@ -178,7 +163,7 @@ def after_commit(
 def after_change(run: RunRecord, change: RunChange) -> RunRecord:
     """Return the run after a verb."""
     patch: dict[str, Any] = {"change_seq": run.change_seq + 1, **change.run}
-    return check(replace(run, **patch, fence=run.fence + change.raise_fence))
+    return check(replace(run, **patch))
 
 
 def consumed(batch: Batch) -> dict[str, tuple[str, str | None, str | None]]:
@@ -209,10 +194,6 @@ def repeated(detail: str, moment: datetime) -> str:
     found = _REPEATED.search(detail)
     number = 1 if found is None else int(found[1]) + 1
     return f"{_REPEATED.sub('', detail)} ({number:d} more like it until {moment:%Y-%m-%d %H:%M:%S} UTC)"
-
-
-def _earliest(first: datetime | None, *others: datetime) -> datetime:
-    return min(others if first is None else (first, *others))
 
 
 def changed_columns(before: RunRecord, after: RunRecord) -> Mapping[str, Any]:

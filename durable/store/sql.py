@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from durable.core.records import ENDED, MessageState, RunState
+from durable.core.records import MessageState, RunState
+from durable.core.transitions import TRANSITIONS, starts_of
 from durable.store.rows import ATTEMPT, ENTRY, ENTRY_FIELDS, ENTRY_NUMBERS, MESSAGE, METADATA, RUN
 
 __all__ = [
@@ -37,14 +38,22 @@ __all__ = [
     "inbox",
 ]
 
-_NOT_CLAIMABLE: Final = ", ".join(f"'{state.value}'" for state in sorted({RunState.PAUSED, *ENDED}))
+
+def _led(transition: str) -> str:
+    """Return the state to which the transition leads the row `r`."""
+    others = {start: end for start, end in TRANSITIONS[transition].items() if start != end}
+    whens = " ".join(f"WHEN '{start}' THEN '{end}'" for start, end in others.items())
+    return f"CASE r.state {whens} ELSE r.state END"
+
+
+_CLAIMABLE: Final = ", ".join(f"'{state}'" for state in starts_of("claimed"))
 
 # -- claims and leases
 
 _TAKEN = f"""fence = r.fence + 1,
   crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
   lease_expires_at = %(lease_until)s, worker = %(worker)s, started_at = COALESCE(r.started_at, %(now)s),
-  state = CASE r.state WHEN '{RunState.ROLLING_BACK.value}' THEN r.state ELSE '{RunState.RUNNING.value}' END,
+  state = {_led("claimed")},
   wake_at = LEAST(r.wake_at, %(now)s)"""
 
 _FREE = "(lease_expires_at IS NULL OR lease_expires_at <= %(now)s)"
@@ -67,7 +76,7 @@ CLAIM_OF_ONE: Final = f"""SELECT visited, {RUN.sql("(run).")} FROM durable_claim
 
 #: Parameters: run, now, lease_until, worker. Rows of RUN.
 CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}
-WHERE id = %(run)s AND {_FREE} AND state NOT IN ({_NOT_CLAIMABLE}) RETURNING {RUN.sql("r.")}"""
+WHERE id = %(run)s AND {_FREE} AND state IN ({_CLAIMABLE}) RETURNING {RUN.sql("r.")}"""
 
 _LEASED = f"""leased AS MATERIALIZED (
   SELECT r.id FROM {RUN.table} AS r JOIN unnest(%(runs)s::text[], %(fences)s::bigint[]) AS h(id, fence)
@@ -84,7 +93,7 @@ REQUESTS: Final = f"SELECT id, pending_request FROM {RUN.table} WHERE id = ANY(%
 #: Parameters: runs, fences, now.
 RELEASE: Final = f"""WITH {_LEASED}
 UPDATE {RUN.table} AS r SET lease_expires_at = NULL, worker = '', wake_at = LEAST(r.wake_at, %(now)s),
-  state = CASE r.state WHEN '{RunState.RUNNING.value}' THEN '{RunState.PENDING.value}' ELSE r.state END
+  state = {_led("released")}
 FROM leased WHERE r.id = leased.id"""
 
 #: Parameters: runs (JSON). Rows of the ids that were free.

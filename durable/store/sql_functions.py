@@ -7,11 +7,12 @@ not execute anything by itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final
 
-from durable.core.records import Entry, RunPatch, RunState
+from durable.core import transitions
+from durable.core.records import Entry, RunPatch, RunRecord, RunState
 from durable.store.libpq import SQLFunction
 from durable.store.rows import ENTRY, METADATA, same
 
@@ -67,21 +68,12 @@ COMMIT: Final = SQLFunction(
 COMPLETE: Final = SQLFunction("durable_complete_1", ["text", "bigint", "timestamptz", "text"])
 
 #: The columns of a run that a patch may have; the function of COMMIT names each.
-PATCHED: Final = frozenset(RunPatch.__annotations__) | {"fence"}
+PATCHED: Final = frozenset(RunPatch.__annotations__) - {"message_count"}
 
-#: What the function of COMPLETE writes, besides the output and the time.
-_COMPLETION: Final[RunPatch] = {
-    "state": RunState.COMPLETED,
-    "error": None,
-    "origins": [],
-    "wake_at": None,
-    "waiting_for": "",
-    "summary": "",
-    "lease_expires_at": None,
-    "worker": "",
-    "pending_request": "",
-    "diverged_at": None,
-}
+_MOMENT: Final = datetime.fromtimestamp(0, UTC)
+#: A run that completes, whose patch has the values that the function of COMPLETE writes.
+_COMPLETING: Final = RunRecord(id="", workflow="", queue="", input="", created_at=_MOMENT, state=RunState.RUNNING)
+_COMPLETION: Final = transitions.completed(_COMPLETING, now=_MOMENT, output="")
 
 
 def is_completion(patch: RunPatch) -> bool:

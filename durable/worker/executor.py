@@ -23,7 +23,8 @@ from durable.conf import conf
 from durable.core import clock
 from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.errors import RunNotFoundError
-from durable.core.records import Entry, RunChange, RunRecord, RunState
+from durable.core.records import Entry, RunChange, RunRecord
+from durable.core.transitions import deferred
 from durable.execution.connections import (
     SESSION_TROUBLE,
     close_connections,
@@ -267,10 +268,7 @@ def _deferred(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
     """Return the change that releases a run and makes it due later, if its lease is still the one of the claim."""
     if run.fence != held.fence or run.lease_expires_at is None:
         return RunChange(run={"change_seq": run.change_seq})
-    state = RunState.PENDING if run.state == RunState.RUNNING else run.state
-    return RunChange(
-        run={"change_seq": run.change_seq, "state": state, "wake_at": due_at, "lease_expires_at": None, "worker": ""}
-    )
+    return RunChange(run=deferred(run, wake_at=due_at))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from django.test import override_settings
 from durable import AsyncContext, Break, Context, Continue, Handle, workflow
 from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import Batch, Committed, RunChange, RunRecord
+from durable.core.transitions import fence_raised
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import Store, store_for
@@ -221,9 +222,7 @@ def test_a_renewal_under_the_fence_of_before_is_not_taken_for_a_loss(redis_conne
 
     def work(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
         eviction.is_changing_fence = True
-        changed = store.change(
-            record.id, lambda row, _entries: RunChange(run={"change_seq": row.change_seq}, raise_fence=True)
-        )
+        changed = store.change(record.id, lambda row, _entries: RunChange(run=fence_raised(row)))
         has_changed.set()
         assert renewed.wait(20)
         record.fence = changed.fence

@@ -77,7 +77,9 @@ def test_a_run_that_is_not_there_cannot_be_changed(store: Store) -> None:
 
 def test_a_raised_fence_takes_the_run_away_from_its_worker(store: Store) -> None:
     held = started(store)
-    changed = store.change("run", lambda run, entries: RunChange(run={"lease_expires_at": None}, raise_fence=True))
+    changed = store.change(
+        "run", lambda run, entries: RunChange(run={"lease_expires_at": None, "fence": run.fence + 1})
+    )
     assert changed.fence == the(store).fence == held.fence + 1
     assert store.renew([("run", held.fence)], at(99)) == {}
     with pytest.raises(LeaseLost):

@@ -1,0 +1,137 @@
+"""The life of a run: every transition in every state, against the table and the diagram of `durable.core.transitions`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from typing import Any
+
+import pytest
+
+from durable.core import transitions
+from durable.core.errors import InvalidTransitionError
+from durable.core.records import ENDED, RunRecord, RunState
+from durable.core.transitions import NEVER_WRITTEN, TRANSITIONS, starts_of
+from durable.store import row_rules
+from tests.support.transitions import CALLS, ODD, ends, odd_run, patched
+
+COLUMNS = [each.name for each in fields(RunRecord)]
+OTHERS = {"TRANSITIONS", "NEVER_WRITTEN", "starts_of"}
+#: What `ENDED` runs have in common: no worker, no deadline, no wait, no request.
+CLEARED_BY_AN_END: dict[str, Any] = {
+    "worker": "",
+    "lease_expires_at": None,
+    "wake_at": None,
+    "waiting_for": "",
+    "pending_request": "",
+}
+
+
+def test_each_function_has_its_row_in_the_table() -> None:
+    assert set(TRANSITIONS) == set(transitions.__all__) - OTHERS == set(CALLS)
+
+
+@pytest.mark.parametrize("state", RunState)
+@pytest.mark.parametrize("name", [each for each in TRANSITIONS if each != "started"])
+def test_a_transition_leads_where_the_table_says_and_starts_nowhere_else(name: str, state: RunState) -> None:
+    run = odd_run(state)
+    after = TRANSITIONS[name].get(state)
+    if after is None:
+        with pytest.raises(InvalidTransitionError, match=f'"{name}" may not start') as caught:
+            CALLS[name](run)
+        assert caught.value.allowed == starts_of(name)
+        assert run == odd_run(state)
+    else:
+        row = patched(run, CALLS[name](run))
+        assert row.state == after
+        row_rules.check(row)  # the constraints of the row hold
+        assert run == odd_run(state), "a transition changes nothing by itself"
+
+
+def test_a_new_run_is_in_the_state_of_the_table() -> None:
+    assert TRANSITIONS["started"] == {None: CALLS["started"](odd_run("pending"))["state"]}
+
+
+def test_each_state_is_reached_and_left() -> None:
+    reached = {end for arrows in TRANSITIONS.values() for start, end in arrows.items() if start != end}
+    left = {start for arrows in TRANSITIONS.values() for start, end in arrows.items() if start != end}
+    assert reached == set(RunState)
+    assert left == {None, *RunState}
+
+
+def test_the_diagram_is_the_table() -> None:
+    drawn: dict[str, dict[str | None, str]] = {}
+    for line in (transitions.__doc__ or "").splitlines():
+        if arrow := re.fullmatch(r" +([a-z_, ]+?) +--(\w+)--> +(\w+)", line):
+            for start in arrow[1].split(", "):
+                target = start if arrow[3] == "same" else arrow[3]
+                arrows = drawn.setdefault(arrow[2], {})
+                assert start not in arrows, line
+                arrows[None if start == "new" else start] = target
+    assert drawn == TRANSITIONS
+    assert list(drawn) == list(TRANSITIONS)
+
+
+# -- which columns are written
+
+
+def test_each_column_has_an_odd_value() -> None:
+    """A new column gets one there, and a place in `durable.core.transitions`: the transitions that write it, or none."""
+    assert list(ODD) == COLUMNS
+    for each in fields(RunRecord):
+        default = each.default_factory() if each.default_factory is not MISSING else each.default
+        assert ODD[each.name] != default or each.name == "state"
+
+
+def test_each_column_is_written_by_a_transition_or_never() -> None:
+    written = {
+        column
+        for name, arrows in TRANSITIONS.items()
+        for state in arrows
+        for column in CALLS[name](odd_run(state or RunState.PENDING))
+    }
+    assert written.isdisjoint(NEVER_WRITTEN)
+    assert sorted(written | NEVER_WRITTEN) == sorted(COLUMNS), (
+        "say of each column which transitions set it and which reset it, or add it to NEVER_WRITTEN"
+    )
+
+
+@pytest.mark.parametrize("name", [each for each in TRANSITIONS if ends(each)])
+def test_an_end_leaves_no_worker_no_deadline_no_wait_and_no_request(name: str) -> None:
+    for state in starts_of(name):
+        patch = CALLS[name](odd_run(state))
+        assert {column: patch.get(column) for column in CLEARED_BY_AN_END} == CLEARED_BY_AN_END
+        assert patch["finished_at"] is not None
+
+
+@pytest.mark.parametrize("name", ["recovered", "rollback_recovered", "replayed"])
+def test_what_reopens_an_ended_run_makes_it_due_without_its_end(name: str) -> None:
+    for state in ENDED & set(TRANSITIONS[name]):
+        row = patched(odd_run(state), CALLS[name](odd_run(state)))
+        assert row.wake_at is not None
+        assert (row.finished_at, row.crashes, row.diverged_at, row.pending_request) == (None, 0, None, "")
+
+
+def test_a_replay_in_place_leaves_of_a_row_what_a_new_run_has() -> None:
+    """Besides what is kept on purpose: the counts that only rise, and when it was first claimed."""
+    kept = {"fence", "change_seq", "message_count", "started_at", "generations", "summary", "wake_at"}
+    fresh = RunRecord(id="", workflow="", queue="", input="", created_at=ODD["created_at"])
+    for state in starts_of("replayed"):
+        row = patched(odd_run(state), CALLS["replayed"](odd_run(state)))
+        different = {each for each in COLUMNS if getattr(row, each) != getattr(fresh, each)}
+        assert different - NEVER_WRITTEN == kept
+
+
+def test_verbs_from_outside_are_noticed_by_a_pass_that_is_about_to_park() -> None:
+    verbs = list(TRANSITIONS)[1 : list(TRANSITIONS).index("claimed")]
+    for name in verbs:
+        for state in starts_of(name):
+            assert CALLS[name](odd_run(state))["change_seq"] == ODD["change_seq"] + 1, name
+
+
+@pytest.mark.parametrize("state", RunState)
+def test_only_a_message_that_the_run_waits_for_makes_it_due_and_never_an_ended_run(state: RunState) -> None:
+    run = odd_run(state)
+    assert "wake_at" not in transitions.sent_to(run, count=1, awaited_since=None)
+    assert ("wake_at" in CALLS["sent_to"](run)) is (state not in ENDED)
+    assert transitions.sent_to(run, count=1, awaited_since=None, is_noticed=False)["change_seq"] == run.change_seq

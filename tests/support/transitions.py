@@ -1,0 +1,123 @@
+"""Every transition of a run as a call with arguments that differ from what a column is reset to, and rows to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from durable.core import transitions
+from durable.core.errors import ErrorInfo
+from durable.core.records import ENDED, Request, RunPatch, RunRecord, RunState
+
+__all__ = ["CALLS", "NOW", "ODD", "PAUSE", "at", "columns_of", "ends", "odd_run", "patched"]
+
+NOW: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+#: A value for each column that no transition sets it to and that is not its default. `odd_run` makes them fit a state.
+ODD: Final[dict[str, Any]] = {
+    "id": "run",
+    "workflow": "tests.odd",
+    "queue": "odd",
+    "input": '{"args":[],"kwargs":{}}',
+    "created_at": at(-900),
+    "state": RunState.PENDING,
+    "output": '"odd output"',
+    "error": ErrorInfo("OddError", "odd", "odd traceback"),
+    "origins": ["odd", "odder"],
+    "wake_at": at(-300),
+    "waiting_for": "/odd/",
+    "summary": "odd",
+    "fence": 7,
+    "lease_expires_at": at(-1),
+    "worker": "odd worker",
+    "crashes": 2,
+    "change_seq": 11,
+    "message_count": 5,
+    "pending_request": Request.CANCEL_ROLLBACK,
+    "request_reason": "an odd reason",
+    "state_after_rollback": RunState.COMPLETED,
+    "diverged_at": at(-400),
+    "started_at": at(-800),
+    "finished_at": at(-200),
+    "generations": {"odd": 3},
+    "parent_id": "parent",
+    "replay_of_id": "original",
+    "seed": "odd seed",
+    "began_at": at(-1000),
+}
+
+
+def odd_run(state: str, **columns: Any) -> RunRecord:
+    """A run in this state with an odd value in each column, as far as the constraints of a row allow it."""
+    row = RunRecord(**{**ODD, "state": RunState(state)})
+    fitting: dict[str, Any] = {"wake_at": None, "lease_expires_at": None} if state in ENDED else {"finished_at": None}
+    return replace(row, **{**fitting, **columns})
+
+
+def patched(run: RunRecord, patch: RunPatch) -> RunRecord:
+    """The row after a transition."""
+    return replace(run, **patch)
+
+
+def columns_of(run: RunRecord) -> dict[str, Any]:
+    """A row by column, so that a failed comparison names the column."""
+    return {each.name: getattr(run, each.name) for each in fields(run)}
+
+
+ERROR: Final = ErrorInfo("ValueError", "why", "traceback")
+
+#: What a pass writes that pauses its run.
+PAUSE: Final = transitions.paused(odd_run(RunState.RUNNING), summary="paused")
+
+#: By transition: its call with a run.
+CALLS: Final[dict[str, Callable[[RunRecord], RunPatch]]] = {
+    "started": lambda run: transitions.started(at(60)),
+    "woken": lambda run: transitions.woken(run, now=NOW),
+    "pause_requested": transitions.pause_requested,
+    "pause_withdrawn": transitions.pause_withdrawn,
+    "paused_at_once": lambda run: transitions.paused_at_once(run, summary="paused"),
+    "resumed": lambda run: transitions.resumed(run, now=NOW, summary="resumed"),
+    "rollback_resumed": lambda run: transitions.rollback_resumed(run, now=NOW, summary="resumed"),
+    "cancel_requested": lambda run: transitions.cancel_requested(run, request=Request.CANCEL, reason="enough"),
+    "cancelled_at_once": lambda run: transitions.cancelled_at_once(run, now=NOW, reason="enough", summary="cancelled"),
+    "cancelled_with_rollback": lambda run: transitions.cancelled_with_rollback(
+        run, now=NOW, reason="enough", summary="compensating"
+    ),
+    "recovered": lambda run: transitions.recovered(run, now=NOW, generations={"a": 1}, summary="recovered"),
+    "rollback_recovered": lambda run: transitions.rollback_recovered(run, now=NOW, summary="recovered"),
+    "replayed": lambda run: transitions.replayed(run, now=NOW, generations={"a": 1}, summary="replayed"),
+    "sent_to": lambda run: transitions.sent_to(run, count=2, awaited_since=at(-700)),
+    "claimed": lambda run: transitions.claimed(run, now=NOW, lease_until=at(30), worker="worker"),
+    "renewed": lambda run: transitions.renewed(run, lease_until=at(60)),
+    "fence_raised": transitions.fence_raised,
+    "released": lambda run: transitions.released(run, now=NOW),
+    "deferred": lambda run: transitions.deferred(run, wake_at=at(90)),
+    "progressed": transitions.progressed,
+    "parked": lambda run: transitions.parked(run, wake_at=at(120), waiting_for="/q/", summary="waiting"),
+    "diverging": lambda run: transitions.diverging(run, since=at(-5), wake_at=at(10), summary="diverged"),
+    "handed_over": lambda run: transitions.handed_over(run, now=NOW, summary="handed over"),
+    "paused": lambda run: transitions.paused(run, summary="paused"),
+    "pause_dropped": lambda run: transitions.pause_dropped(run, PAUSE, now=NOW),
+    "cancelled": lambda run: transitions.cancelled(run, now=NOW),
+    "completed": lambda run: transitions.completed(run, now=NOW, output='"done"'),
+    "failed": lambda run: transitions.failed(run, now=NOW, error=ERROR, origins=["a"]),
+    "stopped": lambda run: transitions.stopped(run, now=NOW, error=ERROR, summary="stopped"),
+    "crash_limit_reached": lambda run: transitions.crash_limit_reached(run, now=NOW, error=ERROR, summary="crashed"),
+    "rollback_begun": lambda run: transitions.rollback_begun(run, error=ERROR, origins=["a"], summary="compensating"),
+    "cancel_rollback_begun": lambda run: transitions.cancel_rollback_begun(run, summary="compensating"),
+    "rolled_back": lambda run: transitions.rolled_back(run, now=NOW, summary="compensated"),
+    "cancel_rolled_back": lambda run: transitions.cancel_rolled_back(run, now=NOW, summary="compensated"),
+    "rollback_stopped": lambda run: transitions.rollback_stopped(run, now=NOW, error=ERROR, summary="stopped"),
+}
+
+
+def ends(transition: str) -> bool:
+    """Whether the transition ends a run."""
+    return set(transitions.TRANSITIONS[transition].values()) <= ENDED
