@@ -1,4 +1,4 @@
-"""The contexts: what workflow code calls. One line per operation; all logic is in `durable.core`."""
+"""The contexts: the API that workflow code calls. One line per operation; all logic is in `durable.core`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class HasId(Protocol):
 
 
 class _Shared(Generic[D]):
-    """What both contexts have and nobody awaits."""
+    """The members of both contexts that are not awaited."""
 
     def __init__(self, scope: Scope, driver: D) -> None:
         self._scope = scope
@@ -79,19 +79,22 @@ class _Shared(Generic[D]):
 
     @property
     def random(self) -> random.Random:
-        """Draws seeded by run and location: the same in each pass."""
+        """A random generator seeded by run and location: it draws the same numbers in each pass."""
         return self._scope.determinism.random
 
     def is_evicted(self) -> bool:
-        """Whether the pass has to end, or an operator has asked to pause or cancel: the next operation will end it."""
+        """Return True if the pass has to end: the worker stops, or an operator has asked to pause or cancel the run.
+
+        The next operation ends the pass. Code that takes long between two operations may check this.
+        """
         return self._scope.journal.is_evicted()
 
     def now(self) -> datetime:
-        """The moment of the newest record that this code has seen: the same in each pass. Aware, UTC."""
+        """Return the time of the newest record that this code has seen: the same in each pass. Aware, in UTC."""
         return self._scope.determinism.moment
 
     def uuid4(self) -> uuid.UUID:
-        """A UUID drawn from `random`."""
+        """Return a UUID drawn from `random`."""
         return self._scope.determinism.uuid4()
 
 
@@ -197,7 +200,7 @@ class Context(_Shared[SyncDriver]):
     def try_step(  # type: ignore[misc]  # checkers do not take *Any for *Ts
         self, name: Any, /, *args: Any, catch: Collection[str] = STEP_CATCHES_DEFAULT, **options: Any
     ) -> Any:
-        """Like `step`, but a terminal failure of a kind in `catch` is returned, not raised."""
+        """Call a function as `step` does, but return a terminal failure of a kind in `catch` instead of raising it."""
         name, function, args, chosen = _step_call(name, args, options)
         caught = check_catch(catch, STEP_CATCHES)
         return self._do(f'step "{name}"', try_step(self._scope, name, function, args, chosen, caught))
@@ -208,9 +211,9 @@ class Context(_Shared[SyncDriver]):
         body: Callable[[Context], R],
         catch: BlockCatch | Collection[BlockCatch] = BLOCK_CATCHES_DEFAULT,
     ) -> BlockResult[R]:
-        """Run `body(ctx)`; a terminal failure of an operation in it, of a kind in `catch`, is returned, not raised.
+        """Run `body(ctx)`, and return a terminal failure of an operation in it instead of raising it.
 
-        A plain exception of the body's own code is raised.
+        `catch` lists the kinds of failures to return. A plain exception of the body's own code is raised.
         """
         caught = check_catch(catch, BLOCK_CATCHES)
         result: BlockResult[R] = self._do(f'try block "{name}"', try_block(self._scope, name, body, caught))
@@ -242,62 +245,74 @@ class Context(_Shared[SyncDriver]):
         history_prune_interval: int = 20,
         history_size: int | None = None,
     ) -> Any:
-        """Call `body(ctx, state)` until it returns `Break(value)`; that value. `Continue(state)` goes on with another state.
+        """Call `body(ctx, state)` until it returns `Break(value)`; return that value.
 
-        Without a state it is `body(ctx)`, which may also return None to go on. Each iteration is a scope of its own; every
-        `history_prune_interval` of them, all but the newest `history_size` (by default: the interval) are deleted.
+        `Continue(state)` begins the next iteration with another state. Without a state, `body(ctx)` is called, which
+        may also return None to continue. Each iteration is a scope of its own. After every `history_prune_interval`
+        iterations, the records of all but the newest `history_size` (by default: the interval) are deleted.
         """
         operation = loop(self._scope, name, body, state, history_prune_interval, history_size)
         return self._do(f'loop "{name}"', operation)
 
     def sleep(self, name: str, duration: Duration) -> None:
-        """Go on after `duration`: seconds, a timedelta, or text such as "3 hours". The run is parked; no worker waits.
+        """Continue after `duration`: seconds, a timedelta, or text such as "3 hours".
 
-        A negative duration is over: the run goes on at once.
+        The run is parked; no worker waits. With a negative duration the run continues at once.
         """
         self._do(f'sleep "{name}"', sleep(self._scope, name, parse_remaining(duration), None))
 
     def sleep_until(self, name: str, moment: datetime) -> None:
-        """Go on at `moment`, an aware datetime."""
+        """Continue at `moment`, an aware datetime."""
         self._do(f'sleep "{name}"', sleep(self._scope, name, None, check_moment(moment)))
 
     def join(self, name: str, branches: Mapping[str, Callable[[Context], R]]) -> dict[str, R]:
-        """Run all branches concurrently until all have settled; their outputs. Raises JoinError."""
+        """Run all branches concurrently until all have settled. Return their outputs by name.
+
+        Raises JoinError if a branch has failed.
+        """
         outputs: dict[str, R] = self._do(f'join "{name}"', join_branches(self._scope, name, branches))
         return outputs
 
     def race(self, name: str, branches: Mapping[str, Callable[[Context], R]]) -> RaceResult[R]:
-        """Run the branches concurrently until one has finished; the others are cancelled. Raises RaceError.
+        """Run the branches concurrently until one has completed, and cancel the others. Return its name and value.
 
-        A message that a cancelled branch received and did nothing with returns to the inbox.
+        A message that a cancelled branch received and did nothing with returns to the inbox. Raises RaceError if all
+        branches have failed.
         """
         result: RaceResult[R] = self._do(f'race "{name}"', race_branches(self._scope, name, branches))
         return result
 
     def rollback_checkpoint(self, name: str) -> None:
-        """From here on steps may have rollback handlers."""
+        """Allow rollback handlers for the steps that follow, in this scope and in scopes inside it."""
         self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
 
     def compensate(self, reason: str) -> None:
-        """Undo what stands, and go on: the rollback handlers of all completed steps run, the newest first.
+        """Run the rollback handlers of all completed steps, the newest first, and continue.
 
-        `reason` is for operators. Steps that follow may be undone by a later compensation or failure. Not in a branch of a
-        join or race. Raises RollbackCheckpointError where no checkpoint came before.
+        `reason` is for operators. Later steps may be undone by a later compensation or failure. Raises ValueError in a
+        branch of a join or race, and RollbackCheckpointError if no checkpoint came before.
         """
         self._do("compensate()", compensate(self._scope, reason))
 
     def removed(self, name: str, kind: str) -> None:
-        """Stand for an entry of this kind ("step", "sleep", ...) that the code no longer makes, where it was made."""
+        """Mark an operation that was deleted from the code, so that histories which contain it still replay.
+
+        Call it where the operation was. `kind` is the kind of its entry: "step", "sleep", ...
+        """
         self._do(f'removed "{name}"', removed(self._scope, name, kind))
 
     def get_version(self, name: str, latest: int) -> int:
-        """The version that this run is pinned to here: `latest` for a run that comes here first, 1 if older code ran past."""
+        """Return this run's version of the code path `name`, and record it.
+
+        A run that reaches this call for the first time gets `latest`; a run whose history already continues past it
+        gets 1.
+        """
         version: int = self._do(f'version "{name}"', get_version(self._scope, name, latest))
         return version
 
 
 class _SharedQueue(Generic[D]):
-    """What both queues have."""
+    """The logic of both queues."""
 
     def __init__(self, scope: Scope, driver: D) -> None:
         self._scope = scope
@@ -347,7 +362,7 @@ class _SharedQueue(Generic[D]):
         )
 
     def _here(self) -> Scope:
-        """The scope whose code runs now, this queue's or one within it."""
+        """Return the scope whose code runs now: this queue's or one within it."""
         scope = current_scope()
         return scope if scope is not None and scope.journal is self._scope.journal else self._scope
 
@@ -364,10 +379,13 @@ class Queue(_SharedQueue[SyncDriver]):
         completable: bool = False,
         until: datetime | None = None,
     ) -> QueueMessage:
-        """Wait for one message of the queue `name`, of those in `names` if given, or of any with `names=ANY`.
+        """Wait for one message and return it.
 
-        Raises MessageTimeoutError once `timeout` has passed or `until`, an aware datetime, has come, whichever is
-        earlier. Where that is over when the wait begins, it takes what is there.
+        The wait is called `name`. It receives from the queues in `names`; without `names`, from the queue called
+        `name`; with `names=ANY`, from any queue. The wait ends when `timeout` has passed or at `until`, an aware
+        datetime, whichever is earlier; then MessageTimeoutError is raised. A wait that is over when it begins, with
+        `timeout=0` for example, receives a message that is already in the inbox. With `completable`, the code has to
+        complete the message.
         """
         message: QueueMessage = self._next(_wait(name, names, 1, timeout, until, completable))
         return message
@@ -382,20 +400,24 @@ class Queue(_SharedQueue[SyncDriver]):
         completable: bool = False,
         until: datetime | None = None,
     ) -> list[QueueMessage]:
-        """Up to `count` messages, as soon as there is one. Queues and deadline are those of `next`; `[]` past it.
+        """Return up to `count` messages as soon as at least one has arrived, or `[]` when the wait ends without one.
 
-        A timeout of zero takes what is there.
+        The queues and the end of the wait are those of `next`. With `timeout=0`, return only what is already in the
+        inbox.
         """
         messages: list[QueueMessage] = self._next_batch(_wait(name, names, count, timeout, until, completable))
         return messages
 
     def send(self, queue: str, body: Any, to: str | HasId | None = None) -> None:
-        """Send a message to this run, or to the run `to` (an id or a handle), once."""
+        """Send a message once, to this run or to the run `to` (an id or a handle).
+
+        Raises RunNotFoundError, and InvalidTransitionError if that run has ended.
+        """
         self._send(queue, body, to)
 
 
 class AsyncContext(_Shared[AsyncDriver]):
-    """The context of an async workflow: the same operations, awaited; bodies are coroutine functions."""
+    """The context of an async workflow: the same operations, awaited. Bodies are coroutine functions."""
 
     @property
     def queue(self) -> AsyncQueue:

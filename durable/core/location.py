@@ -8,6 +8,7 @@ look like a path or one of these segments.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 __all__ = [
     "ANY_QUEUE",
@@ -20,6 +21,7 @@ __all__ = [
     "is_within",
     "iteration_segment",
     "join",
+    "listed",
     "parent",
     "send_segment",
     "unescape",
@@ -31,6 +33,8 @@ ANY_QUEUE = "*"
 MAX_NAME = 128  # characters of one name, before escaping
 MAX_LOCATION = 1024  # characters of a whole location
 MAX_LOCATION_BYTES = 1800  # in UTF-8: the limit of a unique index of PostgreSQL, beside a run's id
+
+_MAX_LISTED = 5  # locations that an error names
 
 # "/" and "~" separate, "%" escapes; control characters and lone surrogates cannot be stored as text everywhere
 _UNSAFE = re.compile("[/~%\x00-\x1f\x7f\ud800-\udfff]")
@@ -86,6 +90,13 @@ def _size(location: str) -> int:
 def display_location(location: str) -> str:
     """Return a location for people: names as given, without the escapes."""
     return unescape(location)
+
+
+def listed(locations: Iterable[str]) -> str:
+    """Return the first locations in quotes, and how many more there are, for the text of an error."""
+    every = list(locations)
+    shown = ", ".join(f'"{each}"' for each in every[:_MAX_LISTED])
+    return shown + (f" and {len(every) - _MAX_LISTED} more" if len(every) > _MAX_LISTED else "")
 
 
 def parent(location: str) -> str:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from durable.core.errors import HistoryDivergedError
 from durable.core.journal import Journal, Node
-from durable.core.location import compensation_segment, escape, join, send_segment
+from durable.core.location import compensation_segment, escape, join, listed, send_segment
 from durable.core.mistakes import is_mistake
 from durable.core.records import EntryKind, EntryStatus
 
@@ -76,7 +76,7 @@ class ReplayCursor:
             if kind not in _MAY_PRECEDE and (left := self.unvisited()):
                 self.diverged(
                     f'the code comes to the {kind} "{join(self.location, segment)}", which is not in the history, '
-                    f"but the history goes on with {_listed(left)}",
+                    f"but the history goes on with {listed(left)}",
                     *left,
                 )
             return Node(join(self.location, segment))
@@ -91,7 +91,7 @@ class ReplayCursor:
             left = self.left_over()
             self.diverged(
                 f'the code comes to the {kind} "{node.location}", which has not ended, but the history has '
-                f"{_listed(left)} before it",
+                f"{listed(left)} before it",
                 *left,
             )
         return node
@@ -136,7 +136,7 @@ class ReplayCursor:
             if error is not None and is_mistake(error, self._journal.environment.mistakes):
                 self._journal.stop(error)
             left = self.left_over()
-            self.diverged(f"the code ended, but the history goes on with {_listed(left)}", *left)
+            self.diverged(f"the code ended, but the history goes on with {listed(left)}", *left)
 
     def diverged(self, problem: str, *locations: str) -> NoReturn:
         """Stop the run: its code does not fit its history."""
@@ -148,8 +148,3 @@ class ReplayCursor:
         )
         error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
         self._journal.stop(error)
-
-
-def _listed(locations: list[str]) -> str:
-    shown = ", ".join(f'"{each}"' for each in locations[:5])
-    return shown + (f" and {len(locations) - 5} more" if len(locations) > 5 else "")

@@ -194,7 +194,7 @@ class _Attempt:
         except PayloadError:
             if self.options.rollback is not None:
                 raise
-            shown = [_shortened(each) for each in self.args]
+            shown = [_shown(each) for each in self.args]
             return self.environment.encode(tuple(shown), "arguments shown as text", "arguments", self.entry.location)
 
     def _compensation(self, options: StepPolicy) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class _Attempt:
         now = self.environment.now()
         last_attempt_at = entry.last_attempt_at or now
         will_retry = verdict == _RETRY and entry.attempts <= options.max_retries
-        retry_at = _later(last_attempt_at, retry_delay(options, entry.attempts)) if will_retry else None
+        retry_at = _retry_time(last_attempt_at, retry_delay(options, entry.attempts)) if will_retry else None
         data = entry.data if will_retry else {**entry.data, "failure": self._failure_data(verdict, cause)}
         with self.journal.lock:
             self.journal.add_attempt(
@@ -347,14 +347,14 @@ def _rebuilt(name: str | None, base: type[Exception], message: str) -> Exception
     return base(message)
 
 
-def _later(moment: datetime, delay: float) -> datetime:
+def _retry_time(moment: datetime, delay: float) -> datetime:
     try:
         return moment + timedelta(seconds=delay)
     except OverflowError:
         return moment + timedelta(days=365)
 
 
-def _shortened(value: object) -> str:
+def _shown(value: object) -> str:
     try:
         shown = repr(value)
     except Exception:  # a user's __repr__ may raise anything

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from durable.core.location import listed
 from durable.core.records import ENDED, Entry, EntryKind, EntryStatus, RunState
 from durable.core.replay import Replay
 
 __all__ = ["ReplayPlan", "ReturnedMessage", "build_plan"]
 
-_SHOWN = 5  # locations that a sentence lists
 _STARTS_AGAIN = {"loop": "its iterations build on each other", "race": "who wins it is decided again"}
 
 
@@ -101,7 +101,7 @@ def _why(replay: Replay) -> Iterable[str]:
             yield f'"{replay.target}" is in the {kind} "{location}", which starts again: {_STARTS_AGAIN[kind]}'
     compensated = [location for location, kind in replay.moved if kind == "compensated"]
     if compensated:
-        yield f"{_listed(compensated)} was compensated: what was undone is done again, and all that came after it"
+        yield f"{listed(compensated)} was compensated: what was undone is done again, and all that came after it"
 
 
 def _refusals(replay: Replay, *, is_held: bool) -> list[str]:
@@ -116,16 +116,16 @@ def _refusals(replay: Replay, *, is_held: bool) -> list[str]:
     running += [name for name, status in replay.siblings() if status in ("pending", "running")]
     if not running:
         return []
-    return [f"{_listed(running)} would stay and is being run now: pause the run, or wait until that has ended"]
+    return [f"{listed(running)} would stay and is being run now: pause the run, or wait until that has ended"]
 
 
 def _notes(replay: Replay, not_compensated: Sequence[str]) -> Iterable[str]:
     failed = [name for name, status in replay.siblings() if status == "failed"]
     if failed:
-        yield f"{_listed(failed)} has failed and stays so: replay from there to have it run again"
+        yield f"{listed(failed)} has failed and stays so: replay from there to have it run again"
     if not_compensated:
         yield (
-            f"the rollback handlers of {_listed(not_compensated)} are not run: what these steps did stays, and is done "
+            f"the rollback handlers of {listed(not_compensated)} are not run: what these steps did stays, and is done "
             "again"
         )
     if replay.run.state not in ENDED:
@@ -150,9 +150,3 @@ def _hash_of(replay: Replay, entries: Iterable[Entry]) -> str:
     messages = [each.id for each in replay.returned]
     text = json.dumps([replay.run.id, replay.target, replay.run.generations, history, messages])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _listed(locations: Iterable[str]) -> str:
-    every = list(locations)
-    shown = ", ".join(f'"{each}"' for each in every[:_SHOWN])
-    return shown + (f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else "")
