@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -108,13 +109,11 @@ def child_environment(transactional_db: None, redis_connection: "redis.Redis") -
     from django.conf import settings
     from django.db import connection
 
-    name = str(connection.settings_dict["NAME"])
-    base = (
-        f"sqlite:///{name}" if connection.vendor == "sqlite" else f"{settings.DATABASE_URL.rpartition('/')[0]}/{name}"
-    )
+    name, options = str(connection.settings_dict["NAME"]), urlsplit(settings.DATABASE_URL).query
+    base = "sqlite://" if connection.vendor == "sqlite" else settings.DATABASE_URL.partition("?")[0].rpartition("/")[0]
     return {
         **os.environ,
-        "DATABASE_URL": base,
+        "DATABASE_URL": f"{base}/{name}" + (f"?{options}" if options else ""),
         "REDIS_URL": settings.REDIS_URL,
         "DJANGO_SETTINGS_MODULE": "project.settings",
         "PYTHONPATH": str(settings.BASE_DIR),
