@@ -234,6 +234,11 @@ def _ended(now: datetime) -> RunPatch:
     return {"wake_at": None, "finished_at": now, "pending_request": Request.NONE, "diverged_at": None}
 
 
+def _compensating(state_after: RunState, summary: str) -> RunPatch:
+    """Return what the beginning of each compensation writes: it waits for no message and has its own grace period."""
+    return {"state_after_rollback": state_after, "waiting_for": "", "diverged_at": None, "summary": summary}
+
+
 def _reopened(run: RunRecord, transition: str, now: datetime, summary: str) -> RunPatch:
     """Return what each verb writes that makes an ended run due again: no crash and no divergence counts any more."""
     return {
@@ -309,20 +314,20 @@ def cancelled_with_rollback(run: RunRecord, *, now: datetime, reason: str, summa
     """A cancel of a run that no worker has, and whose steps are compensated first."""
     return {
         **_taken_away(run, "cancelled_with_rollback"),
+        **_compensating(CANCELLED, summary),
         "wake_at": now,
-        "state_after_rollback": CANCELLED,
         "request_reason": reason,
-        "summary": summary,
     }
 
 
 def recovered(run: RunRecord, *, now: datetime, generations: dict[str, int], summary: str) -> RunPatch:
-    """A recovery of a failed run. Nothing of its failure stays in the row."""
+    """A recovery of a failed run. Nothing of its failure, or of a cancel whose compensation failed, stays in the row."""
     return {
         **_reopened(run, "recovered", now, summary),
         "error": None,
         "origins": [],
         "state_after_rollback": "",
+        "request_reason": "",
         "generations": generations,
     }
 
@@ -490,8 +495,11 @@ def stopped(run: RunRecord, *, now: datetime, error: ErrorInfo, summary: str) ->
 
 
 def crash_limit_reached(run: RunRecord, *, now: datetime, error: ErrorInfo, summary: str) -> RunPatch:
-    """The end of a run that has crashed too many workers in a row; nothing is compensated."""
-    patch: RunPatch = {**_left(run, "crash_limit_reached", summary), **_ended(now)}
+    """The end of a run that has crashed too many workers in a row; nothing is compensated.
+
+    The count stays, because operators have to see it. It is written, because the first commit of a pass resets it.
+    """
+    patch: RunPatch = {**_left(run, "crash_limit_reached", summary), **_ended(now), "crashes": run.crashes}
     if run.state == ROLLING_BACK:  # the failure that it is about stays in the row
         return {**patch, "error": run.error or error}
     return {**patch, "error": error, "origins": []}
@@ -504,10 +512,9 @@ def rollback_begun(run: RunRecord, *, error: ErrorInfo, origins: Iterable[str], 
     """
     return {
         "state": _led(run, "rollback_begun"),
-        "state_after_rollback": FAILED,
+        **_compensating(FAILED, summary),
         "error": error,
         "origins": list(origins),
-        "summary": summary,
     }
 
 
@@ -515,9 +522,8 @@ def cancel_rollback_begun(run: RunRecord, *, summary: str) -> RunPatch:
     """The beginning of a compensation that a requested cancel asks for."""
     return {
         "state": _led(run, "cancel_rollback_begun"),
-        "state_after_rollback": CANCELLED,
+        **_compensating(CANCELLED, summary),
         "pending_request": Request.NONE,
-        "summary": summary,
     }
 
 

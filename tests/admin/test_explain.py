@@ -6,6 +6,7 @@ import pytest
 from pytest_django import DjangoAssertNumQueries
 
 from durable import get_run
+from durable.conf import conf
 from durable.inspection import Explanation, explain, explain_fully
 from durable.models import Run
 from tests.admin import flows
@@ -183,3 +184,12 @@ def test_the_row_alone_costs_no_query(stage: Stage, django_assert_num_queries: D
         explain(run, stage.now + timedelta(hours=1))
     with django_assert_num_queries(2):
         explain_fully(run, stage.now)
+
+
+def test_a_run_that_crashes_its_workers_says_how_many_it_crashed(stage: Stage) -> None:
+    flows.nap.using(id="kills").start()
+    for _ in range(conf.MAX_CRASHES + 1):
+        assert stage.claim("kills") is not None
+        stage.advance(seconds=conf.LEASE + 1)
+    assert stage.run("kills").state == "failed"
+    assert told(stage, "kills").headline.endswith(f"it crashed {conf.MAX_CRASHES + 1} workers in a row")

@@ -460,6 +460,9 @@ def test_12_code_that_kills_the_process_between_steps_stops_at_last(h: Harness, 
     assert run.error is not None
     assert run.error.type == "RunCrashedError"
     assert 5 <= len(passes) <= 7
+    assert h._store._runs[run.id].crashes == 5, "operators see how many workers it crashed"
+    run.recover()
+    assert h._store._runs[run.id].crashes == 0
 
 
 def test_13_a_value_is_the_same_the_first_time_and_on_replay(h: Harness, flavour: Flavour) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from durable import Break, Handle
 from durable.core.records import Entry, RunChange
-from durable.testing import Harness, Pass
+from durable.testing import Harness, Pass, SimulatedCrash
 from tests.core import undoing
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
@@ -225,3 +225,40 @@ def test_it_can_be_stopped_by_an_operator_all_the_same(h: Harness, flavour: Flav
     rewrite(h, run, "a", NEWER["kind"].write)
     h._store.change(run.id, lambda row, _entries: RunChange(run={"pending_request": verb, "wake_at": NOW}))
     assert h.run(run).state == {"cancel": "cancelled", "pause": "paused"}[verb]
+
+
+@pytest.mark.parametrize("begin", ["failure", "request", "cancel at once"])
+def test_a_compensation_has_a_grace_period_of_its_own(flavour: Flavour, begin: str) -> None:
+    """One that begins late in the grace period of an earlier divergence is not stopped at the end of that."""
+    fails = False
+
+    async def charge(ctx: Any) -> None:
+        await ctx.rollback_checkpoint("from here")
+        await ctx.step("charge", lambda: "paid", rollback=undoing.undo)
+        await ctx.sleep("s", 60)
+        if fails:
+            raise ValueError("why")
+
+    with Harness(now=NOW, divergence_grace=600) as h:
+        run = h.start(flavour(charge))
+        h.run(run)
+        newer = Entry("note", "teleport", 9, NOW, status="completed")
+        put(h, run, newer)
+        h.advance(60)
+        assert h.run(run).state == "sleeping"
+        h._store._entries[run.id].pop("note")
+        undoing.fails_left[:] = [SimulatedCrash()]
+        if begin == "failure":
+            fails = True
+        elif begin == "request":
+            h._store.change(run.id, lambda _row, _entries: RunChange(run={"pending_request": "cancel_rollback"}))
+        else:
+            run.cancel(rollback=True)
+        with pytest.raises(SimulatedCrash):  # in the rollback handler
+            h.run(run)
+        put(h, run, newer)
+        h.advance(600)
+        assert h.run(run).state == "rolling_back"
+        h._store._entries[run.id].pop("note")
+        assert h.finish(run).state == ("failed" if begin == "failure" else "cancelled")
+        assert undoing.undone == ["paid"]

@@ -345,6 +345,7 @@ def test_a_handler_that_kills_its_worker_again_and_again_stops_it(h: Harness, fl
         break
     assert run.state == "failed"
     assert "RunCrashedError" in run.summary
+    assert h._store._runs[run.id].crashes == 5
     undoing.fails_left.clear()
     run.recover()
     assert h.finish(run).state == "failed"

@@ -104,6 +104,32 @@ def test_an_end_leaves_no_worker_no_deadline_no_wait_and_no_request(name: str) -
         assert patch["finished_at"] is not None
 
 
+@pytest.mark.parametrize("name", ["rollback_begun", "cancel_rollback_begun", "cancelled_with_rollback"])
+def test_a_compensation_waits_for_no_message_and_has_a_grace_period_of_its_own(name: str) -> None:
+    for state in starts_of(name):
+        row = patched(odd_run(state), CALLS[name](odd_run(state)))
+        assert (row.waiting_for, row.diverged_at) == ("", None)
+        assert row.state_after_rollback in ENDED
+
+
+def test_a_recovered_run_has_no_reason_of_a_cancel() -> None:
+    """A compensation goes on being one of a cancel, and keeps the reason."""
+    assert CALLS["recovered"](odd_run(RunState.FAILED))["request_reason"] == ""
+    assert "request_reason" not in CALLS["rollback_recovered"](odd_run(RunState.FAILED))
+
+
+def test_only_progress_a_recovery_and_a_replay_reset_the_count_of_crashes() -> None:
+    resetting = {
+        name
+        for name in TRANSITIONS
+        for state in starts_of(name)
+        if patched(odd_run(state), CALLS[name](odd_run(state))).crashes == 0
+    }
+    assert resetting == {"progressed", "recovered", "rollback_recovered", "replayed"}
+    for state in starts_of("crash_limit_reached"):
+        assert CALLS["crash_limit_reached"](odd_run(state))["crashes"] == ODD["crashes"]
+
+
 @pytest.mark.parametrize("name", ["recovered", "rollback_recovered", "replayed"])
 def test_what_reopens_an_ended_run_makes_it_due_without_its_end(name: str) -> None:
     for state in ENDED & set(TRANSITIONS[name]):
