@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from durable.core.records import RunState
+
 __all__ = [
     "ANY_QUEUE",
     "MAX_LOCATION",
     "MAX_NAME",
+    "awaited_queues",
     "compensation_segment",
     "display_location",
     "escape",
@@ -132,6 +135,17 @@ def waiting_text(names: frozenset[str] | None) -> str:
     if names is None:
         return ""
     return f"/{'/'.join(sorted(names))}/" if names else ANY_QUEUE
+
+
+def awaited_queues(state: str, waiting_for: str) -> list[str] | None:
+    """Return the names of the queues for which a run waits, [] for any; None if it waits for no message.
+
+    `state` and `waiting_for` are of the run's row. A run that a worker executes waits for none: its row still has what
+    it waited for before, because a claim does not reset `waiting_for`.
+    """
+    if not waiting_for or state == RunState.RUNNING:
+        return None
+    return [] if waiting_for == ANY_QUEUE else [unescape(each) for each in waiting_for.strip("/").split("/")]
 
 
 def is_awaited(waiting_for: str, escaped_queue: str) -> bool:

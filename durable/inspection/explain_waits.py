@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from durable.conf import conf
-from durable.core.location import ANY_QUEUE, display_location, unescape
+from durable.core import location as locations
+from durable.core.location import display_location
 from durable.core.records import EntryKind, EntryStatus
 from durable.core.summary import SummaryKind
 from durable.inspection.explanation import Explanation, Facts, capitalized
@@ -21,9 +22,7 @@ _MOST_OF_A_MISFIT: Final = 800  # characters of what does not fit: it ends with 
 
 def awaited_queues(run: Run) -> list[str] | None:
     """Return the message queues that the run waits for, [] for any; None if it waits for no message."""
-    if not run.waiting_for:
-        return None
-    return [] if run.waiting_for == ANY_QUEUE else [unescape(each) for each in run.waiting_for.strip("/").split("/")]
+    return locations.awaited_queues(run.state, run.waiting_for)
 
 
 def pending(facts: Facts) -> Explanation:

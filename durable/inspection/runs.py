@@ -165,6 +165,7 @@ def _sieve(wanted: RunCriteria) -> Q:
     """Return the conditions that no index serves."""
     rest = _is(queue=wanted.queue, finished_at__gte=wanted.finished_from, finished_at__lt=wanted.finished_until)
     if wanted.waiting_queue:
+        rest &= ~Q(state=RunState.RUNNING.value)  # its row still has what it waited for
         rest &= Q(waiting_for=ANY_QUEUE) | Q(waiting_for__contains=f"/{escape(wanted.waiting_queue)}/")
     if wanted.error_text:
         # With a redaction hook the lane searches the shown text, see `_Lane.read`.

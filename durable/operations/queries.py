@@ -8,12 +8,13 @@ from typing import Any
 from durable import runtime
 from durable.core.duration import Duration
 from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
+from durable.core.location import awaited_queues
 from durable.core.mistakes import has_stopped
 from durable.core.places import Place
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.operations.common import Waiting, await_for, wait_for, waiting
 from durable.operations.history import HistoryEntry, decode_entry
-from durable.operations.run_info import RunInfo, awaited_queues
+from durable.operations.run_info import RunInfo
 from durable.operations.standing import standing
 
 __all__ = ["aresult", "check_not_lost", "history", "infos", "output", "record", "result", "waiting_for"]
@@ -40,7 +41,8 @@ def output(run_id: str) -> Any:
 
 def waiting_for(run_id: str) -> list[str] | None:
     """Return the message queues that the run waits for, [] for any; None if it waits for no message."""
-    return awaited_queues(record(run_id).waiting_for)
+    run = record(run_id)
+    return awaited_queues(run.state, run.waiting_for)
 
 
 def infos(run_ids: Iterable[str]) -> dict[str, RunInfo]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from durable import runtime
 from durable.core.errors import ErrorInfo
-from durable.core.location import ANY_QUEUE, unescape
+from durable.core.location import awaited_queues
 from durable.core.mistakes import has_stopped
 from durable.core.places import Place
 from durable.core.records import ENDED, RunRecord
@@ -16,7 +16,7 @@ from durable.core.records import ENDED, RunRecord
 if TYPE_CHECKING:
     from durable.models import Run
 
-__all__ = ["RunInfo", "awaited_queues"]
+__all__ = ["RunInfo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class RunInfo:
             summary=str(row.summary),
             error=row.error,
             wake_at=row.wake_at,
-            waiting_for=awaited_queues(row.waiting_for),
+            waiting_for=awaited_queues(row.state, row.waiting_for),
             created_at=row.created_at,
             started_at=row.started_at,
             finished_at=row.finished_at,
@@ -80,10 +80,3 @@ class RunInfo:
             is_mistake=has_stopped(row.summary),
             _output=row.output,
         )
-
-
-def awaited_queues(text: str) -> list[str] | None:
-    """Return the message queues that a row's `waiting_for` names, [] for any; None if the run waits for no message."""
-    if not text:
-        return None
-    return [] if text == ANY_QUEUE else [unescape(each) for each in text.strip("/").split("/")]

@@ -12,7 +12,19 @@ from django.db import connection
 from django.http import Http404
 from django.test.utils import CaptureQueriesContext
 
-from durable import Context, Handle, RunInfo, RunNotFoundError, aget_run, aruns_info, get_run, runs_info, workflow
+from durable import (
+    Context,
+    Handle,
+    RollbackContext,
+    RunInfo,
+    RunNotFoundError,
+    aget_run,
+    aruns_info,
+    get_run,
+    runs_info,
+    runtime,
+    workflow,
+)
 from durable.models import Run
 from durable.shortcuts import aget_run_or_404, get_run_or_404
 from durable.testing import Harness
@@ -40,6 +52,38 @@ def h() -> Iterator[Harness]:
 def assert_is_all_of(info: RunInfo, handle: Handle) -> None:
     same = ("id", "workflow", "state", "summary", "output", "error", "wake_at", "waiting_for")
     assert [getattr(info, each) for each in same] == [getattr(handle, each) for each in same]
+
+
+@workflow(name="tests.info.pack")
+def pack(ctx: Context) -> None:
+    ctx.rollback_checkpoint("from here")
+    ctx.queue.next("approval", names=["approved", "rejected"])
+    ctx.step("pack", lambda: WAITS.append(awaited(ctx.run_id)), rollback=note)
+    raise ValueError("no")
+
+
+WAITS: list[list[Any]] = []
+
+
+def awaited(run_id: str) -> list[Any]:
+    """What users and operators learn of the queues for which a run waits."""
+    row = RunInfo.of(runtime.current().store.get(run_id))  # type: ignore[arg-type]  # it is there
+    return [row.state, row.waiting_for, get_run(run_id).waiting_for]
+
+
+def note(rollback: RollbackContext, _output: object) -> None:
+    WAITS.append(awaited(rollback.run_id))
+
+
+def test_a_run_waits_for_no_message_once_it_has_arrived(h: Harness) -> None:
+    WAITS.clear()
+    run = pack.start()
+    h.run(run)
+    assert awaited(run.id) == ["sleeping", ["approved", "rejected"], ["approved", "rejected"]]
+    h.send(run, "approved")
+    h.run(run)
+    assert run.state == "failed"
+    assert WAITS == [["running", None, None], ["rolling_back", None, None]]
 
 
 def test_info_is_what_the_properties_say(h: Harness) -> None:
