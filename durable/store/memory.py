@@ -129,15 +129,7 @@ class MemoryStore:
         seen = self._seen(outgoing)
         if seen is not None:
             return seen, False
-        message = Message(
-            id=outgoing.id,
-            run_id=outgoing.to,
-            queue=outgoing.queue,
-            body=outgoing.body,
-            sent_at=outgoing.sent_at,
-            order=self._newest_order(outgoing.to) + 1,
-            idempotency_id=outgoing.idempotency_id,
-        )
+        message = row_rules.stored(outgoing, self._newest_order(outgoing.to) + 1)
         if message.id in self._messages:
             raise ValueError(f"there is a message {message.id} already")
         self._messages[message.id] = message

@@ -7,8 +7,7 @@ of run ids. Must not decide what happens to a run's row: `durable.store.row_rule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final
@@ -18,10 +17,7 @@ from django.db.models import Count, Min, Sum
 from django.db.models.functions import Coalesce, Length
 
 from durable.core.control_flow import LeaseLost
-from durable.core.errors import RunNotFoundError
 from durable.core.records import (
-    ActionRecord,
-    AttemptRecord,
     Batch,
     Committed,
     Entry,
@@ -34,9 +30,9 @@ from durable.core.records import (
 from durable.models import Attempt, EntryMetadata, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.models.run import RunQuerySet
-from durable.store import outline_rows, row_rules, shared_orm
-from durable.store.atomic import committed_or_raised
+from durable.store import row_rules
 from durable.store.base import Claimed, DuePoint
+from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
 
 __all__ = ["OrmStore"]
@@ -47,18 +43,12 @@ _ENTRY_FIELDS: Final = [
 ]
 
 
-class OrmStore:
-    """A `Store` on the database behind a Django connection."""
-
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
+class OrmStore(DatabaseStore):
+    """A `Store` on any database that Django supports."""
 
     @property
     def _runs(self) -> RunQuerySet:
         return Run.objects.using(self.alias)
-
-    def transaction(self) -> AbstractContextManager[None]:
-        return committed_or_raised(self.alias)
 
     def _locked(self, run_ids: Iterable[str]) -> dict[str, RunRecord]:
         """Return the rows of these runs, locked until the transaction ends."""
@@ -82,25 +72,19 @@ class OrmStore:
 
     # -- verbs, from outside a pass
 
-    def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
-        first = {run.id: run for run in reversed(runs)}
+    def _insert(self, runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
         taken: dict[str, RunRecord] = {}
         with transaction.atomic(using=self.alias):
-            while not self._inserted(free := [first[each] for each in sorted(first) if each not in taken]):
-                found = {run.id: run for run in _records(self._runs.with_ids([run.id for run in free]))}
+            while not self._inserted(free := [run for run in runs if run.id not in taken]):
+                found = self.get_many([run.id for run in free])
                 if not found:
                     raise IntegrityError(f"the runs {[run.id for run in free]} break a constraint")
                 taken |= found
-        new = first.keys() - taken.keys()
-        created: list[tuple[RunRecord, bool]] = []
-        for run in runs:
-            created.append((row_rules.copied(taken.get(run.id, first[run.id])), run.id in new))
-            new.discard(run.id)
-        return created
+        return taken
 
     def _inserted(self, runs: Sequence[RunRecord]) -> bool:
         """Insert all of them, or none if one id is taken; return True if they were inserted."""
-        rows = [Run(**{name: getattr(run, name) for name in RUN.names}) for run in runs]
+        rows = [Run(**RUN.attributes(run)) for run in runs]
         try:
             with transaction.atomic(using=self.alias):
                 self._runs.bulk_create(rows)
@@ -108,21 +92,8 @@ class OrmStore:
             return False
         return True
 
-    def get(self, run_id: str) -> RunRecord | None:
-        return next(iter(_records(self._runs.filter(id=run_id))), None)
-
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
         return {run.id: run for run in _records(self._runs.filter(id__in=run_ids).order_by())}
-
-    def states(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return shared_orm.states(self.alias, run_ids)
-
-    def history(self, run_id: str) -> list[Entry]:
-        return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
-
-    def attempts(self, run_id: str) -> list[AttemptRecord]:
-        found = Attempt.objects.using(self.alias).filter(run_id=run_id).order_by("id")
-        return [AttemptRecord(**row) for row in found.values(*ATTEMPT.names)]
 
     def messages(self, run_id: str) -> list[Message]:
         return self._messages(run_id=run_id)
@@ -130,9 +101,6 @@ class OrmStore:
     def _messages(self, **conditions: Any) -> list[Message]:
         found = QueueMessage.objects.using(self.alias).filter(**conditions).order_by("run_id", "order")
         return [Message(**row) for row in found.values(*MESSAGE.names)]
-
-    def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
-        return outline_rows.read(self.alias, run_id)
 
     def message(self, message_id: str) -> Message | None:
         return next(iter(self._messages(id=message_id)), None)
@@ -169,7 +137,7 @@ class OrmStore:
             new.append(message)
             if outgoing.idempotency_id is not None:
                 seen[key] = message
-        rows = [QueueMessage(**{name: getattr(each, name) for name in MESSAGE.names}) for each in new]
+        rows = [QueueMessage(**MESSAGE.attributes(each)) for each in new]
         QueueMessage.objects.using(self.alias).bulk_create(rows)
         return stored, new
 
@@ -184,33 +152,14 @@ class OrmStore:
                 ring.add(run.queue)
         return frozenset(ring)
 
-    def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
-        with transaction.atomic(using=self.alias):
-            run = self._locked([run_id]).get(run_id)
-            if run is None:
-                raise RunNotFoundError(run_id)
-            change = decide(row_rules.copied(run), lambda: self.history(run_id))
-            after = row_rules.after_change(run, change)
-            self._update(run, after)
-            self._delete(run_id, change.deleted)
-            self._write(run_id, change.entries)
-            self._return(run_id, change.unreceive)
-            if change.retracted:
-                shared_orm.retract(self.alias, run_id, change.retracted)
-            if change.action is not None:
-                self.log([change.action])
-            return row_rules.copied(after)
+    def _lock_run(self, run_id: str) -> RunRecord | None:
+        return self._locked([run_id]).get(run_id)
 
-    def import_history(
-        self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
-    ) -> None:
-        shared_orm.import_history(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
-
-    def log(self, actions: Sequence[ActionRecord]) -> None:
-        shared_orm.log(self.alias, actions)
-
-    def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
-        return shared_orm.log_repeat(self.alias, action, since)
+    def _write_change(self, before: RunRecord, after: RunRecord, change: RunChange) -> None:
+        self._update(before, after)
+        self._delete(before.id, change.deleted)
+        self._write(before.id, change.entries)
+        self._return(before.id, change.unreceive)
 
     # -- passes
 
@@ -234,7 +183,7 @@ class OrmStore:
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         with transaction.atomic(using=self.alias):
-            run = self._locked([run_id]).get(run_id)
+            run = self._lock_run(run_id)
             if run is None or not row_rules.claimable(run, now):
                 return None
             self._runs.with_ids([run_id]).claim(now=now, lease_until=lease_until, worker=worker)
@@ -271,10 +220,7 @@ class OrmStore:
                 raise LeaseLost
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
-            rows = [
-                Attempt(run_id=run.id, **{name: getattr(each, name) for name in ATTEMPT.names})
-                for each in batch.attempts
-            ]
+            rows = [Attempt(run_id=run.id, **ATTEMPT.attributes(each)) for each in batch.attempts]
             Attempt.objects.using(self.alias).bulk_create(rows)
             consumed = row_rules.consumed(batch)
             self._consume(run.id, consumed)
@@ -319,13 +265,10 @@ class OrmStore:
         entries = row_rules.entries_to_write(entries)
         if not entries:
             return
-        rows = [EntryModel(run_id=run_id, **{name: getattr(each, name) for name in ENTRY.names}) for each in entries]
+        rows = [EntryModel(run_id=run_id, **ENTRY.attributes(each)) for each in entries]
         self._upsert(EntryModel, rows, ["run", "location"], ENTRY.names)
-        ids = self._entry_ids(run_id, rows)
-        metadata = [
-            EntryMetadata(entry_id=ids[each.location], **{name: getattr(each, name) for name in METADATA.names})
-            for each in entries
-        ]
+        keys = entry_keys(self.alias, run_id, rows)
+        metadata = [EntryMetadata(entry_id=keys[each.location], **METADATA.attributes(each)) for each in entries]
         self._upsert(EntryMetadata, metadata, ["entry"], METADATA.names)
 
     def _upsert(self, model: Any, rows: Sequence[Any], unique: list[str], columns: list[str]) -> None:
@@ -336,13 +279,6 @@ class OrmStore:
             update_fields=[name for name in columns if name not in unique],
             unique_fields=unique if targeted else None,
         )
-
-    def _entry_ids(self, run_id: str, rows: Sequence[EntryModel]) -> dict[str, int]:
-        """Return the keys of rows just written, queried where the database did not return them."""
-        if all(row.pk is not None for row in rows):
-            return {row.location: row.pk for row in rows}
-        found = EntryModel.objects.using(self.alias).filter(run_id=run_id, location__in=[row.location for row in rows])
-        return dict(found.values_list("location", "id"))
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
         with transaction.atomic(using=self.alias):

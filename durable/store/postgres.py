@@ -9,22 +9,15 @@ version of the row decides.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import fields
-from datetime import UTC, datetime
-from operator import attrgetter
-from types import MappingProxyType
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import connections
 
 from durable.core.control_flow import LeaseLost
-from durable.core.errors import RunNotFoundError
 from durable.core.location import escape
 from durable.core.records import (
-    ActionRecord,
-    AttemptRecord,
     Batch,
     Committed,
     Entry,
@@ -34,19 +27,22 @@ from durable.core.records import (
     RunRecord,
 )
 from durable.models.fields import pack, unpack
-from durable.store import libpq, outline_rows, row_rules, sessions, shared_orm, sql, sql_functions
-from durable.store.atomic import committed_or_raised
+from durable.store import libpq, row_rules, sessions, sql, sql_functions
 from durable.store.base import Claimed, DuePoint
+from durable.store.database import DatabaseStore
 from durable.store.libpq import text
+from durable.store.parameters import (
+    CommitParameters,
+    batch_parameters,
+    change_parameters,
+    entries_json,
+    send_parameters,
+    sends_json,
+    start_parameters,
+)
 from durable.store.rows import (
-    ATTEMPT,
-    ENTRY,
-    METADATA,
     RUN,
-    json_row,
     json_rows,
-    outgoing_row,
-    to_attempt,
     to_entries,
     to_message,
     to_run,
@@ -56,11 +52,8 @@ from durable.store.rows import (
 __all__ = ["PostgresStore"]
 
 
-class PostgresStore:
-    """A `Store` on the PostgreSQL database behind a Django connection."""
-
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
+class PostgresStore(DatabaseStore):
+    """A `Store` on PostgreSQL."""
 
     def _rows(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         found = libpq.rows(self.alias, statement, parameters)
@@ -71,55 +64,24 @@ class PostgresStore:
                 found = cursor.fetchall() if cursor.description else []
         return found
 
-    def transaction(self) -> AbstractContextManager[None]:
-        return committed_or_raised(self.alias)
-
     # -- verbs, from outside a pass
 
-    def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
-        first = {run.id: run for run in reversed(runs)}
-        # sorted: of two creators one waits, and they never deadlock
-        new = self._insert(first[run_id] for run_id in sorted(first))
-        rows = {run.id: run for run in self._found(first.keys() - new)}
-        created: list[tuple[RunRecord, bool]] = []
-        for run in runs:
-            created.append((row_rules.copied(rows.get(run.id, first[run.id])), run.id in new))
-            new.discard(run.id)
-        return created
-
-    def _insert(self, runs: Iterable[RunRecord]) -> set[str]:
-        """Insert the runs; return the ids that were free."""
-        new = list(runs)
-        if len(new) == 1 and (values := _as_started(new[0])):
+    def _insert(self, runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
+        if len(runs) == 1 and (values := start_parameters(runs[0])):
             [is_new] = sql_functions.START(self.alias, values)
-            return {new[0].id} if is_new == "true" else set()
-        rows = self._rows(sql.CREATE, {"runs": json_rows(map(RUN.dumped, new))})
-        return {unpack(run_id) for (run_id,) in rows}
-
-    def _found(self, run_ids: Iterable[str]) -> list[RunRecord]:
-        wanted = [pack(run_id) for run_id in run_ids]
-        return [to_run(row) for row in self._rows(sql.GET_RUNS, {"runs": wanted})] if wanted else []
-
-    def get(self, run_id: str) -> RunRecord | None:
-        return next(iter(self._found([run_id])), None)
+            return {} if is_new == "true" else self.get_many([runs[0].id])
+        rows = self._rows(sql.CREATE, {"runs": json_rows(map(RUN.dumped, runs))})
+        inserted = {unpack(run_id) for (run_id,) in rows}
+        return self.get_many([run.id for run in runs if run.id not in inserted])
 
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
-        return {run.id: run for run in self._found(run_ids)}
-
-    def states(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return shared_orm.states(self.alias, run_ids)
-
-    def history(self, run_id: str) -> list[Entry]:
-        return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
-
-    def attempts(self, run_id: str) -> list[AttemptRecord]:
-        return [to_attempt(row) for row in self._rows(sql.LIST_ATTEMPTS, {"run": pack(run_id)})]
+        if not run_ids:
+            return {}
+        rows = self._rows(sql.GET_RUNS, {"runs": [pack(run_id) for run_id in run_ids]})
+        return {run.id: run for run in map(to_run, rows)}
 
     def messages(self, run_id: str) -> list[Message]:
         return [to_message(row) for row in self._rows(sql.LIST_MESSAGES, {"run": pack(run_id)})]
-
-    def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
-        return outline_rows.read(self.alias, run_id)
 
     def message(self, message_id: str) -> Message | None:
         rows = self._rows(sql.GET_MESSAGE, {"message": pack(message_id)})
@@ -131,10 +93,9 @@ class PostgresStore:
 
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
         if len(messages) == 1:
-            rows = [sql_functions.SEND(self.alias, [*_as_texts(outgoing_row(messages[0]).values()), "1"])]
+            rows = [sql_functions.SEND(self.alias, send_parameters(messages[0]))]
         else:
-            sends = json_rows(map(_numbered, enumerate(messages)))
-            rows = self._rows(sql.SEND_MANY, {"sends": sends}) if messages else []
+            rows = self._rows(sql.SEND_MANY, {"sends": sends_json(messages)}) if messages else []
         answers = [self._sent(message, *row) for message, row in zip(messages, rows, strict=True)]
         return answers, frozenset(unpack(ring) for _, ring, _ in rows if ring is not None)
 
@@ -146,38 +107,12 @@ class PostgresStore:
             return self.message(unpack(before))
         return None if place is None else row_rules.stored(message, int(place))
 
-    def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
-        with transaction.atomic(using=self.alias):
-            rows = self._rows(sql.LOCK_RUN, {"run": pack(run_id)})
-            if not rows:
-                raise RunNotFoundError(run_id)
-            run = to_run(rows[0])
-            change = decide(row_rules.copied(run), lambda: self.history(run_id))
-            after = row_rules.after_change(run, change)
-            self._write(
-                run_id=run_id,
-                fence=run.fence,
-                entries=change.entries,
-                deleted=change.deleted,
-                unreceive=change.unreceive,
-                patch=row_rules.changed_columns(run, after),
-            )
-            if change.retracted:
-                shared_orm.retract(self.alias, run_id, change.retracted)
-            if change.action is not None:
-                self.log([change.action])
-            return row_rules.copied(after)
+    def _lock_run(self, run_id: str) -> RunRecord | None:
+        rows = self._rows(sql.LOCK_RUN, {"run": pack(run_id)})
+        return to_run(rows[0]) if rows else None
 
-    def import_history(
-        self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
-    ) -> None:
-        shared_orm.import_history(self.alias, run_id, entries=entries, attempts=attempts, messages=messages)
-
-    def log(self, actions: Sequence[ActionRecord]) -> None:
-        shared_orm.log(self.alias, actions)
-
-    def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
-        return shared_orm.log_repeat(self.alias, action, since)
+    def _write_change(self, before: RunRecord, after: RunRecord, change: RunChange) -> None:
+        self._commit(change_parameters(before, after, change))
 
     # -- passes
 
@@ -245,22 +180,10 @@ class PostgresStore:
             return self._flush(batch)
         if _only_completes(batch):
             return self._complete(batch)
-        written = self._write(
-            run_id=batch.run_id,
-            fence=batch.fence,
-            now=batch.now,
-            entries=batch.entries,
-            deleted=batch.deleted,
-            attempts=batch.attempts,
-            consumed=row_rules.consumed(batch),
-            unreceive=batch.returned,
-            sends=batch.sends,
-            patch=batch.run,
-            known_change_seq=batch.park_change_seq,
-        )
-        if written is None:
+        committed = self._commit(batch_parameters(batch))
+        if committed is None:
             raise LeaseLost
-        return written
+        return committed
 
     def _flush(self, batch: Batch) -> Committed:
         entries = row_rules.entries_to_write(batch.entries)
@@ -269,7 +192,7 @@ class PostgresStore:
             values = [run, fence, *sql_functions.recorded(entries[0])]
             [request] = sql_functions.RECORD(self.alias, values, uninterrupted=True)
         else:
-            [request] = sql_functions.FLUSH(self.alias, [run, fence, _entry_rows(entries)], uninterrupted=True)
+            [request] = sql_functions.FLUSH(self.alias, [run, fence, entries_json(entries)], uninterrupted=True)
         if request is None:
             raise LeaseLost
         return _answered(request)
@@ -285,45 +208,14 @@ class PostgresStore:
             raise LeaseLost
         return _answered(request)
 
-    def _write(
-        self,
-        *,
-        run_id: str,
-        fence: int,
-        now: datetime | None = None,
-        entries: Sequence[Entry] = (),
-        deleted: Sequence[str] = (),
-        attempts: Sequence[AttemptRecord] = (),
-        consumed: Mapping[str, tuple[str, str | None, str | None]] = MappingProxyType({}),
-        unreceive: Sequence[str] = (),
-        sends: Sequence[OutgoingMessage] = (),
-        patch: Mapping[str, Any] | None = None,
-        known_change_seq: int | None = None,
-    ) -> Committed | None:
-        """Write everything, and return the answer. Return None, and write nothing, if the run has a newer fence."""
-        assert sql_functions.PATCHED.issuperset(patch or ()), f"a commit cannot write all of {sorted(patch or ())}"
-        request, rings = sql_functions.COMMIT(
-            self.alias,
-            [
-                pack(run_id),
-                str(fence),
-                None if now is None else text(now),
-                _texts(deleted),
-                _entry_rows(row_rules.entries_to_write(entries)) if entries else None,
-                json_rows(map(ATTEMPT.dumped, attempts)) if attempts else None,
-                json_rows(_consumption(consumed)) if consumed else None,
-                _texts(unreceive),
-                json_row({name: RUN.dumps[name](value) for name, value in patch.items()}) if patch else None,
-                None if known_change_seq is None else str(known_change_seq),
-                json_rows(map(_numbered, enumerate(sends))) if sends else None,
-            ],
-            uninterrupted=True,
-        )
+    def _commit(self, parts: CommitParameters) -> Committed | None:
+        """Write the parts. Return None, and write nothing, if the run has a newer fence."""
+        request, queues = sql_functions.COMMIT(self.alias, parts, uninterrupted=True)
         if request is None:
             return None
-        return Committed(
-            request=request, queues_to_notify=frozenset(map(unpack, json.loads(rings))) if rings else frozenset()
-        )
+        if not queues:
+            return _answered(request)
+        return Committed(request=request, queues_to_notify=frozenset(map(unpack, json.loads(queues))))
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
         if not held:
@@ -379,46 +271,6 @@ def _only_completes(batch: Batch) -> bool:
 def _has_no_others(batch: Batch) -> bool:
     others = batch.deleted or batch.attempts or batch.received or batch.completed or batch.returned or batch.sends
     return not others and batch.park_change_seq is None
-
-
-def _entry_rows(entries: Iterable[Entry]) -> str:
-    return json_rows(ENTRY.dumped(each) | METADATA.dumped(each) for each in entries)
-
-
-def _texts(texts: Sequence[str]) -> str | None:
-    """Return texts as a JSON list, or None if there are none."""
-    return json.dumps([pack(each) for each in texts]) if texts else None
-
-
-def _numbered(sent: tuple[int, OutgoingMessage]) -> dict[str, Any]:
-    return {"number": sent[0], **outgoing_row(sent[1])}
-
-
-_CHOSEN: Final = ("id", "workflow", "queue", "input", "created_at", "wake_at", "parent_id", "replay_of_id")
-_chosen: Final = attrgetter(*_CHOSEN)
-_others: Final = attrgetter(*(each.name for each in fields(RunRecord) if each.name not in _CHOSEN))
-_USUAL: Final = _others(RunRecord(id="", workflow="", queue="", input="", created_at=datetime.fromtimestamp(0, UTC)))
-
-
-def _as_started(run: RunRecord) -> list[str | None] | None:
-    """Return the parameters of START, or None if the run is not like every new one."""
-    if _others(run) != _USUAL:
-        return None
-    return _as_texts(pack(value) if isinstance(value, str) else value for value in _chosen(run))
-
-
-def _as_texts(values: Iterable[Any]) -> list[str | None]:
-    return [None if value is None else text(value) for value in values]
-
-
-def _consumption(consumed: Mapping[str, tuple[str, str | None, str | None]]) -> Iterable[dict[str, Any]]:
-    for message_id, (state, location, response) in consumed.items():
-        yield {
-            "id": pack(message_id),
-            "state": state,
-            "received_by": None if location is None else pack(location),
-            "response": None if response is None else pack(response),
-        }
 
 
 def _holding(held: Sequence[tuple[str, int]]) -> dict[str, Any]:

@@ -48,7 +48,6 @@ __all__ = [
     "json_rows",
     "outgoing_row",
     "same",
-    "to_attempt",
     "to_entries",
     "to_message",
     "to_run",
@@ -89,6 +88,10 @@ class Columns:
     def dumped(self, record: Any) -> dict[str, Any]:
         """Return a record as values of the database, by column."""
         return {name: dump(getattr(record, name)) for name, dump in self.dumps.items()}
+
+    def attributes(self, record: Any) -> dict[str, Any]:
+        """Return the record's attributes by name, as the model takes them."""
+        return {name: getattr(record, name) for name in self.names}
 
     def loaded(self, row: Sequence[Any]) -> dict[str, Any]:
         """Return the record's attributes from a row of these columns in this order."""
@@ -187,11 +190,6 @@ def to_run(row: Sequence[Any]) -> RunRecord:
 def to_message(row: Sequence[Any]) -> Message:
     """Return a message from a row of `MESSAGE`."""
     return Message(**MESSAGE.loaded(row))
-
-
-def to_attempt(row: Sequence[Any]) -> AttemptRecord:
-    """Return a failed attempt from a row of `ATTEMPT`."""
-    return AttemptRecord(**ATTEMPT.loaded(row))
 
 
 def to_entries(rows: Iterable[Sequence[Any]]) -> list[Entry]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from durable.core.records import MessageState, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
-from durable.store.rows import ATTEMPT, ENTRY, ENTRY_FIELDS, ENTRY_NUMBERS, MESSAGE, METADATA, RUN
+from durable.store.rows import ENTRY, ENTRY_FIELDS, ENTRY_NUMBERS, MESSAGE, METADATA, RUN
 
 __all__ = [
     "CLAIM",
@@ -22,7 +22,6 @@ __all__ = [
     "DUE_QUEUES_OF",
     "GET_MESSAGE",
     "GET_RUNS",
-    "LIST_ATTEMPTS",
     "LIST_MESSAGES",
     "LOAD",
     "LOAD_NUMBERS",
@@ -136,9 +135,6 @@ LOAD_SHORT: Final = _LOAD_SHORT.format(", ".join(ENTRY_FIELDS))
 LOAD_SHORT_NUMBERS: Final = _LOAD_SHORT.format(
     ", ".join(f"{each} AS c{number}" for number, each in enumerate(ENTRY_NUMBERS))
 )
-
-#: Parameters: run. Rows of ATTEMPT.
-LIST_ATTEMPTS: Final = f"SELECT {ATTEMPT.sql()} FROM {ATTEMPT.table} WHERE run_id = %(run)s ORDER BY id"
 
 #: Parameters: run. Rows of MESSAGE.
 LIST_MESSAGES: Final = f'SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE run_id = %(run)s ORDER BY "order"'

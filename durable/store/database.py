@@ -1,0 +1,150 @@
+"""What the stores on a database have in common: the frame of each verb, and what no pass does.
+
+A verb is the same on every database, except for the statements that lock and write rows; a subclass has these. Rare
+reads and writes (the audit log, the history of a new run) are not urgent, hence ordinary ORM statements for every
+database.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import transaction
+
+from durable.core.errors import RunNotFoundError
+from durable.core.records import ActionRecord, AttemptRecord, Entry, Message, RunChange, RunRecord
+from durable.models import Attempt, EntryMetadata, OperatorAction, QueueMessage, Run
+from durable.models import Entry as EntryModel
+from durable.store import outline_rows, row_rules
+from durable.store.atomic import committed_or_raised
+from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
+
+__all__ = ["DatabaseStore", "entry_keys"]
+
+_AT_ONCE: Final = 1_000  # rows of one statement
+
+
+class DatabaseStore(ABC):
+    """A `Store` on the database behind a Django connection, without the statements of a kind of database."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def transaction(self) -> AbstractContextManager[None]:
+        return committed_or_raised(self.alias)
+
+    # -- what a subclass has
+
+    @abstractmethod
+    def _insert(self, runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
+        """Insert those of the runs whose ids are free; return the rows that have the other ids, by id.
+
+        The runs are in the order of their ids. So one of two creators waits for the other, and they never deadlock.
+        """
+
+    @abstractmethod
+    def _lock_run(self, run_id: str) -> RunRecord | None:
+        """Return the run's row, locked until the transaction ends; None if there is none."""
+
+    @abstractmethod
+    def _write_change(self, before: RunRecord, after: RunRecord, change: RunChange) -> None:
+        """Write the row of a locked run, and its entries and messages of the change."""
+
+    @abstractmethod
+    def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]: ...
+
+    @abstractmethod
+    def load(self, run_id: str) -> list[Entry]: ...
+
+    # -- verbs
+
+    def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
+        first = {run.id: run for run in reversed(runs)}
+        taken = self._insert([first[run_id] for run_id in sorted(first)])
+        new = first.keys() - taken.keys()
+        created: list[tuple[RunRecord, bool]] = []
+        for run in runs:
+            created.append((row_rules.copied(taken.get(run.id, first[run.id])), run.id in new))
+            new.discard(run.id)
+        return created
+
+    def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
+        with transaction.atomic(using=self.alias):
+            run = self._lock_run(run_id)
+            if run is None:
+                raise RunNotFoundError(run_id)
+            change = decide(row_rules.copied(run), lambda: self.history(run_id))
+            after = row_rules.after_change(run, change)
+            self._write_change(run, after, change)
+            if change.retracted:
+                QueueMessage.objects.using(self.alias).filter(run_id=run_id, id__in=change.retracted).delete()
+            if change.action is not None:
+                self.log([change.action])
+            return row_rules.copied(after)
+
+    def import_history(
+        self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
+    ) -> None:
+        with transaction.atomic(using=self.alias):
+            rows = [EntryModel(run_id=run_id, **ENTRY.attributes(each)) for each in entries]
+            self._bulk_create(EntryModel, rows)
+            keys = entry_keys(self.alias, run_id, rows)
+            self._bulk_create(
+                EntryMetadata,
+                [EntryMetadata(entry_id=keys[each.location], **METADATA.attributes(each)) for each in entries],
+            )
+            self._bulk_create(Attempt, [Attempt(run_id=run_id, **ATTEMPT.attributes(each)) for each in attempts])
+            self._bulk_create(QueueMessage, [QueueMessage(**MESSAGE.attributes(each)) for each in messages])
+            newest = max((each.order for each in messages), default=0)
+            Run.objects.using(self.alias).filter(id=run_id).update(message_count=newest)
+
+    def log(self, actions: Sequence[ActionRecord]) -> None:
+        names = ActionRecord.__slots__
+        rows = [OperatorAction(**{name: getattr(each, name) for name in names}) for each in actions]
+        self._bulk_create(OperatorAction, rows)
+
+    def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
+        with transaction.atomic(using=self.alias):
+            rows = OperatorAction.objects.using(self.alias)
+            alike = rows.filter(created_at__gte=since, **{name: getattr(action, name) for name in row_rules.ALIKE})
+            row = alike.select_for_update().order_by("-created_at", "-id").first()
+            if row is None:
+                return False
+            rows.filter(pk=row.pk).update(detail=row_rules.repeated(row.detail, action.created_at))
+            return True
+
+    def _bulk_create(self, model: Any, rows: Sequence[Any]) -> None:
+        model.objects.using(self.alias).bulk_create(rows, batch_size=_AT_ONCE)
+
+    # -- reading
+
+    def get(self, run_id: str) -> RunRecord | None:
+        return self.get_many([run_id]).get(run_id)
+
+    def states(self, run_ids: Sequence[str]) -> dict[str, str]:
+        found = Run.objects.using(self.alias).filter(id__in=run_ids).order_by()
+        return dict(found.values_list("id", "state"))
+
+    def history(self, run_id: str) -> list[Entry]:
+        return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
+
+    def attempts(self, run_id: str) -> list[AttemptRecord]:
+        found = Attempt.objects.using(self.alias).filter(run_id=run_id).order_by("id")
+        return [AttemptRecord(**row) for row in found.values(*ATTEMPT.names)]
+
+    def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
+        return outline_rows.read(self.alias, run_id)
+
+
+def entry_keys(alias: str, run_id: str, rows: Sequence[EntryModel]) -> dict[str, int]:
+    """Return the keys of rows just written, by location; queried where the database did not return them."""
+    if all(row.pk is not None for row in rows):
+        return {row.location: row.pk for row in rows}
+    found = EntryModel.objects.using(alias).filter(run_id=run_id)
+    if len(rows) < _AT_ONCE:  # more are most of the history
+        found = found.filter(location__in=[row.location for row in rows])
+    return dict(found.values_list("location", "id"))

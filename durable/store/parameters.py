@@ -1,0 +1,145 @@
+"""Convert what the PostgreSQL store writes to the parameters of the database's functions.
+
+Owns the texts of the parameters; `durable.store.sql_functions` declares the functions. Must not execute anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from durable.core.records import AttemptRecord, Batch, Entry, OutgoingMessage, RunChange, RunRecord
+from durable.models.fields import pack
+from durable.store import row_rules, sql_functions
+from durable.store.libpq import text
+from durable.store.rows import ATTEMPT, ENTRY, METADATA, RUN, json_row, json_rows, outgoing_row
+
+__all__ = [
+    "CommitParameters",
+    "batch_parameters",
+    "change_parameters",
+    "entries_json",
+    "send_parameters",
+    "sends_json",
+    "start_parameters",
+]
+
+
+class CommitParameters(NamedTuple):
+    """The parameters of `sql_functions.COMMIT` in their order. None stands for a part that the commit does not have."""
+
+    run_id: str
+    fence: str
+    now: str | None
+    deleted: str | None
+    entries: str | None
+    attempts: str | None
+    consumed: str | None
+    returned: str | None
+    patch: str | None
+    park_change_seq: str | None
+    sends: str | None
+
+
+def batch_parameters(batch: Batch) -> CommitParameters:
+    """Return the parameters that write a batch."""
+    return CommitParameters(
+        run_id=pack(batch.run_id),
+        fence=str(batch.fence),
+        now=text(batch.now),
+        deleted=_texts(batch.deleted),
+        entries=_entries(batch.entries),
+        attempts=_attempts(batch.attempts),
+        consumed=_consumed(row_rules.consumed(batch)),
+        returned=_texts(batch.returned),
+        patch=_patch(batch.run),
+        park_change_seq=None if batch.park_change_seq is None else str(batch.park_change_seq),
+        sends=sends_json(batch.sends) if batch.sends else None,
+    )
+
+
+def change_parameters(before: RunRecord, after: RunRecord, change: RunChange) -> CommitParameters:
+    """Return the parameters that write the change of a locked run."""
+    return CommitParameters(
+        run_id=pack(before.id),
+        fence=str(before.fence),
+        now=None,
+        deleted=_texts(change.deleted),
+        entries=_entries(change.entries),
+        attempts=None,
+        consumed=None,
+        returned=_texts(change.unreceive),
+        patch=_patch(row_rules.changed_columns(before, after)),
+        park_change_seq=None,
+        sends=None,
+    )
+
+
+def _texts(texts: Sequence[str]) -> str | None:
+    return json.dumps([pack(each) for each in texts]) if texts else None
+
+
+def _entries(entries: Sequence[Entry]) -> str | None:
+    return entries_json(row_rules.entries_to_write(entries)) if entries else None
+
+
+def _attempts(attempts: Sequence[AttemptRecord]) -> str | None:
+    return json_rows(map(ATTEMPT.dumped, attempts)) if attempts else None
+
+
+def _patch(patch: Mapping[str, Any] | None) -> str | None:
+    if not patch:
+        return None
+    assert sql_functions.PATCHED.issuperset(patch), f"a commit cannot write all of {sorted(patch)}"
+    return json_row({name: RUN.dumps[name](value) for name, value in patch.items()})
+
+
+def _consumed(consumed: Mapping[str, tuple[str, str | None, str | None]]) -> str | None:
+    if not consumed:
+        return None
+    return json_rows(
+        {
+            "id": pack(message_id),
+            "state": state,
+            "received_by": None if location is None else pack(location),
+            "response": None if response is None else pack(response),
+        }
+        for message_id, (state, location, response) in consumed.items()
+    )
+
+
+def entries_json(entries: Iterable[Entry]) -> str:
+    """Return entries with their metadata as JSON rows."""
+    return json_rows(ENTRY.dumped(each) | METADATA.dumped(each) for each in entries)
+
+
+def sends_json(messages: Iterable[OutgoingMessage]) -> str:
+    """Return messages as JSON rows, numbered in their order."""
+    return json_rows({"number": number, **outgoing_row(each)} for number, each in enumerate(messages))
+
+
+def send_parameters(message: OutgoingMessage) -> list[str | None]:
+    """Return the parameters of SEND for one message, which raises the run's `change_seq` by one."""
+    return [*_as_texts(outgoing_row(message).values()), "1"]
+
+
+#: The columns that a new run can choose if START is to insert it; the others have their usual values.
+_CHOSEN: Final = ("id", "workflow", "queue", "input", "created_at", "wake_at", "parent_id", "replay_of_id")
+_chosen: Final = attrgetter(*_CHOSEN)
+_others: Final = attrgetter(*(each.name for each in fields(RunRecord) if each.name not in _CHOSEN))
+_USUAL: Final = _others(RunRecord(id="", workflow="", queue="", input="", created_at=datetime.fromtimestamp(0, UTC)))
+
+
+def start_parameters(run: RunRecord) -> list[str | None] | None:
+    """Return the parameters of START, or None if the run is not like every new one."""
+    if _others(run) != _USUAL:
+        return None
+    return _as_texts(pack(value) if isinstance(value, str) else value for value in _chosen(run))
+
+
+def _as_texts(values: Iterable[Any]) -> list[str | None]:
+    return [None if value is None else text(value) for value in values]
