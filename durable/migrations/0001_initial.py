@@ -65,7 +65,7 @@ class Migration(migrations.Migration):
                 ("origins", durable.models.fields.JSONTextField(blank=True, default=list)),
                 ("wake_at", models.DateTimeField(blank=True, null=True)),
                 ("waiting_for", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("summary", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("summary", durable.models.fields.SummaryField(blank=True, default="")),
                 ("fence", models.BigIntegerField(default=0)),
                 ("lease_expires_at", models.DateTimeField(blank=True, null=True)),
                 ("worker", durable.models.fields.SafeTextField(blank=True, default="")),

@@ -134,11 +134,6 @@ class SafeTextField(_TextField[_Set, _Get]):
 class SummaryField(SafeTextField[_Set, _Get]):
     """A `durable.core.summary.Summary`: the attribute is its sentence, and the column has its data as JSON text."""
 
-    def deconstruct(self) -> Any:
-        """Migrations know the column as the text that it is in the database."""
-        name, _, args, kwargs = super().deconstruct()
-        return name, f"{SafeTextField.__module__}.{SafeTextField.__qualname__}", args, kwargs
-
     def get_prep_value(self, value: Any) -> Any:
         return dump_summary(value) if isinstance(value, str) else super().get_prep_value(value)
 

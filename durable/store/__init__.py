@@ -2,10 +2,11 @@
 
 - `base.Store` is the contract; every method is atomic.
 - `postgres` is the store for PostgreSQL: one statement for each thing that the engine does (`sql`, `sql_functions`,
-  `libpq`, `rows`). `routines` has the texts of the database's functions and triggers, the migration operations that
+  `libpq`, `rows`, `parameters`). `routines` has the texts of the database's functions and triggers, the migration operations that
   create them, and their check.
-- `orm` is the portable store, and `memory` the in-memory one, with `transactional_memory` for tests that use Django's
-  transactions. `row_rules` has what both compute in Python.
+- `orm` is the portable store. `database` is the base class of both: what is the same on every database.
+- `memory` is the store in memory, with `transactional_memory` for tests that use Django's transactions. `row_rules` has
+  what it and `orm` compute in Python.
 - `sessions` restores database sessions that the code of steps has changed; `atomic` is the transaction of an atomic
   step.
 - `outline` and `prefetched` read histories without values, and several at once.
