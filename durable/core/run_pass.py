@@ -6,7 +6,7 @@ out of the workflow's code ends in exactly one commit, which patches the run's r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -90,7 +90,7 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     except HistoryDivergedError as error:
         return (yield from _diverged(journal, error, policy))
     except ContractError as error:
-        return (yield from _fail(journal, error, may_compensate=False))
+        return (yield from _stop(journal, error, _origins(error)))
     except RollbackFailed as failed:
         return (yield from _stop_at_handler(journal, failed))
     except Exception as error:
@@ -106,7 +106,7 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     try:
         return (yield from _complete(journal, output))
     except OpenTransactionError as error:
-        return (yield from _fail(journal, error, may_compensate=False))
+        return (yield from _stop(journal, error, _origins(error)))
 
 
 # -- the ways out
@@ -170,17 +170,23 @@ def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy)
 
 
 def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operation:
-    """Handle a mistake in the code: wait for other code, then stop; nothing is undone and no failure is recorded for
-    reset.
-    """
-    info, what = ErrorInfo.of(error), described(error)
-    event = Event("run_mistaken", {"error": info})
-    outcome = yield from _wait_for_other_code(journal, event, Summary(SummaryKind.MISTAKE, error=what), policy)
+    """Handle a mistake in the code: wait for other code, then stop; no failure is recorded for reset."""
+    event = Event("run_mistaken", {"error": ErrorInfo.of(error)})
+    summary = Summary(SummaryKind.MISTAKE, error=described(error))
+    outcome = yield from _wait_for_other_code(journal, event, summary, policy)
     if outcome is not None:
         return outcome
-    now = journal.environment.now()
-    summary = Summary(SummaryKind.STOPPED_BY_MISTAKE, error=what)
-    yield Save(transitions.stopped(journal.run, now=now, error=info, summary=summary))
+    return (yield from _stop(journal, error))
+
+
+def _stop(journal: Journal, error: Exception, origins: Iterable[str] = ()) -> Operation:
+    """Stop a run whose code has a mistake or has broken a rule of durable: nothing is undone.
+
+    A recovery resets the failures at `origins`.
+    """
+    info, now = ErrorInfo.of(error), journal.environment.now()
+    summary = Summary(SummaryKind.STOPPED_BY_MISTAKE, error=described(error))
+    yield Save(transitions.stopped(journal.run, now=now, error=info, origins=sorted(origins), summary=summary))
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)
     return PassOutcome(state=RunState.FAILED, error=info)
 

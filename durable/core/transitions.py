@@ -483,13 +483,16 @@ def failed(run: RunRecord, *, now: datetime, error: ErrorInfo, origins: Iterable
     return {**_left(run, "failed", ""), **_ended(now), "error": error, "origins": list(origins)}
 
 
-def stopped(run: RunRecord, *, now: datetime, error: ErrorInfo, summary: str) -> RunPatch:
-    """The end of a run whose code has a mistake beyond the grace period. `diverged_at` stays: it marks such a run."""
+def stopped(run: RunRecord, *, now: datetime, error: ErrorInfo, summary: str, origins: Iterable[str] = ()) -> RunPatch:
+    """The end of a run whose code has a mistake beyond the grace period, or has broken a rule of durable.
+
+    `diverged_at` stays: it marks such a run.
+    """
     return {
         **_left(run, "stopped", summary),
         **_ended(now),
         "error": error,
-        "origins": [],
+        "origins": list(origins),
         "diverged_at": run.diverged_at or now,
     }
 

@@ -9,6 +9,7 @@ __all__ = [
     "approve",
     "branches",
     "broken_branch",
+    "forgetful",
     "looping",
     "many",
     "mistaken",
@@ -74,6 +75,11 @@ def undoing_then_mistaken(ctx: Context) -> Any:
     ctx.step("charge", value_of, 1, rollback=refund, max_retries=0)
     ctx.compensate("rejected by the shopkeeper")
     return value_of({})["missing"]
+
+
+@workflow(name="tests.forgetful")
+def forgetful(ctx: Context) -> None:
+    ctx.step("charge", value_of, 1, rollback=refund)  # without a checkpoint before it
 
 
 @workflow(name="tests.polls")

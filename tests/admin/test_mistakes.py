@@ -132,6 +132,18 @@ def test_rest_says_it(stage: Stage, make_api: MakeApi) -> None:  # noqa: F811  #
     }
 
 
+def test_an_error_against_the_contract_is_said_to_undo_nothing(stage: Stage) -> None:
+    run = stage.start(flows.forgetful, id="forgetful")
+    assert run.state == "failed"
+    said = explain_fully(run, stage.now)
+    assert said.headline.startswith("Stopped by a mistake in the code: RollbackCheckpointError: ")
+    assert said.detail.startswith("Nothing was undone because of it.")
+    assert said.remedies[0] == "recover"
+    assert kinds(stage)["mistake"].runs == [("forgetful", "tests.forgetful")]
+    assert "failed" not in kinds(stage)
+    assert "Nothing was undone because of it" in command("why", "forgetful")
+
+
 # -- a compensation that the code asked for
 
 

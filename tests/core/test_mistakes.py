@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from durable import Break, CriticalError, RollbackError, checks, get_run, workflow
+from durable import Break, CriticalError, RollbackError, RunFailedError, checks, get_run, workflow
 from durable.core.mistakes import MISTAKES
 from durable.core.registry import registry
 from durable.mistakes import error_classes
@@ -474,6 +475,57 @@ def test_what_durable_refuses_is_a_mistake_and_no_attempt(h: Harness, flavour: F
     shop.following = mended
     run.recover()
     assert h.run(run).output == "shipped"
+
+
+@workflow(name="tests.mistakes.child")
+def child(_ctx: Any) -> None:
+    """Never executed."""
+
+
+# An error against the contract: what the code does, and what it does once it is fixed.
+CONTRACT: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "PayloadError": (lambda ctx: ctx.step("x", object), lambda ctx: ctx.step("x", dict)),
+    "OutsideStepError": (lambda _ctx: child.start(), mended),
+}
+
+
+@pytest.mark.parametrize("kind", CONTRACT)
+def test_an_error_against_the_contract_says_that_nothing_was_undone(h: Harness, flavour: Flavour, kind: str) -> None:
+    shop = Shop(CONTRACT[kind][0])
+    run, end = stopped(h, flavour, shop)
+    check_whole(end, kind)
+    assert run.summary.startswith(f"stopped: {kind}: ")
+    assert re.search(r"\(tests\.core\.[\w.<>]+, line \d+\)", run.summary), "the place"
+    assert run.summary.endswith(": nothing was undone because of it; fix the code, deploy, then recover")
+    assert run.info().is_mistake
+    with pytest.raises(RunFailedError, match="was stopped: ") as caught:
+        run.result(timeout=0)
+    assert caught.value.is_mistake
+    shop.following = CONTRACT[kind][1]
+    run.recover()
+    assert h.finish(run).output == "shipped"
+    assert ledger == ["charge", "ship"]
+
+
+def test_an_output_that_cannot_be_recorded_undoes_nothing(h: Harness, flavour: Flavour) -> None:
+    async def ship(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("from here")
+        await ctx.step("charge", charge, rollback=refund)
+        return object()
+
+    run = h.start(flavour(ship))
+    check_whole(h.run(run), "PayloadError")
+    assert "nothing was undone because of it" in run.summary
+    assert run.info().is_mistake
+
+
+def test_code_that_diverges_is_not_called_a_mistake(h: Harness, flavour: Flavour) -> None:
+    shop = Shop(lambda ctx: ctx.sleep("rest", 60))
+    run, _ = stopped(h, flavour, shop)
+    shop.following = lambda ctx: ctx.step("rest", charge)
+    h.advance(60)
+    check_whole(h.run(run), "HistoryDivergedError")
+    assert not run.info().is_mistake
 
 
 def test_the_message_says_what_fits(h: Harness, flavour: Flavour) -> None:
