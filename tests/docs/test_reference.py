@@ -11,6 +11,8 @@ import pytest
 
 import durable
 from durable import testing
+from durable.core.transitions import TRANSITIONS
+from durable.operations import ALLOWED
 from tests.docs.pages import PAGES, ROOT, SITE
 
 _LINK: Final = re.compile(r"(?<!\!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -56,3 +58,27 @@ def _leads_somewhere(page: Path, target: str) -> bool:
 def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_the_states_and_verbs_of_the_guide_are_those_of_the_code() -> None:
+    text = (SITE / "guides" / "state.md").read_text()
+    transitions_of = {
+        "pause": ("paused_at_once",),
+        "resume": ("resumed", "rollback_resumed"),
+        "cancel": ("cancelled_at_once", "cancelled_with_rollback"),
+        "recover": ("recovered", "rollback_recovered"),
+        "replay": ("replayed",),
+        "wake": ("woken",),
+    }
+    told: dict[str, set[tuple[str, str]]] = {}
+    for verb, starts, ends in re.findall(r"^    (\w+) +([a-z_, ]+?) +--> (.+)$", text, re.MULTILINE):
+        for start in starts.split(", "):
+            led = [start] if ends.startswith("the same") else ends.split(", ")
+            told.setdefault(verb, set()).update((start, end) for end in led)
+    assert told == {
+        verb: {(start, end) for name in names for start, end in TRANSITIONS[name].items()}
+        for verb, names in transitions_of.items()
+    }
+    assert {verb: {start for start, _ in told[verb]} for verb in ALLOWED} == {
+        verb: set(states) for verb, states in ALLOWED.items()
+    }
