@@ -60,9 +60,10 @@ def _take_one(bench: Bench, each: Measure, figures: Figures) -> None:
     if not each.is_peer:
         empty_tables()
     gc.collect()
-    before = bare_rate(bench) if each.beside_bare else 0.0
+    bare_seconds = bench.size(5, 1) / 10
+    before = bare_rate(bench, bare_seconds) if each.beside_bare else 0.0
     found = list(each.run(bench))
-    bare = (before + bare_rate(bench)) / 2 if each.beside_bare else 0.0
+    bare = (before + bare_rate(bench, bare_seconds)) / 2 if each.beside_bare else 0.0
     for name, value, unit in found:
         series = figures.series.setdefault(name, Series(unit))
         series.values.append(value)

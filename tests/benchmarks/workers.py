@@ -22,7 +22,7 @@ from durable.models import Run
 from durable.notifier.redis_clients import client
 from tests.benchmarks.workflows import noting
 
-__all__ = ["elapsed", "wait_for_all", "wait_until", "workers"]
+__all__ = ["PATIENCE", "elapsed", "wait_for_all", "wait_until", "workers"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 300.0  # seconds; the machine may be busy

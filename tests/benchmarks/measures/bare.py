@@ -26,7 +26,7 @@ def _connection(url: str) -> psycopg.Connection:
     return connection
 
 
-def bare_rate(bench: Bench, for_seconds: float = 0.5) -> float:
+def bare_rate(bench: Bench, for_seconds: float) -> float:
     """Rows per second."""
     cursor = _connection(bench.database_url).cursor()
     now = timezone.now()

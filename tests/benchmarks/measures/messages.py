@@ -9,7 +9,7 @@ from statistics import median
 
 from durable.models import Run
 from tests.benchmarks.measuring import Bench, Figure, measure, percentile
-from tests.benchmarks.workers import wait_for_all, workers
+from tests.benchmarks.workers import PATIENCE, wait_for_all, workers
 from tests.benchmarks.workflows import receiving, steps
 
 
@@ -41,4 +41,4 @@ def latencies(count: int, pause: float = 0.03) -> list[float]:
     for handle in handles:
         handle.send("news", time.time())
         time.sleep(pause * (0.5 + chooser.random()))
-    return [float(handle.result(timeout=60)) for handle in handles]
+    return [float(handle.result(timeout=PATIENCE)) for handle in handles]

@@ -13,7 +13,7 @@ from durable import Handle
 from durable.models import Run
 from tests.benchmarks.measuring import Bench, Figure, measure, percentile
 from tests.benchmarks.passing import empty_tables
-from tests.benchmarks.workers import workers
+from tests.benchmarks.workers import PATIENCE, workers
 from tests.benchmarks.workflows import sleeping
 
 
@@ -36,11 +36,16 @@ def timers(bench: Bench) -> Iterator[Figure]:
 
 
 def _lateness(count: int, ahead: float, apart: float) -> list[float]:
+    """By run. Once more with twice the time ahead if a busy machine has not put all runs to sleep before the first is due."""
     first = timezone.now() + timedelta(seconds=ahead)
     handles = sleeping.start_many([(_moment(first, number * apart),) for number in range(count)])
     _wait_until_asleep()
-    assert timezone.now() < first, f"{count} runs were not asleep after {ahead} s"
-    return _outputs(handles)
+    in_time = timezone.now() < first
+    found = _outputs(handles)
+    if in_time:
+        return found
+    empty_tables()
+    return _lateness(count, 2 * ahead, apart)
 
 
 def _moment(first: datetime, seconds: float) -> datetime:
@@ -53,5 +58,5 @@ def _wait_until_asleep() -> None:
 
 
 def _outputs(handles: list[Handle]) -> list[float]:
-    handles[-1].result(timeout=120)
-    return [float(handle.result(timeout=120)) for handle in handles]
+    handles[-1].result(timeout=PATIENCE)
+    return [float(handle.result(timeout=PATIENCE)) for handle in handles]
