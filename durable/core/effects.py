@@ -40,10 +40,11 @@ ShortSleep    `Host.wait` or `Host.async_wait`
 All decisions are the operation's; a driver must not decide anything.
 
 **Control flow.** What ends a pass or a branch without ending the run is raised, as a `ControlFlow`
-(`durable.core.control_flow`): `Park` where nothing can be done now, `Evicted` where the pass has to end. It derives from
-`BaseException`, passes through the workflow's code, through the `Body` that called it, and so on outwards, up to the
-branch or to `run_pass`, which commits the end of the pass. `except Exception` in the workflow's code does not see it. If
-the code catches it nevertheless, the scope's guard raises it again at each later operation and at the scope's end.
+(`durable.core.control_flow`): `Park` where nothing can be done now, `Evicted` where the pass has to end. It derives
+from `BaseException`, passes through the workflow's code, through the `Body` that called it, and so on outwards, up to
+the branch or to `run_pass`, which commits the end of the pass. `except Exception` in the workflow's code does not see
+it. If the code catches it nevertheless, the scope's guard raises it again at each later operation and at the scope's
+end.
 """
 
 from __future__ import annotations

@@ -143,8 +143,8 @@ class ReplayCursor:
         where = self.location or "the root"
         error = HistoryDivergedError(
             f"in {where}: {problem}. The code has changed since this history was recorded, or does not do the same "
-            "each time (a clock, dice or a query between steps). Bring the operation back, stand for it with "
-            "ctx.removed(name, kind), or branch on ctx.get_version(name, latest)"
+            "each time (a clock, dice or a query between steps). Bring the operation back, mark it as removed "
+            "with ctx.removed(name, kind), or branch on ctx.get_version(name, latest)"
         )
         error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
         self._journal.stop(error)

@@ -32,12 +32,12 @@ def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime 
     else:
         deadline = datetime.fromisoformat(entry.data["deadline"])
         is_new = False
-    yield from _rest_until(scope, entry, deadline, is_new)
+    yield from _wait_until(scope, entry, deadline, is_new)
     scope.journal.finish(entry, data={**entry.data, "state": "completed"})
     scope.determinism.observe(entry)
 
 
-def _rest_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) -> Operation:
+def _wait_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) -> Operation:
     remaining = (deadline - scope.environment.now()).total_seconds()
     if remaining <= 0:
         return

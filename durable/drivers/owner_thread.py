@@ -4,11 +4,12 @@
 which runs in another thread while the owner waits for it. Owns how a call gets to the owner and how its outcome comes
 back. Must not know what is called.
 
-**No `concurrent.futures.Future` brings outcomes to threads.** The owner may be the main thread, where a signal handler
-can raise an exception between any two instructions: the end of RQ's patience with a job, or Ctrl+C. A Future guards its
-state with a `threading.Condition`, which is Python code. An exception raised in it can leave its lock held for ever, and
-the thread that waits for the outcome with it. The put of a `SimpleQueue` is one instruction, and may be repeated. So a
-call that was interrupted before its outcome was put is left to the thread that asked for it.
+**No `concurrent.futures.Future` brings outcomes to the threads of branches.** The owner may be the main thread, in
+which a signal handler can raise an exception after nearly every instruction: the end of RQ's patience with a job, or
+Ctrl+C. A Future guards its state with a `threading.Condition`, which is Python code: an exception raised inside it can
+leave its lock held for ever, and the thread that waits for the outcome with it. The put of a `SimpleQueue` cannot be
+cut in two, and may be repeated. So a call that was interrupted before its outcome was put is left to the thread that
+asked for it.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def unwrapped(outcome: Outcome[T]) -> T:
 class ThreadDelegate:
     """Calls for the thread that created this object, its owner.
 
-    A connection for each branch thread, opened for commits alone, takes longer than most joins. While the owner does not
-    serve, a branch thread makes its calls itself.
+    To open a connection for each branch thread, for commits alone, takes longer than most joins. While the owner does
+    not serve, a branch thread makes its calls itself.
     """
 
     def __init__(self) -> None:

@@ -93,6 +93,7 @@ class Interruption:
         self.where = ""
 
     def __enter__(self) -> None:
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 traces instructions only if a frame asks for it before
         sys.settrace(self._trace)
 
     def __exit__(self, *_: object) -> None:
