@@ -365,8 +365,8 @@ def check_serializers(**_: object) -> list[CheckMessage]:
         "give durable a queue of its own."
     )
     beside = (
-        "A worker of durable's that serves this queue too (durable_worker serves every queue that it is not told otherwise) "
-        'runs jobs of DURABLE["OTHER_JOBS"] only, and reads pickles for them: whoever can write to that Redis runs code there '
+        "A worker of durable's that serves this queue too (durable_worker without arguments serves every queue) "
+        'runs jobs of DURABLE["OTHER_JOBS"] only, and reads pickles for them: a program that can write to that Redis runs code there '
         'then. Add "SERIALIZER": "rq.serializers.JSONSerializer" to the queue. Or have it served by workers of another class '
         "alone, name the queues to durable's workers, and silence this check."
     )

@@ -59,7 +59,7 @@ class Input(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class _StartOptions:
-    """How to start, as `Workflow.using` was told. `delay` is in seconds."""
+    """How to start, as `Workflow.using` was called. `delay` is in seconds."""
 
     run_id: str | None = None
     queue: str | None = None

@@ -105,7 +105,7 @@ _WORDS: Final = {"actions": "rows of the audit log"}
 
 PRUNE = Subcommand(
     name="prune",
-    help="Delete runs that ended long ago, with their histories, messages and attempts, and old rows of the audit log.",
+    help="Delete runs that ended long ago with their histories and messages, and old rows of the audit log.",
     configure=_configure_prune,
     run=_prune,
 )

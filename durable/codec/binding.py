@@ -1,6 +1,6 @@
 """Codecs that bind a value to the place where it is recorded, and all others, behind the same three functions.
 
-A codec without `binds` is never told a place: `encode(value, what=...)` and `decode(text, what=...)` are all it needs.
+A codec without `binds` gets no places: `encode(value, what=...)` and `decode(text, what=...)` are all it needs.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def idempotency_key(run: RunRecord, location: str, purpose: str = "step") -> str
 
 
 def generation(generations: Mapping[str, int], location: str) -> int:
-    """Return how often `location` was begun anew, by itself or with something around it.
+    """Return how often `location` was begun again, by itself or with something around it.
 
     Locations around it count too, because a loop's pruned iterations have left no entries that could be counted.
     """

@@ -58,8 +58,8 @@ def described(error: Exception) -> str:
     """Describe the mistake and where it arose."""
     info, place = ErrorInfo.of(error), _place(error)
     advice = _ADVICE.get(type(error).__name__)
-    told = f"{str(info).rstrip('.')}; {advice}" if advice else str(info)
-    return f"{told} ({place})" if place else told
+    text = f"{str(info).rstrip('.')}; {advice}" if advice else str(info)
+    return f"{text} ({place})" if place else text
 
 
 def has_stopped(summary: str) -> bool:

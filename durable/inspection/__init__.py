@@ -12,7 +12,7 @@ from durable.inspection.capped_counts import Count, count_capped
 from durable.inspection.clock_skew import CLOCK_TOLERANCE, clock_difference
 from durable.inspection.counts import count_by_state
 from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
-from durable.inspection.explain import Explanation, awaited_queues, explain, explain_fully, open_entries
+from durable.inspection.explain_states import Explanation, awaited_queues, explain, explain_fully, open_entries
 from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, FailureGroup, failed_runs, failure_groups
 from durable.inspection.findings import Finding, collect_findings

@@ -51,7 +51,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an explanation is made of; see `durable.inspection.explain.explain`."""
+    """What an explanation is made of; see `durable.inspection.explain_states.explain`."""
 
     run: Run
     now: datetime

@@ -76,7 +76,7 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     found = runs.filter(state=RunState.FAILED.value).newest_first()
     columns = ("id", "workflow", "origins", "state_after_rollback", "created_at", "finished_at")
-    beginnings = {"told": Substr("summary", 1, KIND_LENGTH), "beginning": Substr("error", 1, _BEGINNING)}
+    beginnings = {"stored_summary": Substr("summary", 1, KIND_LENGTH), "beginning": Substr("error", 1, _BEGINNING)}
     rows = found.annotate(**beginnings).values_list(*columns, *beginnings)[:NEWEST]
     return [
         FailedRun(
@@ -85,13 +85,13 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
             location=origins[0] if origins else "",
             error_type=_read(_TYPE, beginning),
             message=_message(workflow, beginning),
-            is_stuck=bool(ends_in) or kind_of_stored(told) is SummaryKind.HANDLER_FAILED,
-            is_mistake=kind_of_stored(told) is SummaryKind.STOPPED_BY_MISTAKE,
-            is_compensated=kind_of_stored(told) is SummaryKind.COMPENSATED,
+            is_stuck=bool(ends_in) or kind_of_stored(summary) is SummaryKind.HANDLER_FAILED,
+            is_mistake=kind_of_stored(summary) is SummaryKind.STOPPED_BY_MISTAKE,
+            is_compensated=kind_of_stored(summary) is SummaryKind.COMPENSATED,
             created_at=created_at,
             finished_at=finished_at,
         )
-        for run_id, workflow, origins, ends_in, created_at, finished_at, told, beginning in rows
+        for run_id, workflow, origins, ends_in, created_at, finished_at, summary, beginning in rows
     ]
 
 

@@ -15,7 +15,7 @@ from django.db.models.functions import Substr
 from durable.conf import conf
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
 from durable.inspection.capped_counts import Count
-from durable.inspection.explain import LATE
+from durable.inspection.explain_states import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
 from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import Workers, queues_with_runs

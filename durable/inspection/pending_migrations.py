@@ -52,5 +52,5 @@ def how_to_set_isolation() -> str:
     """Return how to correct the isolation level."""
     return (
         "Run ALTER ROLE ... SET default_transaction_isolation = 'read committed' for durable's role (or ALTER DATABASE), "
-        "connect anew, and ask for another level in the transactions that need it."
+        "connect again, and ask for another level in the transactions that need it."
     )

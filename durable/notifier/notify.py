@@ -15,7 +15,7 @@ query the database, and nothing more is needed. The job deletes the key *before*
 - The job is lost (a worker was killed between taking the job and deleting the key, an operator emptied the RQ queue):
   notifications are dropped until the key expires. The sweep does not wait for that: it *forces*, that is, it checks
   whether the job is in the RQ queue, and enqueues another one if not.
-- A worker that searches only the newer end of the due runs (`durable.worker.claim_bounds`) is told by a second key to
+- A worker that searches only the newer end of the due runs (`durable.worker.claim_bounds`) is asked by a second key to
   search all of them. The sweep sets it, whether or not it enqueues a job; the job deletes it together with the first
   key.
 - Redis is flushed, or evicts the key: the next notification enqueues a job. If Redis loses the job alone, see above.

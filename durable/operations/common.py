@@ -95,12 +95,12 @@ def send_run_changed(at: Runtime, runs: Sequence[RunRecord], previous: str) -> N
 
 
 def waiting(
-    look: Callable[[], T | None], timeout: Duration | None, problem: str, standing: Callable[[], str]
+    look: Callable[[], T | None], timeout: Duration | None, problem: str, describe: Callable[[], str]
 ) -> Waiting[T]:
     """Call `look` at growing intervals until it returns something; that is the generator's value.
 
     Yields the seconds to pause before the next look. After `timeout` raises TimeoutError with `problem` and, in
-    the words of `standing()`, the run's state. Inside a transaction the error names that transaction as the likely
+    the words of `describe()`, the run's state. Inside a transaction the error names that transaction as the likely
     reason instead; if the caller would wait for ever, the error is raised at once.
     """
     limit = None if timeout is None else parse_remaining(timeout, "a timeout").total_seconds()
@@ -110,7 +110,7 @@ def waiting(
     while (found := look()) is None:
         left = longest if deadline is None else deadline - time.monotonic()
         if left <= 0:
-            advice = IN_TRANSACTION if _is_in_transaction() else standing()
+            advice = IN_TRANSACTION if _is_in_transaction() else describe()
             raise TimeoutError(f"{problem} after {limit:g} s; {advice}")
         yield min(pause, left)
         if deadline is None and not is_told and _is_in_transaction():

@@ -24,7 +24,7 @@ from durable.operations.common import (
     waiting,
 )
 from durable.operations.queries import check_not_lost, record
-from durable.operations.standing import standing
+from durable.operations.state_text import describe_state
 from durable.runtime import Runtime
 
 __all__ = ["Sent", "aask", "ask", "send"]
@@ -158,7 +158,7 @@ def _asking(
             lambda: _answered(at, run_id, message_id),
             left,
             f'run "{run_id}" has not answered the message to "{queue}"',
-            lambda: standing(record(run_id), at.now()),
+            lambda: describe_state(record(run_id), at.now()),
         )
     )
 

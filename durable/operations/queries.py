@@ -15,7 +15,7 @@ from durable.core.records import ENDED, RunRecord, RunState
 from durable.operations.common import Waiting, await_for, wait_for, waiting
 from durable.operations.history import HistoryEntry, decode_entry
 from durable.operations.run_info import RunInfo
-from durable.operations.standing import standing
+from durable.operations.state_text import describe_state
 
 __all__ = ["aresult", "check_not_lost", "history", "infos", "output", "record", "result", "waiting_for"]
 
@@ -74,7 +74,10 @@ async def aresult(run_id: str, timeout: Duration | None) -> Any:  # noqa: ASYNC1
 def _waiting_for_end(run_id: str, timeout: Duration | None) -> Waiting[RunRecord]:
     at = runtime.current()
     return waiting(
-        lambda: _ended(run_id), timeout, f'run "{run_id}" has not ended', lambda: standing(record(run_id), at.now())
+        lambda: _ended(run_id),
+        timeout,
+        f'run "{run_id}" has not ended',
+        lambda: describe_state(record(run_id), at.now()),
     )
 
 

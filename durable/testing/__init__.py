@@ -388,7 +388,7 @@ def _id(run: str | Handle) -> str:
 
 
 class _Eviction(Eviction):
-    """What code in the harness is told: it looks by itself, where a worker's supervisor does."""
+    """The eviction of a pass in the harness. It queries for requests by itself, as a worker's lease manager does."""
 
     def __init__(self, store: TransactionalMemoryStore, run_id: str) -> None:
         super().__init__()
@@ -406,7 +406,7 @@ class _Eviction(Eviction):
 
 
 class _CrashingStore(TransactionalMemoryStore):
-    """The store of a harness: it counts commits, and dies where it is told to."""
+    """The store of a harness: it counts commits, and crashes at the requested one."""
 
     def __init__(self) -> None:
         super().__init__(conf.DATABASE)

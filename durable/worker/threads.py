@@ -93,7 +93,7 @@ class _WorkerThread:
                 try:
                     work()
                 except BaseException:  # no caller could act on it, and the thread must survive
-                    logger.exception("a slot goes on after an error that nobody has handled")
+                    logger.exception("a thread of the pool continues after an unhandled error")
                 self._on_freed(self)
         finally:
             self._on_gone(self)

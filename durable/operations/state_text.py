@@ -10,10 +10,10 @@ from datetime import datetime
 from durable.core.records import RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["standing"]
+__all__ = ["describe_state"]
 
 
-def standing(run: RunRecord, now: datetime) -> str:
+def describe_state(run: RunRecord, now: datetime) -> str:
     """Return the run's state, what it waits for, and what to do about it if something must be done."""
     return f"{_where(run, now)}. `manage.py durable why {run.id}` says more"
 
