@@ -321,7 +321,7 @@ class MemoryStore:
         with self._lock:
             kept = self._held(held)
             for run in kept:
-                self._runs[run.id] = replace(run, lease_expires_at=lease_until)
+                self._runs[run.id] = row_rules.renewed(run, lease_until)
             return {run.id: run.pending_request for run in kept}
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:

@@ -42,6 +42,7 @@ __all__ = [
     "entries_to_write",
     "is_repeat",
     "released",
+    "renewed",
     "repeated",
     "should_notify",
     "stored",
@@ -95,6 +96,11 @@ def claimable(run: RunRecord, now: datetime) -> bool:
 def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
     """Return the run as claimed by `worker`."""
     return replace(run, **transitions.claimed(run, now=now, lease_until=lease_until, worker=worker))
+
+
+def renewed(run: RunRecord, lease_until: datetime) -> RunRecord:
+    """Return the run with a lease that its worker has extended."""
+    return replace(run, **transitions.renewed(run, lease_until=lease_until))
 
 
 def released(run: RunRecord, now: datetime) -> RunRecord:
