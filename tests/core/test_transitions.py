@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from durable.core.transitions import NEVER_WRITTEN, TRANSITIONS, starts_of
 from durable.store import row_rules
 from tests.support.transitions import CALLS, ODD, ends, odd_run, patched
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 COLUMNS = [each.name for each in fields(RunRecord)]
 OTHERS = {"TRANSITIONS", "NEVER_WRITTEN", "starts_of"}
 #: What `ENDED` runs have in common: no worker, no deadline, no wait, no request.
@@ -161,3 +164,19 @@ def test_only_a_message_that_the_run_waits_for_makes_it_due_and_never_an_ended_r
     assert "wake_at" not in transitions.sent_to(run, count=1, awaited_since=None)
     assert ("wake_at" in CALLS["sent_to"](run)) is (state not in ENDED)
     assert transitions.sent_to(run, count=1, awaited_since=None, is_noticed=False)["change_seq"] == run.change_seq
+
+
+def test_every_patch_of_a_run_is_made_by_a_transition() -> None:
+    """A dict of columns that is written elsewhere says only that nothing changes: it keeps `change_seq`."""
+    found = [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path in sorted((ROOT / "durable").rglob("*.py"))
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("RunChange", "Save", "Batch")
+        for value in [*call.args, *(each.value for each in call.keywords)]
+        if isinstance(value, ast.Dict)
+        if {key.value for key in value.keys if isinstance(key, ast.Constant)} != {"change_seq"}
+    ]
+    assert found == []
