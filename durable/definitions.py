@@ -327,7 +327,7 @@ def _check_is_discovered(workflow: Workflow[Any, Any]) -> None:
     if registry.is_discovered(workflow.name) or runtime.is_replaced() or running_run() is not None:
         return
     is_test = hasattr(sys.modules.get("django.core.mail"), "outbox")  # set up by Django's and pytest's runners
-    if is_test or "durable.worker.job" in sys.modules or workflow.__module__ in ("__main__", "__mp_main__"):
+    if is_test or "durable.worker.loop" in sys.modules or workflow.__module__ in ("__main__", "__mp_main__"):
         return
     config = apps.get_containing_app_config(workflow.__module__)
     if config is not None and workflow.__module__ == f"{config.name}.workflows":

@@ -77,6 +77,9 @@ CIRCLES_FOR_TYPES: Final = [
     frozenset({"durable.testing", "durable.testing.twins"}),  # the methods of a class, awaited
 ]
 
+# What may import RQ: `durable.worker.rq` and its modules beside it, and what enqueues.
+ADAPTERS_OF_RQ: Final = ("durable.worker.rq", "durable.notifier.")
+
 # Operators' surfaces: they read rows, and change them through operations only.
 CLOSED: Final = ("admin", "api", "cli", "management")
 WRITES: Final = frozenset(
@@ -188,6 +191,10 @@ def imports() -> list[Import]:
     return [found for module, path in SOURCES.items() for found in imports_of(module, path.read_text())]
 
 
+def is_import_of_rq_elsewhere(found: Import) -> bool:
+    return found.imported.partition(".")[0] == "rq" and not found.module.startswith(ADAPTERS_OF_RQ)
+
+
 def writes_of(source: str) -> list[str]:
     """Calls that change rows through a manager, and calls of save() and delete() on anything but `super()`."""
     found = []
@@ -234,6 +241,10 @@ def test_operators_surfaces_write_through_operations_only() -> None:
         if module.partition(".")[2].startswith(CLOSED) and (writes := writes_of(path.read_text()))
     }
     assert found == {}
+
+
+def test_only_the_adapters_import_rq() -> None:
+    assert [f"{found.module}:{found.line}" for found in imports() if is_import_of_rq_elsewhere(found)] == []
 
 
 def test_importing_durable_needs_no_configured_django() -> None:
@@ -336,6 +347,19 @@ class TestTheTestItself:
     )
     def test_a_circle_is_found(self, graph: dict[str, str], circles: list[str]) -> None:
         assert circles_of(graph) == [frozenset(each) for each in circles]
+
+    @pytest.mark.parametrize(
+        ("module", "source", "is_wrong"),
+        [
+            ("durable.worker.leases", "def late():\n    from rq.worker import BaseWorker", True),
+            ("durable.inspection.workers", "import rq", True),
+            ("durable.worker.rq_entry", "from rq import get_current_job", False),
+            ("durable.notifier.enqueue", "from rq.job import Job", False),
+            ("durable.jobs", "from durable.worker import rq", False),
+        ],
+    )
+    def test_an_import_of_rq_is_found(self, module: str, source: str, *, is_wrong: bool) -> None:
+        assert [is_import_of_rq_elsewhere(found) for found in imports_of(module, source)] == [is_wrong]
 
     @pytest.mark.parametrize(
         ("source", "writes"),

@@ -1,9 +1,8 @@
-"""The RunExecutor: claim runs, execute their passes, release them.
+"""The RunExecutor: claim runs and execute their passes.
 
-Owns the way of one claimed run through a pass, and what follows from the pass's outcome. The caller decides which runs
-to claim and in which order to execute them: `durable.worker.job` executes one after the other,
-`durable.worker.concurrent` several at once. The methods may be called from any thread. They open and close only the
-calling thread's database connections.
+Owns the way of one claimed run through a pass, and what follows from the pass's outcome. `durable.worker.loop` decides
+how many runs to claim and in which order to execute them, and the LeaseManager has their leases. The methods may be
+called from any thread. They open and close only the calling thread's database connections.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
 from django.db import Error
@@ -22,9 +19,7 @@ from django.db import Error
 from durable.conf import conf
 from durable.core import clock
 from durable.core.control_flow import LeaseLost, PassAborted
-from durable.core.errors import RunNotFoundError
-from durable.core.records import Entry, RunChange, RunRecord
-from durable.core.transitions import deferred
+from durable.core.records import Entry, RunRecord
 from durable.execution.connections import (
     SESSION_TROUBLE,
     close_connections,
@@ -50,11 +45,18 @@ T = TypeVar("T")
 
 logger = logging.getLogger("durable.worker")
 
-JOB_TIME_LIMIT: Final = 5.0  # seconds after which a job claims no further runs
-PREFETCH_MAX_ENTRIES: Final = 200  # most entries of a history that is loaded together with those of other runs
-PREFETCH_MAX_BYTES: Final = 65_536  # most bytes of its payloads
-RECHECK_AFTER: Final = 0.25  # seconds after which a claimed run is checked again before its pass begins
-BACKOFF: Final = (0.1, 2.0)  # seconds between two tries while the database is unreachable: the first, the longest
+# Seconds after which a job claims no further runs: how long the runs of another queue may wait for this worker.
+JOB_TIME_LIMIT: Final = 5.0
+# Most entries of a history that is loaded together with those of other runs, and most bytes of its payloads. A longer
+# history takes longer to load than the round trip that is saved, and its pass may never begin here.
+PREFETCH_MAX_ENTRIES: Final = 200
+PREFETCH_MAX_BYTES: Final = 65_536
+# Seconds after which a claimed run is checked again before its pass begins. In less time few verbs can be called, and
+# the pass's first commit notices them anyway.
+RECHECK_AFTER: Final = 0.25
+# Seconds between two tries while the database is unreachable: the first soon, because a pooled connection may have
+# broken, and the longest short, because a failover takes seconds.
+BACKOFF: Final = (0.1, 2.0)
 
 _log_this = redis_clients.LogThrottle()
 
@@ -67,21 +69,21 @@ class Execute(Protocol):
 
 
 class RunExecutor:
-    """Claims runs, adds their leases to `supervisor`, and executes them with `execute` until `stop` is requested."""
+    """Claims runs, adds their leases to `leases`, and executes them with `execute` until `stop` is requested."""
 
     def __init__(
         self,
         *,
         store: Store,
         execute: Execute,
-        supervisor: LeaseManager,
+        leases: LeaseManager,
         stop: ShutdownFlag,
         bounds: ClaimBounds = bounds,
     ) -> None:
         self.store = store
         self.bounds = bounds
         self.execute_pass = execute
-        self.leases = supervisor
+        self.leases = leases
         self.stop = stop
         self._lock = threading.Lock()
         self._abandoned: dict[str, float] = {}
@@ -131,21 +133,18 @@ class RunExecutor:
             kept = {held: history for held, history in self._histories.items() if self.leases.holds(*held)}
             self._histories = kept | {(each.id, each.fence): found[each.id] for each in batch if each.id in found}
 
-    def _forget(self, records: Iterable[RunRecord]) -> None:
-        with self._lock:
-            for each in records:
-                self._histories.pop((each.id, each.fence), None)
-
     def _store_for(self, record: RunRecord) -> Store:
         with self._lock:
             history = self._histories.pop((record.id, record.fence), None)
         return self.store if history is None else prefetched(self.store, record.id, history)
 
     def execute(self, record: RunRecord) -> None:
-        """Execute the pass of a run, unless this worker no longer has its lease.
+        """Execute the pass of a run, unless a stop is requested or this worker no longer has the run's lease.
 
         Raises only what is not an Exception, KeyboardInterrupt for example.
         """
+        if self.stop.requested:
+            return
         eviction, store, origin = Eviction(), self._store_for(record), Origin(record.id)
         if self.leases.waited(record) >= RECHECK_AFTER:
             self._look_again(record)
@@ -208,27 +207,9 @@ class RunExecutor:
                 return
             self._abandoned[record.id] = now
         held = [(record.id, record.fence)]
-        self._retry_until("hand back a run", lambda: self.store.release(held, clock.now()), now + JOB_TIME_LIMIT)
+        self._retry_until("release a run", lambda: self.store.release(held, clock.now()), now + JOB_TIME_LIMIT)
         self.bounds.include(record)
         notify.notify(record.queue)
-
-    def release(self, records: Sequence[RunRecord]) -> None:
-        """Release runs that were claimed, not begun, and dropped by the LeaseManager."""
-        self._forget(records)
-        if records:
-            with _unless_away(records):
-                self.store.release([(each.id, each.fence) for each in records], clock.now())
-            for each in records:
-                self.bounds.include(each)
-
-    def defer(self, records: Sequence[RunRecord], seconds: float) -> None:
-        """Release runs as `release` does, but due again only after `seconds`."""
-        self._forget(records)
-        due_at = clock.now() + timedelta(seconds=seconds)
-        for record in records:
-            with _unless_away([record]), suppress(RunNotFoundError):
-                self.store.change(record.id, lambda run, _, held=record: _deferred(run, held, due_at))  # type: ignore[misc]
-                notify.notify_at(record.queue, due_at)
 
     def _retry_until(self, what: str, command: Callable[[], T], until: float) -> T | None:
         """Call `command` until the database answers, and return its result.
@@ -249,33 +230,5 @@ class RunExecutor:
                 return answer
             if self.stop.requested or time.monotonic() >= until:
                 return None
-            self._rest(pause)
+            self.stop.wait(pause)
             pause = min(pause * 2, longest)
-
-    def _rest(self, seconds: float) -> None:
-        """Sleep, unless a stop is requested."""
-        woken: SimpleQueue[str] = SimpleQueue()
-        self.stop.listen(woken)
-        try:
-            woken.get(timeout=seconds)
-        except Empty:
-            pass
-        finally:
-            self.stop.forget(woken)
-
-
-def _deferred(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
-    """Return the change that releases a run and makes it due later, if its lease is still the one of the claim."""
-    if run.fence != held.fence or run.lease_expires_at is None:
-        return RunChange(run={"change_seq": run.change_seq})
-    return RunChange(run=deferred(run, wake_at=due_at))
-
-
-@contextmanager
-def _unless_away(records: Sequence[RunRecord]) -> Iterator[None]:
-    """Log a database failure. The runs are due again when their leases expire."""
-    try:
-        yield
-    except Error as error:
-        close_connections()
-        logger.warning("%d runs wait until their leases run out: %s", len(records), error)

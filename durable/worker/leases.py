@@ -1,65 +1,55 @@
-"""The LeaseManager: a thread that keeps the leases of a worker's runs while the worker executes passes.
+"""The LeaseManager: the owner of the runs that a worker has claimed, from the claim to the end of their passes.
 
-Owns the leases of one QueueJob, or of all runs of a ConcurrentWorker. It renews the leases, gives up those that are
-lost, releases runs that wait too long behind a pass, and turns a stop into evictions. It executes no workflow code. It
-has a database connection of its own, opened when it is first needed and closed when the thread ends. While there are no
-leases, the connection is closed when Django would close it.
+Its thread renews their leases, gives up those that are lost, releases the runs that wait too long behind passes, and
+turns a stop into evictions. Must not execute workflow code. The thread has a database connection of its own, opened when
+it is first needed and closed when there are no leases.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import cache
+from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
-from redis.exceptions import RedisError
-from rq.worker import BaseWorker
+from django.db import Error
 
 from durable.conf import conf
 from durable.core import clock
 from durable.core.current import timed_steps
-from durable.core.records import RunRecord
-from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections
+from durable.core.errors import RunNotFoundError
+from durable.core.records import RunChange, RunRecord
+from durable.core.transitions import deferred
+from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.execution.eviction import LEASE_LOST, Eviction
 from durable.notifier import notify, redis_clients
 from durable.store.base import Store
 from durable.worker.claim_bounds import bounds
 from durable.worker.overruns import Overruns, Steps
+from durable.worker.scheduler import DEFERRAL, Scheduler
 from durable.worker.shutdown import ShutdownFlag
 
 __all__ = ["LeaseManager"]
 
 logger = logging.getLogger("durable.worker")
 
-MAX_WAIT = 1.0  # seconds that claimed runs wait behind a pass before other workers get them
-# seconds after which a running step is told of an operator's request; also the time between two such queries
-LONG = 1.0
-TICK = 0.5  # seconds between two ticks, which ask for example whether RQ's worker was told to stop
-BEAT = 30.0  # seconds between two heartbeats for RQ
-RETRY = 1.0  # seconds until the next try while the database is unreachable
-MOST = 256  # threads, and so QueueJobs of one process at the same time
+# Seconds between two ticks, and less with a very short LEASE: half of what a run may wait behind a pass. A steady tick
+# rather than a call for each pass, because waking this thread would cost the pass its interpreter lock.
+TICK: Final = 0.5
+# Seconds after which a running step is told of an operator's request, and between two such queries: one query a second
+# for all long steps of a process, and none for short ones.
+LONG: Final = 1.0
+# Seconds until the next try while the database is unreachable: many tries in a LEASE.
+RETRY: Final = 1.0
 
 _log_this = redis_clients.LogThrottle()
-
-
-@cache
-def _threads(_pid: int) -> ThreadPoolExecutor:
-    """Return a pool of threads that wait for the next QueueJob. A forked process gets a pool of its own.
-
-    Starting a new thread for each job would make a message wait for it.
-    """
-    return ThreadPoolExecutor(MOST, thread_name_prefix="supervisor-of-durable")
 
 
 @dataclass(slots=True)
@@ -87,38 +77,40 @@ class _Lease:
 class LeaseManager:
     """Keeps the leases of a worker's runs. A context manager: the thread lives as long as the `with` block.
 
-    `asks` tells where to ask whether RQ wants this worker to shut down: a queue, whose Redis has the answer, and the
-    name of RQ's worker; None where a signal tells. Runs that wait behind a pass are released after `MAX_WAIT`, unless
-    the caller does that (`sees_to_waiting`).
+    `scheduler` says which runs wait too long. `pulse` is called at every tick, to tell others that the worker lives and
+    to hear from them.
     """
 
     def __init__(
-        self, *, store: Store, stop: ShutdownFlag, asks: tuple[str, str] | None = None, sees_to_waiting: bool = False
+        self,
+        *,
+        store: Store,
+        stop: ShutdownFlag,
+        scheduler: Scheduler,
+        pulse: Callable[[], object] | None = None,
     ) -> None:
+        self.pulse = pulse
         self._store = store
         self._stop = stop
-        self._asks = asks
-        self._sees_to_waiting = sees_to_waiting
+        self._scheduler = scheduler
         self._lock = threading.Lock()
         self._leases: dict[str, _Lease] = {}
         self._returning: list[RunRecord] = []
         self._try_again_at = 0.0
-        self._beaten_at = time.monotonic()
         self._asked_at = -math.inf
         self._overruns = Overruns(stop.request)
         self._calls: SimpleQueue[str] = SimpleQueue()
-        self._ended: Future[None] | None = None
+        self._thread = threading.Thread(target=self._run, name="durable-leases", daemon=True)
 
     def __enter__(self) -> Self:
         self._stop.listen(self._calls)
-        self._ended = _threads(os.getpid()).submit(self._run)
+        self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop.forget(self._calls)
         self._calls.put("end")
-        if self._ended is not None:
-            self._ended.exception()  # waits for the thread, which has logged its own errors
+        self._thread.join()
 
     # -- called by the threads that execute the runs
 
@@ -157,15 +149,10 @@ class LeaseManager:
             if held is not None and held.record is record:  # otherwise the run was due again and has been claimed anew
                 del self._leases[record.id]
 
-    def pop_unstarted(self, besides: RunRecord | None = None) -> list[RunRecord]:
-        """Remove and return the runs whose passes have not begun, except `besides`. The caller releases them."""
+    def unstarted(self) -> list[RunRecord]:
+        """Return the runs whose passes have not begun."""
         with self._lock:
-            waiting = [
-                each.record for each in self._leases.values() if each.eviction is None and each.record is not besides
-            ]
-            for record in waiting:
-                del self._leases[record.id]
-        return waiting
+            return [each.record for each in self._leases.values() if each.eviction is None]
 
     def holds(self, run_id: str, fence: int) -> bool:
         """Return True if this worker still has the lease under which the run was claimed."""
@@ -185,6 +172,26 @@ class LeaseManager:
                 del self._leases[record.id]
         return mine
 
+    def release(self, records: Sequence[RunRecord], to_defer: Sequence[RunRecord] = ()) -> None:
+        """Release runs that are not to begin here, so that other workers may claim them, and defer `to_defer`.
+
+        Runs whose leases this worker has lost or whose passes have begun are left alone. If the database does not
+        answer, all are due again when their leases expire.
+        """
+        if mine := self.drop(records):
+            with _unless_away(mine):
+                self._store.release([(each.id, each.fence) for each in mine], clock.now())
+            _note_released(mine)
+        self._defer(self.drop(to_defer))
+
+    def _defer(self, records: Sequence[RunRecord]) -> None:
+        """Release runs that are to be due again only after `DEFERRAL`."""
+        due_at = clock.now() + timedelta(seconds=DEFERRAL)
+        for record in records:
+            with _unless_away([record]), suppress(RunNotFoundError):
+                self._store.change(record.id, lambda run, _, held=record: _deferred(run, held, due_at))  # type: ignore[misc]
+                notify.notify_at(record.queue, due_at)
+
     # -- the thread
 
     def _run(self) -> None:
@@ -195,7 +202,6 @@ class LeaseManager:
             close_connections()
 
     def _wait(self) -> str:
-        # A steady tick rather than a call for each pass: waking this thread costs the pass its interpreter lock.
         try:
             return self._calls.get(timeout=min(TICK, conf.LEASE / 10))
         except Empty:
@@ -203,18 +209,18 @@ class LeaseManager:
 
     def _tick(self) -> None:
         try:
-            self._look_for_shutdown()
             if self._stop.requested:
                 self._evict("shutdown")
-                self._returning += self.pop_unstarted()
-            elif self._is_held_up():
-                self._returning += self.pop_unstarted()
-            self._release()
+                self._returning += self.drop(self.unstarted())
+            else:
+                self._drop_expired()
+            self._return()
             self._renew()
             self._ask_for(timed_steps())
-            self._beat()
             if not self._leases:
-                close_stale_connections(all_connections=True)
+                close_connections()
+            if (pulse := self.pulse) is not None:
+                pulse()
         except SESSION_TROUBLE as error:
             close_connections()
             self._try_again_at = time.monotonic() + RETRY
@@ -225,12 +231,12 @@ class LeaseManager:
             close_connections()
             self._try_again_at = time.monotonic() + RETRY
             if _log_this("tick"):
-                logger.exception("the supervisor failed, trying again")
+                logger.exception("the leases of the runs cannot be kept now, trying again")
         try:
             self._overruns.look(timed_steps(), self._begun, self._expire)
         except Exception:
             if _log_this("overruns"):
-                logger.exception("the supervisor cannot look for steps that go on after their timeout, trying again")
+                logger.exception("steps that go on after their timeout cannot be looked for, trying again")
 
     def _evict(self, reason: str) -> None:
         with self._lock:
@@ -238,24 +244,17 @@ class LeaseManager:
         for eviction in begun:
             eviction.request(reason)
 
-    def _is_held_up(self) -> bool:
-        """Return True if runs of the batch have waited longer than `MAX_WAIT` behind those before them."""
-        if self._sees_to_waiting:
-            return False
-        with self._lock:
-            waiting = [each.since for each in self._leases.values() if each.eviction is None]
-            return 0 < len(waiting) < len(self._leases) and time.monotonic() - min(waiting) >= MAX_WAIT
+    def _drop_expired(self) -> None:
+        late, suspects = self._scheduler.pop_expired()
+        self._returning += self.drop(late)
+        self._defer(self.drop(suspects))
 
-    def _release(self) -> None:
-        if not self._returning:
-            return
-        self._store.release([(each.id, each.fence) for each in self._returning], clock.now())
-        for each in self._returning:
-            bounds.include(each)
-        queues = {each.queue for each in self._returning}
-        self._returning = []
-        for queue in queues:
-            notify.notify(queue)
+    def _return(self) -> None:
+        """Release the runs that were dropped in this thread; after an outage, those of earlier ticks too."""
+        if self._returning:
+            self._store.release([(each.id, each.fence) for each in self._returning], clock.now())
+            released, self._returning = self._returning, []
+            _note_released(released)
 
     def _renew(self) -> None:
         with self._lock:
@@ -326,26 +325,27 @@ class LeaseManager:
             if is_ours and each.eviction is not None:  # otherwise the pass ended while we asked
                 logger.warning("the lease of run %s was lost", each.record.id, extra={"run_id": each.record.id})
 
-    # -- RQ
 
-    def _look_for_shutdown(self) -> None:
-        """Ask Redis whether RQ wants this worker to shut down.
+def _note_released(records: Sequence[RunRecord]) -> None:
+    """Let this process and others find the released runs."""
+    for each in records:
+        bounds.include(each)
+    for queue in {each.queue for each in records}:
+        notify.notify(queue)
 
-        A forked work horse gets no signal; RQ notes it in Redis.
-        """
-        if self._asks is None or self._stop.reachable or self._stop.requested:
-            return
-        queue, rq_worker = self._asks
-        with contextlib.suppress(RedisError):  # nothing depends on the answer: the job ends by itself soon
-            redis = redis_clients.client(queue)
-            key = f"{BaseWorker.redis_worker_namespace_prefix}{rq_worker}"
-            if redis.hget(key, "shutdown_requested_date") is not None:
-                self._stop.request()
 
-    def _beat(self) -> None:
-        beat = self._stop.beat
-        if beat is None or time.monotonic() - self._beaten_at < BEAT:
-            return
-        self._beaten_at = time.monotonic()
-        with contextlib.suppress(RedisError):  # RQ's records decide nothing
-            beat()
+def _deferred(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
+    """Return the change that releases a run and makes it due later, if its lease is still the one of the claim."""
+    if run.fence != held.fence or run.lease_expires_at is None:
+        return RunChange(run={"change_seq": run.change_seq})
+    return RunChange(run=deferred(run, wake_at=due_at))
+
+
+@contextmanager
+def _unless_away(records: Sequence[RunRecord]) -> Iterator[None]:
+    """Log a database failure. The runs are due again when their leases expire."""
+    try:
+        yield
+    except Error as error:
+        close_connections()
+        logger.warning("%d runs wait until their leases run out: %s", len(records), error)

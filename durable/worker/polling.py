@@ -2,7 +2,7 @@
 
 Owns which queue the process serves next. The parent (`durable.worker.supervisor`) polls the database for all its
 processes and writes the names of queues with due runs to each one's standard input. Runs that a pass of this process
-makes due are known at once. Must not claim or execute runs: `durable.worker.job` does that. RQ has no part in it.
+makes due are known at once. Must not claim or execute runs: `durable.worker.loop` does that. RQ has no part in it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from queue import Empty, SimpleQueue
 from typing import Final
 
 from durable.core import clock
 from durable.notifier import wakeups
-from durable.worker.concurrent import ConcurrentWorker
-from durable.worker.job import work
+from durable.worker.loop import WorkerLoop
 from durable.worker.shutdown import ShutdownFlag, stop
 
 __all__ = ["DueQueues", "serve"]
@@ -101,39 +100,21 @@ class DueQueues:
             return None, max(0.0, (self._moments[0][0] - now).total_seconds())
 
 
-def serve(
-    due: DueQueues,
-    *,
-    crew: ConcurrentWorker | None = None,
-    look: Callable[[str], None] = work,
-    stop: ShutdownFlag = stop,
-) -> None:
-    """Serve each reported queue until a stop is requested. `crew` is the ConcurrentWorker of this process, if any."""
+def serve(loop: WorkerLoop, due: DueQueues) -> None:
+    """Serve each reported queue until a stop is requested."""
     wakeups.listen(due)
     try:
-        while not stop.requested:
-            if crew is not None and not crew.has_room:
-                crew.wait_for_room(lambda: None)
+        while not loop.stop.requested:
+            if not loop.has_room:
+                loop.wait_for_room()
                 continue
             queue = due.next()
             if queue is None:
                 return
             try:
-                look(queue)
+                loop.serve(queue)
             except Exception:  # the process must survive every error; the runs are in the database
-                logger.exception('looking at the queue "%s" failed; it is looked at again', queue)
-                _rest(stop)
+                logger.exception('serving the queue "%s" failed; the next poll reports its due runs again', queue)
+                loop.stop.wait(RETRY)
     finally:
         wakeups.unlisten(due)
-
-
-def _rest(stop: ShutdownFlag) -> None:
-    """Wait before the next try, unless a stop is requested."""
-    woken: SimpleQueue[str] = SimpleQueue()
-    stop.listen(woken)
-    try:
-        woken.get(timeout=RETRY)
-    except Empty:
-        pass
-    finally:
-        stop.forget(woken)

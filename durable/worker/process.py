@@ -1,7 +1,7 @@
 """One worker process of `manage.py durable_worker`: serve queues until a stop is requested or the parent is gone.
 
 Owns what the process does besides executing runs: its signals, the pipe from its parent (`durable.worker.supervisor`),
-and how it learns of due runs: through RQ's loop or, without Redis, through the parent's pipe
+and who tells its WorkerLoop of queues with due runs: RQ (`durable.worker.rq_serve`) or, without Redis, the parent
 (`durable.worker.polling`).
 """
 
@@ -13,25 +13,21 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from types import FrameType
-from typing import Any
-
-from redis.exceptions import RedisError
-from rq.exceptions import StopRequested
+from typing import Final
 
 from durable.conf import conf
-from durable.worker import polling
-from durable.worker.concurrent import ConcurrentWorker, CrewWorker
-from durable.worker.rq import SimpleWorker
+from durable.worker import polling, rq_serve
+from durable.worker.loop import WorkerLoop
+from durable.worker.pools import InlinePool, ThreadPool
 from durable.worker.shutdown import stop
 from durable.worker.supervisor import READY_FD, Echo
 
 __all__ = ["run_worker"]
 
-GRACE = 10.0  # seconds an orphaned worker has to hand over
-REDIS_RETRY = 1.0  # seconds until a worker that could not reach Redis tries again
-WORKER_TTL = 60  # seconds after which RQ forgets an idle worker that sends no heartbeat
+# Seconds in which a worker whose parent is gone may let its passes reach their next operation. Shorter than the default
+# LEASE: nobody restarts this process, and other workers are to get its runs.
+GRACE: Final = 10.0
 
 
 def run_worker(
@@ -55,46 +51,12 @@ def run_worker(
     signal.signal(signal.SIGINT, _stop_before_work)
     say(f"worker ready, pid {os.getpid()}")
     _tell_that_it_is_ready()
-    with ExitStack() as stack:
-        crew = (
-            stack.enter_context(ConcurrentWorker(concurrency, store=store_for(conf.DATABASE)))
-            if concurrency > 1
-            else None
-        )
-        if not conf.REDIS:
-            polling.serve(due, crew=crew)
-        elif crew is None:
-            _serve(queues, say, SimpleWorker, logging_level)
+    pool = ThreadPool(concurrency) if concurrency > 1 else InlinePool()
+    with WorkerLoop(pool, store=store_for(conf.DATABASE)) as loop:
+        if conf.REDIS:
+            rq_serve.serve(loop, queues, say=say, logging_level=logging_level)
         else:
-            with contextlib.suppress(StopRequested):
-                _serve(queues, say, CrewWorker, logging_level)
-
-
-def _serve(queues: Sequence[str], say: Echo, worker_class: type[SimpleWorker], logging_level: str) -> None:
-    is_told = False
-    while not stop.requested:
-        try:
-            _rq_worker(queues, worker_class).work(logging_level=logging_level)
-        except (RedisError, OSError) as error:
-            is_told = is_told or _tell(say, error)
-        else:
-            is_told = False
-        if not stop.requested:
-            time.sleep(REDIS_RETRY)  # RQ's loop ends by itself only when Redis is in trouble
-
-
-def _tell(say: Echo, error: Exception) -> bool:
-    say(f"Redis is away, trying again: {type(error).__name__}: {error}")
-    return True
-
-
-# django_rq's annotation is too narrow for this
-def _rq_worker(queues: Sequence[str], worker_class: Any) -> SimpleWorker:
-    from django_rq import get_worker
-
-    worker: Any = get_worker(*queues, worker_class=worker_class, worker_ttl=WORKER_TTL)
-    assert isinstance(worker, SimpleWorker)
-    return worker
+            polling.serve(loop, due)
 
 
 def _tell_that_it_is_ready() -> None:

@@ -1,4 +1,4 @@
-"""RQ workers for durable: they release runs when they are told to stop, and run durable's jobs only.
+"""RQ workers for durable: signals in, heartbeats out. They run durable's jobs only.
 
 They run other jobs if `DURABLE["OTHER_JOBS"]` names them (`durable.worker.rq_jobs`).
 
@@ -20,9 +20,8 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import rq
 from redis.client import Pipeline
@@ -39,19 +38,25 @@ from rq.utils import now
 from rq.worker import WorkerStatus
 
 from durable.conf import conf
+from durable.jobs import set_up_django
 from durable.worker import rq_bookkeeping
 from durable.worker.rq_bookkeeping import execution_args, is_durable_job
 from durable.worker.rq_jobs import GuardedJob, ReadsJson, guarded, problem_of, refuse
 from durable.worker.shutdown import stop
 
+if TYPE_CHECKING:
+    from durable.worker.loop import WorkerLoop
+
 logger = logging.getLogger("durable.worker")
 
 __all__ = ["DurableWorkerMixin", "SimpleWorker", "Worker"]
 
-UNSUBSCRIBE_TIMEOUT = 2.0  # seconds that an ending worker waits until its thread has unsubscribed from RQ's commands
-SIGN_EVERY = (
-    15.0  # seconds; RQ forgets a worker that has been silent for more than a minute longer than it waits for jobs
-)
+# Seconds that an ending worker waits until its thread has unsubscribed from RQ's commands: a round trip, and no longer,
+# because the process is to end.
+UNSUBSCRIBE_TIMEOUT: Final = 2.0
+# Seconds between two heartbeats of a worker outside a job. RQ forgets a worker that has been silent for more than a
+# minute longer than it waits for jobs.
+SIGN_EVERY: Final = 15.0
 
 
 class DurableWorkerMixin:
@@ -174,8 +179,12 @@ class DurableWorkerMixin:
 
 
 class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
-    """Runs jobs in its own process. A signal to stop evicts the pass under way."""
+    """Runs jobs in its own process. A signal to stop evicts the passes under way.
 
+    `loop` executes the runs; if it is None, `work` makes one that executes one run at a time.
+    """
+
+    loop: WorkerLoop | None = None
     _is_not_suspended = False  # whether Redis has said since the last job that workers are not suspended
     _told_state = ""  # the state that was last written to Redis
 
@@ -183,7 +192,43 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         super().__init__(*args, **kwargs)
         self.guard(kwargs.get("serializer"))
         self._beating = threading.Lock()
-        self._beats_for: Execution | None = None
+        self._beats_for: tuple[Job, Execution] | None = None
+        self._beaten_at = -math.inf
+
+    def work(self, *args: Any, **kwargs: Any) -> bool:
+        """Serve the queues."""
+        if self.loop is not None:
+            return self._work_with(self.loop, *args, **kwargs)
+        set_up_django()
+        from durable.store import store_for
+        from durable.worker.loop import WorkerLoop
+        from durable.worker.pools import InlinePool
+
+        try:
+            with WorkerLoop(InlinePool(), store=store_for(conf.DATABASE)) as self.loop:
+                return self._work_with(self.loop, *args, **kwargs)
+        finally:
+            self.loop = None
+
+    def _work_with(self, loop: WorkerLoop, *args: Any, **kwargs: Any) -> bool:
+        loop.leases.pulse = self.beat
+        try:
+            return super().work(*args, **kwargs)
+        finally:
+            loop.leases.pulse = None
+
+    def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
+        """Wait until a run could begin at once, then for a job. Other workers get the jobs meanwhile."""
+        if self.loop is not None and not self.loop.has_room:
+            with contextlib.suppress(RedisError, OSError):
+                # so RQ's signal handler only notes a stop, and raises nothing in what follows
+                self.set_state(WorkerStatus.BUSY)
+            while not self.loop.wait_for_room(SIGN_EVERY):
+                with contextlib.suppress(RedisError, OSError):  # RQ's records decide nothing
+                    self.heartbeat()
+            if self.loop.stop.requested:
+                raise StopRequested
+        return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
 
     def handle_warm_shutdown_request(self) -> None:
         """End the pass under way at its next operation."""
@@ -212,19 +257,25 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         For a durable job, this writes all records at once.
         """
         execution = rq_bookkeeping.begin(self, job) if is_durable_job(job) else super().prepare_execution(job)
-        self.execution = self._beats_for = execution
-        stop.beat = partial(self._beat, job, execution)
+        self.execution = execution
+        self._beats_for, self._beaten_at = (job, execution), time.monotonic()
         return execution
 
-    def _beat(self, job: Job, execution: Execution) -> None:
-        """Send RQ's heartbeat of job and worker, from any thread. Send nothing once the end of the job has begun."""
-        with self._beating:
-            if self._beats_for is execution:
+    def beat(self) -> None:
+        """Send RQ's heartbeat of a long job and its worker, from any thread, as often as RQ's forking worker does.
+
+        Nothing is sent once the end of the job has begun.
+        """
+        if self._beats_for is None or time.monotonic() - self._beaten_at < self.job_monitoring_interval:
+            return
+        with self._beating, contextlib.suppress(RedisError, OSError):  # RQ's records decide nothing
+            if self._beats_for is not None:
+                self._beaten_at = time.monotonic()
+                job, execution = self._beats_for
                 self.maintain_heartbeats(job, *execution_args(execution))
 
     def _end_beats(self) -> None:
         """Stop the heartbeats. Wait for one that is under way, so that it writes nothing after the end of its job."""
-        stop.beat = None
         with self._beating:
             self._beats_for = None
 
@@ -265,7 +316,8 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run a job. Heartbeats for job and worker are sent from the first record of its execution to its end."""
-        stop.reachable = True
+        if isinstance(job, GuardedJob):
+            job.loop = self.loop
         try:
             super().execute_job(job, queue)
         finally:
@@ -281,7 +333,8 @@ class Worker(DurableWorkerMixin, rq.Worker):
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
         """Serve the queues. Import what durable's jobs need once, before the horses are forked."""
-        importlib.import_module("durable.worker")
+        set_up_django()
+        importlib.import_module("durable.worker.rq_entry")
         return super().work(*args, **kwargs)
 
     def handle_warm_shutdown_request(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rq.exceptions import DeserializationError, NoSuchJobError
 from rq.intermediate_queue import IntermediateQueue
@@ -21,6 +21,9 @@ from rq.utils import import_attribute
 from durable.conf import conf
 from durable.notifier import redis_clients
 from durable.notifier.enqueue import JOB
+
+if TYPE_CHECKING:
+    from durable.worker.loop import WorkerLoop
 
 __all__ = ["GuardedJob", "ReadsJson", "guarded", "problem_of", "refuse"]
 
@@ -55,6 +58,8 @@ class ReadsJson:
 
 class GuardedJob(Job):
     """An RQ job that imports nothing and reads no pickle before it is admitted."""
+
+    loop: WorkerLoop | None = None  # of the worker that runs the job
 
     def restore(self, raw_data: Any) -> Any:
         """Read the job's record, decoding only JSON. Raises NoSuchJobError for a record that RQ cannot read."""

@@ -1,6 +1,6 @@
-"""The Scheduler: decide which claimed run of a ConcurrentWorker begins next, and which ones have waited too long.
+"""The Scheduler: decide how many runs to claim, which of them begins next, and which ones have waited too long.
 
-Owns that decision and nothing else: no thread, no database. Safe to use from several threads. Its clock is injected. A
+Owns these decisions and nothing else: no thread, no database. Safe to use from several threads. Its clock is injected. A
 *suspect* is a run that may have killed its worker (its `crashes` is not 0). A suspect is executed alone: if it kills
 this worker too, no run beside it is counted as having crashed. Waiting runs would be counted as well, so a suspect
 comes last of those that wait, and further suspects are sent away.
@@ -20,13 +20,19 @@ from durable.core.records import RunRecord
 
 __all__ = ["DEFERRAL", "RunningPass", "Scheduler"]
 
-MAX_WAIT: Final = 1.0  # seconds that a claimed run waits behind passes before other workers get it
-# seconds for which nothing begins beside a suspect; a run that kills its process does so early
+# Seconds that a claimed run waits behind passes before other workers get it. A second is what a message may be late; a
+# shorter time would release runs behind passes that a busy machine merely slows down.
+MAX_WAIT: Final = 1.0
+# Seconds for which nothing begins beside a suspect. A run that kills its process does so early, if it is to be seen.
 QUARANTINE: Final = 30.0
-DEFERRAL: Final = 5.0  # seconds for which a suspect that could not begin alone is left to other workers
-MAX_DEFERRAL: Final = 30.0  # seconds after which a suspect that could not begin alone keeps its place here
-PREFETCH_WINDOW: Final = 0.05  # seconds within which a run must be expected to begin, to be claimed ahead
-EWMA_WEIGHT: Final = 0.2  # weight of the newest pass in the moving average of pass durations
+# Seconds for which a suspect that could not begin alone is left to other workers: several of their polls and jobs.
+DEFERRAL: Final = 5.0
+# Seconds after which such a suspect keeps its place here: after several deferrals no other worker is there for it.
+MAX_DEFERRAL: Final = 6 * DEFERRAL
+# Seconds within which a run must be expected to begin, to be claimed ahead. Five claims' worth of time at most: a claim
+# and its round trip take about 10 ms on a busy database.
+PREFETCH_WINDOW: Final = 0.05
+EWMA_WEIGHT: Final = 0.2  # weight of the newest pass in the moving average of durations: about the last five passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,10 +50,14 @@ class _Waiting:
 
 
 class Scheduler:
-    """Schedules passes of up to `size` runs at once."""
+    """Schedules passes of up to `size` runs at once.
 
-    def __init__(self, size: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    With `in_batches`, the caller executes all runs of a claim before it claims again, and nothing is claimed meanwhile.
+    """
+
+    def __init__(self, size: int, *, in_batches: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.size = size
+        self._in_batches = in_batches
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
@@ -71,12 +81,15 @@ class Scheduler:
     def claim_limit(self, most: int) -> int:
         """Return how many runs to claim now.
 
-        These are the runs that could begin at once and, ahead of them, up to `most` that begin soon at the recent rate
-        of passes. The next runs are claimed ahead only when half of the previous ones have begun.
+        In batches, that is `most`. Otherwise these are the runs that could begin at once and, ahead of them, up to `most`
+        that begin soon at the recent rate of passes. The next runs are claimed ahead only when half of the previous
+        ones have begun.
         """
         with self._lock:
             if self._is_closed() or any(each.record.crashes for each in self._waiting):
                 return 0
+            if self._in_batches:
+                return most
             free = self.size - len(self._passing) - len(self._waiting)
             ahead = min(most, int(self.size * PREFETCH_WINDOW / self._mean)) if self._mean else most
             wanted = free + ahead
@@ -139,7 +152,7 @@ class Scheduler:
     def pop_expired(self) -> tuple[list[RunRecord], list[RunRecord]]:
         """Remove the runs that have waited longer than `MAX_WAIT`. Return those to release and those to defer.
 
-        A suspect that was deferred repeatedly stays after `MAX_DEFERRAL`; nothing else begins until it has begun.
+        A suspect is deferred so that this worker does not claim it again at once; in batches, it does not. A suspect that was deferred repeatedly stays after `MAX_DEFERRAL`; nothing else begins until it has begun.
         """
         now = self._clock()
         with self._lock:
@@ -150,6 +163,8 @@ class Scheduler:
             for each in left:
                 self._waiting.remove(each)
             records = [each.record for each in left]
+            if self._in_batches:
+                return records, []
             suspects = [each for each in records if each.crashes]
             if suspects:
                 self._busy_until = now + DEFERRAL

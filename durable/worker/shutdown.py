@@ -6,25 +6,17 @@ and listeners are `SimpleQueue`s, whose `put` is reentrant.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from queue import SimpleQueue
+import contextlib
+from queue import Empty, SimpleQueue
 
 __all__ = ["ShutdownFlag", "stop"]
 
 
 class ShutdownFlag:
-    """A request to stop that may be made in a signal handler.
-
-    - `requested`: once True it stays True, until `clear`.
-    - `reachable`: True if a signal that tells RQ's worker to stop sets this flag directly. If False, the request to
-      stop has to be looked up in Redis.
-    - `beat`: keeps RQ's records of worker and job alive during a long job; None where RQ does that itself.
-    """
+    """A request to stop that may be made in a signal handler. Once `requested` is True it stays True, until `clear`."""
 
     def __init__(self) -> None:
         self.requested = False
-        self.reachable = False
-        self.beat: Callable[[], None] | None = None
         self._listeners: tuple[SimpleQueue[str], ...] = ()
 
     def request(self) -> None:
@@ -46,6 +38,16 @@ class ShutdownFlag:
     def forget(self, listener: SimpleQueue[str]) -> None:
         """Stop notifying `listener`."""
         self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until a stop is requested."""
+        listener: SimpleQueue[str] = SimpleQueue()
+        self.listen(listener)
+        try:
+            with contextlib.suppress(Empty):
+                listener.get(timeout=seconds)
+        finally:
+            self.forget(listener)
 
 
 #: The flag of this process.

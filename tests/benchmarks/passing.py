@@ -13,7 +13,7 @@ from durable.core.records import RunRecord
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import store_for
-from durable.worker.job import QueueJob
+from tests.support import worker
 
 __all__ = ["claimed", "count_rows", "empty_tables", "one_pass", "work_off"]
 
@@ -42,7 +42,7 @@ def one_pass(record: RunRecord) -> PassOutcome:
 
 def work_off() -> None:
     """The worker's loop until nothing is due."""
-    QueueJob(conf.QUEUE, store=store_for("default"), seconds=3600).run()
+    worker.work_off(conf.QUEUE, store=store_for("default"), seconds=3600)
 
 
 def count_rows(table: str, run: str) -> int:

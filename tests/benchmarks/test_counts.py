@@ -23,8 +23,7 @@ from durable import Handle
 from durable.conf import conf
 from durable.notifier import notify, redis_clients
 from durable.store import store_for
-from durable.worker import executor, leases
-from durable.worker.job import QueueJob
+from durable.worker import executor, scheduler
 from durable.worker.rq import SimpleWorker
 from tests.benchmarks import workflows
 from tests.benchmarks.measures.replay import recorded
@@ -40,6 +39,7 @@ from tests.benchmarks.workflows import (
     receiving,
     steps,
 )
+from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(tra
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine runs wait behind others for so long that they are looked at again, or handed back."""
     monkeypatch.setattr(executor, "RECHECK_AFTER", math.inf)
-    monkeypatch.setattr(leases, "MAX_WAIT", math.inf)
+    monkeypatch.setattr(scheduler, "MAX_WAIT", math.inf)
 
 
 def statements_of(work: Callable[[], object]) -> list[str]:
@@ -73,7 +73,7 @@ def commits_of(handle: Handle) -> int:
 
 
 def shift() -> None:
-    QueueJob("default", store=store_for("default"), seconds=3600).run()
+    work_off("default", store=store_for("default"), seconds=3600)
 
 
 @pytest.mark.parametrize("workflow", [steps, asteps])
@@ -135,7 +135,7 @@ def test_from_one_job_of_the_bell_to_the_next_a_worker_asks_redis_five_times(
             notify.notify(name)
         del commands[:]
 
-    monkeypatch.setattr("durable.worker.job.work", work)
+    monkeypatch.setattr("durable.worker.rq_entry.work", work)
     monkeypatch.setattr(worker, "_install_signal_handlers", lambda: None)
     notify.notify("default")
     worker.work(burst=True, logging_level="CRITICAL")

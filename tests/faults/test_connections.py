@@ -25,11 +25,10 @@ from durable.execution.eviction import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Entry, Run
 from durable.store import store_for
-from durable.worker.job import QueueJob
-from durable.worker.shutdown import ShutdownFlag
 from project.shop.models import Mail
 from tests.faults.workflows import post
 from tests.support.locks import other_session
+from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
@@ -104,7 +103,7 @@ def work_until_ended(
     """Shifts, as RQ would start them; a lease that nobody holds runs out between them."""
     for _ in range(8):
         with around():
-            QueueJob("default", store=store_for("default"), stop=ShutdownFlag(), seconds=5).run()
+            work_off("default", store=store_for("default"), seconds=5)
         connections.close_all()
         run = Run.objects.get(pk=handle.id)
         if run.state in ("completed", "failed"):

@@ -22,12 +22,11 @@ from durable.conf import conf
 from durable.models import Run
 from durable.store import Store, store_for
 from durable.store.orm import OrmStore
-from durable.worker.job import QueueJob
-from durable.worker.shutdown import ShutdownFlag
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.faults.pooler import Pooler
 from tests.support.databases import migrated
+from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis]
 
@@ -109,7 +108,7 @@ def test_runs_live_behind_a_pooler_that_forgets_every_session(
         [(each,) for one, other in pairs for each in (other, one)], ids=[each for pair in pairs for each in pair]
     )
     for _ in range(40):
-        QueueJob(conf.QUEUE, store=store or store_for(ALIAS), stop=ShutdownFlag(), seconds=5).run()
+        work_off(conf.QUEUE, store=store or store_for(ALIAS), seconds=5)
         if not Run.objects.using(ALIAS).exclude(state__in=["completed", "failed"]).exists():
             break
     joined = dict.fromkeys("abc", "done")

@@ -21,10 +21,9 @@ from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import Store, store_for
 from durable.store.orm import OrmStore
 from durable.testing import Harness
-from durable.worker.job import QueueJob
-from durable.worker.shutdown import ShutdownFlag
 from tests.core.conftest import NOW
 from tests.faults.passing import pass_once
+from tests.support.worker import work_off
 
 LEASE = timedelta(seconds=30)
 
@@ -234,7 +233,7 @@ def test_a_renewal_under_the_fence_of_before_is_not_taken_for_a_loss(redis_conne
 
     idle.start()
     with override_settings(DURABLE={"LEASE": 0.5}):
-        QueueJob("default", store=Racing(), execute=work, stop=ShutdownFlag(), seconds=1).run()
+        work_off("default", store=Racing(), execute=work, seconds=1)
     assert seen == [False]
 
 

@@ -17,8 +17,8 @@ from durable.store import store_for
 from durable.testing import Harness
 from durable.worker import leases
 from durable.worker.executor import RunExecutor
-from durable.worker.leases import LeaseManager
 from durable.worker.shutdown import ShutdownFlag
+from tests.support.worker import lease_manager
 
 LIMIT = 120.0  # seconds
 began = threading.Event()
@@ -80,8 +80,8 @@ def passing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], threading.
     began.clear()
     heard.clear()
     stop, store = ShutdownFlag(), store_for(conf.DATABASE)
-    with LeaseManager(store=store, stop=stop) as watching:
-        holder = RunExecutor(store=store, execute=execute_pass, supervisor=watching, stop=stop)
+    with lease_manager(store, stop) as watching:
+        holder = RunExecutor(store=store, execute=execute_pass, leases=watching, stop=stop)
 
         def carry_on() -> None:
             try:

@@ -14,11 +14,10 @@ from pytest_django.plugin import DjangoDbBlocker
 from durable import AsyncContext, Context, workflow
 from durable.conf import conf
 from durable.store import store_for
-from durable.worker.job import QueueJob
-from durable.worker.shutdown import ShutdownFlag
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.support.databases import migrated
+from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.slow]
 
@@ -104,7 +103,7 @@ def test_a_step_that_finished_while_the_server_was_away_is_not_run_again(
     outage: threading.Event, redis_connection: redis.Redis, flow: Any, calls: list[str], output: list[str]
 ) -> None:
     handle = flow.start()
-    QueueJob(conf.QUEUE, store=store_for(ALIAS), stop=ShutdownFlag(), seconds=5).run()
+    work_off(conf.QUEUE, store=store_for(ALIAS), seconds=5)
     assert handle.output == output
     assert sorted(_calls) == calls
     assert {each.attempts for each in handle.history() if each.kind == "step"} == {1}

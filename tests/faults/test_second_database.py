@@ -18,11 +18,10 @@ from durable.conf import conf
 from durable.core import clock
 from durable.models import Run
 from durable.store import store_for
-from durable.worker.job import QueueJob
-from durable.worker.shutdown import ShutdownFlag
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.support.databases import migrated
+from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis]
 
@@ -77,7 +76,7 @@ def away(ctx: Context) -> list[Any]:
 
 
 def work() -> None:
-    QueueJob(conf.QUEUE, store=store_for(conf.DATABASE), stop=ShutdownFlag(), seconds=5).run()
+    work_off(conf.QUEUE, store=store_for(conf.DATABASE), seconds=5)
 
 
 def test_a_run_lives_wholly_in_the_database_that_the_settings_name(

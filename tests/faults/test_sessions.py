@@ -18,10 +18,10 @@ from durable.execution.passes import execute_pass
 from durable.models import Run
 from durable.store import sessions, store_for
 from durable.worker.executor import RunExecutor
-from durable.worker.leases import LeaseManager
 from durable.worker.shutdown import ShutdownFlag
 from tests.e2e.workers import Workers
 from tests.faults.workflows import POLLUTIONS, apolluted, in_branches, plain, polluted, where_am_i
+from tests.support.worker import lease_manager
 
 ROLE = "durable_nobody"
 PLAIN_RUNS = 50
@@ -70,8 +70,8 @@ def test_what_a_step_sets_in_its_session_stops_no_other_run(
 def holder() -> Iterator[RunExecutor]:
     """What passes the runs of a worker, in this thread."""
     stop, store = ShutdownFlag(), store_for(conf.DATABASE)
-    with LeaseManager(store=store, stop=stop) as supervisor:
-        yield RunExecutor(store=store, execute=execute_pass, supervisor=supervisor, stop=stop)
+    with lease_manager(store, stop) as supervisor:
+        yield RunExecutor(store=store, execute=execute_pass, leases=supervisor, stop=stop)
     connection_created.disconnect(dispatch_uid="durable.store.sessions")
     connections.close_all()
 

@@ -31,11 +31,12 @@ from durable.models import OperatorAction, Run
 from durable.operations.audit import Actor, acting_as
 from durable.store import Store
 from durable.worker import executor, scheduler
-from durable.worker.concurrent import ConcurrentWorker
 from durable.worker.executor import Execute, RunExecutor
-from durable.worker.leases import LeaseManager
+from durable.worker.loop import WorkerLoop
+from durable.worker.pools import ThreadPool
 from durable.worker.shutdown import ShutdownFlag
 from tests.faults.passing import production_store
+from tests.support.worker import lease_manager
 
 pytestmark = [
     pytest.mark.redis,
@@ -96,9 +97,9 @@ class Worker:
 
     def __init__(self, store: Store | None = None, execute: Execute = execute_pass) -> None:
         self.stop = ShutdownFlag()
-        self.supervisor = LeaseManager(store=production_store(), stop=self.stop)
+        self.supervisor = lease_manager(production_store(), self.stop)
         self.holder = RunExecutor(
-            store=store or production_store(), execute=execute, supervisor=self.supervisor, stop=self.stop
+            store=store or production_store(), execute=execute, leases=self.supervisor, stop=self.stop
         )
 
     def claim(self) -> list[RunRecord]:
@@ -296,15 +297,14 @@ def test_a_verb_after_histories_were_loaded_together(name: str) -> None:
 @pytest.mark.usefixtures("attentive")
 @every_verb
 def test_a_verb_before_a_run_goes_back(name: str) -> None:
-    """One is handed back, the other one is put off."""
+    """One is released, the other one is deferred."""
     handles = due_again(2)
     worker = Worker()
     batch = worker.claim()
     for each in handles:
         asked(name, each)
-    back, off = worker.supervisor.drop(batch)
-    worker.holder.release([back])
-    worker.holder.defer([off], 3600.0)
+    back, off = batch
+    worker.supervisor.release([back], [off])
     assert Run.objects.filter(pk=off.id, wake_at__gt=timezone.now()).update(wake_at=timezone.now()) == 1
     settle()
     for each in handles:
@@ -354,7 +354,7 @@ def test_a_pause_that_the_claim_has_told_of_is_taken_back_before_the_pass(
     worker = Worker()
     batch = worker.claim()
     elsewhere(handle.pause)
-    worker.holder.release(worker.supervisor.drop(batch))
+    worker.supervisor.release(batch)
     batch = worker.claim()
     assert [each.pending_request for each in batch] == ["pause"]
     elsewhere(handle.resume)
@@ -410,10 +410,10 @@ def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.Monke
 
     holding_up: set[str] = set()
     many = override_settings(DURABLE={"CLAIM_BATCH": 2 * len(VERBS)})
-    with many, ConcurrentWorker(size, store=production_store(), execute=execute, stop=ShutdownFlag()) as crew:
+    with many, WorkerLoop(ThreadPool(size), store=production_store(), execute=execute, stop=ShutdownFlag()) as crew:
         quick: Handle = gap.start()
         crew.work(QUEUE)
-        crew.wait_for_room(lambda: None)
+        crew.wait_for_room()
         until(lambda: quick.state == "sleeping")
         long = due_again(size + len(VERBS))
         handles = {name: long.pop() for name in VERBS}

@@ -42,7 +42,7 @@ MODULES: Final = {
         from django.test import TestCase, TransactionTestCase
 
         from durable.models import Run
-        from durable.worker.job import work
+        from durable.worker.rq_entry import work
         from shop.workflows import fulfil
 
         class Committed(TransactionTestCase):

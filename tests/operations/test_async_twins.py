@@ -18,9 +18,8 @@ from durable import AsyncContext, Context, Handle, aget_run, workflow
 from durable.models import Run
 from durable.store import store_for
 from durable.testing import Harness
-from durable.worker.job import QueueJob
-from durable.worker.shutdown import ShutdownFlag
 from tests.api.serving import asgi_server
+from tests.support.worker import work_off
 from tests.worker.test_job import eventually, only_with_a_server
 
 pytestmark = [
@@ -61,7 +60,7 @@ def shout(text: str) -> str:
 
 
 def pass_all() -> None:
-    QueueJob("default", store=store_for("default"), stop=ShutdownFlag()).run()
+    work_off("default", store=store_for("default"))
 
 
 def pass_all_elsewhere() -> None:

@@ -74,7 +74,7 @@ def test_a_workflow_that_was_imported_after_the_set_up_is_refused(process: Proce
         # of the program itself: a shell, a script
         "from durable import workflow\n@workflow\ndef mine(ctx): pass\nmine.start()",
         # in a process that works itself
-        "import durable.worker.job, views_of_flows\nviews_of_flows.late.start()",
+        "import durable.worker.loop, views_of_flows\nviews_of_flows.late.start()",
         # in a harness
         (
             "import views_of_flows\nfrom durable.testing import Harness\n"

@@ -18,10 +18,10 @@ from durable.store import Store, store_for
 from durable.store.base import Claimed
 from durable.worker.claim_bounds import CHEAP, MARGIN, ClaimBounds
 from durable.worker.claim_bounds import bounds as process_bounds
-from durable.worker.job import QueueJob
 from durable.worker.timer import Sweep
 from tests.store.making import NOW, a_run, at
 from tests.support.runs import finish, new_runs
+from tests.support.worker import work_off
 
 DEAR = 100_000  # entries passed over: two seconds of rest
 
@@ -133,10 +133,10 @@ def test_a_job_finds_late_runs_once_a_sweep_has_rung(redis_connection: redis.Red
         process_bounds.note("default", None, moments.now(), Claimed(passed_over=10_000 * DEAR), 1)
         [late] = new_runs(store, wake_at=moments.now() - timedelta(minutes=3))
         notify.notify("default")
-        QueueJob("default", store=store, execute=_finish).run()
+        work_off("default", store=store, execute=_finish)
         assert store.states([late]) == {late: "pending"}, "the claim begins where the last one ended"
         Sweep(store).tick(moments.now())
-        QueueJob("default", store=store, execute=_finish).run()
+        work_off("default", store=store, execute=_finish)
         assert store.states([late]) == {late: "completed"}
     finally:
         process_bounds.clear()

@@ -16,14 +16,17 @@ from durable.core.control_flow import LeaseLost
 from durable.core.records import RunRecord, RunState
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome
+from durable.notifier import redis_clients
 from durable.store import Store, store_for
-from durable.worker import concurrent, scheduler, threads
-from durable.worker.concurrent import ConcurrentWorker
-from durable.worker.leases import LeaseManager
+from durable.worker import leases, loop, pools, rq, scheduler
+from durable.worker.loop import WorkerLoop
+from durable.worker.pools import ThreadPool
+from durable.worker.rq import SimpleWorker
 from durable.worker.shutdown import ShutdownFlag
 from tests.notifier.test_notify import jobs, take_job
 from tests.support.locks import sessions
 from tests.support.runs import Passes, finish, new_runs, park
+from tests.support.worker import lease_manager
 from tests.worker.test_job import eventually, only_with_a_server, state
 
 pytestmark = [
@@ -44,7 +47,8 @@ def store() -> Store:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience ends at once, and is looked at often."""
     monkeypatch.setattr(scheduler, "MAX_WAIT", 0.02)
-    monkeypatch.setattr(concurrent, "TICK", 0.01)
+    monkeypatch.setattr(loop, "TICK", 0.01)
+    monkeypatch.setattr(leases, "TICK", 0.01)
 
 
 class Held(Passes):
@@ -80,17 +84,17 @@ class Held(Passes):
 
 
 @contextmanager
-def at_work(size: int, store: Store, execute: Passes) -> Iterator[ConcurrentWorker]:
-    """A crew that is handed over at the end, with all its connections closed."""
-    with ConcurrentWorker(size, store=store, execute=execute, stop=ShutdownFlag()) as made:
+def at_work(size: int, store: Store, execute: Passes) -> Iterator[WorkerLoop]:
+    """A worker with threads whose runs are released at the end, with all its connections closed."""
+    with WorkerLoop(ThreadPool(size), store=store, execute=execute, stop=ShutdownFlag()) as made:
         yield made
 
 
-def room(made: ConcurrentWorker) -> None:
-    made.wait_for_room(lambda: None)
+def room(made: WorkerLoop) -> None:
+    made.wait_for_room()
 
 
-def answer(made: ConcurrentWorker) -> None:
+def answer(made: WorkerLoop) -> None:
     """Take the jobs of the bell, as RQ's worker does."""
     for _ in jobs():
         room(made)
@@ -98,7 +102,7 @@ def answer(made: ConcurrentWorker) -> None:
         made.work(QUEUE)
 
 
-def are_completed(made: ConcurrentWorker, store: Store, ids: Iterable[str]) -> bool:
+def are_completed(made: WorkerLoop, store: Store, ids: Iterable[str]) -> bool:
     """Whether the runs are, while the crew does what it is told: what is slow to begin is handed back, and rung for."""
     answer(made)
     return {state(store, each).state for each in ids} == {RunState.COMPLETED}
@@ -115,7 +119,7 @@ def beside(*calls: Callable[[], object]) -> Iterator[None]:
         finally:
             connections.close_all()
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)  # which must not outlive a test that fails
     thread.start()
     yield
     thread.join(WAIT)
@@ -218,22 +222,35 @@ class TestAtOnce:
             held.release.set()
             eventually(lambda: {state(store, each).state for each in ids} == {RunState.COMPLETED})
 
-    def test_there_are_signs_of_life_while_no_slot_is_free(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(concurrent, "BEAT", 0.0)
-        monkeypatch.setattr(concurrent, "TICK", 0.01)
+    def test_the_wait_for_a_free_slot_ends_in_time_for_heartbeats(self, store: Store) -> None:
+        new_runs(store)
+        held = Held()
+        with at_work(1, store, held) as made:
+            made.work(QUEUE)
+            assert not made.wait_for_room(0.0)
+            held.release.set()
+            assert made.wait_for_room()
+
+    def test_rqs_worker_sends_heartbeats_while_no_slot_is_free(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rq, "SIGN_EVERY", 0.01)
         new_runs(store)
         held = Held()
         beats: list[int] = []
 
         def beat() -> None:
             beats.append(1)
-            if len(beats) == 3:
-                held.release.set()
-            raise redis.ConnectionError("Redis is away, which decides nothing")
+            if len(beats) < 3:
+                raise redis.ConnectionError("Redis is away, which decides nothing")
+            held.release.set()
 
-        with at_work(1, store, held) as made:
-            made.work(QUEUE)
-            made.wait_for_room(beat)
+        queue = redis_clients.rq_queue(QUEUE)
+        worker = SimpleWorker([queue], connection=queue.connection)
+        monkeypatch.setattr(worker, "heartbeat", beat)
+        with at_work(1, store, held) as worker.loop:
+            worker.loop.work(QUEUE)
+            assert worker.dequeue_job_and_maintain_ttl(None) is not None  # for the rest that may be due
         assert len(beats) >= 3
 
     @pytest.mark.usefixtures("hasty")
@@ -305,8 +322,9 @@ class TestSuspects:
             [suspect] = suspects(store)
             made.work(QUEUE)
             room(made)
+            eventually(lambda: state(store, suspect).lease_expires_at is None)
             found = state(store, suspect)
-            assert (found.lease_expires_at, found.crashes) == (None, 1)
+            assert found.crashes == 1
             assert found.wake_at is not None
             assert found.wake_at > timezone.now()  # else this worker would claim it again and again
             (quick,) = new_runs(store)
@@ -318,7 +336,7 @@ class TestSuspects:
     @pytest.mark.usefixtures("hasty")
     def test_it_is_not_left_to_others_for_ever(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(scheduler, "MAX_DEFERRAL", 0.0)
-        monkeypatch.setattr(concurrent, "DEFERRAL", 0.0)
+        monkeypatch.setattr(leases, "DEFERRAL", 0.0)
         (long,) = new_runs(store)
         held = Held()
         with at_work(2, store, held) as made:
@@ -332,7 +350,7 @@ class TestSuspects:
                     room(made)
 
             with beside(serve):
-                eventually(lambda: state(store, suspect).fence == 3)  # claimed when it was put off, and when it stayed
+                eventually(lambda: state(store, suspect).fence >= 3)  # claimed when it was put off, and again
                 held.let(long)
                 eventually(lambda: suspect in held.passed)
                 held.release.set()
@@ -383,19 +401,19 @@ class TestLeases:
         second = store.claim_run(run_id, now=now, lease_until=now + timedelta(minutes=1), worker="us")
         assert first is not None
         assert second is not None
-        care = LeaseManager(store=store, stop=ShutdownFlag())
+        care = lease_manager(store, ShutdownFlag())
         care.add([first], 0.0)
         assert care.pass_started(first, Eviction())
         care.add([second], 0.0)
         care.pass_ended(first)
-        assert care.pop_unstarted() == [second]
+        assert care.unstarted() == [second]
 
 
 class TestStop:
     def test_all_are_handed_over_at_once(self, store: Store) -> None:
         ids = new_runs(store, 5)
         held, stop = Held(), ShutdownFlag()
-        with ConcurrentWorker(3, store=store, execute=held, stop=stop) as made, beside(lambda: made.work(QUEUE)):
+        with WorkerLoop(ThreadPool(3), store=store, execute=held, stop=stop) as made, beside(lambda: made.work(QUEUE)):
             eventually(lambda: held.at_once == 3)
             stop.request()
         assert held.at_once == 0
@@ -408,7 +426,7 @@ class TestStop:
     def test_nothing_is_claimed_after_a_stop(self, store: Store) -> None:
         new_runs(store)
         passes, stop = Passes(), ShutdownFlag()
-        with ConcurrentWorker(2, store=store, execute=passes, stop=stop) as made:
+        with WorkerLoop(ThreadPool(2), store=store, execute=passes, stop=stop) as made:
             stop.request()
             made.work(QUEUE)
             room(made)
@@ -421,20 +439,19 @@ class TestStop:
             made.work(QUEUE)
         found = state(store, run_id)
         assert (found.lease_expires_at, found.crashes) == (None, 0)
-        assert concurrent.current() is None
 
     def test_the_second_signal_waits_for_nothing(self, store: Store) -> None:
         new_runs(store)
         held = Held()
-        made = ConcurrentWorker(1, store=store, execute=held, stop=ShutdownFlag())
+        made = WorkerLoop(ThreadPool(1), store=store, execute=held, stop=ShutdownFlag())
         made.__enter__()
         made.work(QUEUE)
         eventually(lambda: held.at_once == 1)
         made.__exit__(SystemExit, SystemExit(), None)
         assert held.at_once == 1
-        assert [each.daemon for each in threading.enumerate() if each.name == "durable-slot"] == [True]
+        assert [each.daemon for each in threading.enumerate() if each.name == "durable-worker-thread"] == [True]
         held.release.set()
-        made._threads.end()
+        made._pool.end()
 
 
 class TestFaults:
@@ -517,7 +534,7 @@ class TestConnections:
         """With CONN_MAX_AGE at 0, its default."""
         only_with_a_server()
         monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
-        monkeypatch.setattr(threads, "RESTING", (0.01, 60.0))
+        monkeypatch.setattr(pools, "FIRST_CHECK", 0.01)
         seen: set[int] = set()
         passes = Passes(finish_and_look(seen))
         with at_work(3, store, passes) as made:

@@ -1,4 +1,4 @@
-"""The work of one RQ job on real databases and a real Redis: the loop, leases, hand-over, outages."""
+"""One job of a worker that executes one run at a time, on real databases and a real Redis: the loop, leases, outages."""
 
 import logging
 import os
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -23,12 +24,12 @@ from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import enqueue, notify
 from durable.store import Store, store_for
-from durable.worker import job, leases, shutdown
+from durable.worker import leases, rq_entry, scheduler, shutdown
 from durable.worker.executor import Execute
-from durable.worker.job import QueueJob
 from durable.worker.shutdown import ShutdownFlag
 from tests.notifier.test_notify import jobs, take_job
 from tests.support.runs import Passes, finish, new_runs, park
+from tests.support.worker import work_off
 
 pytestmark = [
     pytest.mark.redis,
@@ -50,12 +51,15 @@ def state(store: Store, run_id: str) -> RunRecord:
 
 
 @contextmanager
-def in_thread(shift: QueueJob) -> Iterator[threading.Thread]:
-    """Work a shift in a thread of its own, with connections of its own."""
+def in_thread(
+    store: Store, execute: Execute, stop: ShutdownFlag | None = None, pulse: Callable[[], object] | None = None
+) -> Iterator[threading.Thread]:
+    """Do one job in a thread of its own, with connections of its own."""
+    stop = stop or ShutdownFlag()
 
     def run() -> None:
         try:
-            shift.run()
+            work_off(QUEUE, store=store, execute=execute, stop=stop, pulse=pulse)
         finally:
             connections.close_all()
 
@@ -64,7 +68,7 @@ def in_thread(shift: QueueJob) -> Iterator[threading.Thread]:
     try:
         yield thread
     finally:
-        shift.stop.request()
+        stop.request()
         thread.join(30)
         assert not thread.is_alive()
 
@@ -86,7 +90,7 @@ class TestLoop:
     def test_every_due_run_is_passed_once(self, store: Store) -> None:
         ids = new_runs(store, 25)
         passes = Passes()
-        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=passes)
         assert sorted(passes.passed) == sorted(ids)
         assert {state(store, each).state for each in ids} == {RunState.COMPLETED}
 
@@ -94,7 +98,7 @@ class TestLoop:
         new_runs(store, queue="high")
         new_runs(store, wake_at=timezone.now() + timedelta(hours=1))
         passes = Passes()
-        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=passes)
         assert passes.passed == []
 
     def test_the_bell_is_cleared_before_the_look(self, store: Store, redis_connection: redis.Redis) -> None:
@@ -108,7 +112,7 @@ class TestLoop:
                     seen.append(int(str(redis_connection.exists(enqueue.KEY.format(QUEUE)))))
                 return getattr(store, name)
 
-        QueueJob(QUEUE, store=Watched(), execute=Passes(), stop=ShutdownFlag()).run()  # type: ignore[arg-type]
+        work_off(QUEUE, store=Watched(), execute=Passes())  # type: ignore[arg-type]
         assert seen == [0]
         assert jobs() == []  # nothing was due, nobody has to look again
 
@@ -121,12 +125,12 @@ class TestLoop:
             return finish(record, store)
 
         with override_settings(DURABLE={"CLAIM_BATCH": 2}):
-            QueueJob(QUEUE, store=store, execute=Passes(note), stop=ShutdownFlag()).run()
+            work_off(QUEUE, store=store, execute=Passes(note))
         assert rung == [1, 1, 1]
 
     def test_a_batch_that_is_not_full_wakes_nobody(self, store: Store) -> None:
         new_runs(store, 3)
-        QueueJob(QUEUE, store=store, execute=Passes(), stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=Passes())
         assert jobs() == []
 
     def test_a_run_that_is_due_again_is_passed_again(self, store: Store) -> None:
@@ -134,13 +138,13 @@ class TestLoop:
         passes = Passes(
             lambda record, store, _: park(record, store, None) if record.fence < 3 else finish(record, store)
         )
-        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=passes)
         assert passes.passed == [run_id] * 3
 
     def test_the_end_of_the_shift_rings(self, store: Store) -> None:
         ids = new_runs(store, 3)
         passes = Passes()
-        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag(), seconds=0).run()
+        work_off(QUEUE, store=store, execute=passes, seconds=0)
         assert passes.passed == []
         assert len(jobs()) == 1
         assert {state(store, each).lease_expires_at for each in ids} == {None}
@@ -153,10 +157,10 @@ class TestLoop:
             stop.request()
             return finish(record, store)
 
-        QueueJob(QUEUE, store=store, execute=Passes(stop_it), stop=stop).run()
+        work_off(QUEUE, store=store, execute=Passes(stop_it), stop=stop)
         assert len(jobs()) == 1
         passes = Passes()
-        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=passes)
         assert len(passes.passed) == 2
 
     def test_a_near_deadline_is_told_to_the_timers(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +169,7 @@ class TestLoop:
         told: list[object] = []
         monkeypatch.setattr(notify, "notify_at", lambda queue, moment: told.append((queue, moment)))
         passes = Passes(lambda record, store, _: park(record, store, wake_at))
-        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=passes)
         assert told == [(QUEUE, wake_at)]
 
     def test_a_fault_of_the_engine_takes_no_other_run_along(
@@ -178,7 +182,7 @@ class TestLoop:
                 raise RuntimeError("a fault")
             return finish(record, store)
 
-        QueueJob(QUEUE, store=store, execute=Passes(fail_first), stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=Passes(fail_first))
         assert state(store, ids[1]).state == RunState.COMPLETED
         assert state(store, ids[0]).lease_expires_at is not None  # tried again when that runs out, not at once
         assert "a fault" in caplog.text
@@ -189,14 +193,14 @@ class TestLoop:
         def lose(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
             raise LeaseLost
 
-        QueueJob(QUEUE, store=store, execute=Passes(lose), stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=Passes(lose))
         assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
     def test_many_workers_pass_each_run_once(self, store: Store) -> None:
         ids = new_runs(store, 60)
         passes = Passes()
         with ExitStack() as stack:
-            threads = [stack.enter_context(in_thread(shift_of(store, passes))) for _ in range(4)]
+            threads = [stack.enter_context(in_thread(store, passes)) for _ in range(4)]
             for each in threads:
                 each.join(60)
         assert sorted(passes.passed) == sorted(ids)
@@ -214,7 +218,7 @@ class TestContext:
             return finish(record, store)
 
         with translation.override("fr"), timezone.override(timezone.get_fixed_timezone(60)):
-            QueueJob(QUEUE, store=store, execute=Passes(look), stop=ShutdownFlag()).run()
+            work_off(QUEUE, store=store, execute=Passes(look))
             assert translation.get_language() == "fr"
         assert seen == [("en-us", "UTC")] * 2
         assert timezone.get_current_timezone() == UTC or timezone.get_current_timezone_name() == "UTC"
@@ -254,7 +258,7 @@ class TestContext:
         if pid == 0:  # in the child nothing of pytest's may go on
             try:
                 process.abandon_inherited_connections()
-                QueueJob(QUEUE, store=store, execute=Passes(), stop=ShutdownFlag()).run()
+                work_off(QUEUE, store=store, execute=Passes())
                 connections.close_all()
                 os.write(writer, b"done")
             finally:
@@ -271,7 +275,7 @@ class TestLeases:
         (run_id,) = new_runs(store)
         passes = Passes()
         passes.what = passes.hold
-        with override_settings(DURABLE={"LEASE": 2.0}), in_thread(shift_of(store, passes)):
+        with override_settings(DURABLE={"LEASE": 2.0}), in_thread(store, passes):
             assert passes.begun.wait(60)
             first = state(store, run_id).lease_expires_at
             assert first is not None
@@ -293,22 +297,22 @@ class TestLeases:
             evicted.set()
             raise LeaseLost
 
-        with override_settings(DURABLE={"LEASE": 0.3}), in_thread(shift_of(store, Passes(wait))):
+        with override_settings(DURABLE={"LEASE": 0.3}), in_thread(store, Passes(wait)):
             assert evicted.wait(20)
         assert reasons == ["lease lost"]
         assert state(store, run_id).worker == "another"
 
     def test_runs_that_wait_behind_a_long_pass_go_back(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(leases, "MAX_WAIT", 0.05)
+        monkeypatch.setattr(scheduler, "MAX_WAIT", 0.05)
         monkeypatch.setattr(leases, "TICK", 0.02)
         ids = new_runs(store, 4)
         slow, quick = Passes(), Passes()
         slow.what = slow.hold
-        with in_thread(shift_of(store, slow)):
+        with in_thread(store, slow):
             assert slow.begun.wait(10)
             eventually(lambda: len(jobs()) == 1)
-            monkeypatch.setattr(leases, "MAX_WAIT", 60.0)  # a pass of the other worker may take its time
-            QueueJob(QUEUE, store=store, execute=quick, stop=ShutdownFlag()).run()
+            monkeypatch.setattr(scheduler, "MAX_WAIT", 60.0)  # a pass of the other worker may take its time
+            work_off(QUEUE, store=store, execute=quick)
             assert sorted(quick.passed) == sorted(set(ids) - set(slow.passed))
             assert len(slow.passed) == 1
             slow.release.set()
@@ -332,13 +336,9 @@ class TestLeases:
             seen.append(eviction.reason)
             raise LeaseLost
 
-        shift = QueueJob(QUEUE, store=Away(), execute=Passes(wait), stop=ShutdownFlag())  # type: ignore[arg-type]
-        with override_settings(DURABLE={"LEASE": 0.3}), in_thread(shift):
+        away: Any = Away()
+        with override_settings(DURABLE={"LEASE": 0.3}), in_thread(away, Passes(wait)):
             eventually(lambda: seen == ["lease lost"])
-
-
-def shift_of(store: Store, execute: Execute, stop: ShutdownFlag | None = None) -> QueueJob:
-    return QueueJob(QUEUE, store=store, execute=execute, stop=stop or ShutdownFlag())
 
 
 class TestStop:
@@ -347,7 +347,7 @@ class TestStop:
         passes = Passes()
         passes.what = passes.hold
         stop = ShutdownFlag()
-        with in_thread(shift_of(store, passes, stop)) as thread:
+        with in_thread(store, passes, stop) as thread:
             assert passes.begun.wait(10)
             stop.request()
             thread.join(20)
@@ -363,7 +363,7 @@ class TestStop:
         new_runs(store)
         passes, stop = Passes(), ShutdownFlag()
         stop.request()
-        QueueJob(QUEUE, store=store, execute=passes, stop=stop).run()
+        work_off(QUEUE, store=store, execute=passes, stop=stop)
         assert passes.passed == []
         assert len(jobs()) == 1
 
@@ -372,11 +372,11 @@ class TestStop:
     ) -> None:
         """As in a work horse of a stock RQ worker, which no signal reaches."""
         monkeypatch.setattr(leases, "TICK", 0.02)
-        monkeypatch.setattr(job, "_rq_worker", lambda: "stock")
         new_runs(store)
         passes = Passes()
         passes.what = passes.hold
-        with in_thread(shift_of(store, passes)) as thread:
+        stop = ShutdownFlag()
+        with in_thread(store, passes, stop, lambda: rq_entry.stop_if_told(QUEUE, "stock", stop)) as thread:
             assert passes.begun.wait(10)
             redis_connection.hset("rq:worker:stock", "shutdown_requested_date", "2026-01-01T00:00:00Z")
             thread.join(20)
@@ -394,8 +394,8 @@ class TestStop:
             assert eviction.reason == "shutdown"
             return park(record, store, None)
 
-        with job._terminated_softly(shutdown.stop):
-            QueueJob(QUEUE, store=store, execute=Passes(terminated), stop=shutdown.stop).run()
+        with rq_entry._terminated_softly(shutdown.stop):
+            work_off(QUEUE, store=store, execute=Passes(terminated), stop=shutdown.stop)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert state(store, run_id).lease_expires_at is None
         assert len(jobs()) == 1
@@ -418,7 +418,7 @@ class TestOutage:
                 return getattr(store, name)
 
         passes = Passes()
-        QueueJob(QUEUE, store=Flaky(), execute=passes, stop=ShutdownFlag()).run()  # type: ignore[arg-type]
+        work_off(QUEUE, store=Flaky(), execute=passes)  # type: ignore[arg-type]
         assert sorted(passes.passed) == sorted(ids)
         assert len([each for each in caplog.records if "trying again" in each.message]) == 1
 
@@ -434,7 +434,7 @@ class TestOutage:
             raise PassAborted("the commit was not answered") from OperationalError("terminating connection")
 
         passes = Passes(cut_first)
-        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=passes)
         assert passes.passed == [run_id] * 2
         assert state(store, run_id).state == RunState.COMPLETED
 
@@ -445,7 +445,7 @@ class TestOutage:
             raise PassAborted("the store did not answer") from OperationalError("disk full")
 
         passes = Passes(refused)
-        QueueJob(QUEUE, store=store, execute=passes, stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=passes)
         assert passes.passed == [run_id] * 2
         assert state(store, run_id).lease_expires_at is not None
 
@@ -454,7 +454,7 @@ class TestOutage:
             def claim(self, **kwargs: object) -> list[RunRecord]:
                 raise OperationalError("connection refused")
 
-        QueueJob(QUEUE, store=Away(), execute=Passes(), stop=ShutdownFlag(), seconds=0.3).run()  # type: ignore[arg-type]
+        work_off(QUEUE, store=Away(), execute=Passes(), seconds=0.3)  # type: ignore[arg-type]
         assert len(jobs()) == 1
 
     def test_connections_that_the_server_ended_are_replaced(self, store: Store) -> None:
@@ -467,7 +467,7 @@ class TestOutage:
                     cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
             return finish(record, store)
 
-        QueueJob(QUEUE, store=store, execute=Passes(end_it), stop=ShutdownFlag()).run()
+        work_off(QUEUE, store=store, execute=Passes(end_it))
         assert {state(store, each).state for each in ids} == {RunState.COMPLETED}
 
 
@@ -486,5 +486,5 @@ def test_conf_is_what_the_shift_claims(store: Store) -> None:
 
     with override_settings(DURABLE={"CLAIM_BATCH": 2}):
         assert conf.CLAIM_BATCH == 2
-        QueueJob(QUEUE, store=Counted(), execute=Passes(), stop=ShutdownFlag()).run()  # type: ignore[arg-type]
+        work_off(QUEUE, store=Counted(), execute=Passes())  # type: ignore[arg-type]
     assert sizes == [2, 1, 0]

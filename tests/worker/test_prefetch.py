@@ -15,11 +15,10 @@ from durable.execution.passes import PassOutcome
 from durable.store import Store, store_for
 from durable.worker import executor
 from durable.worker.executor import RunExecutor
-from durable.worker.job import QueueJob
-from durable.worker.leases import LeaseManager
 from durable.worker.shutdown import ShutdownFlag
 from tests.benchmarks.workflows import receiving
 from tests.support.runs import Passes, finish, new_runs, park
+from tests.support.worker import lease_manager, work_off
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection")]
 QUEUE = "default"
@@ -58,14 +57,14 @@ def record_and_park(count: int) -> Any:
 
 
 def shift(store: Any, execute: Passes) -> None:
-    QueueJob(QUEUE, store=store, execute=execute, stop=ShutdownFlag()).run()
+    work_off(QUEUE, store=store, execute=execute)
 
 
 def passes_once(store: Any, work: Any) -> None:
     """One claim of all that is due, and a pass of each."""
     stop = ShutdownFlag()
-    with LeaseManager(store=store, stop=stop) as supervisor:
-        holder = RunExecutor(store=store, execute=Passes(work), supervisor=supervisor, stop=stop)
+    with lease_manager(store, stop) as supervisor:
+        holder = RunExecutor(store=store, execute=Passes(work), leases=supervisor, stop=stop)
         for record in holder.claim(QUEUE, 10, 0.0) or []:
             holder.execute(record)
 
@@ -148,12 +147,12 @@ def test_what_is_handed_back_is_loaded_anew(store: Any) -> None:
     ids = new_runs(store, 2)
     passes_once(store, record_and_park(1))
     stop, loads = ShutdownFlag(), Loads()
-    with LeaseManager(store=store, stop=stop) as supervisor:
-        holder = RunExecutor(store=store, execute=Passes(loads), supervisor=supervisor, stop=stop)
+    with lease_manager(store, stop) as supervisor:
+        holder = RunExecutor(store=store, execute=Passes(loads), leases=supervisor, stop=stop)
         batch = holder.claim(QUEUE, 10, 0.0)
         assert batch is not None
         assert len(batch) == 2
-        holder.release(supervisor.drop(batch))
+        supervisor.release(batch)
         passes_once(store, record_and_park(4))
         for record in holder.claim(QUEUE, 10, 0.0) or []:
             holder.execute(record)
@@ -170,7 +169,7 @@ def test_workflows_that_were_called_together_go_on_with_their_own_histories() ->
 
 
 def shift_of_all() -> None:
-    QueueJob(QUEUE, store=store_for("default")).run()
+    work_off(QUEUE, store=store_for("default"))
 
 
 def test_a_verb_between_the_claim_and_the_pass_is_not_lost(store: Any) -> None:

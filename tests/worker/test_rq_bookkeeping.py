@@ -21,7 +21,6 @@ from durable.notifier import notify
 from durable.notifier.enqueue import JOB
 from durable.worker import rq as rq_workers
 from durable.worker.rq import SimpleWorker
-from durable.worker.shutdown import stop
 
 pytestmark = pytest.mark.redis
 QUEUE = "default"
@@ -45,7 +44,7 @@ def worker(queue: Queue, connection: redis.Redis) -> SimpleWorker:
 @pytest.fixture
 def working(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], object]], None]:
     """Say what the bell's jobs do."""
-    return lambda work: monkeypatch.setattr("durable.worker.job.work", work)
+    return lambda work: monkeypatch.setattr("durable.worker.rq_entry.work", work)
 
 
 def serve(worker: SimpleWorker) -> None:
@@ -259,28 +258,38 @@ def test_signs_of_life_begin_when_the_execution_is_noted_and_end_before_its_end_
     *,
     of_the_bell: bool,
 ) -> None:
-    """The supervisor's thread beats whenever it likes: before and after, there is no execution to tell of."""
+    """The LeaseManager's thread beats whenever it likes: before and after, there is no execution to tell of."""
     seen: dict[str, Any] = {}
-    prepare, end = worker.prepare_execution, worker.cleanup_execution
+    sent: list[str] = []
+    me = threading.get_ident()
+    prepare, end, maintain = worker.prepare_execution, worker.cleanup_execution, worker.maintain_heartbeats
+
+    def maintain_seen(*args: Any) -> None:
+        maintain(*args)
+        if threading.get_ident() == me:
+            sent.append(args[0].id)
 
     def prepare_seen(job: Job) -> Execution:
-        seen["before"] = stop.beat
+        worker.beat()
+        seen["before"] = len(sent)
         return prepare(job)
 
     def beat_amid(_queue: str) -> None:
         assert worker.execution is not None
-        assert stop.beat is not None
-        seen.update(beat=stop.beat, key=worker.execution.key)
+        seen["key"] = worker.execution.key
         connection.hdel(seen["key"], "last_heartbeat")
-        seen["beat"]()
-        seen["amid"] = connection.hexists(seen["key"], "last_heartbeat")
+        worker.beat()
+        seen["amid"] = len(sent)
+        assert connection.hexists(seen["key"], "last_heartbeat")
 
     def end_seen(*args: Any, **kwargs: Any) -> None:
-        seen["at the end"] = stop.beat
+        worker.beat()
         end(*args, **kwargs)
-        seen["beat"]()  # read by the supervisor while the job ran, and called only now
+        worker.beat()
 
     working(beat_amid)
+    worker.job_monitoring_interval = 0
+    monkeypatch.setattr(worker, "maintain_heartbeats", maintain_seen)
     monkeypatch.setattr(worker, "prepare_execution", prepare_seen)
     monkeypatch.setattr(worker, "cleanup_execution", end_seen)
     if of_the_bell:
@@ -288,10 +297,21 @@ def test_signs_of_life_begin_when_the_execution_is_noted_and_end_before_its_end_
     else:
         queue.enqueue(JOB, QUEUE, result_ttl=60)
     serve(worker)
-    assert (seen["before"], seen["amid"], seen["at the end"]) == (None, True, None)
-    seen["beat"]()
+    worker.beat()
+    assert (seen["before"], seen["amid"], len(sent)) == (0, 1, 1)
     assert connection.exists(seen["key"]) == 0
     assert queue.started_job_registry.get_job_ids() == []
+
+
+def test_a_short_job_costs_no_heartbeat(
+    worker: SimpleWorker, working: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(worker, "maintain_heartbeats", lambda *_: sent.append("beat"))
+    working(lambda _queue: worker.beat())
+    notify.notify(QUEUE)
+    serve(worker)
+    assert sent == []
 
 
 @pytest.mark.parametrize("data", [b"nonsense", b"[]", b"{}", b'{"command": ' + b"[" * 100_000, b"\xff"])

@@ -1,20 +1,31 @@
-"""The threads of a crew: given work, kept, replaced."""
+"""The threads of a pool: given work, kept, replaced."""
 
 import threading
 
 import pytest
 
-from durable.worker import threads
-from durable.worker.threads import ThreadPool
+from durable.worker import pools
+from durable.worker.pools import ThreadPool
 from tests.worker.test_job import eventually
 
 WAIT = 60.0  # seconds until a test gives up
 
 
+class Noted(ThreadPool):
+    """Notes which thread reports that it is free, or has ended."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.freed: list[int] = []
+
+    def _report(self) -> None:
+        self.freed.append(threading.get_ident())
+
+
 def test_a_thread_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    freed: list[int] = []
-    pool = ThreadPool(1, on_free=lambda: freed.append(threading.get_ident()))
-    monkeypatch.setattr(threads.logger, "exception", lambda *args: 1 / 0)
+    pool = Noted(1)
+    freed = pool.freed
+    monkeypatch.setattr(pools.logger, "exception", lambda *args: 1 / 0)
 
     def die() -> None:
         raise SystemExit
@@ -31,7 +42,7 @@ def test_a_thread_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_nothing_is_taken_beyond_the_count() -> None:
-    pool = ThreadPool(2, on_free=lambda: None)
+    pool = ThreadPool(2)
     go = threading.Event()
     assert pool.submit(go.wait)
     assert pool.submit(go.wait)
@@ -41,8 +52,8 @@ def test_nothing_is_taken_beyond_the_count() -> None:
 
 
 def test_the_thread_that_was_busy_last_is_taken_first() -> None:
-    freed: list[int] = []
-    pool = ThreadPool(2, on_free=lambda: freed.append(threading.get_ident()))
+    pool = Noted(2)
+    freed = pool.freed
     first, second = threading.Event(), threading.Event()
     assert pool.submit(first.wait)
     assert pool.submit(second.wait)

@@ -1,0 +1,161 @@
+"""WorkerLoop: claim due runs, schedule them, and have a pool execute them.
+
+Owns how claims, the Scheduler and a pool fit together, for one run at a time (InlinePool) and for several (ThreadPool).
+Must not know who tells it of due queues (RQ, `durable.worker.rq`, or the parent, `durable.worker.polling`), what a pass
+does (`durable.execution.passes`), nor which runs are due (the store).
+
+A job names a queue. It ends after a few seconds, so that a worker which serves other queues too gets to them; if more
+runs may be due, the job notifies the queue before it ends. With threads a job does not wait for the passes it begins:
+the worker receives the next notification while they are under way, and takes no job while no thread is free. No work is
+lost here: on any failure the runs stay in the database, due or leased for a while, and the sweep finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from queue import Empty
+from types import TracebackType
+from typing import Final, Self
+
+from durable.conf import conf
+from durable.core.records import RunRecord
+from durable.drivers import branch_threads
+from durable.execution.connections import abandon_inherited_connections, close_stale_connections
+from durable.execution.passes import execute_pass
+from durable.notifier import notify
+from durable.store import Store
+from durable.worker.executor import JOB_TIME_LIMIT, Execute, RunExecutor
+from durable.worker.leases import LeaseManager
+from durable.worker.pools import Pool
+from durable.worker.scheduler import Scheduler
+from durable.worker.shutdown import ShutdownFlag, stop
+
+__all__ = ["WorkerLoop"]
+
+# Seconds between two looks at the Scheduler while no thread reports a change: a run may begin because time has passed.
+# Also how long a job waits for a free thread before RQ's order decides which queue gets the next one: longer than most
+# passes take, and short for the runs of another queue that wait meanwhile.
+TICK: Final = 0.25
+
+
+class WorkerLoop:
+    """Executes due runs, up to `pool.size` at once, while its `with` block lasts.
+
+    `execute` executes the pass of one run. `pulse` is called twice a second in the thread of the LeaseManager.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        store: Store,
+        execute: Execute = execute_pass,
+        stop: ShutdownFlag = stop,
+        pulse: Callable[[], object] | None = None,
+    ) -> None:
+        self.stop = stop
+        self._pool = pool
+        self._scheduler = Scheduler(pool.size, in_batches=pool.is_inline)
+        self.leases = LeaseManager(store=store, stop=stop, scheduler=self._scheduler, pulse=pulse)
+        self._executor = RunExecutor(store=store, execute=execute, leases=self.leases, stop=stop)
+
+    def __enter__(self) -> Self:
+        self.stop.listen(self._pool.changes)
+        self.leases.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Release all claimed runs and wait for the passes to end, unless the block was left by KeyboardInterrupt or
+        SystemExit.
+        """
+        try:
+            if kind is None or issubclass(kind, Exception):
+                self._hand_over()
+        finally:
+            self.stop.forget(self._pool.changes)
+            self.leases.__exit__(kind, error, at)
+
+    def serve(self, queue: str) -> None:
+        """Do one job, with database connections that are checked before and after it, as those of a request are."""
+        abandon_inherited_connections()
+        close_stale_connections(all_connections=True)
+        try:
+            self.work(queue)
+        finally:
+            close_stale_connections(all_connections=True)
+
+    def work(self, queue: str, seconds: float = JOB_TIME_LIMIT) -> None:
+        """Begin the due runs of `queue` until none is due, `seconds` are over or a stop is requested.
+
+        An unreachable database or Redis raises nothing here.
+        """
+        if notify.acknowledge(queue):  # before the first claim; see durable.notifier.notify
+            self._executor.bounds.forget(queue)
+        left: list[RunRecord] = []
+        try:
+            with branch_threads.keep():  # from one pass to the next
+                is_done = self._begin_due(queue, time.monotonic() + seconds)
+        finally:
+            if self._pool.is_inline:  # no thread would begin them
+                self._scheduler.clear()
+                left = self.leases.unstarted()
+                self.leases.release(left)
+        if not is_done and not left:
+            notify.notify(queue)
+
+    @property
+    def has_room(self) -> bool:
+        """Return True if a run claimed by a job could begin at once."""
+        return self._scheduler.free_slots() > 0
+
+    def wait_for_room(self, seconds: float = math.inf) -> bool:
+        """Wait until a run could begin at once or a stop is requested. Return False if neither happens in time."""
+        return self._await(self._scheduler.free_slots, seconds) > 0 or self.stop.requested
+
+    def _begin_due(self, queue: str, until: float) -> bool:
+        """Claim runs and have the pool begin them, batch after batch. Return True if no more runs were due."""
+        while not self.stop.requested and time.monotonic() < until:
+            limit = self._await(lambda: self._scheduler.claim_limit(conf.CLAIM_BATCH), TICK)
+            if not limit:
+                return False
+            batch = self._executor.claim(queue, limit, until)
+            if batch is None:
+                return False
+            if len(batch) >= limit:
+                notify.notify(queue)  # there may be more, for other workers
+            self.leases.release(*self._scheduler.add(batch))
+            has_executed = self._fill(until)
+            if len(batch) < limit and not has_executed:  # otherwise more runs may be due by now
+                return True
+        return False
+
+    def _fill(self, until: float = math.inf) -> bool:
+        return self._pool.fill(self._scheduler, self._executor.execute, until)
+
+    def _await(self, count: Callable[[], int], seconds: float) -> int:
+        """Return `count()` as soon as it is not 0; return 0 after `seconds` or when a stop is requested."""
+        until = time.monotonic() + seconds
+        while not (counted := count()) and not self.stop.requested:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            self._wait(min(TICK, left))
+            self._fill()
+        return counted
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until the pool reports a change or a stop is requested."""
+        with contextlib.suppress(Empty):
+            self._pool.changes.get(timeout=seconds)
+
+    def _hand_over(self) -> None:
+        self._scheduler.clear()
+        self.leases.release(self.leases.unstarted())
+        if not self._scheduler.is_empty and not self.stop.requested:
+            self.stop.request()
+        while not self._scheduler.is_empty:
+            self._wait(TICK)
+        self._pool.end()
