@@ -32,13 +32,16 @@ from durable.worker.supervisor import Supervisor
 
 __all__ = ["Health", "Report", "served"]
 
-STUCK: Final = 30.0  # seconds without a tick of the Supervisor
-WITHOUT_WORKERS: Final = 60.0  # seconds without any worker process
-RECENT: Final = 10.0  # seconds, besides three sweeps, within which the database has to have answered
-ASK_REDIS: Final = 5.0  # seconds between two pings of Redis
-MOST: Final = 16  # connections at the same time
-MAX_HEAD: Final = 8_192  # bytes of a request
-DEADLINE: Final = 2.0  # seconds for a request to arrive, and for its response to be sent
+# Seconds without a tick of the Supervisor, which ticks every second: the machine may be busy.
+STUCK: Final = 30.0
+# Seconds without any worker process: several restarts at their longest pause.
+WITHOUT_WORKERS: Final = 60.0
+# Seconds, besides three sweeps, within which the database has to have answered: a failover takes less.
+RECENT: Final = 10.0
+ASK_REDIS: Final = 5.0  # seconds between two pings of Redis, about as often as probes come
+MOST: Final = 16  # connections at the same time: several probers, and no burden
+MAX_HEAD: Final = 8_192  # bytes of a request, as web servers allow
+DEADLINE: Final = 2.0  # seconds for a request to arrive, and for its response to be sent; probes time out earlier
 
 OK: Final = "ok"
 

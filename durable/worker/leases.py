@@ -33,6 +33,7 @@ from durable.notifier import notify, redis_clients
 from durable.store.base import Store
 from durable.worker.claim_bounds import bounds
 from durable.worker.overruns import Overruns, Steps
+from durable.worker.retry import RETRY
 from durable.worker.scheduler import DEFERRAL, Scheduler
 from durable.worker.shutdown import ShutdownFlag
 
@@ -46,9 +47,6 @@ TICK: Final = 0.5
 # Seconds after which a running step is told of an operator's request, and between two such queries: one query a second
 # for all long steps of a process, and none for short ones.
 LONG: Final = 1.0
-# Seconds until the next try while the database is unreachable: many tries in a LEASE.
-RETRY: Final = 1.0
-
 _log_this = redis_clients.LogThrottle()
 
 

@@ -23,8 +23,10 @@ __all__ = ["Overruns", "Steps"]
 logger = logging.getLogger("durable.worker")
 
 STATUS: Final = 70  # the exit status of a process that ended because of such a step
-HAND_OVER: Final = 10.0  # seconds that other passes of the process have to reach their next operation
-AT_LAST: Final = 5.0  # seconds within which the process exits, even if the database does not answer
+# Seconds that other passes of the process have to reach their next operation, as after a stop (GRACE of a worker).
+HAND_OVER: Final = 10.0
+# Seconds within which the process exits after that, even if the database does not answer: one statement's time.
+AT_LAST: Final = 5.0
 
 Steps = Sequence[tuple[StepInfo, float]]
 

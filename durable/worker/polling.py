@@ -18,14 +18,15 @@ from typing import Final
 from durable.core import clock
 from durable.notifier import wakeups
 from durable.worker.loop import WorkerLoop
+from durable.worker.retry import RETRY
 from durable.worker.shutdown import ShutdownFlag, stop
 
 __all__ = ["DueQueues", "serve"]
 
 logger = logging.getLogger("durable.worker")
 
-RETRY: Final = 1.0  # seconds until the next try after an unhandled error
-MOST_MOMENTS: Final = 10_000  # that are remembered; beyond that, polling finds the runs
+# Moments that are remembered: about a megabyte. Beyond that, polling finds the runs.
+MOST_MOMENTS: Final = 10_000
 
 
 class DueQueues:

@@ -13,13 +13,14 @@ from redis.exceptions import RedisError
 from rq.exceptions import StopRequested
 
 from durable.worker.loop import WorkerLoop
+from durable.worker.retry import RETRY
 from durable.worker.rq import SimpleWorker
 from durable.worker.supervisor import Echo
 
 __all__ = ["serve"]
 
-REDIS_RETRY: Final = 1.0  # seconds until a worker that could not reach Redis tries again: a restart takes as long
-WORKER_TTL: Final = 60  # seconds after which RQ forgets an idle worker that sends no heartbeat
+# Seconds after which RQ forgets an idle worker that sends no heartbeat. RQ waits for jobs a little shorter than that.
+WORKER_TTL: Final = 60
 
 
 def serve(loop: WorkerLoop, queues: Sequence[str], *, say: Echo, logging_level: str) -> None:
@@ -35,7 +36,7 @@ def serve(loop: WorkerLoop, queues: Sequence[str], *, say: Echo, logging_level: 
                 is_told = True
             else:
                 is_told = False
-            loop.stop.wait(REDIS_RETRY)  # RQ's loop ends by itself only when Redis is in trouble
+            loop.stop.wait(RETRY)  # RQ's loop ends by itself only when Redis is in trouble
 
 
 def _rq_worker(loop: WorkerLoop, queues: Sequence[str]) -> SimpleWorker:

@@ -1,8 +1,7 @@
 """The Supervisor: the parent process of `manage.py durable_worker`, and its N workers, each an interpreter of its own.
 
 Owns the worker processes. The parent runs the timer and the sweep, restarts workers that die, passes signals on, and
-must not execute workflows. A worker serves RQ queues, with one run at a time or with a ConcurrentWorker
-(`durable.worker.concurrent`). Each worker has the reading end of a pipe whose writing end only the parent has: when the
+must not execute workflows: its workers do (`durable.worker.process`). Each worker has the reading end of a pipe whose writing end only the parent has: when the
 parent is gone, for any reason, the worker hands over and exits. Without Redis the parent writes the names of queues
 with due runs to that pipe; its timer polls the database for them.
 
@@ -27,6 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
+from typing import Final
 
 from durable.conf import conf
 from durable.notifier import wakeups
@@ -34,14 +34,18 @@ from durable.worker.timer import DeadlineListener, Periodic, Sweep, Timer
 
 __all__ = ["COMMAND", "READY_FD", "Echo", "Supervisor", "command_line", "worker_command"]
 
-COMMAND = "durable_worker"
-PARENTS = (COMMAND, "durable_dev")  # the commands that start workers
+COMMAND: Final = "durable_worker"
+PARENTS: Final = (COMMAND, "durable_dev")  # the commands that start workers
 # environment variable of a worker: the file descriptor to write a byte to once it is ready
-READY_FD = "DURABLE_READY_FD"
-CHILD_OPTION = "--as-child"
-RESTART = (0.2, 10.0)  # seconds before a worker that died starts again: at first, at most
-HEALTHY = 30.0  # seconds after which the death of a worker counts as its first one again
-AGAIN = 0.5  # seconds within which a second signal counts as an echo of the first
+READY_FD: Final = "DURABLE_READY_FD"
+CHILD_OPTION: Final = "--as-child"
+# Seconds before a worker that died starts again: at first, so that one crash costs little, and at most, so that a worker
+# that cannot start takes a small part of a processor.
+RESTART: Final = (0.2, 10.0)
+# Seconds after which the death of a worker counts as its first one again: longer than the pauses, and than a start.
+HEALTHY: Final = 30.0
+# Seconds within which a second signal counts as an echo of the first: a process manager may signal the group as well.
+AGAIN: Final = 0.5
 
 Echo = Callable[[str], None]
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -31,17 +31,22 @@ from durable.execution.connections import SESSION_TROUBLE, close_connections, cl
 from durable.notifier import notify, redis_clients, sweep_heartbeat
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.store.base import Store
+from durable.worker.retry import RETRY
 
 __all__ = ["DeadlineListener", "Periodic", "Sweep", "Timer"]
 
 logger = logging.getLogger("durable.timer")
 
-PAUSE = 0.01  # seconds between two ticks at least, even if deadlines are dense
-OVERLAP = timedelta(seconds=1)  # of two ticks of the timer, for commits that come after their time
-RETRY = 1.0  # seconds until the next try during an outage
-PRUNE_FOR = 2.0  # seconds of one sweep in which rows are deleted, at most
-PRUNE_EVERY = 60.0  # seconds from the end of a round of pruning to the next
-LOG_EVERY = 3_600.0  # seconds between two rows of the audit log about pruning
+# Seconds between two ticks at least, even if deadlines are dense: a fifth of what the timer may be late.
+PAUSE: Final = 0.01
+# What two ticks of the timer have in common, for commits that come after the time that they carry.
+OVERLAP: Final = timedelta(seconds=1)
+# Seconds of one sweep in which rows are deleted, at most, so that the next sweep is not late.
+PRUNE_FOR: Final = 2.0
+# Seconds from the end of a round of pruning to the next: an idle database is not searched at every sweep.
+PRUNE_EVERY: Final = 60.0
+# Seconds between two rows of the audit log about pruning, so that the log grows by a row an hour at most.
+LOG_EVERY: Final = 3_600.0
 
 _log_this = redis_clients.LogThrottle()
 

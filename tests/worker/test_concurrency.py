@@ -80,7 +80,7 @@ def test_a_busy_worker_hears_of_others(store: Store, run: Run, redis_connection:
     assert (worker.pid, worker.state) == (pid, "busy")
     assert sorted(each.id for each in worker.runs) == sorted(ids)
     if connection.vendor == "postgresql":
-        # slots, main thread, supervisor; and the timer and the sweep of the parent
+        # threads, main thread, LeaseManager; and the timer and the sweep of the parent
         assert len(sessions() - before) <= (5 + 2) + 2
 
     go(redis_connection, *names)

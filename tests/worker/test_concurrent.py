@@ -103,7 +103,7 @@ def answer(made: WorkerLoop) -> None:
 
 
 def are_completed(made: WorkerLoop, store: Store, ids: Iterable[str]) -> bool:
-    """Whether the runs are, while the crew does what it is told: what is slow to begin is handed back, and rung for."""
+    """Whether the runs are, while the worker takes further jobs: what is slow to begin is released, and notified of."""
     answer(made)
     return {state(store, each).state for each in ids} == {RunState.COMPLETED}
 
@@ -350,7 +350,7 @@ class TestSuspects:
                     room(made)
 
             with beside(serve):
-                eventually(lambda: state(store, suspect).fence >= 3)  # claimed when it was put off, and again
+                eventually(lambda: state(store, suspect).fence >= 3)  # claimed when it was deferred, and again
                 held.let(long)
                 eventually(lambda: suspect in held.passed)
                 held.release.set()
@@ -526,7 +526,7 @@ class TestConnections:
             ids = new_runs(store, 40)
             made.work(QUEUE)
             eventually(lambda: are_completed(made, store, ids))
-            assert len(sessions() - before) <= 5  # the slots', and perhaps the supervisor's
+            assert len(sessions() - before) <= 5  # the threads', and perhaps the LeaseManager's
         assert len(seen) == 4
         eventually(lambda: not sessions() & seen)
 

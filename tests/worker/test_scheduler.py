@@ -1,4 +1,4 @@
-"""Who is passed next by a crew: room, suspects, patience. A clock of the tests' own; no thread, no database."""
+"""Which run a worker begins next: room, suspects, patience. A clock of the tests' own; no thread, no database."""
 
 import itertools
 from datetime import UTC, datetime
@@ -126,6 +126,13 @@ class TestWanted:
             turns.append(begin(line))
         assert line.claim_limit(10) == 5
 
+    def test_in_batches_it_is_a_whole_one(self, clock: Clock) -> None:
+        """Nothing waits then: the batch before has been executed."""
+        line = Scheduler(1, in_batches=True, clock=clock)
+        assert line.claim_limit(10) == 10
+        self.pass_one(line, clock, 60.0)
+        assert line.claim_limit(10) == 10
+
     def test_nothing_beside_a_suspect(self, clock: Clock) -> None:
         line = Scheduler(2, clock=clock)
         self.pass_one(line, clock, 0.0)
@@ -190,6 +197,18 @@ class TestPatience:
         clock.advance(MAX_WAIT)
         assert line.pop_expired() == ([second], [suspect])
         assert line.pop_expired() == ([], [])
+
+    def test_in_batches_suspects_are_left_to_others_at_once(self, clock: Clock) -> None:
+        """This worker claims none before the pass has ended."""
+        line = Scheduler(1, in_batches=True, clock=clock)
+        (first,), (suspect,) = runs(1), runs(1, crashes=2)
+        line.add([first, suspect])
+        turn = begin(line)
+        clock.advance(MAX_WAIT)
+        assert line.pop_expired() == ([suspect], [])
+        line.end(turn)
+        assert line.add([suspect]) == ([], [])
+        assert begin(line).record is suspect
 
     def test_nobody_leaves_who_could_begin(self, clock: Clock) -> None:
         line = Scheduler(1, clock=clock)
