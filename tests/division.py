@@ -20,7 +20,8 @@ PROCESSES: Final = 3  # one more than CI has cores: a test that waits for a work
 
 # Handed out first, in this order. What is not named takes less than half a minute.
 LONGEST: Final = (
-    "tests/test_on_sqlite.py",
+    "tests/sqlite/test_others.py",
+    "tests/sqlite/test_with_processes.py",
     "tests/docs/test_tutorial.py",
     "tests/benchmarks/test_command.py",
     "tests/development/test_durable_dev.py",

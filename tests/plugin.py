@@ -8,7 +8,7 @@ Owns which database and which Redis a session uses:
 * A session that is divided between processes (see `tests.division`): each has all that for itself. On servers that were
   given, each has a test database of its own name, and the logical databases 15, 14 and so on.
 
-`--database-tests-only` keeps just the tests that use the database; `tests.test_on_sqlite` runs those again on SQLite.
+`--database-tests-only` keeps just the tests that use the database; `tests.sqlite` runs those again on SQLite.
 """
 
 import os
