@@ -19,10 +19,10 @@ from durable.core.current import running_scope, running_step
 from durable.core.effects import SAVE, Body, Call, Effect, Fork, GetRunState, Operation, PeekInbox, Save, ShortSleep
 from durable.core.scope import Scope
 from durable.core.tracebacks import is_readable, kind_of
+from durable.drivers.calls import call_atomically, call_unawaited, within_timeout
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.owner_thread import LoopDelegate, Outcome, call_there, finish_before_cancel, unwrapped
 from durable.drivers.raised import body_failure
-from durable.drivers.sync import call_atomically, call_unawaited, within_timeout
 
 __all__ = ["AsyncDriver"]
 

@@ -5,29 +5,22 @@ Must not decide anything: operations do.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
-import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from asgiref.sync import async_to_sync
-
 from durable.core.control_flow import ControlFlow, Evicted
-from durable.core.current import running_scope, running_step, timed_step
+from durable.core.current import running_scope
 from durable.core.effects import Body, Call, Effect, Fork, GetRunState, Operation, PeekInbox, Save, ShortSleep
-from durable.core.errors import StepTimeoutError
 from durable.core.scope import Scope
-from durable.core.tracebacks import is_readable, kind_of
 from durable.drivers import branch_threads
+from durable.drivers.calls import call_atomically, call_step
 from durable.drivers.host import Host, refuse_lazy_body
-from durable.drivers.raised import body_failure, call_readably, step_failure
-from durable.drivers.timeouts import TimedOut, arose_from, call_with_timeout
+from durable.drivers.raised import body_failure, call_readably
 
-__all__ = ["SyncDriver", "call_atomically", "call_step", "within_timeout"]
+__all__ = ["SyncDriver"]
 
 
 class SyncDriver:
@@ -187,89 +180,6 @@ class _Branches:
             except BaseException as error:  # raised again in the forking thread
                 self.errors.append(error)
                 return
-
-
-def call_step(effect: Call, host: Host) -> Any:
-    """Call a step's function in this thread; an async one with an event loop of its own."""
-    with host.calling(effect), host.calling_here(effect), running_step(effect.info):
-        value = _called(effect, host)
-        if inspect.isawaitable(value):
-            value = async_to_sync(within_timeout)(effect, value, host)
-        return value
-
-
-def call_unawaited(effect: Call, host: Host) -> Any:
-    """Call a step's function in this thread; return its value, awaitable or not.
-
-    The caller is inside `host.calling`.
-    """
-    with host.calling_here(effect), running_step(effect.info):
-        return _called(effect, host)
-
-
-def _called(effect: Call, host: Host) -> Any:
-    try:
-        with timed_step(effect.info):
-            return call_with_timeout(lambda: call_readably(effect.function, *effect.args), effect.timeout)
-    except TimedOut:
-        host.interrupted()
-        raise StepTimeoutError(effect.name, effect.timeout) from None
-    except BaseException as error:
-        failure = step_failure(effect, error, host)
-        if failure is None:
-            raise
-        raise failure from error
-
-
-def call_atomically(effect: Call, host: Host) -> Any:
-    """Make the call, its record and the commit one transaction."""
-    value: Any = None
-    with ExitStack() as until_committed:
-
-        def call() -> None:
-            nonlocal value
-            until_committed.enter_context(running_step(effect.info))  # on_commit hooks run within the step
-            value = call_step(effect, host)
-
-        def record() -> None:
-            assert effect.record is not None
-            effect.record(value)
-
-        host.save_atomically(effect, call, record)
-    return value
-
-
-async def within_timeout(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
-    """Await the awaitable of a step's function, and cancel it at the timeout. Raises StepTimeoutError."""
-    try:
-        async with asyncio.timeout(effect.timeout if effect.timeout > 0 else None) as limit:
-            with timed_step(effect.info):
-                return await _readably(effect, awaitable, host)
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise StepTimeoutError(effect.name, effect.timeout) from None
-    except Exception as error:
-        if limit.expired() and arose_from(error, asyncio.CancelledError):
-            raise StepTimeoutError(effect.name, effect.timeout) from error
-        raise
-
-
-async def _readably(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
-    try:
-        return await awaitable
-    except BaseException as error:
-        task = asyncio.current_task()
-        if type(error) is asyncio.CancelledError and task is not None and task.cancelling():
-            raise  # this task itself is cancelled
-        if not is_readable(error):
-            kind, failure = kind_of(error), None
-        else:
-            failure = step_failure(effect, error, host)
-            if failure is None:
-                raise
-            raise failure from error
-    raise RuntimeError(f'step "{effect.name}" raised {kind}, whose attributes cannot be read')
 
 
 _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {

@@ -1,0 +1,107 @@
+"""Calls of steps' functions, for both drivers: with their timeouts, and errors that can be described.
+
+Owns what surrounds such a call in its thread or task. Must not decide what follows from its outcome: steps do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+from contextlib import ExitStack
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from durable.core.current import running_step, timed_step
+from durable.core.effects import Call
+from durable.core.errors import StepTimeoutError
+from durable.core.tracebacks import is_readable, kind_of
+from durable.drivers.host import Host
+from durable.drivers.raised import call_readably, step_failure
+from durable.drivers.timeouts import TimedOut, arose_from, call_with_timeout
+
+__all__ = ["call_atomically", "call_step", "call_unawaited", "within_timeout"]
+
+
+def call_step(effect: Call, host: Host) -> Any:
+    """Call a step's function in this thread; an async one with an event loop of its own."""
+    with host.calling(effect), host.calling_here(effect), running_step(effect.info):
+        value = _called(effect, host)
+        if inspect.isawaitable(value):
+            value = async_to_sync(within_timeout)(effect, value, host)
+        return value
+
+
+def call_unawaited(effect: Call, host: Host) -> Any:
+    """Call a step's function in this thread; return its value, awaitable or not.
+
+    The caller is inside `host.calling`.
+    """
+    with host.calling_here(effect), running_step(effect.info):
+        return _called(effect, host)
+
+
+def _called(effect: Call, host: Host) -> Any:
+    try:
+        with timed_step(effect.info):
+            return call_with_timeout(lambda: call_readably(effect.function, *effect.args), effect.timeout)
+    except TimedOut:
+        host.interrupted()
+        raise StepTimeoutError(effect.name, effect.timeout) from None
+    except BaseException as error:
+        failure = step_failure(effect, error, host)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def call_atomically(effect: Call, host: Host) -> Any:
+    """Make the call, its record and the commit one transaction."""
+    value: Any = None
+    with ExitStack() as until_committed:
+
+        def call() -> None:
+            nonlocal value
+            until_committed.enter_context(running_step(effect.info))  # on_commit hooks run within the step
+            value = call_step(effect, host)
+
+        def record() -> None:
+            assert effect.record is not None
+            effect.record(value)
+
+        host.save_atomically(effect, call, record)
+    return value
+
+
+async def within_timeout(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
+    """Await the awaitable of a step's function, and cancel it at the timeout. Raises StepTimeoutError."""
+    try:
+        async with asyncio.timeout(effect.timeout if effect.timeout > 0 else None) as limit:
+            with timed_step(effect.info):
+                return await _readably(effect, awaitable, host)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise StepTimeoutError(effect.name, effect.timeout) from None
+    except Exception as error:
+        if limit.expired() and arose_from(error, asyncio.CancelledError):
+            raise StepTimeoutError(effect.name, effect.timeout) from error
+        raise
+
+
+async def _readably(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
+    try:
+        return await awaitable
+    except BaseException as error:
+        task = asyncio.current_task()
+        if type(error) is asyncio.CancelledError and task is not None and task.cancelling():
+            raise  # this task itself is cancelled
+        if not is_readable(error):
+            kind, failure = kind_of(error), None
+        else:
+            failure = step_failure(effect, error, host)
+            if failure is None:
+                raise
+            raise failure from error
+    raise RuntimeError(f'step "{effect.name}" raised {kind}, whose attributes cannot be read')
