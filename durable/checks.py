@@ -282,7 +282,7 @@ def check_redaction(**_: object) -> list[CheckMessage]:
     if not _is_text(conf.REDACT):
         return []
     try:
-        problem = "" if callable(import_string(conf.REDACT)) else "it is no function"
+        problem = "" if callable(import_string(conf.REDACT)) else "it is not a function"
     except Exception as error:  # noqa: BLE001 - the hook's module may raise anything
         problem = f"{type(error).__name__}: {error}"
     if not problem:

@@ -76,18 +76,18 @@ class FernetCodec:
 
     @property
     def binds(self) -> bool:
-        """Whether values are bound to their places."""
+        """Return True if values are bound to their places."""
         return self._binding() != "off"
 
     def encode(self, value: object, *, what: str = "value", place: Place | None = None) -> str:
-        """`value` as a Fernet token, which belongs to `place` if there is one. `PayloadError` as `inner` raises it."""
+        """Return `value` as a Fernet token, which belongs to `place` if there is one. Raises PayloadError as `inner` does."""
         return self._encrypted(self.inner.encode(value, what=what), place)
 
     def decode(self, text: str, *, what: str = "value", place: Place | None = None) -> Any:
-        """The value in the token.
+        """Return the value in the token.
 
-        `PayloadError` for text that none of the keys opens, for a token of another place than `place`, with "require" for
-        one of no place, and as `inner` raises it. Without a place, the token's is not looked at.
+        Raises PayloadError for text that none of the keys opens, for a token of another place than `place`, with
+        "require" for one of no place, and as `inner` does. Without a place, the token's place is not checked.
         """
         belongs_to, plain = self._opened(text, what)
         if place is not None:
@@ -95,9 +95,9 @@ class FernetCodec:
         return self.inner.decode(plain, what=what)
 
     def rebind(self, text: str, old: Place, new: Place, *, what: str = "value") -> str:
-        """The token of `old` as a token of `new`, without decoding the value.
+        """Return the token of `old` as a token of `new`, without decoding the value.
 
-        `PayloadError` for a token that must not be read at `old`. Text that none of the keys opens stays as it is: it
+        Raises PayloadError for a token that must not be read at `old`. Text that none of the keys opens stays as it is: it
         cannot be read at `new` either.
         """
         try:
@@ -133,7 +133,7 @@ class FernetCodec:
         return self._fernet().encrypt(whole.encode("utf-8")).decode("ascii")
 
     def _opened(self, text: str, what: str) -> tuple[str | None, str]:
-        """The text of the token's place, None without one, and the value's text."""
+        """Return the text of the token's place, None without one, and the value's text."""
         from cryptography.fernet import InvalidToken
 
         if type(text) is not str or not text.startswith(_TOKEN_START):

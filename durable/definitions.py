@@ -59,7 +59,7 @@ class Input(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class _StartOptions:
-    """How to start, as `Workflow.using` was called. `delay` is in seconds."""
+    """The arguments of `Workflow.using`. `delay` is in seconds."""
 
     run_id: str | None = None
     queue: str | None = None
@@ -232,7 +232,7 @@ class Workflow(Generic[P, R_co]):
 
 
 class WorkflowDecorator(Protocol):
-    """What `@workflow(name=...)` gives: a decorator that keeps the function's types."""
+    """The result of `@workflow(name=...)`: a decorator that keeps the function's types."""
 
     @overload
     def __call__(
@@ -274,7 +274,7 @@ def workflow(
 
 
 class StepDecorator(Generic[Output_contra]):
-    """What `@step(rollback=handler)` gives to a type checker: a decorator for functions whose output the handler takes."""
+    """The result of `@step(rollback=handler)` for a type checker: a decorator for functions whose output the handler takes."""
 
     if TYPE_CHECKING:  # at run time it is a function
 

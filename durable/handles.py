@@ -41,7 +41,7 @@ class Handle(Generic[R_co]):
     #: whether the call that gave this handle made the run: of `start`, `restart` and `replay`; None of `get_run`
     is_new: bool | None = field(default=None, compare=False, repr=False)
 
-    # -- what it is
+    # -- properties of the run
 
     @property
     def state(self) -> str:
@@ -50,22 +50,22 @@ class Handle(Generic[R_co]):
 
     @property
     def output(self) -> R_co | None:
-        """What the workflow returned; None before."""
+        """The value that the workflow returned; None until it has."""
         return operations.output(self.id)  # type: ignore[no-any-return]  # read from the database
 
     @property
     def error(self) -> ErrorInfo | None:
-        """Why the run failed, or is being rolled back; None otherwise."""
+        """The error because of which the run failed or is being rolled back; None otherwise."""
         return operations.record(self.id).error
 
     @property
     def wake_at(self) -> datetime | None:
-        """When the run goes on by itself; None if it does not."""
+        """The time at which the run continues without a message or an operator; None if there is none. Aware."""
         return operations.record(self.id).wake_at
 
     @property
     def waiting_for(self) -> list[str] | None:
-        """The queues of which it waits for a message, [] for any; None if it waits for none."""
+        """The message queues that the run waits for, [] for any queue; None if it waits for no message."""
         return operations.waiting_for(self.id)
 
     @property
@@ -75,21 +75,21 @@ class Handle(Generic[R_co]):
 
     @property
     def summary(self) -> str:
-        """What the run does or waits for, in a line."""
+        """One line that says what the run does, what it waits for, or how it ended."""
         return str(operations.record(self.id).summary)
 
     def info(self) -> RunInfo:
-        """All of these as they are now, in one query."""
+        """Return all of these properties, read in one query."""
         return RunInfo.of(operations.record(self.id))
 
     def history(self) -> list[HistoryEntry]:
-        """The records of its operations, in the order in which they began."""
+        """Return the records of the run's operations, in the order in which they began."""
         return operations.history(self.id)
 
-    # -- what one can do
+    # -- verbs
 
     def result(self, timeout: Duration | None = None) -> R_co:
-        """Wait until the run has ended; its output.
+        """Wait until the run has ended, and return its output.
 
         Raises RunFailedError, RunCancelledError, and TimeoutError after `timeout`: seconds, a timedelta or text such as
         "30 s".
@@ -97,15 +97,18 @@ class Handle(Generic[R_co]):
         return operations.result(self.id, timeout)  # type: ignore[no-any-return]  # read from the database
 
     def send(self, queue: str, body: Any = None, *, id: str | None = None) -> str:
-        """Send a message; its id. With an `id` that the run has seen, nothing is sent again.
+        """Send a message, and return its id. A message with the given `id` is sent to the run once.
 
         Raises InvalidTransitionError if the run has ended, PayloadError for a body the codec refuses, and MessageConflictError
-        if the message that the run has seen with this `id` had another queue or body.
+        if an earlier message with this `id` had another queue or body.
         """
         return operations.send(self.id, queue, body, idempotency_id=id).id
 
     def ask(self, queue: str, body: Any = None, *, timeout: Duration | None = None, id: str | None = None) -> Any:
-        """Send a message and wait for the response of `message.complete(response)`. Raises TimeoutError."""
+        """Send a message, and return the response that the workflow gives by `message.complete(response)`.
+
+        Raises TimeoutError after `timeout`, and what `send` raises.
+        """
         return operations.ask(self.id, queue, body, timeout=timeout, idempotency_id=id)
 
     def wake(self, end_sleeps: bool = False) -> None:
@@ -117,23 +120,23 @@ class Handle(Generic[R_co]):
         operations.pause(self.id)
 
     def resume(self) -> None:
-        """Let a paused run go on."""
+        """Continue a paused run."""
         operations.resume(self.id)
 
     def cancel(self, reason: str = "", rollback: bool = False) -> None:
-        """End the run for good; with `rollback`, compensate first."""
+        """End the run; it cannot continue afterwards. With `rollback`, compensate first."""
         operations.cancel(self.id, reason=reason, rollback=rollback)
 
     def recover(self) -> None:
-        """Let a failed run go on: what made it fail is tried again."""
+        """Continue a failed run: the operation that made it fail is tried again."""
         operations.recover(self.id)
 
     def restart(self, *, id: str | None = None) -> Handle[R_co]:
-        """Start a new run of the same workflow with the same input; an `id` makes that idempotent."""
+        """Start a new run of the same workflow with the same input. With an `id` for it, a second call starts nothing."""
         return Handle(*operations.restart(self.id, as_id=id))
 
     def plan_replay(self, location: str) -> ReplayPlan:
-        """What `replay` from there would do: what goes, runs again and stays, and what prevents it."""
+        """Return what `replay(location)` would do: what is deleted, what runs again, what stays, and what prevents it."""
         return operations.plan_replay(self.id, location)
 
     def replay(
@@ -141,7 +144,7 @@ class Handle(Generic[R_co]):
     ) -> Handle[R_co]:
         """Run again from `location` on: as a new run that keeps the history before it, or with `in_place` this one.
 
-        An `id` for the new run makes that idempotent. Raises EntryNotFoundError, ReplayRefusedError, and StalePlanError if
+        With an `id` for the new run, a second call starts nothing. Raises EntryNotFoundError, ReplayRefusedError, and StalePlanError if
         `plan_hash` is that of a plan for another history.
         """
         return Handle(*operations.replay(self.id, location, in_place=in_place, plan_hash=plan_hash, as_id=id))
@@ -243,7 +246,7 @@ def get_run(run_id: str, of: None = None) -> Handle[Any]: ...
 @overload
 def get_run(run_id: str, of: Workflow[..., R]) -> Handle[R]: ...
 def get_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle[Any]:
-    """The handle of a run. Raises RunNotFoundError; with `of`, also for a run of another workflow."""
+    """Return the handle of a run. Raises RunNotFoundError; with `of`, also for a run of another workflow."""
     found = operations.record(run_id)
     if of is not None and found.workflow != of.name:
         raise RunNotFoundError(run_id, wanted=of.name, found=found.workflow)
@@ -260,7 +263,7 @@ async def aget_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle[
 
 
 def runs_info(ids: Iterable[str]) -> dict[str, RunInfo]:
-    """What is known of several runs, by id, in one query: for lists. Ids that no run has are left out."""
+    """Return the properties of several runs by id, read in one query. Ids without a run are left out."""
     return operations.infos(ids)
 
 

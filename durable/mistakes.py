@@ -67,7 +67,7 @@ def _error_class(each: Any) -> type[Exception]:
                 f"the list of mistakes names {each!r}, which cannot be imported: {error}"
             ) from error
     if not _is_error_class(found):
-        raise ImproperlyConfigured(f"the list of mistakes has {each!r}, which is no class of an exception")
+        raise ImproperlyConfigured(f"the list of mistakes has {each!r}, which is not an exception class")
     return found  # type: ignore[no-any-return]  # imported by name, and checked
 
 

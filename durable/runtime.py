@@ -57,15 +57,15 @@ class Runtime:
     roll_back_inside: Callable[[BaseDatabaseWrapper, int], None] | None = None
 
     def encode(self, value: object, what: str, place: Place) -> str:
-        """`value` as codec text for `place`. Raises PayloadError."""
+        """Return `value` as codec text for `place`. Raises PayloadError."""
         return encode_at(self.codec, value, what, place)
 
     def decode(self, text: str | None, place: Place) -> Any:
-        """The value of codec text recorded at `place`; None is returned for None. Raises PayloadError."""
+        """Return the value of codec text recorded at `place`, None for None. Raises PayloadError."""
         return None if text is None else decode_at(self.codec, text, place)
 
     def copied(self, text: str, old: Place, new: Place) -> str:
-        """Codec text recorded at `old`, for a copy at `new`. Raises PayloadError."""
+        """Return the codec text for a copy at `new` of text recorded at `old`. Raises PayloadError."""
         return rebound(self.codec, text, old, new)
 
 
@@ -83,16 +83,16 @@ def is_replaced() -> bool:
     return bool(_installed)
 
 
-def activate(backend: Runtime) -> None:
-    """Activate `backend` until it is deactivated."""
+def activate(runtime: Runtime) -> None:
+    """Activate `runtime` until it is deactivated."""
     with _lock:
-        _installed.append(backend)
+        _installed.append(runtime)
 
 
-def deactivate(backend: Runtime) -> None:
-    """Deactivate `backend`."""
+def deactivate(runtime: Runtime) -> None:
+    """Deactivate `runtime`."""
     with _lock:
-        _installed.remove(backend)
+        _installed.remove(runtime)
 
 
 def production() -> Runtime:

@@ -66,7 +66,7 @@ class JSONParser(parsers.BaseParser):
         except RecursionError:
             raise _too_deep() from None
         except ValueError as error:
-            raise ParseError(f"The body is no JSON: {error}. Send a JSON object in UTF-8.") from None
+            raise ParseError(f"The body is not JSON: {error}. Send a JSON object in UTF-8.") from None
         if _is_too_deep(value):
             raise _too_deep()
         return value
@@ -93,7 +93,7 @@ def media_type_of(request: Request) -> str:
 
 
 def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 class JSONRenderer(renderers.JSONRenderer):

@@ -129,7 +129,7 @@ def moment(text: str) -> datetime:
     try:
         return timezone.now() - parse_duration(text)
     except (ValueError, OverflowError):
-        raise ValueError(f'{text!r} is no moment: write "2 hours" for so long ago, or 2026-05-01T12:30') from None
+        raise ValueError(f'{text!r} is not a time: write "2 hours" for two hours ago, or 2026-05-01T12:30') from None
 
 
 def _parsed(text: str) -> datetime | None:
@@ -157,7 +157,7 @@ def keyword(text: str) -> tuple[str, Any]:
     """Parse `name=value`, the value as `json_value` does."""
     name, mark, value = text.partition("=")
     if not (mark and name.isidentifier()):
-        raise ValueError(f"{text!r} is no keyword argument: write name=value")
+        raise ValueError(f"{text!r} is not a keyword argument: write name=value")
     return name, json_value(value)
 
 
@@ -165,7 +165,7 @@ def _strict(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        raise ValueError(f"that is no JSON: {error}") from error
+        raise ValueError(f"that is not JSON: {error}") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -22,15 +22,15 @@ class BindingCodec(Protocol):
         ...
 
     def encode(self, value: object, *, what: str = "value", place: Place | None = None) -> str:
-        """`value` as text that belongs to `place`."""
+        """Return `value` as text that belongs to `place`."""
         ...
 
     def decode(self, text: str, *, what: str = "value", place: Place | None = None) -> Any:
-        """The value. `PayloadError` for text that belongs to another place."""
+        """Return the value. Raises PayloadError for text that belongs to another place."""
         ...
 
     def rebind(self, text: str, old: Place, new: Place, *, what: str = "value") -> str:
-        """Text of `old` for its copy at `new`. `PayloadError` for text that belongs to another place than `old`."""
+        """Return text of `old` for its copy at `new`. Raises PayloadError for text that belongs to another place than `old`."""
         ...
 
 
@@ -40,21 +40,21 @@ def binding(codec: Codec) -> BindingCodec | None:
 
 
 def encode_at(codec: Codec, value: object, what: str, place: Place) -> str:
-    """`value` as codec text for `place`. Raises PayloadError."""
+    """Return `value` as codec text for `place`. Raises PayloadError."""
     bound = binding(codec)
     return codec.encode(value, what=what) if bound is None else bound.encode(value, what=what, place=place)
 
 
 def decode_at(codec: Codec, text: str, place: Place) -> Any:
-    """The value of codec text recorded at `place`. Raises PayloadError."""
+    """Return the value of codec text recorded at `place`. Raises PayloadError."""
     bound = binding(codec)
     return codec.decode(text) if bound is None else bound.decode(text, place=place)
 
 
 def rebound(codec: Codec, text: str, old: Place, new: Place) -> str:
-    """Codec text recorded at `old`, for a copy at `new`. Raises PayloadError.
+    """Return the codec text for a copy at `new` of text recorded at `old`. Raises PayloadError.
 
-    A codec that can bind is asked also while it does not: what it bound before must not be bound to the old place.
+    A codec that can bind is called even while it does not bind: text that it bound before must get the new place.
     """
     rebind = getattr(codec, "rebind", None)
     copied: str = text if rebind is None or old == new else rebind(text, old, new, what=f"the {old.field} to copy")

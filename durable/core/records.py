@@ -86,7 +86,7 @@ class MessageState(StrEnum):
 
 
 class Request(StrEnum):
-    """An operator's request of a run that a worker is executing. The pass obeys it at its next operation."""
+    """An operator's request of a run that a worker is executing. It takes effect at the next operation of the pass."""
 
     NONE = ""
     PAUSE = "pause"

@@ -24,7 +24,7 @@ class InvalidCursorError(ValueError):
     """The text is not a cursor of this list."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"{text[:40]!r} is no cursor of this list: begin at its first page and follow its links")
+        super().__init__(f"{text[:40]!r} is not a cursor of this list: begin at its first page and follow its links")
 
 
 @dataclass(frozen=True, slots=True)

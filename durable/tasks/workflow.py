@@ -69,14 +69,14 @@ def _perform(call: TaskCall) -> Any:
 def task_of(call: TaskCall) -> Any:
     """Return the task as it was enqueued.
 
-    Raises ImportError if the task no longer exists, CriticalError if it is no task.
+    Raises ImportError if the task no longer exists, CriticalError if it is not a task.
     """
     try:
         task = import_string(call["task"])
     except ImportError as error:
         raise ImportError(f"the task {call['task']} cannot be imported: {error}. Did it move?") from error
     if not isinstance(task, import_module(f"{call['framework']}.base").Task):
-        raise CriticalError(f"{call['task']} is no task of {call['framework']}: decorate it with @task")
+        raise CriticalError(f"{call['task']} is not a task of {call['framework']}: decorate it with @task")
     run_after = datetime.fromisoformat(call["run_after"]) if call["run_after"] else None
     return task.using(
         backend=call["backend"], queue_name=call["queue_name"], priority=call["priority"], run_after=run_after

@@ -42,12 +42,12 @@ _MAX_PASSES = 10_000
 
 
 class SimulatedCrash(BaseException):
-    """The process died at a commit. Comes out of the harness's passes where a test asked for it."""
+    """A simulated death of the process at a commit. A pass of the harness raises it where a test has requested it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Where a pass left a run.
+    """The state in which a pass left a run.
 
     `error` has `type` and `message`; a failing workflow does not raise. `waiting_for` is None if the run waits for no
     message, `[]` if for one of any queue.
@@ -116,11 +116,11 @@ class Harness(AsyncTwins):
 
     @property
     def now(self) -> datetime:
-        """The virtual moment."""
+        """The virtual time. Aware."""
         return self._now
 
     def advance(self, duration: Duration) -> None:
-        """Move the clock on; runs nothing."""
+        """Advance the virtual clock. Executes nothing."""
         self._now += parse_duration(duration)
 
     # -- runs
@@ -151,13 +151,13 @@ class Harness(AsyncTwins):
         return definition
 
     def send(self, run_id: str | Handle, queue: str, body: Any = None, *, id: str | None = None) -> str:
-        """Send a message to a run; its id."""
+        """Send a message to a run, and return its id."""
         self._require_force()
         with running_workflow(None):
             return operations.send(_id(run_id), queue, body, idempotency_id=id).id
 
     def run(self, run_id: str | Handle) -> Pass:
-        """One pass of the run, due or not; where it is left. One that is paused or has ended is left as it is."""
+        """Execute one pass of the run, due or not, and return its state. A paused or ended run stays as it is."""
         require_no_loop("run")
         self._require_force()
         name = _id(run_id)
@@ -168,7 +168,7 @@ class Harness(AsyncTwins):
         return self.peek(name)
 
     def peek(self, run_id: str | Handle) -> Pass:
-        """Where the run is, without a pass."""
+        """Return the state of the run without executing a pass."""
         self._require_force()
         run = operations.record(_id(run_id))
         return Pass(
@@ -180,7 +180,7 @@ class Harness(AsyncTwins):
         )
 
     def run_due(self) -> int:
-        """One pass of every run that is due now; how many there were."""
+        """Execute one pass of every run that is due now, and return the number of passes."""
         require_no_loop("run_due")
         return self._run_due()
 
@@ -198,7 +198,7 @@ class Harness(AsyncTwins):
         return len(due)
 
     def settle(self) -> None:
-        """Passes until nothing is due at this moment."""
+        """Execute passes until no run is due at this moment."""
         require_no_loop("settle")
         self._settle()
 
@@ -210,9 +210,9 @@ class Harness(AsyncTwins):
                 raise RuntimeError(f"after {passes} passes runs are still due at {self._now}: do they wake each other?")
 
     def finish(self, run_id: str | Handle) -> Pass:
-        """Advance to each deadline until the run has ended; where it is left.
+        """Advance to each deadline until the run has ended, and return its state.
 
-        Raises RuntimeError if it waits for what no deadline brings: a message, or to be resumed.
+        Raises RuntimeError if the run waits for a message or to be resumed: no deadline brings those.
         """
         require_no_loop("finish")
         name = _id(run_id)
@@ -250,19 +250,19 @@ class Harness(AsyncTwins):
 
     @property
     def actions(self) -> list[ActionRecord]:
-        """What the audit log holds, oldest first: what code has steered, and operators (`durable.acting_as`) have done."""
+        """The rows of the audit log, oldest first: verbs called by code and by operators (`durable.acting_as`)."""
         return self._store.actions
 
     # -- crashes
 
     @property
     def commits(self) -> int:
-        """How many commits the passes have made so far."""
+        """The number of commits that the passes have made so far."""
         return self._store.commits
 
     @contextmanager
     def crash_at(self, number: int, when: When = "before") -> Iterator[None]:
-        """Die at the `number`-th commit from now (from 1): SimulatedCrash comes out of the pass."""
+        """Simulate a crash at the `number`-th commit from now (from 1): the pass raises SimulatedCrash."""
         self._store.arm(number, when)
         try:
             yield
@@ -277,14 +277,15 @@ class Harness(AsyncTwins):
         drive: Callable[[Harness, Handle], Any] | None = None,
         **kwargs: Any,
     ) -> int:
-        """Run the workflow once for each commit it makes, dying there, before and after; how many runs that were.
+        """Run the workflow twice for each commit it makes: once with a crash before that commit, once with one after it.
 
-        After each death a fresh pass goes on. Asserts that the outcome is that of an undisturbed run, that no step's
-        function was called again after its result was recorded, and, if `check` is given, that it returns what it
-        returned after the undisturbed run (it may also assert by itself). `drive(harness, handle)` plays the world outside: it sends
-        what the workflow waits for, and is called again after a death; by default the run is finished by its deadlines.
-        Each run happens in a harness of its own and, inside a test's transaction, its rows are rolled back after it. What
-        the runs that die log is neither printed nor captured, unless the harness has `quiet=False`.
+        Returns the number of these runs. After each crash a new pass continues the run. Asserts that the outcome is that
+        of an undisturbed run, that no step's function was called again after its result was recorded, and, if `check` is
+        given, that it returns what it returned after the undisturbed run (it may also assert by itself).
+        `drive(harness, handle)` sends what the workflow waits for; it is called again after a crash. By default the run
+        is finished by its deadlines. Each run has a harness of its own. Inside a test's transaction, its rows are rolled
+        back after it. Log records of the runs that crash are neither printed nor captured, unless the harness has
+        `quiet=False`.
         """
         require_no_loop("crash_everywhere")
         drive = drive or _finish
@@ -336,7 +337,7 @@ class Harness(AsyncTwins):
 
 
 def _difference(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
-    """In what two outcomes differ; a step that is called again after a crash is the usual reason."""
+    """Return how two outcomes differ. The usual reason is a step that is called again after a crash."""
     names = ("the state", "the output", "the error", "what check() returned")
     parts = [
         f"{name} is {one!r} instead of {other!r}"
@@ -350,7 +351,7 @@ def _difference(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
 
 
 class _Repeated(BaseException):
-    """A promise of the engine is broken; nothing may swallow it."""
+    """A broken promise of the engine. A BaseException, so that the code under test cannot catch it."""
 
 
 def _finish(harness: Harness, handle: Handle) -> None:
@@ -397,7 +398,7 @@ class _Eviction(Eviction):
 
     @property
     def asked(self) -> str:
-        """What has been asked of the run."""
+        """The pending request of an operator."""
         return self._store.requests([self._run_id]).get(self._run_id, "")
 
     @asked.setter
@@ -451,14 +452,14 @@ class _CrashingStore(TransactionalMemoryStore):
             raise SimulatedCrash
 
     def expire_lease(self, run_id: str, now: datetime) -> None:
-        """The worker is gone, and its lease has run out."""
+        """Let the run's lease expire, as after the death of its worker."""
         with self._lock:
             run = self._runs[run_id]
             if run.state not in ENDED and run.state != RunState.PAUSED and run.lease_expires_at is not None:
                 self._runs[run_id] = replace(run, lease_expires_at=now)
 
     def has_result(self, run_id: str, location: str) -> bool:
-        """Whether this step's result is recorded."""
+        """Return True if this step's result is recorded."""
         with self._lock:
             entry = self._entries[run_id].get(location)
             return entry is not None and entry.kind == EntryKind.STEP and entry.status == EntryStatus.COMPLETED

@@ -69,7 +69,7 @@ class AsyncTwins:
 
 
 def require_no_loop(verb: str) -> None:
-    """Raises RuntimeError in a thread whose event loop runs, naming the twin of `Harness.verb` to await."""
+    """Raise RuntimeError in a thread whose event loop runs, naming the twin of `Harness.verb` to await."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -83,5 +83,5 @@ def require_no_loop(verb: str) -> None:
 
 
 def _plain(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """A coroutine function as a plain one, for a thread that an event loop waits for."""
+    """Return a plain function for a coroutine function, for a thread that an event loop waits for."""
     return async_to_sync(function) if inspect.iscoroutinefunction(function) else function

@@ -187,9 +187,9 @@ def test_the_list_finds_by_id_by_its_beginning_and_by_error(stage: Stage, operat
 
 
 def test_a_forged_cursor_and_a_wrong_filter_are_said(operator: Client) -> None:
-    assert "is no cursor of this list" in text_of(operator.get(url("changelist"), {"after": "nonsense"}))
+    assert "is not a cursor of this list" in text_of(operator.get(url("changelist"), {"after": "nonsense"}))
     beyond = base64.urlsafe_b64encode(b'["9999-12-31T23:59:59-23:59", "x"]').decode()
-    assert "is no cursor of this list" in text_of(operator.get(url("changelist"), {"after": beyond}))
+    assert "is not a cursor of this list" in text_of(operator.get(url("changelist"), {"after": beyond}))
     assert "Select a valid choice" in text_of(operator.get(url("changelist"), {"state": "broken"}))
 
 
