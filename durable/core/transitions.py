@@ -363,7 +363,7 @@ def sent_to(run: RunRecord, *, count: int, awaited_since: datetime | None, is_no
     patch: RunPatch = {
         "state": _led(run, "sent_to"),
         "message_count": run.message_count + count,
-        "change_seq": run.change_seq + is_noticed,
+        "change_seq": run.change_seq + count * is_noticed,
     }
     if awaited_since is not None and run.state not in ENDED:
         patch["wake_at"] = _earliest(run.wake_at, awaited_since)

@@ -85,9 +85,9 @@ class Store(Protocol):
         Return the stored message for each, or None where its run does not exist; and the (workers') queues to notify.
 
         A run's row is locked before its message gets its `order`, so that the order is the order of commits. For an
-        idempotency id that the run has seen, the message stored then is returned. The run's `change_seq` is raised. If
-        the run waits for this queue (`is_awaited`), it becomes due at the message's `sent_at`. Messages to a run that
-        has ended are stored and never received.
+        idempotency id that the run has seen, the message stored then is returned. Each new message raises the run's
+        `change_seq` by 1. If the run waits for this queue (`is_awaited`), it becomes due at the message's `sent_at`.
+        Messages to a run that has ended are stored and never received.
         """
 
     def message(self, message_id: str) -> Message | None:

@@ -86,8 +86,8 @@ def test_a_send(store: Store, sent_at: datetime, queue: str) -> None:
     sent = [patched(run, patch) for run, patch in zip(runs, patches, strict=True)]
     assert_rows(store, sent)
     for run in sent:
-        store.send([message(f"b {run.id}", run.id, queue, sent_at)])
-        assert_rows(store, [patched(run, transitions.sent_to(run, count=1, awaited_since=awaited_since))])
+        store.send([message(f"{each} {run.id}", run.id, queue, sent_at) for each in "bcd"])
+        assert_rows(store, [patched(run, transitions.sent_to(run, count=3, awaited_since=awaited_since))])
 
 
 @pytest.mark.parametrize("queue", ["odd", "another"])
