@@ -48,7 +48,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if tests_run_elsewhere(early_config):
         return
     if not os.environ.get("DATABASE_URL"):
-        postgres = EmbeddedPostgres(fsync=False)
+        postgres = EmbeddedPostgres(fsync=False, settings={"max_prepared_transactions": "2"})
         early_config.stash[POSTGRES] = postgres
         _started.append(postgres)
         os.environ["DATABASE_URL"] = postgres.url

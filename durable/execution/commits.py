@@ -25,7 +25,7 @@ from durable.execution.eviction import LEASE_LOST, Eviction
 from durable.execution.open_transactions import OpenTransactions, in_transaction
 from durable.execution.queries import pass_aborted
 from durable.store import Store, sessions
-from durable.store.atomic import BROKEN
+from durable.store.atomic import BROKEN, kept_open
 
 __all__ = ["CommitSession"]
 
@@ -102,7 +102,8 @@ class CommitSession:
         try:
             with self._store.transaction():
                 has_begun = True
-                call()
+                with kept_open(conf.DATABASE):
+                    call()
                 with self._journal.lock:
                     record()
                     batch = self._journal.take_batch(None, None, only=location if effect.is_concurrent else None)

@@ -1,18 +1,22 @@
 """The transaction of an atomic step on a Django connection: it commits, or raises if it has not.
 
-Owns what Django leaves to its caller: a transaction that is to be rolled back although its code returned, and
-`transaction.on_commit` hooks that raise after the commit.
+Owns what Django leaves to its caller: a transaction that is to be rolled back although its code returned, one that its
+code has ended past Django, and `transaction.on_commit` hooks that raise after the commit.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final
 
-from django.db import transaction
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["BROKEN", "committed_or_raised"]
+from durable.core.errors import CriticalError
+
+__all__ = ["BROKEN", "ENDED", "committed_or_raised", "kept_open"]
 
 logger = logging.getLogger("durable.store")
 
@@ -20,6 +24,15 @@ BROKEN = (
     "the transaction of the atomic step is to be rolled back: its function caught a database error inside it, or "
     "asked for that. Let the error out, or put what may fail into a transaction.atomic() of its own"
 )
+
+ENDED = (
+    "the function ended the transaction of the atomic step: with COMMIT, ROLLBACK or PREPARE TRANSACTION as SQL, or with "
+    "a method of the driver's connection. What it committed stays although the step has no result, so the step is not "
+    "tried again. Use transaction.atomic() and transaction.set_rollback(), or a step that is not atomic"
+)
+
+_IDLE: Final = 0  # libpq's PQTRANS_IDLE
+_OPEN: Final = (2, 3)  # libpq's PQTRANS_INTRANS and PQTRANS_INERROR
 
 
 @contextmanager
@@ -44,3 +57,87 @@ def committed_or_raised(using: str | None) -> Iterator[None]:
         if not has_committed:
             raise
         logger.exception("a hook of transaction.on_commit failed after an atomic step was committed; the step stands")
+
+
+@contextmanager
+def kept_open(using: str) -> Iterator[None]:
+    """Raise CriticalError if the block, the function of an atomic step, ends the transaction that is open around it.
+
+    Sends nothing: it looks at the connection's state after each statement. A statement that ends the transaction and
+    begins another one goes unnoticed.
+    """
+    connection = connections[using]
+    ending = _Ending(connection)
+    with ending.noticed():
+        try:
+            yield
+        except Exception as error:
+            if ending.has_happened():
+                raise CriticalError(ENDED) from error
+            raise
+        if ending.has_happened():
+            raise CriticalError(ENDED)
+
+
+class _Ending:
+    """Notices the end of a connection's transaction. Knows PostgreSQL's and SQLite's; any other goes unnoticed."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection = connection
+        self._raw: Any = connection.connection
+        self._was_open = False
+        self._has_happened = False
+
+    def noticed(self) -> AbstractContextManager[None]:
+        if self._raw is None:
+            return nullcontext()
+        if self._connection.vendor == "sqlite":
+            return self._connection.execute_wrapper(self._look_after)
+        if self._connection.vendor == "postgresql" and callable(getattr(self._raw, "wait", None)):
+            return self._looking_after_waits()
+        return nullcontext()
+
+    def has_happened(self) -> bool:
+        self._look()
+        return self._has_happened
+
+    def _look(self) -> None:
+        if self._raw is None or self._connection.connection is not self._raw or self._connection.closed_in_transaction:
+            return  # a connection that the function has closed is reported by the next statement
+        if self._connection.vendor == "sqlite":
+            self._has_happened |= not self._raw.in_transaction
+        elif self._connection.vendor == "postgresql":
+            # psycopg begins the transaction with the first statement; until then the connection may be set up
+            status = getattr(self._raw, "pgconn", self._raw).transaction_status
+            self._was_open |= status in _OPEN
+            self._has_happened |= self._was_open and status == _IDLE
+
+    def _look_after(self, execute: Callable[..., Any], *call: Any) -> Any:
+        try:
+            return execute(*call)
+        finally:
+            self._look()
+
+    @contextmanager
+    def _looking_after_waits(self) -> Iterator[None]:
+        """Every statement of psycopg calls its connection's `wait`; see `durable.store.sessions`."""
+        attributes, wait = vars(self._raw), self._raw.wait
+        before = attributes.get("wait")
+
+        def looking(generator: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                answer = wait(generator, *args, **kwargs)
+                if "execute" in getattr(generator, "__name__", ""):  # psycopg has begun the transaction before
+                    self._was_open = True
+                return answer
+            finally:
+                self._look()
+
+        attributes["wait"] = looking
+        try:
+            yield
+        finally:
+            if before is None:
+                del attributes["wait"]
+            else:
+                attributes["wait"] = before

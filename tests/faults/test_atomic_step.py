@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.contrib.auth.models import Group
+from django.db import IntegrityError, connection, connections, transaction
 
 from durable import AsyncContext, Context, Handle, current_step, workflow
 from durable.models import Run
+from durable.store import Store
+from durable.store.orm import OrmStore
+from durable.testing import Harness
 from project.shop.models import Mail
 from tests.faults.passing import pass_once
 
@@ -21,10 +27,10 @@ def post(key: str) -> None:
     Mail.objects.create(to="cat@example.com", subject="purr", body="", idempotency_key=key)
 
 
-def passed(handle: Handle) -> Run:
+def passed(handle: Handle, store: Store | None = None) -> Run:
     """The run's row when it has ended; failed attempts are retried at once."""
     for _ in range(10):
-        outcome = pass_once(handle)
+        outcome = pass_once(handle, store=store)
         if outcome.state in ("completed", "failed"):
             break
         handle.wake()
@@ -207,3 +213,164 @@ def test_a_result_that_cannot_be_recorded_takes_the_rows_along() -> None:
     assert run.error is not None
     assert run.error.type == "PayloadError"
     assert Mail.objects.count() == 0
+
+
+def by_sql(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def by_driver(method: str) -> None:
+    getattr(connection.connection, method)()
+
+
+def commit_and_begin() -> None:
+    by_sql("COMMIT")
+    by_sql("BEGIN")
+
+
+#: What ends the transaction of an atomic step, and how many of the rows written before it stay.
+ENDINGS: dict[str, tuple[Callable[[], None], int]] = {
+    "COMMIT": (partial(by_sql, "COMMIT"), 1),
+    "ROLLBACK": (partial(by_sql, "ROLLBACK"), 0),
+    "PREPARE TRANSACTION": (partial(by_sql, "PREPARE TRANSACTION 'of a step'"), 0),
+    "commit()": (partial(by_driver, "commit"), 1),
+    "rollback()": (partial(by_driver, "rollback"), 0),
+    "COMMIT and BEGIN": (commit_and_begin, 1),
+}
+
+
+def end_transaction(ending: str, after: str) -> str:
+    post("before")
+    ENDINGS[ending][0]()
+    if after == "raises":
+        raise ValueError("after all")
+    if after == "writes":
+        post("after")
+    return "ended"
+
+
+@workflow(name="faults.ending")
+def ending_step(ctx: Context, ending: str, after: str) -> str:
+    value: str = ctx.step("end", end_transaction, ending, after, atomic=True)
+    return value
+
+
+@workflow(name="faults.ending_async")
+async def ending_step_async(ctx: AsyncContext, ending: str, after: str) -> str:
+    value: str = await ctx.step("end", end_transaction, ending, after, atomic=True)
+    return value
+
+
+@workflow(name="faults.ending_branch")
+def ending_in_branch(ctx: Context, ending: str, after: str) -> Any:
+    branches: dict[str, Callable[[Context], Any]] = {
+        "a": lambda c: c.step("end", end_transaction, ending, after, atomic=True),
+        "b": lambda c: c.step("other", lambda: 1),
+    }
+    return ctx.join("both", branches)
+
+
+@workflow(name="faults.ending_branch_async")
+async def ending_in_async_branch(ctx: AsyncContext, ending: str, after: str) -> Any:
+    branches: dict[str, Callable[[AsyncContext], Any]] = {
+        "a": lambda c: c.step("end", end_transaction, ending, after, atomic=True),
+        "b": lambda c: c.step("other", lambda: 1),
+    }
+    return await ctx.join("both", branches)
+
+
+def assert_noticed(handle: Handle, ending: str, store: Store | None = None) -> None:
+    assert passed(handle, store).state == "failed"
+    [step] = [each for each in handle.history() if each.location.endswith("end")]
+    assert (step.status, step.attempts) == ("exhausted", 1), "another attempt would write the rows again"
+    assert step.error is not None
+    assert "ended the transaction of the atomic step" in step.error.message
+    assert Mail.objects.filter(idempotency_key="before").count() == ENDINGS[ending][1]
+    assert connection.get_autocommit()
+    assert not connection.in_atomic_block
+
+
+_IN_BRANCHES = [pytest.param(each, marks=pytest.mark.postgres) for each in (ending_in_branch, ending_in_async_branch)]
+
+
+@pytest.mark.parametrize("after", ["", "writes", "raises"])
+@pytest.mark.parametrize("program", [ending_step, ending_step_async, *_IN_BRANCHES])
+@pytest.mark.parametrize("ending", [each for each in ENDINGS if each != "PREPARE TRANSACTION"])
+def test_a_step_that_ends_its_transaction_is_not_recorded_as_done(program: Any, ending: str, after: str) -> None:
+    handle = program.start(ending, after)
+    assert_noticed(handle, ending)
+    if connection.vendor == "postgresql":  # SQLite commits each further statement by itself
+        assert not Mail.objects.filter(idempotency_key="after").exists()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("after", ["", "writes", "raises"])
+def test_a_step_that_prepares_its_transaction_is_not_recorded_as_done(after: str) -> None:
+    try:
+        assert_noticed(ending_step.start("PREPARE TRANSACTION", after), "PREPARE TRANSACTION")
+    finally:
+        by_sql("ROLLBACK PREPARED 'of a step'")
+
+
+def commit_in_first_message() -> None:
+    by_sql(f"INSERT INTO {Group._meta.db_table} (name) VALUES ('kept'); COMMIT")
+
+
+def switch_to_autocommit() -> None:
+    raw: Any = connection.connection
+    raw.autocommit = True
+    Group.objects.create(name="kept")
+
+
+@workflow(name="faults.ending_at_once")
+def ending_at_once(ctx: Context, way: str) -> None:
+    ctx.step("end", globals()[way], atomic=True)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("way", ["commit_in_first_message", "switch_to_autocommit"])
+def test_a_step_whose_first_statement_is_committed_is_not_recorded_as_done(way: str) -> None:
+    handle = ending_at_once.start(way)
+    assert passed(handle).state == "failed"
+    [step] = handle.history()
+    assert (step.status, step.attempts) == ("exhausted", 1)
+    assert step.error is not None
+    assert "ended the transaction of the atomic step" in step.error.message
+    assert Group.objects.count() == 1
+
+
+@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
+def test_the_portable_store_notices_it_too(ending: str) -> None:
+    assert_noticed(ending_step.start(ending, "writes"), ending, store=OrmStore("default"))
+
+
+@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
+def test_a_harness_notices_it_too(ending: str) -> None:
+    with Harness() as h:
+        ended = h.run(h.start(ending_step, ending, "writes"))
+    assert ended.error is not None
+    assert "ended the transaction of the atomic step" in ended.error.message
+
+
+def isolate_and_post() -> str:
+    if connection.vendor == "postgresql":
+        raw: Any = connection.connection
+        raw.isolation_level = 4  # SERIALIZABLE; may be set before the first statement
+    post("isolated")
+    return "posted"
+
+
+@workflow(name="faults.isolated")
+def isolated(ctx: Context) -> str:
+    value: str = ctx.step("post", isolate_and_post, atomic=True)
+    return value
+
+
+def test_a_step_may_set_up_its_transaction() -> None:
+    handle = isolated.start()
+    try:
+        assert passed(handle).state == "completed", handle.error
+    finally:
+        connections.close_all()
+    assert Mail.objects.count() == 1
