@@ -137,7 +137,7 @@ def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
 
 
 def _diverging(runs: RunQuerySet) -> list[Finding]:
-    diverging = runs.unended().filter(diverged_at__isnull=False).order_by("diverged_at")
+    diverging = runs.open().filter(diverged_at__isnull=False).order_by("diverged_at")
     beginnings = diverging.annotate(beginning=Substr("summary", 1, KIND_LENGTH))
     mistaken: list[tuple[str, str]] = []
     others: list[tuple[str, str]] = []

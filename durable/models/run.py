@@ -77,10 +77,6 @@ class RunQuerySet(models.QuerySet["Run"]):
         """Return those of these workflows, given as workflow objects or by name."""
         return self.filter(workflow__in=[each if isinstance(each, str) else each.name for each in workflows])
 
-    def unended(self) -> Self:
-        """Return those that have not ended."""
-        return self.open()
-
     def ended_in(self, state: str) -> Self:
         """Return those that ended in this state; written so that the index over ended runs serves it."""
         return self.filter(state=state, finished_at__isnull=False)

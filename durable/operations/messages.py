@@ -108,11 +108,11 @@ def _put(at: Runtime, message: OutgoingMessage) -> Message:
         if before is not None:
             return before
     check_state(run, "send to", UNENDED)
-    stored, ring = at.store.send([message])
+    stored, queues = at.store.send([message])
     if stored[0] is None:
         raise RunNotFoundError(message.to)
-    if ring:
-        at.notify(ring)
+    if queues:
+        at.notify(queues)
     return stored[0]
 
 

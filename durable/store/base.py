@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
-from durable.core.location import ANY_QUEUE, is_awaited, waiting_text
 from durable.core.records import (
     ActionRecord,
     AttemptRecord,
@@ -24,7 +23,7 @@ from durable.core.records import (
     RunRecord,
 )
 
-__all__ = ["ANY_QUEUE", "Claimed", "DuePoint", "Store", "is_awaited", "waiting_text"]
+__all__ = ["Claimed", "DuePoint", "Store"]
 
 #: A point in the order of due runs: `wake_at` and id.
 DuePoint = tuple[datetime, str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -112,13 +112,13 @@ class MemoryStore:
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
         with self._lock:
             stored = [self._stored(message) for message in messages]
-            ring = set()
+            queues = set()
             for run_id in sorted({message.to for message in messages if message.to in self._runs}):
                 new = [each for each, fresh in filter(None, stored) if fresh and each.run_id == run_id]
                 self._runs[run_id] = run = row_rules.after_messages(self._runs[run_id], new)
                 if row_rules.should_notify(run, new):
-                    ring.add(run.queue)
-            return [found and found[0] for found in stored], frozenset(ring)
+                    queues.add(run.queue)
+            return [found and found[0] for found in stored], frozenset(queues)
 
     def _stored(self, outgoing: OutgoingMessage) -> tuple[Message, bool] | None:
         """Return the message as stored, and True if it is new; None if there is no such run."""
@@ -263,21 +263,30 @@ class MemoryStore:
                 raise LeaseLost
             consumed = row_rules.consumed(batch)
             own = [each for each in batch.sends if each.to == run.id and self._seen(each) is None]
-            waiting = [
-                each
-                for each in self.messages(run.id)
-                if (consumed.get(each.id, ("", None))[1] or each.received_by) in batch.returned
-                or (each.state == MessageState.PENDING and each.id not in consumed)
-            ]
-            after, overruled = row_rules.after_commit(run, batch, own, waiting)
+            pending = self._pending_after(run.id, consumed, batch.returned)
+            after, overruled = row_rules.after_commit(run, batch, own, pending)
             self._runs[run.id] = row_rules.copied(replace(after, message_count=run.message_count))
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
             self._attempts[run.id] += batch.attempts
             self._consume(run.id, consumed)
             self._return(run.id, batch.returned)
-            ring = self._send_from(run.id, batch.sends)
-            return Committed(request=after.pending_request, queues_to_notify=ring | {run.queue} if overruled else ring)
+            queues = self._send_from(run.id, batch.sends)
+            return Committed(
+                request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues
+            )
+
+    def _pending_after(
+        self, run_id: str, consumed: Mapping[str, row_rules.Consumed], returned: Sequence[str]
+    ) -> list[Message]:
+        """Return the messages that are pending once these were consumed, and what these waits received is returned."""
+        found = []
+        for each in self.messages(run_id):
+            change = consumed.get(each.id)
+            received_by = each.received_by if change is None or change.received_by is None else change.received_by
+            if received_by in returned or (change is None and each.state == MessageState.PENDING):
+                found.append(each)
+        return found
 
     def _send_from(self, run_id: str, sends: Sequence[OutgoingMessage]) -> frozenset[str]:
         """Put a commit's messages into inboxes.
@@ -287,10 +296,10 @@ class MemoryStore:
         own = [found for each in sends if each.to == run_id and (found := self._stored(each))]
         run = self._runs[run_id]
         self._runs[run_id] = replace(run, message_count=run.message_count + sum(new for _, new in own))
-        ring = {run.queue} if row_rules.should_notify(run, [each for each, new in own if new]) else set()
-        return self.send([each for each in sends if each.to != run_id])[1] | ring
+        queues = {run.queue} if row_rules.should_notify(run, [each for each, new in own if new]) else set()
+        return self.send([each for each in sends if each.to != run_id])[1] | queues
 
-    def _consume(self, run_id: str, consumed: dict[str, tuple[str, str | None, str | None]]) -> None:
+    def _consume(self, run_id: str, consumed: dict[str, row_rules.Consumed]) -> None:
         for message_id, (state, location, response) in consumed.items():
             message = self._messages.get(message_id)
             if message is None or message.run_id != run_id:

@@ -143,14 +143,14 @@ class OrmStore(DatabaseStore):
 
     def _wake(self, runs: Iterable[RunRecord], new: Sequence[Message]) -> frozenset[str]:
         """Update the rows of these runs for their new messages; return the queues to notify."""
-        ring = set()
+        queues = set()
         for run in runs:
             inbox = [each for each in new if each.run_id == run.id]
             after = row_rules.after_messages(run, inbox)
             self._update(run, after)
             if row_rules.should_notify(after, inbox):
-                ring.add(run.queue)
-        return frozenset(ring)
+                queues.add(run.queue)
+        return frozenset(queues)
 
     def _lock_run(self, run_id: str) -> RunRecord | None:
         return self._locked([run_id]).get(run_id)
@@ -229,10 +229,10 @@ class OrmStore(DatabaseStore):
             own = [each for each in new if each.run_id == run.id]
             after, overruled = row_rules.after_commit(run, batch, own, self._awaited(run, batch))
             self._update(run, after)
-            ring = self._wake(runs.values(), new)
+            queues = self._wake(runs.values(), new)
             if overruled or row_rules.should_notify(after, own):
-                ring |= {run.queue}
-            return Committed(request=after.pending_request, queues_to_notify=ring)
+                queues |= {run.queue}
+            return Committed(request=after.pending_request, queues_to_notify=queues)
 
     def _awaited(self, run: RunRecord, batch: Batch) -> list[Message]:
         """Return the messages that a parking run may have overlooked; those it has just received are no longer pending."""
@@ -244,7 +244,7 @@ class OrmStore(DatabaseStore):
             each for each in self._messages(run_id=run.id, state=MessageState.PENDING.value) if each.id not in sends
         ]
 
-    def _consume(self, run_id: str, consumed: dict[str, tuple[str, str | None, str | None]]) -> None:
+    def _consume(self, run_id: str, consumed: dict[str, row_rules.Consumed]) -> None:
         messages = QueueMessage.objects.using(self.alias).filter(run_id=run_id)
         for message_id, (state, location, response) in consumed.items():
             where = {} if location is None else {"received_by": location}

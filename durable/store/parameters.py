@@ -98,7 +98,7 @@ def _patch(patch: Mapping[str, Any] | None) -> str | None:
     return json_row({name: RUN.dumps[name](value) for name, value in patch.items()})
 
 
-def _consumed(consumed: Mapping[str, tuple[str, str | None, str | None]]) -> str | None:
+def _consumed(consumed: Mapping[str, row_rules.Consumed]) -> str | None:
     if not consumed:
         return None
     return json_rows(

@@ -97,10 +97,10 @@ class PostgresStore(DatabaseStore):
         else:
             rows = self._rows(sql.SEND_MANY, {"sends": sends_json(messages)}) if messages else []
         answers = [self._sent(message, *row) for message, row in zip(messages, rows, strict=True)]
-        return answers, frozenset(unpack(ring) for _, ring, _ in rows if ring is not None)
+        return answers, frozenset(unpack(queue) for _, queue, _ in rows if queue is not None)
 
     def _sent(
-        self, message: OutgoingMessage, place: str | int | None, _ring: str | None, before: str | None
+        self, message: OutgoingMessage, place: str | int | None, _queue: str | None, before: str | None
     ) -> Message | None:
         """Return the message as stored, perhaps by an earlier send; None if there is no such run."""
         if before is not None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from durable.core import transitions
 from durable.core.location import escape, is_awaited
@@ -30,6 +30,7 @@ from durable.core.records import (
 
 __all__ = [
     "ALIKE",
+    "Consumed",
     "after_change",
     "after_commit",
     "after_messages",
@@ -172,14 +173,20 @@ def after_change(run: RunRecord, change: RunChange) -> RunRecord:
     return check(replace(run, **patch))
 
 
-def consumed(batch: Batch) -> dict[str, tuple[str, str | None, str | None]]:
-    """Return by message id its new state, the wait that received it (None: unchanged) and the response."""
-    changes: dict[str, tuple[str, str | None, str | None]] = {
-        message: (str(MessageState.RECEIVED), location, None) for message, location in batch.received
-    }
+class Consumed(NamedTuple):
+    """What a batch does to a message of the inbox. `received_by` is the location of the wait, None if it stays."""
+
+    state: str
+    received_by: str | None
+    response: str | None
+
+
+def consumed(batch: Batch) -> dict[str, Consumed]:
+    """Return what the batch does to messages, by their ids."""
+    changes = {message: Consumed(str(MessageState.RECEIVED), location, None) for message, location in batch.received}
     for message, response in batch.completed:
-        location = changes[message][1] if message in changes else None
-        changes[message] = (str(MessageState.COMPLETED), location, response)
+        location = changes[message].received_by if message in changes else None
+        changes[message] = Consumed(str(MessageState.COMPLETED), location, response)
     return changes
 
 
