@@ -132,17 +132,17 @@ def audited(at: Runtime, action: str, run_id: str, *, reason: str = "") -> Itera
     `reason` is the verb's own argument. Without it the actor's reason is used.
     """
     acting = audit.acting()
-    by = Attribution(
+    attribution = Attribution(
         at=at, action=action, run_id=_known(run_id), acting=acting, reason=reason or (acting.reason if acting else "")
     )
     if acting is None:
-        yield by
+        yield attribution
         return
     try:
         acting.check(action)
-        yield by
+        yield attribution
     except REFUSALS as error:
-        by.refused(error)
+        attribution.refused(error)
         raise
 
 

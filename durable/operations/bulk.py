@@ -222,14 +222,16 @@ def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str 
         label=actor.label,
     )
     request = StartRequest(workflow=bulk.name, signature=inspect.signature(bulk.function), queue=bulk.queue)
-    with audited(at, verb, "") as by, at.store.transaction():
+    with audited(at, verb, "") as attribution, at.store.transaction():
         found = None if as_id is None else at.store.get(as_id)
         if found is not None and found.workflow == bulk.name:
             return found.id  # the bulk was requested twice; a filter by time differs by now
         created = put(at, request, [(as_id, (order,), {})])
         [(run, _)] = created
         many = "runs" if selection.total is None else f"{selection.total:,} runs"
-        at.store.log([by.done(before="", after=run.state, run_id=run.id, detail=f"{verb} {many}, by this run")])
+        at.store.log(
+            [attribution.done(before="", after=run.state, run_id=run.id, detail=f"{verb} {many}, by this run")]
+        )
     announce_started(at, created)
     return run.id
 

@@ -135,14 +135,16 @@ def _changed(
     reason: str = "",
 ) -> None:
     previous = ""
-    with audited(at, action, run_id, reason=reason) as by:
+    with audited(at, action, run_id, reason=reason) as attribution:
 
         def attributing(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
             nonlocal previous
             previous = run.state
-            by.check_seen(run)
+            attribution.check_seen(run)
             change = decide(run, entries)
-            change.action = by.done(before=run.state, after=change.run.get("state", run.state), detail=_asked(change))
+            change.action = attribution.done(
+                before=run.state, after=change.run.get("state", run.state), detail=_asked(change)
+            )
             return change
 
         changed = at.store.change(run_id, attributing)

@@ -51,13 +51,13 @@ def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str |
     if audit.acting() is None:  # the application's own traffic, which is not logged
         message = _message(at, run_id, queue, body, idempotency_id)
         return _same(at, message, _put(at, message), acting=None)
-    with audited(at, action, run_id) as by:
+    with audited(at, action, run_id) as attribution:
         message = _message(at, run_id, queue, body, idempotency_id)
         with at.store.transaction():
-            run = by.lock()
-            sent = _same(at, message, _put(at, message), by.acting)
+            run = attribution.lock()
+            sent = _same(at, message, _put(at, message), attribution.acting)
             detail = _logged(sent.id, queue) + ("" if sent.is_new else ": was there already")
-            at.store.log([by.done(before=run.state, after=run.state, detail=detail)])
+            at.store.log([attribution.done(before=run.state, after=run.state, detail=detail)])
         return sent
 
 

@@ -20,14 +20,14 @@ def prune(policy: Policy, *, tell: Callable[[Pruned], None] = lambda _so_far: No
     """
     at = runtime.current()
     total = Pruned()
-    with audited(at, "prune", "") as by:
+    with audited(at, "prune", "") as attribution:
         try:
             for pruned in Pruner(policy, conf.DATABASE).batches(at.now()):
                 total += pruned
                 tell(total)
         finally:
             detail = f"{total.runs} runs, {total.actions} rows of the audit log"
-            at.store.log([by.done(before="", after="", detail=detail)])
+            at.store.log([attribution.done(before="", after="", detail=detail)])
     return total
 
 

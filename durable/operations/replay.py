@@ -35,40 +35,42 @@ def replay(
     if in_place and as_id is not None:
         raise ValueError("a replay in place makes no new run: leave out the id, or in_place=True")
     at = runtime.current()
-    with audited(at, "replay", run_id) as by:
+    with audited(at, "replay", run_id) as attribution:
         if in_place:
-            return _in_place(at, by, location, plan_hash)
-        return _as_new_run(at, by, location, plan_hash, as_id)
+            return _in_place(at, attribution, location, plan_hash)
+        return _as_new_run(at, attribution, location, plan_hash, as_id)
 
 
-def _in_place(at: Runtime, by: Attribution, location: str, plan_hash: str | None) -> Started:
+def _in_place(at: Runtime, attribution: Attribution, location: str, plan_hash: str | None) -> Started:
     previous = ""
 
     def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
         nonlocal previous
         previous = run.state
-        by.check_seen(run)
+        attribution.check_seen(run)
         replay = _planned(at, run, entries(), location, plan_hash, in_place=True)
         change = replay.in_place(at.now())
-        change.action = by.done(
+        change.action = attribution.done(
             before=run.state, after=change.run["state"], detail=f'from "{replay.boundary}", in place'
         )
         return change
 
-    changed = at.store.change(by.run_id, decide)
+    changed = at.store.change(attribution.run_id, decide)
     announce(at, changed.queue, changed.wake_at)
     if changed.state != previous:
         send_run_changed(at, [changed], previous)
     return Started(changed.id, is_new=False)
 
 
-def _as_new_run(at: Runtime, by: Attribution, location: str, plan_hash: str | None, as_id: str | None) -> Started:
+def _as_new_run(
+    at: Runtime, attribution: Attribution, location: str, plan_hash: str | None, as_id: str | None
+) -> Started:
     with at.store.transaction():
-        old = by.lock()
+        old = attribution.lock()
         found = None if as_id is None else at.store.get(as_id)
-        if found is not None and found.replay_of_id == old.id and by.sees(found.id):
+        if found is not None and found.replay_of_id == old.id and attribution.sees(found.id):
             detail = f"as run {found.id}: was there already"
-            at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
+            at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
             return Started(found.id, is_new=False)
         entries = at.store.history(old.id)
         replay = _planned(at, old, entries, location, plan_hash, in_place=False)
@@ -83,13 +85,13 @@ def _as_new_run(at: Runtime, by: Attribution, location: str, plan_hash: str | No
             summary=replay.summary,
         )
         [(new, is_new)] = at.store.create([wanted])
-        by.check_sees(new.id)
+        attribution.check_sees(new.id)
         if not is_new:  # another caller's, or created between the check and the insert
             check_is_successor(new, old)
             return Started(new.id, is_new=False)
         _plant(at, replay, new)
         detail = f'from "{replay.boundary}", as run {new.id}'
-        at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
+        at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
     announce(at, new.queue, new.wake_at)
     send_run_changed(at, [new], previous="")
     return Started(new.id, is_new=True)

@@ -61,10 +61,10 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
     if audit.acting() is None:  # the application's own traffic, which is not logged
         created = put(at, request, calls)
     else:
-        with audited(at, "start", _first_id(calls)) as by, at.store.transaction():
+        with audited(at, "start", _first_id(calls)) as attribution, at.store.transaction():
             check_not_an_order(request.workflow, "start")
-            created = put(at, request, calls, by)
-            at.store.log([_logged(by, found, is_new) for found, is_new in created])
+            created = put(at, request, calls, attribution)
+            at.store.log([_logged(attribution, found, is_new) for found, is_new in created])
     announce_started(at, created)
     return [Started(run.id, is_new) for run, is_new in created]
 
@@ -78,7 +78,7 @@ def announce_started(at: Runtime, created: Sequence[tuple[RunRecord, bool]]) -> 
 
 
 def put(
-    at: Runtime, request: StartRequest, calls: Sequence[Call], by: Attribution | None = None
+    at: Runtime, request: StartRequest, calls: Sequence[Call], attribution: Attribution | None = None
 ) -> list[tuple[RunRecord, bool]]:
     """Create the runs without a permission check; return each row that now has the id, and whether it is new."""
     if any(run_id is None for run_id, _, _ in calls):
@@ -92,10 +92,10 @@ def put(
     with at.store.transaction() if may_conflict else nullcontext():  # all of them or none
         created = _created(at, runs)
         for wanted, (found, is_new) in zip(runs, created, strict=True):
-            if by is not None:
-                by.check_sees(found.id)
+            if attribution is not None:
+                attribution.check_sees(found.id)
             if not is_new:
-                _check_same(at, request, wanted, found, by)
+                _check_same(at, request, wanted, found, attribution)
     return created
 
 
@@ -116,10 +116,12 @@ def _first_id(calls: Sequence[Call]) -> str:
     return (calls[0][0] or "") if len(calls) == 1 else ""
 
 
-def _logged(by: Attribution, run: RunRecord, is_new: bool) -> ActionRecord:
+def _logged(attribution: Attribution, run: RunRecord, is_new: bool) -> ActionRecord:
     if is_new:
-        return by.done(before="", after=run.state, run_id=run.id, detail=run.workflow)
-    return by.done(before=run.state, after=run.state, run_id=run.id, detail=f"{run.workflow}: was there already")
+        return attribution.done(before="", after=run.state, run_id=run.id, detail=run.workflow)
+    return attribution.done(
+        before=run.state, after=run.state, run_id=run.id, detail=f"{run.workflow}: was there already"
+    )
 
 
 def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
@@ -147,11 +149,15 @@ def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
 
 
 def _check_same(
-    at: Runtime, request: StartRequest, wanted: RunRecord, found: RunRecord, by: Attribution | None
+    at: Runtime, request: StartRequest, wanted: RunRecord, found: RunRecord, attribution: Attribution | None
 ) -> None:
     if request.refuses_existing:
         raise RunConflictError(found.id, 'and on_conflict="error" was asked for')
-    if by is not None and by.acting is not None and not by.acting.may_compare(found.id, ("start",)):
+    if (
+        attribution is not None
+        and attribution.acting is not None
+        and not attribution.acting.may_compare(found.id, ("start",))
+    ):
         problem = "and was started by another user; the permission durable.view_payload is needed to learn whether it is the same"
         raise RunConflictError(found.id, problem)
     if found.workflow != wanted.workflow:
@@ -172,16 +178,16 @@ def restart(run_id: str, *, as_id: str | None = None) -> Started:
     """
     require_step("restarting a run", "restart it in a step")
     at = runtime.current()
-    with audited(at, "restart", run_id) as by, at.store.transaction():
-        old = by.lock()
+    with audited(at, "restart", run_id) as attribution, at.store.transaction():
+        old = attribution.lock()
         check_not_an_order(old.workflow, "restart")
         wanted = successor(at, old, as_id)
         [(new, is_new)] = at.store.create([wanted])
-        by.check_sees(new.id)
+        attribution.check_sees(new.id)
         if not is_new:
             check_is_successor(new, old)
         detail = f"as run {new.id}{'' if is_new else ': was there already'}"
-        at.store.log([by.done(before=old.state, after=old.state, detail=detail)])
+        at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
     if is_new:
         at.notify({new.queue})
         send_run_changed(at, [new], previous="")

@@ -84,7 +84,7 @@ class Harness(AsyncTwins):
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
         self._store = _CrashingStore()
         self._local: dict[str, Workflow[Any, Any]] = {}
-        self._backend = Runtime(
+        self._runtime = Runtime(
             store=self._store,
             codec=codec or runtime.production().codec,
             now=lambda: self._now,
@@ -102,14 +102,14 @@ class Harness(AsyncTwins):
         )
 
     def __enter__(self) -> Self:
-        runtime.activate(self._backend)
+        runtime.activate(self._runtime)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        runtime.deactivate(self._backend)
+        runtime.deactivate(self._runtime)
 
     def _require_force(self) -> None:
-        if runtime.current() is not self._backend:
+        if runtime.current() is not self._runtime:
             raise RuntimeError("this harness is not in force, so runs would go elsewhere: write `with Harness() as h:`")
 
     # -- the clock
@@ -234,7 +234,7 @@ class Harness(AsyncTwins):
         try:
             eviction = _Eviction(self._store, claimed.id)
             with muted() if self._quiet else nullcontext():
-                execute_pass(claimed, store=self._store, eviction=eviction, at=self._backend)
+                execute_pass(claimed, store=self._store, eviction=eviction, at=self._runtime)
         except SimulatedCrash:
             self._store.expire_lease(claimed.id, self._now)
             raise
@@ -308,7 +308,7 @@ class Harness(AsyncTwins):
         check: Callable[[], Any] | None,
         crash: tuple[int, When] | None,
     ) -> tuple[tuple[Any, ...], int]:
-        at = self._backend
+        at = self._runtime
         trial = Harness(
             self._now,
             short_sleep=at.short_sleep,

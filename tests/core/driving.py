@@ -37,7 +37,7 @@ def evicted_pass(h: Harness, run_id: str, *, when: Callable[[], bool], after_beg
 
     claimed = h._store.claim_run(run_id, now=h.now, lease_until=h.now + timedelta(seconds=30), worker="evicted")
     assert claimed is not None
-    at = replace(h._backend, on_call=observe)
+    at = replace(h._runtime, on_call=observe)
     return execute_pass(claimed, store=h._store, eviction=ConditionalEviction(lambda: has_begun and when()), at=at)
 
 
@@ -45,5 +45,5 @@ def threaded_pass(h: Harness, run_id: str, *, store: Any = None) -> PassOutcome:
     """A pass whose branches are threads or tasks, as in production; `store` stands before the harness's."""
     claimed = h._store.claim_run(run_id, now=h.now, lease_until=h.now + timedelta(seconds=30), worker="threaded")
     assert claimed is not None
-    at = replace(h._backend, sequential_branches=False, on_call=None)
+    at = replace(h._runtime, sequential_branches=False, on_call=None)
     return execute_pass(claimed, store=store or h._store, eviction=Eviction(), at=at)

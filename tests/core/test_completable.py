@@ -14,7 +14,7 @@ from tests.core.flavours import Flavour
 
 def responses(h: Harness, run_id: str) -> list[Any]:
     """The response of each message, in the order of the sends; ... where there is none."""
-    decode = h._backend.codec.decode
+    decode = h._runtime.codec.decode
     return [... if each.response is None else decode(each.response) for each in h._store.messages(run_id)]
 
 

@@ -170,7 +170,7 @@ class FaultyHarness(Harness):
         self.inner: Any = store or self._store
         self.faulty = FaultyStore(self.inner, self._hang)
         self._store: Any = self.faulty
-        self._backend = replace(self._backend, store=self.faulty)
+        self._runtime = replace(self._runtime, store=self.faulty)
         self._counts_crashes = counts_crashes
         self._evictions: list[tuple[RunRecord, Eviction]] = []
         #: Called when all that is not committed is lost for good.
@@ -224,7 +224,7 @@ class FaultyHarness(Harness):
         eviction = Eviction()
         self._evictions.append((claimed, eviction))
         try:
-            execute_pass(claimed, store=self._store, eviction=eviction, at=self._backend)
+            execute_pass(claimed, store=self._store, eviction=eviction, at=self._runtime)
         except LeaseLost:
             return True
         except (PassAborted, OperationalError):
@@ -261,7 +261,7 @@ class FaultyHarness(Harness):
                 claimed.id, now=self._now, lease_until=self._now + LEASE, worker="the other one"
             )
             if taken is not None:
-                execute_pass(taken, store=self._store, eviction=Eviction(), at=self._backend)
+                execute_pass(taken, store=self._store, eviction=Eviction(), at=self._runtime)
 
 
 def persistently(call: Callable[[], T]) -> T:

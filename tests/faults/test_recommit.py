@@ -54,7 +54,7 @@ def pass_through(h: Harness, run_id: str, store: Any) -> PassOutcome:
     """One pass of the harness's run with `store` before its own."""
     claimed = h._store.claim_run(run_id, now=h.now, lease_until=h.now + LEASE, worker="worker")
     assert claimed is not None
-    return execute_pass(claimed, store=store, eviction=Eviction(), at=h._backend)
+    return execute_pass(claimed, store=store, eviction=Eviction(), at=h._runtime)
 
 
 def failing_twice(calls: list[str]) -> None:
