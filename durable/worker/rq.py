@@ -7,175 +7,44 @@ They run other jobs if `DURABLE["OTHER_JOBS"]` names them (`durable.worker.rq_jo
 `--worker-class`. Stock RQ workers run durable's jobs as well, if they are started with `--serializer
 rq.serializers.JSONSerializer`; they learn of a shutdown half a second later.
 
-Owns the overrides of RQ's worker. Must not know what a job of durable does.
+Owns how a job runs in the worker's own process and in a work horse, and how each is told to stop. `durable.worker.rq_mixin`
+has what both have in common. Must not know what a job of durable does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import math
 import os
 import signal
 import threading
 import time
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import rq
 from redis.client import Pipeline
 from redis.exceptions import RedisError
-from rq import worker_registration
-from rq.exceptions import InvalidJobOperation, NoSuchJobError, StopRequested
+from rq.exceptions import StopRequested
 from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
-from rq.registry import StartedJobRegistry
-from rq.serializers import JSONSerializer, resolve_serializer
 from rq.suspension import WORKERS_SUSPENDED
-from rq.utils import now
 from rq.worker import WorkerStatus
 
 from durable.conf import conf
 from durable.jobs import set_up_django
 from durable.worker import rq_bookkeeping
 from durable.worker.rq_bookkeeping import execution_args, is_durable_job
-from durable.worker.rq_jobs import GuardedJob, ReadsJson, guarded, problem_of, refuse
+from durable.worker.rq_jobs import GuardedJob
+from durable.worker.rq_mixin import SIGN_EVERY, DurableWorkerMixin
 from durable.worker.shutdown import stop
 
 if TYPE_CHECKING:
     from durable.worker.loop import WorkerLoop
 
-logger = logging.getLogger("durable.worker")
-
 __all__ = ["DurableWorkerMixin", "SimpleWorker", "Worker"]
-
-# Seconds that an ending worker waits until its thread has unsubscribed from RQ's commands: a round trip, and no longer,
-# because the process is to end.
-UNSUBSCRIBE_TIMEOUT: Final = 2.0
-# Seconds between two heartbeats of a worker outside a job. RQ forgets a worker that has been silent for more than a
-# minute longer than it waits for jobs.
-SIGN_EVERY: Final = 15.0
-
-
-class DurableWorkerMixin:
-    """What both worker classes have in common."""
-
-    # RQ waits up to a minute between two tries to reach Redis; due runs must not wait that long.
-    max_connection_wait_time = 1.0
-
-    queues: list[Queue]
-    serializer: Any
-    job_class: type[Job]
-    _seen_at = -math.inf  # the monotonic time of the last heartbeat that Redis has confirmed
-
-    def guard(self, serializer: object) -> None:
-        """Check jobs before RQ imports or decodes anything of them. `serializer` is the command's option.
-
-        Each queue has its own serializer. A queue that RQ_QUEUES configures as JSON reads nothing else. `manage.py
-        rqworker` assumes pickle for all queues unless it is told otherwise. Where OTHER_JOBS names nothing, only JSON
-        is read.
-        """
-        self.job_class = guarded(self.job_class)
-        is_default = serializer in (None, "rq.serializers.DefaultSerializer", "pickle")
-        for queue in self.queues:
-            chosen: Any = queue.serializer
-            if chosen is not JSONSerializer and not is_default:
-                chosen = resolve_serializer(serializer)  # type: ignore[arg-type]  # RQ resolves whatever it accepts
-            is_json = chosen is JSONSerializer or not conf.OTHER_JOBS
-            queue.serializer = JSONSerializer if is_json else ReadsJson(chosen)
-            queue.job_class = self.job_class
-        self.serializer = JSONSerializer  # for what RQ reads before the queue of the job is known
-
-    def execute_job(self, job: Job, queue: Queue) -> None:
-        """Run the job if this worker may run it, otherwise refuse it."""
-        serializers = [each.serializer for each in self.queues if each.name == queue.name]
-        if isinstance(job, GuardedJob):
-            job.read_with(serializers[0] if serializers else JSONSerializer)
-        if problem := problem_of(job):
-            refuse(self, job, queue, problem)
-        else:
-            super().execute_job(job, queue)  # type: ignore[misc]  # RQ's worker's
-
-    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
-        """Send a heartbeat. If Redis has forgotten the worker (flushed or restarted), register it again.
-
-        RQ registers a worker once, when it starts. Without the new registration, a worker that goes on serving would be
-        in no list of workers. RQ sends five heartbeats for each job; outside a pipeline, another one within seconds is
-        left out.
-        """
-        if pipeline is not None:
-            super().heartbeat(timeout, pipeline)  # type: ignore[misc]  # RQ's worker's
-        elif timeout is not None or time.monotonic() - self._seen_at >= SIGN_EVERY:
-            worker: Any = self
-            with worker.connection.pipeline(transaction=False) as together:
-                self.sign(together, timeout)
-
-    def sign(self, together: Pipeline, timeout: int | None = None) -> list[Any]:
-        """Execute the pipeline with a heartbeat at its end, and return its answers.
-
-        Register again if Redis forgot the worker.
-        """
-        worker: Any = self
-        self._seen_at = -math.inf
-        super().heartbeat(timeout, together)  # type: ignore[misc]  # RQ's worker's
-        together.hexists(worker.key, "birth")
-        answers = together.execute()
-        if not answers[-1]:
-            with worker.connection.pipeline() as again:
-                again.hset(worker.key, mapping={**worker.serialize(), "state": worker.get_state()})
-                worker_registration.register(worker, again)
-                again.execute()
-        self._seen_at = time.monotonic()
-        return answers
-
-    def handle_payload(self, message: Any) -> None:
-        """Obey a command of RQ's. Ignore an unreadable one: an error would end the listening thread."""
-        try:
-            super().handle_payload(message)  # type: ignore[misc]  # RQ's worker's
-        except Exception as error:  # noqa: BLE001 - anyone may publish anything here: deep JSON is a RecursionError
-            logger.warning("a command to the worker is ignored: %s: %s", type(error).__name__, ascii(str(error)[:200]))
-
-    def unsubscribe(self) -> None:
-        """Stop listening to RQ's commands, and wait for that at most `UNSUBSCRIBE_TIMEOUT`.
-
-        Some versions of redis-py, from 5.3 on, wait for themselves for ever if the listening connection is broken.
-        """
-        farewell = threading.Thread(target=self._unsubscribe, name="durable-farewell", daemon=True)
-        farewell.start()
-        farewell.join(UNSUBSCRIBE_TIMEOUT)
-
-    def _unsubscribe(self) -> None:
-        with contextlib.suppress(RedisError, OSError):  # an unreachable Redis has no subscribers
-            super().unsubscribe()  # type: ignore[misc]  # RQ's worker's
-
-    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
-        """Note when the job ended. For a durable job, which is deleted at once, RQ's round trip is left out."""
-        if is_durable_job(job):
-            job.ended_at = now()
-        else:
-            super().handle_execution_ended(job, queue, heartbeat_ttl)  # type: ignore[misc]  # RQ's worker's
-
-    def handle_job_success(
-        self, job: Job, queue: Queue, started_job_registry: StartedJobRegistry, execution: Execution | None = None
-    ) -> None:
-        """Record the success of a job. A job that Redis has forgotten meanwhile needs no record."""
-        if is_durable_job(job):
-            self.finish_job(job)
-            return
-        given = (job, queue, started_job_registry, *execution_args(execution))
-        try:
-            super().handle_job_success(*given)  # type: ignore[misc]  # RQ's worker's
-        except (InvalidJobOperation, NoSuchJobError):
-            logger.warning("Redis has forgotten job %s (%s) while it ran; its work is done", job.id, job.func_name)
-
-    def finish_job(self, job: Job) -> None:
-        """Delete and count a durable job that has succeeded."""
-        worker: Any = self
-        with worker.connection.pipeline(transaction=False) as together:
-            rq_bookkeeping.end(worker, job, together)
-            together.execute()
 
 
 class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):

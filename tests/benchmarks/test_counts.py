@@ -72,7 +72,7 @@ def commits_of(handle: Handle) -> int:
     return int(count)
 
 
-def shift() -> None:
+def work_off_all() -> None:
     work_off("default", store=store_for("default"), seconds=3600)
 
 
@@ -89,7 +89,7 @@ def test_a_step_is_one_statement_one_commit_and_two_rows(workflow: Any) -> None:
 
 def test_a_one_step_run_is_two_statements_and_a_share_of_a_claim() -> None:
     steps.start_many([(1,)] * 30)
-    statements = statements_of(shift)
+    statements = statements_of(work_off_all)
     assert len(statements) <= 4 + 30 * 2  # four claims, the last of them of nothing; step and end
 
 
@@ -99,7 +99,7 @@ def test_what_runs_do_most_often_is_left_to_functions_whose_plans_are_kept() -> 
     assert any("durable_commit_" in each for each in statements_of(lambda: one_pass(claimed(handle))))  # it parks
     sent = statements_of(lambda: handle.send("news", 0.0))
     assert "FROM durable_send_" in sent[-1]
-    statements = statements_of(shift)
+    statements = statements_of(work_off_all)
     written = [each for each in statements if re.search("durable_(claim|commit|complete)_", each)]
     read = [each for each in statements if each.startswith("SELECT e.") or "ORDER BY" in each]
     assert len(written) + len(read) == len(statements), statements
@@ -146,7 +146,7 @@ def test_from_one_job_of_the_bell_to_the_next_a_worker_asks_redis_five_times(
 def test_a_run_costs_the_same_statements_among_many_others() -> None:
     def cost() -> int:
         steps.start_many([(1,)] * 10)
-        return len(statements_of(shift))
+        return len(statements_of(work_off_all))
 
     first = cost()
     steps.using(delay="1 day").start_many([(1,)] * 300)
@@ -226,7 +226,7 @@ def test_async_branches_that_are_ready_together_share_their_commit(monkeypatch: 
 
 
 def connections_opened_by(workflow: Any) -> int:
-    """In a shift of six joins of twenty."""
+    """In one job of six joins of twenty."""
     opened: set[Any] = set()
 
     def note(*, connection: Any, **_: object) -> None:
@@ -235,7 +235,7 @@ def connections_opened_by(workflow: Any) -> int:
     handles = workflow.start_many([(20,)] * 6)
     connection_created.connect(note)
     try:
-        shift()
+        work_off_all()
     finally:
         connection_created.disconnect(note)
     assert [handle.output for handle in handles] == [20] * 6
@@ -244,7 +244,7 @@ def connections_opened_by(workflow: Any) -> int:
 
 
 def test_branches_commit_through_the_connection_of_their_pass() -> None:
-    assert connections_opened_by(parallel) <= 1  # the supervisor's, should it renew
+    assert connections_opened_by(parallel) <= 1  # the LeaseManager's, should it renew
 
 
 def test_branches_that_use_the_database_open_connections_for_their_threads_once() -> None:

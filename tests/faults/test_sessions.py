@@ -70,8 +70,8 @@ def test_what_a_step_sets_in_its_session_stops_no_other_run(
 def holder() -> Iterator[RunExecutor]:
     """What passes the runs of a worker, in this thread."""
     stop, store = ShutdownFlag(), store_for(conf.DATABASE)
-    with lease_manager(store, stop) as supervisor:
-        yield RunExecutor(store=store, execute=execute_pass, leases=supervisor, stop=stop)
+    with lease_manager(store, stop) as manager:
+        yield RunExecutor(store=store, execute=execute_pass, leases=manager, stop=stop)
     connection_created.disconnect(dispatch_uid="durable.store.sessions")
     connections.close_all()
 

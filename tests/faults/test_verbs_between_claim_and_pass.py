@@ -97,9 +97,9 @@ class Worker:
 
     def __init__(self, store: Store | None = None, execute: Execute = execute_pass) -> None:
         self.stop = ShutdownFlag()
-        self.supervisor = lease_manager(production_store(), self.stop)
+        self.leases = lease_manager(production_store(), self.stop)
         self.holder = RunExecutor(
-            store=store or production_store(), execute=execute, leases=self.supervisor, stop=self.stop
+            store=store or production_store(), execute=execute, leases=self.leases, stop=self.stop
         )
 
     def claim(self) -> list[RunRecord]:
@@ -115,7 +115,7 @@ class Worker:
         """The process was stopped for so long that its leases have run out, as every clock says."""
         past = timezone.now() - timedelta(seconds=1)
         assert Run.objects.filter(pk__in=[each.id for each in records]).update(lease_expires_at=past) == len(records)
-        self.supervisor.add(records, time.monotonic() - conf.LEASE)
+        self.leases.add(records, time.monotonic() - conf.LEASE)
 
 
 def settle() -> None:
@@ -304,7 +304,7 @@ def test_a_verb_before_a_run_goes_back(name: str) -> None:
     for each in handles:
         asked(name, each)
     back, off = batch
-    worker.supervisor.release([back], [off])
+    worker.leases.release([back], [off])
     assert Run.objects.filter(pk=off.id, wake_at__gt=timezone.now()).update(wake_at=timezone.now()) == 1
     settle()
     for each in handles:
@@ -354,7 +354,7 @@ def test_a_pause_that_the_claim_has_told_of_is_taken_back_before_the_pass(
     worker = Worker()
     batch = worker.claim()
     elsewhere(handle.pause)
-    worker.supervisor.release(batch)
+    worker.leases.release(batch)
     batch = worker.claim()
     assert [each.pending_request for each in batch] == ["pause"]
     elsewhere(handle.resume)
@@ -398,7 +398,7 @@ def test_a_verb_before_a_compensation_goes_on(
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.usefixtures("attentive")
 def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes were quick, so a crew has claimed runs ahead of its slots, which are busy now."""
+    """Passes were quick, so a worker has claimed runs ahead of its slots, which are busy now."""
     monkeypatch.setattr(scheduler, "PREFETCH_WINDOW", 1e6)
     go, busy = threading.Event(), threading.Semaphore(0)
 
@@ -410,16 +410,16 @@ def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.Monke
 
     holding_up: set[str] = set()
     many = override_settings(DURABLE={"CLAIM_BATCH": 2 * len(VERBS)})
-    with many, WorkerLoop(ThreadPool(size), store=production_store(), execute=execute, stop=ShutdownFlag()) as crew:
+    with many, WorkerLoop(ThreadPool(size), store=production_store(), execute=execute, stop=ShutdownFlag()) as loop:
         quick: Handle = gap.start()
-        crew.work(QUEUE)
-        crew.wait_for_room()
+        loop.work(QUEUE)
+        loop.wait_for_room()
         until(lambda: quick.state == "sleeping")
         long = due_again(size + len(VERBS))
         handles = {name: long.pop() for name in VERBS}
         holding_up.update(each.id for each in long)
         Run.objects.filter(pk__in=holding_up).update(wake_at=timezone.now() - timedelta(hours=1))
-        crew.work(QUEUE)
+        loop.work(QUEUE)
         for _ in long:
             assert busy.acquire(timeout=WAIT)
         assert not Run.objects.filter(pk__in=[each.id for each in handles.values()], lease_expires_at=None)
@@ -447,11 +447,11 @@ def test_a_run_that_is_claimed_anew_by_the_process_that_passes_it_loses_its_firs
     worker = Worker()
     [record] = worker.claim()
     first = Eviction()
-    assert worker.supervisor.pass_started(record, first)
+    assert worker.leases.pass_started(record, first)
     past = timezone.now() - timedelta(seconds=1)
     Run.objects.filter(pk=handle.id).update(lease_expires_at=past)
     again = worker.claim()
     assert first.is_lost
-    worker.supervisor.pass_ended(record)
+    worker.leases.pass_ended(record)
     worker.carry_on(again)
     check("wake", handle, BOTH)

@@ -101,7 +101,7 @@ class TestLoop:
         work_off(QUEUE, store=store, execute=passes)
         assert passes.passed == []
 
-    def test_the_bell_is_cleared_before_the_look(self, store: Store, redis_connection: redis.Redis) -> None:
+    def test_a_notification_is_acknowledged_before_the_claim(self, store: Store, redis_connection: redis.Redis) -> None:
         notify.notify(QUEUE)
         take_job()
         seen: list[int] = []
@@ -141,7 +141,7 @@ class TestLoop:
         work_off(QUEUE, store=store, execute=passes)
         assert passes.passed == [run_id] * 3
 
-    def test_the_end_of_the_shift_rings(self, store: Store) -> None:
+    def test_a_job_whose_time_is_up_notifies_the_queue(self, store: Store) -> None:
         ids = new_runs(store, 3)
         passes = Passes()
         work_off(QUEUE, store=store, execute=passes, seconds=0)
@@ -323,7 +323,7 @@ class TestLeases:
         seen: list[str] = []
 
         class Away:
-            """The database, which answers the supervisor no more."""
+            """The database, which does not answer the LeaseManager."""
 
             def renew(self, *args: object) -> dict[str, str]:
                 raise OperationalError("the server is gone")
@@ -449,7 +449,7 @@ class TestOutage:
         assert passes.passed == [run_id] * 2
         assert state(store, run_id).lease_expires_at is not None
 
-    def test_a_database_that_stays_away_ends_the_shift_and_rings(self) -> None:
+    def test_a_database_that_stays_away_ends_the_job_which_notifies_the_queue(self) -> None:
         class Away:
             def claim(self, **kwargs: object) -> list[RunRecord]:
                 raise OperationalError("connection refused")
@@ -471,7 +471,7 @@ class TestOutage:
         assert {state(store, each).state for each in ids} == {RunState.COMPLETED}
 
 
-def test_conf_is_what_the_shift_claims(store: Store) -> None:
+def test_a_claim_is_a_batch_of_the_configured_size(store: Store) -> None:
     new_runs(store, 3)
     sizes: list[int] = []
 

@@ -56,15 +56,15 @@ def record_and_park(count: int) -> Any:
     return work
 
 
-def shift(store: Any, execute: Passes) -> None:
+def pass_all(store: Any, execute: Passes) -> None:
     work_off(QUEUE, store=store, execute=execute)
 
 
 def passes_once(store: Any, work: Any) -> None:
     """One claim of all that is due, and a pass of each."""
     stop = ShutdownFlag()
-    with lease_manager(store, stop) as supervisor:
-        holder = RunExecutor(store=store, execute=Passes(work), leases=supervisor, stop=stop)
+    with lease_manager(store, stop) as manager:
+        holder = RunExecutor(store=store, execute=Passes(work), leases=manager, stop=stop)
         for record in holder.claim(QUEUE, 10, 0.0) or []:
             holder.execute(record)
 
@@ -86,7 +86,7 @@ def test_one_question_for_all_instead_of_one_for_each(store: Any) -> None:
     passes_once(store, record_and_park(3))
     assert store.calls["load_short"] == 0, "at the first claim there is nothing to load"
     loads = Loads()
-    shift(store, Passes(loads))
+    pass_all(store, Passes(loads))
     assert loads.found == {each: {f"{each}-0", f"{each}-1", f"{each}-2"} for each in ids}
     assert store.calls["load_short"] == 1
     assert store.calls["load"] == 5, "the second looks alone"
@@ -97,7 +97,7 @@ def test_a_long_history_is_loaded_by_its_own_pass(store: Any, monkeypatch: pytes
     new_runs(store, 2)
     passes_once(store, record_and_park(3))
     loads = Loads()
-    shift(store, Passes(loads))
+    pass_all(store, Passes(loads))
     assert [len(found) for found in loads.found.values()] == [3, 3]
     assert store.calls["load"] == 4
 
@@ -105,7 +105,7 @@ def test_a_long_history_is_loaded_by_its_own_pass(store: Any, monkeypatch: pytes
 def test_a_run_alone_is_loaded_by_its_own_pass(store: Any) -> None:
     new_runs(store, 1)
     passes_once(store, record_and_park(1))
-    shift(store, Passes(Loads()))
+    pass_all(store, Passes(Loads()))
     assert store.calls["load_short"] == 0
 
 
@@ -118,7 +118,7 @@ def test_a_database_that_stumbles_over_it_costs_no_run(store: Any, monkeypatch: 
 
     monkeypatch.setattr(type(store.store), "load_short", stumble)
     loads = Loads()
-    shift(store, Passes(loads))
+    pass_all(store, Passes(loads))
     assert loads.found == {each: {f"{each}-0"} for each in ids}
 
 
@@ -138,7 +138,7 @@ def test_a_history_that_cannot_be_read_holds_up_no_other_run(store: Any, table: 
     with connection.cursor() as cursor:
         cursor.execute(f"UPDATE {table} SET {column} = %s WHERE {key} = %s", [value, unreadable])
     loads = Loads()
-    shift(store, Passes(loads))
+    pass_all(store, Passes(loads))
     assert loads.found == {each: {f"{each}-0"} for each in others}
 
 
@@ -147,12 +147,12 @@ def test_what_is_handed_back_is_loaded_anew(store: Any) -> None:
     ids = new_runs(store, 2)
     passes_once(store, record_and_park(1))
     stop, loads = ShutdownFlag(), Loads()
-    with lease_manager(store, stop) as supervisor:
-        holder = RunExecutor(store=store, execute=Passes(loads), leases=supervisor, stop=stop)
+    with lease_manager(store, stop) as manager:
+        holder = RunExecutor(store=store, execute=Passes(loads), leases=manager, stop=stop)
         batch = holder.claim(QUEUE, 10, 0.0)
         assert batch is not None
         assert len(batch) == 2
-        supervisor.release(batch)
+        manager.release(batch)
         passes_once(store, record_and_park(4))
         for record in holder.claim(QUEUE, 10, 0.0) or []:
             holder.execute(record)
@@ -161,14 +161,14 @@ def test_what_is_handed_back_is_loaded_anew(store: Any) -> None:
 
 def test_workflows_that_were_called_together_go_on_with_their_own_histories() -> None:
     handles: list[Handle] = receiving.start_many([()] * 4)
-    shift_of_all()
+    work_off_production()
     for number, handle in enumerate(handles):
         handle.send("news", float(number))
-    shift_of_all()
+    work_off_production()
     assert [handle.state for handle in handles] == ["completed"] * 4
 
 
-def shift_of_all() -> None:
+def work_off_production() -> None:
     work_off(QUEUE, store=store_for("default"))
 
 

@@ -19,7 +19,7 @@ from rq.utils import as_text
 
 from durable.notifier import notify
 from durable.notifier.enqueue import JOB
-from durable.worker import rq as rq_workers
+from durable.worker import rq_mixin
 from durable.worker.rq import SimpleWorker
 
 pytestmark = pytest.mark.redis
@@ -223,7 +223,7 @@ def test_a_worker_ends_whose_farewell_to_the_channel_of_commands_does_not(
     queue: Queue, connection: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with versions of redis-py in which a subscriber that has to connect anew waits for itself."""
-    monkeypatch.setattr(rq_workers, "UNSUBSCRIBE_TIMEOUT", 0.01)
+    monkeypatch.setattr(rq_mixin, "UNSUBSCRIBE_TIMEOUT", 0.01)
     worker = SimpleWorker([queue], connection=connection)
     never, begun = threading.Event(), threading.Event()
     worker.subscribe()  # type: ignore[no-untyped-call]  # RQ's own
