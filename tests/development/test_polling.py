@@ -26,7 +26,7 @@ from durable.worker.polling import DueQueues
 from durable.worker.shutdown import ShutdownFlag
 from tests.development.conftest import Run, Start, run_command
 from tests.development.project import Project
-from tests.worker.test_job import eventually
+from tests.worker.test_loop import eventually
 from tests.worker.test_supervisor import is_completed
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -20,7 +20,7 @@ import yaml
 
 from tests.development.project import Project
 from tests.docs.pages import SITE
-from tests.worker.test_job import eventually
+from tests.worker.test_loop import eventually
 from tests.worker.test_supervisor import Program
 
 FILES: Final = SITE / "deploy"

@@ -20,7 +20,7 @@ from durable.store import store_for
 from durable.testing import Harness
 from tests.api.serving import asgi_server
 from tests.support.worker import work_off
-from tests.worker.test_job import eventually, only_with_a_server
+from tests.worker.test_loop import eventually, only_with_a_server
 
 pytestmark = [
     pytest.mark.redis,

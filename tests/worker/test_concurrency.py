@@ -17,7 +17,7 @@ from durable.management.commands.durable_worker import _too_small_pools
 from durable.store import Store, store_for
 from project.servers import EmbeddedRedis
 from tests.support.locks import sessions
-from tests.worker.test_job import eventually, state
+from tests.worker.test_loop import eventually, state
 from tests.worker.test_supervisor import Program, Run, is_alive, is_completed, start_run, told
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]

@@ -24,7 +24,7 @@ from durable.worker.rq_jobs import ReadsJson
 from durable.worker.supervisor import worker_command
 from project.servers import EmbeddedRedis
 from tests.notifier.test_notify import jobs
-from tests.worker.test_job import eventually
+from tests.worker.test_loop import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,7 @@ from durable.worker.timer import DeadlineListener, Sweep, Timer
 from project.servers import EmbeddedRedis
 from tests.notifier.test_notify import jobs, take_job
 from tests.support.runs import new_runs
-from tests.worker.test_job import eventually
+from tests.worker.test_loop import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection")]
 QUEUE = "default"

@@ -27,7 +27,7 @@ from tests.notifier.test_notify import jobs, take_job
 from tests.support.locks import sessions
 from tests.support.runs import Passes, finish, new_runs, park
 from tests.support.worker import lease_manager
-from tests.worker.test_job import eventually, only_with_a_server, state
+from tests.worker.test_loop import eventually, only_with_a_server, state
 
 pytestmark = [
     pytest.mark.redis,
