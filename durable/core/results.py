@@ -51,7 +51,7 @@ BlockCatch = Literal["step", "join", "race", "rollback"]
 # Without slots: on Python 3.11 `Break[int](3)` cannot make an instance of a dataclass that is frozen and has slots.
 @dataclass(frozen=True)
 class Continue(Generic[V_co]):
-    """Go on with the loop, with this state for the next iteration."""
+    """Continue the loop: `state` is the state of the next iteration."""
 
     state: V_co = None  # type: ignore[assignment]  # Continue() is a Continue[None]
 
@@ -67,8 +67,8 @@ class Break(Generic[V_co]):
 class StepFailure:
     """Why a step failed for good.
 
-    `kind`: "critical" (CriticalError, or `retry_if` said no), "timeout", "exhausted" (out of attempts), "rollback"
-    (RollbackError). `step` is the step's name, `attempts` how many were made, `error` the last one.
+    `kind` is "critical" (CriticalError, or `retry_if` returned False), "timeout", "exhausted" (all attempts failed) or
+    "rollback" (RollbackError). `step` is the step's name, `attempts` how many attempts were made, `error` the last error.
     """
 
     kind: StepFailureKind
@@ -79,7 +79,7 @@ class StepFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult(Generic[T_co]):
-    """What `try_step` returns: `ok` with a `value`, or not, with a `failure`."""
+    """The result of `try_step`: a `value` if `ok`, else a `failure`."""
 
     ok: bool
     value: T_co | None = None
@@ -88,7 +88,10 @@ class StepResult(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class BlockFailure:
-    """Why a block failed: which operation (`source`, `name`), its `error`, and for a step its `StepFailure`."""
+    """Why a block failed.
+
+    `source` and `name` say which operation failed, with which `error`. For a step, `step` is its `StepFailure`.
+    """
 
     source: BlockSource
     name: str
@@ -98,7 +101,7 @@ class BlockFailure:
 
 @dataclass(frozen=True, slots=True)
 class BlockResult(Generic[T_co]):
-    """What `try_block` returns: `ok` with a `value`, or not, with a `failure`."""
+    """The result of `try_block`: a `value` if `ok`, else a `failure`."""
 
     ok: bool
     value: T_co | None = None
@@ -107,7 +110,7 @@ class BlockResult(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class RaceResult(Generic[T_co]):
-    """What `race` returns: the name of the branch that finished first, and its value."""
+    """The result of `race`: the name of the branch that completed first, and its value."""
 
     winner: str
     value: T_co
@@ -115,11 +118,9 @@ class RaceResult(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class QueueMessage(Generic[Answer_co]):
-    """A received message. `name` is the queue it came in, `sent_at` when it was sent.
+    """A received message. `name` is the queue that it was sent to, `sent_at` the time at which it was sent.
 
-    `complete(response=None)` answers a message received with `completable=True`, once; in an async workflow, which
-    annotates messages as `AsyncQueueMessage`, it is awaited. Raises ValueError for a message that is not completable or completed already. Code completes it in the scope
-    that received it or in one within: a loop's iteration, a block, a branch.
+    An async workflow annotates its messages as `AsyncQueueMessage`, and awaits `complete`.
     """
 
     id: str
@@ -131,14 +132,18 @@ class QueueMessage(Generic[Answer_co]):
 
     @property
     def is_completed(self) -> bool:
-        """Whether the code has completed the message: False before that, in each pass, and for one that is not completable.
+        """True once the code has completed the message: at the same point in each pass. False if it is not completable.
 
-        A branch learns nothing of what the branches beside it complete; the code after the join or race does.
+        A branch does not see what the branches beside it complete; the code after the join or race does.
         """
         return self._is_completed is not None and self._is_completed(self.id)
 
     def complete(self, response: Any = None) -> Answer_co:
-        """Answer the message; `handle.ask` of the sender returns `response`."""
+        """Answer a message that was received with `completable=True`: `handle.ask` of the sender returns `response`.
+
+        Call it once, in the scope that received the message or in one inside it: a loop's iteration, a block, a branch.
+        Raises ValueError for a message that is not completable or is already completed.
+        """
         if self._complete is None:
             raise ValueError(f"message {self.id} was not received with completable=True, so it cannot be completed")
         return self._complete(self.id, response)
@@ -150,9 +155,9 @@ AsyncQueueMessage: TypeAlias = QueueMessage[Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What an operation's error carries: whence it came, for try blocks, joins and recovery.
+    """The origin of an operation's error, for try blocks, joins and recovery. It is attached to the error.
 
-    `origins` are the locations of the entries whose failure it is.
+    `origins` are the locations of the entries that failed.
     """
 
     source: BlockSource
@@ -166,12 +171,12 @@ _ATTRIBUTE = "_durable_failure"
 
 
 def with_failure(error: E, failure: Failure) -> E:
-    """`error`, carrying `failure`."""
+    """Attach `failure` to `error` and return the error."""
     setattr(error, _ATTRIBUTE, failure)
     return error
 
 
 def failure_of(error: BaseException) -> Failure | None:
-    """The failure that `error` carries, if it is an operation's."""
+    """Return the failure attached to `error`; None if no operation raised it."""
     failure = getattr(error, _ATTRIBUTE, None)
     return failure if isinstance(failure, Failure) else None

@@ -2,7 +2,7 @@
 
 Owns when such a thread begins and ends. A branch thread has a database connection of its own, and opening one takes
 longer than most branches. So a worker keeps the threads from one pass to the next, for as long as its job lasts. Must
-not know what is called.
+not know the work.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `ThreadDelegate` takes them there from the threads of branches, and `LoopDelegate` from the event loop of an async body,
 which runs in another thread while the owner waits for it. Owns how a call gets to the owner and how its outcome comes
-back. Must not know what is called.
+back. Must not know the functions that it calls.
 
 **No `concurrent.futures.Future` brings outcomes to the threads of branches.** The owner may be the main thread, in
 which a signal handler can raise an exception after nearly every instruction: the end of RQ's patience with a job, or

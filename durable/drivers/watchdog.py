@@ -1,7 +1,7 @@
 """Call functions at a given time, unless they are cancelled before: one thread in place of a timer for each.
 
 Owns that thread. Nearly all calls are cancelled soon, which does not wake the thread. The thread ends after some time
-without calls, and starts again when there is one. Must not know what is called.
+without calls, and starts again when there is one. Must not know the functions that it calls.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Watchdog:
                 try:
                     first.call()
                 except Exception:  # without this thread no timeout of a branch would ever happen again
-                    logger.exception("a timeout of a branch could not be told")
+                    logger.exception("the timeout of a branch could not be raised")
 
 
 _watchdog = _Watchdog()
