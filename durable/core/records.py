@@ -228,10 +228,10 @@ class RunPatch(TypedDict, total=False):
 
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
-    """A run's row.
+    """A run's row. `durable.core.transitions` says when which column is set and reset.
 
     - `wake_at`: due from this time on; None: not by itself. `waiting_for`: "" no message, "*" any queue, else the
-      escaped queue names as "/a/b/".
+      escaped queue names as "/a/b/". A claim leaves it as it is, so that a running run has that of its last park.
     - `fence`: raised by each claim; only the worker with the newest may write. `lease_expires_at`: None when no worker
       has the lease.
     - `change_seq`: raised by every send and verb from outside, so that a pass which parks notices them.
