@@ -7,6 +7,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from durable import get_run
 from durable.conf import conf
+from durable.core.records import RunState
 from durable.inspection import Explanation, explain, explain_fully
 from durable.models import Run
 from tests.admin import flows
@@ -45,6 +46,21 @@ def test_a_divergence_is_told_to_its_end(stage: Stage) -> None:
     run.diverged_at = stage.now
     run.summary = f"trying again until the grace period ends: {'x' * 600} and bring it back."
     assert "and bring it back. If no deploy is under way" in explain(run, stage.now).detail
+
+
+@pytest.mark.parametrize("state", RunState)
+@pytest.mark.parametrize("diverged", [False, True])
+@pytest.mark.parametrize("text", ["as it is", '{"kind":"unheard_of"}', '{"kind":"waiting","doing":'])
+def test_a_summary_without_data_is_shown_as_it_is(stage: Stage, state: RunState, diverged: bool, text: str) -> None:
+    run = stage.start(flows.nap, id="waits")
+    Run.objects.filter(pk="waits").update(summary=text)
+    assert get_run("waits").summary == text
+    run = Run.objects.get(pk="waits")
+    run.state, run.diverged_at = state, stage.now if diverged else None
+    said = explain(run, stage.now)
+    assert said.headline
+    if state is RunState.SLEEPING:
+        assert text in said.text.replace("As it is", "as it is")
 
 
 def test_a_message_in_another_queue_is_said(stage: Stage) -> None:

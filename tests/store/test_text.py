@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from django.core import serializers
 
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape
 from durable.core.records import RunChange, RunRecord
 from durable.core.summary import Summary, SummaryKind
+from durable.models import Run
 from durable.store import Store
 from tests.store.making import (
     HOSTILE,
@@ -72,9 +74,22 @@ def test_of_a_summarys_data(store: Store, text: str) -> None:
     assert _with_data(answered) == _with_data(the(store, "other")) == (str(changed), changed.kind, changed.facts)
 
 
+@pytest.mark.parametrize("text", TEXTS)
+def test_of_a_serialized_run(text: str) -> None:
+    summary = Summary(SummaryKind.CANCELLED, reason=text)
+    run = Run(id="run", summary=summary, created_at=NOW)
+    [same] = serializers.deserialize("json", serializers.serialize("json", [run]))
+    assert isinstance(same.object, Run)
+    assert _data_of(same.object.summary) == _data_of(summary)
+
+
 def _with_data(run: RunRecord) -> tuple[str, SummaryKind, Mapping[str, object]]:
-    assert isinstance(run.summary, Summary)
-    return str(run.summary), run.summary.kind, run.summary.facts
+    return _data_of(run.summary)
+
+
+def _data_of(summary: str) -> tuple[str, SummaryKind, Mapping[str, object]]:
+    assert isinstance(summary, Summary)
+    return str(summary), summary.kind, summary.facts
 
 
 @pytest.mark.parametrize("text", TEXTS)
