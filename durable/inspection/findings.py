@@ -31,7 +31,7 @@ _GONE = timedelta(seconds=15)  # a worker whose lease ended this long ago is not
 
 DIVERGED = "HistoryDivergedError"
 EXHAUSTED = "StepExhaustedError"
-_UNDONE: Final = "compensated: a retry does the undone steps again, from the earliest on; durable why tells which."
+_UNDONE: Final = "compensated: a recovery does the undone steps again, from the earliest on; durable why tells which."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

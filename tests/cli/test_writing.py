@@ -148,7 +148,7 @@ class TestVerbs:
         history = shell("show", "undone", "-o", "json").json["history"]
         assert {each["location"]: each["note"] for each in history}["charge"] == "undone"
         assert "compensated: 1 step was undone" in shell("list", "-o", "json").json["what"]
-        assert "1 of them compensated: a retry does the undone steps again" in " ".join(shell("doctor").out.split())
+        assert "1 of them compensated: a recovery does the undone steps again" in " ".join(shell("doctor").out.split())
 
     @pytest.mark.parametrize(("answer", "became"), [("y\n", "cancelled"), ("n\n", "sleeping"), ("", "sleeping")])
     def test_at_a_terminal_many_are_asked_for(self, shell: Shell, stage: Stage, answer: str, became: str) -> None:
