@@ -89,7 +89,7 @@ def patience_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def answered_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever rings in this process goes on when Redis has answered: what a test asks Redis on another connection could come
+    """A notification in this process waits for the answer of Redis: a query of a test on another connection could come
     before what was sent and not waited for."""
     from durable.notifier import enqueue
     from tests.support.notifications import wait_for_answers

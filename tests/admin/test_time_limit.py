@@ -75,7 +75,7 @@ class TestTheLimit:
 
 @pytest.fixture
 def blocked(settings: Settings, log_in: Callable[..., Client]) -> Iterator[Client]:
-    """A client of a site whose runs nobody can read: another session has locked their table."""
+    """A client of a site whose runs cannot be read: another session has locked their table."""
     client = log_in(*OPERATOR)
     settings.DURABLE = {**settings.DURABLE, "STATEMENT_TIMEOUT": 0.05}
     parameters = connection.get_connection_params()

@@ -76,5 +76,5 @@ def make_api(db: None) -> MakeApi:
 
 @pytest.fixture
 def api(make_api: MakeApi) -> Api:
-    """A client for somebody who may do all."""
+    """A client of a user with all permissions."""
     return make_api(*ALL)

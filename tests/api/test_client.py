@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.ma
 
 @pytest.fixture
 def token(transactional_db: None) -> str:
-    """Of somebody who may do all."""
+    """The token of a user with all permissions."""
     user = User.objects.create_superuser("root", password=None)
     return str(Token.objects.create(user=user).key)
 

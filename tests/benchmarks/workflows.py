@@ -49,7 +49,7 @@ def steps(ctx: Context, count: int, then_sleep: bool = False) -> int:
 
 
 def wait_for_others() -> str:
-    """What a step does that asks somebody else's service: nothing, for 20 ms."""
+    """A step that calls another service: it waits for 20 ms."""
     time.sleep(0.02)
     return RESULT
 

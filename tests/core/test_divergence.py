@@ -1,4 +1,4 @@
-"""Code that no longer fits a run's history: noticed before it does harm, at every depth, and mended by going on."""
+"""Code that no longer fits a run's history: noticed before it does harm, at every depth; the run continues after the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mistake in the workflow's own code stops the run, whole: nothing is undone, and it goes on once the code is mended."""
+"""A mistake in the workflow's own code stops the run and undoes nothing; the run continues once the code is fixed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ ERRORS: dict[str, Callable[[Any], None]] = {
 
 
 class Shop:
-    """A workflow that charges, does `next` and is done; what comes next is mended by giving it another."""
+    """A workflow that charges, does `next` and is done; `following` is replaced to fix it."""
 
     def __init__(self, following: Callable[[Any], Any]) -> None:
         self.following = following

@@ -229,7 +229,7 @@ class TestWorkersReload:
 def test_fifty_runs_and_requests_that_write_share_a_sqlite_file(
     dev: Dev, port: int, site: Project, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Each process waits for its turn to write: nobody is told that the database is locked."""
+    """Each process waits for its turn to write: none gets the error that the database is locked."""
     own = {"DATABASE_URL": f"sqlite:///{tmp_path}/load.sqlite3"}
     run_command(site, {**environment, **own}, "migrate", "--verbosity=0")
     program = dev("--concurrency", "2", **own)

@@ -1,4 +1,4 @@
-"""`durable_worker --health-port`: what the probes say, of real processes too, and that nobody can hold the server up."""
+"""`durable_worker --health-port`: what the probes say, of real processes too, and that no client can block the server."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ print("ended", status)
 
 class TestStarts:
     def test_nothing_is_sent_anywhere(self, no_redis: None) -> None:
-        """With RQ_QUEUES there, too: whoever connects is seen."""
+        """With RQ_QUEUES set, too: each connection is seen."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             queues = {"default": {"URL": f"redis://127.0.0.1:{server.getsockname()[1]}/0"}}
             server.settimeout(0)

@@ -36,7 +36,7 @@ class MemoryOnly(Interfering):
 
 
 class Transactional(Interfering):
-    """Transactions that keep nobody out, as a database's: what they commit is written when they end."""
+    """Transactions that exclude no other writer, as a database's: what they commit is written when they end."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -97,7 +97,7 @@ def test_another_branch_does_not_commit_an_atomic_steps_record(h: Harness, refus
 
 
 def test_atomic_steps_beside_other_commits_where_there_is_one_writer(h: Harness) -> None:
-    """On SQLite and in memory a transaction keeps every other writer out: nobody may wait for the other in turn."""
+    """On SQLite and in memory a transaction excludes every other writer: branches must not wait for each other."""
 
     def atomic(ctx: Any) -> None:
         for number in range(30):

@@ -1,4 +1,4 @@
-"""A step that kills its process, or eats its memory, exhausts its own retries, and nobody else's."""
+"""A step that kills its process, or eats its memory, exhausts its own retries, and no other step's."""
 
 from __future__ import annotations
 

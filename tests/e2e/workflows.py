@@ -62,7 +62,7 @@ def hoarder(ctx: Context) -> None:
 
 @workflow(name="e2e.bystander")
 def bystander(ctx: Context, number: int) -> int:
-    """Does a little work, in the batch of whoever."""
+    """Does a little work."""
     doubled: int = ctx.step("double", lambda: number * 2)
     return doubled
 

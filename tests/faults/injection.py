@@ -92,7 +92,7 @@ class FaultyStore:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Neither count nor fail: somebody else is calling."""
+        """Neither count nor fail: the call is not the pass's."""
         before, self._is_quiet = self._is_quiet, True
         try:
             yield

@@ -321,7 +321,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.held.pop((worker, run), None)
 
     def commit(self, worker: int, run: str, *, run_patch: RunPatch | None = None, **parts: Any) -> bool:
-        """Whether the commit was accepted: if, and only if, nobody has claimed the run since."""
+        """Whether the commit was accepted: if, and only if, no worker has claimed the run since."""
         fence = self.held[worker, run].run.fence
         for entry in parts.get("entries", ()):
             entry.data = {"fence": fence}

@@ -1,4 +1,4 @@
-"""Atomic steps in branches of one run: they lock its own row, and wait for nobody who waits for them."""
+"""Atomic steps in branches of one run: they lock its own row, and do not wait for each other in a circle."""
 
 from __future__ import annotations
 

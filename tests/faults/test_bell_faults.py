@@ -1,4 +1,4 @@
-"""A Redis that fails at any command of a ring: the caller hears nothing of it, and the next sweep makes up for it."""
+"""A Redis that fails at any command of a notification: the caller gets no error, and the next sweep notifies again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def failing(number: int, how: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def ring_and_take() -> None:
-    """What happens to a bell in its life: a ring, a second one, a job that clears it, another ring, the sweep's."""
+    """All that happens to a notification: one, a second one, a job that acknowledges it, another one, the sweep's."""
     notify.notify(QUEUE)
     notify.notify(QUEUE)
     notify.acknowledge(QUEUE)

@@ -100,7 +100,7 @@ def cut_off(ctx: Context) -> list[Any]:
 def work_until_ended(
     handle: Handle, around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 ) -> None:
-    """Shifts, as RQ would start them; a lease that nobody holds runs out between them."""
+    """Shifts, as RQ would start them; a lease without a worker expires between them."""
     for _ in range(8):
         with around():
             work_off("default", store=store_for("default"), seconds=5)

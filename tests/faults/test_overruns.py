@@ -1,4 +1,4 @@
-"""A step that does not let itself be interrupted costs its worker process, and nobody else's run."""
+"""A step that does not let itself be interrupted costs its worker process, and no other run."""
 
 from __future__ import annotations
 

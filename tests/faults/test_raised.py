@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
 
 class OwnError(BaseException):
-    """No Exception, and nobody's signal."""
+    """Not an Exception, and not control flow of durable."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -313,7 +313,7 @@ def test_a_verb_before_a_run_goes_back(name: str) -> None:
 
 @every_verb
 def test_a_verb_after_the_lease(name: str) -> None:
-    """The worker wakes up late and does nothing; nobody else has come yet."""
+    """The worker wakes up late and does nothing; no other worker has claimed the run yet."""
     [handle] = due_again(1)
     worker = Worker()
     batch = worker.claim()

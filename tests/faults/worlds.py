@@ -21,12 +21,12 @@ class MemoryWorld(_CrashingStore):
     """The store of a harness, with leases to take away."""
 
     def leased(self) -> list[str]:
-        """The runs that somebody holds."""
+        """The runs that a worker holds."""
         with self._lock:
             return [run.id for run in self._runs.values() if run.lease_expires_at is not None]
 
     def forget_lease(self, run_id: str) -> None:
-        """The run is nobody's, and nobody is counted as crashed."""
+        """No worker holds the run, and no crash is counted."""
         with self._lock:
             self._runs[run_id].lease_expires_at = None
 
@@ -52,11 +52,11 @@ class DatabaseWorld:
         return self.inner.transaction()
 
     def leased(self) -> list[str]:
-        """The runs that somebody holds."""
+        """The runs that a worker holds."""
         return list(Run.objects.filter(lease_expires_at__isnull=False).values_list("pk", flat=True))
 
     def forget_lease(self, run_id: str) -> None:
-        """The run is nobody's, and nobody is counted as crashed."""
+        """No worker holds the run, and no crash is counted."""
         Run.objects.filter(pk=run_id).update(lease_expires_at=None)
 
     def expire_lease(self, run_id: str, now: datetime) -> None:

@@ -63,7 +63,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 @pytest.fixture
 def get(client: Client) -> Callable[[str], Any]:
-    """Asks the interface, as somebody who may do all."""
+    """Sends requests as a user with all permissions."""
     client.force_login(User.objects.create_superuser("ada"))
 
     def get(address: str) -> Any:

@@ -1,4 +1,4 @@
-"""Log records say which run they are about, whoever logs them."""
+"""Log records say which run they are about, for every logger."""
 
 from __future__ import annotations
 

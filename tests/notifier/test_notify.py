@@ -1,4 +1,4 @@
-"""The bell on a real Redis: coalescing, its races, commits, outages."""
+"""Notifications on a real Redis: coalescing, its races, commits, outages."""
 
 import logging
 import re
@@ -179,7 +179,7 @@ class TestRing:
 
 
 class TestInsist:
-    """The sweep's ring: it does not believe a key whose job is gone."""
+    """The notification of the sweep: it ignores a key whose job is gone."""
 
     def test_a_lost_job_is_replaced(self) -> None:
         notify.notify(QUEUE)

@@ -1,4 +1,4 @@
-"""Commands whose answers nobody waits for: sent in order, failures noticed by the next one, nobody made to wait twice."""
+"""Commands whose answers are read later: sent in order, failures noticed by the next one, no caller waits twice."""
 
 from __future__ import annotations
 

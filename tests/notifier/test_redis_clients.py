@@ -1,4 +1,4 @@
-"""Clients of durable's own on real servers: behind Sentinels, where names move on, and in nobody's way."""
+"""Clients of durable's own on real servers: behind Sentinels, where names move on, and beside the project's own clients."""
 
 from __future__ import annotations
 

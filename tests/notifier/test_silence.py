@@ -1,4 +1,4 @@
-"""A project's tests do not ring its developer's workers."""
+"""A project's tests do not notify its developer's workers."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ VERBS = {
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    """The runtime with this store, at a fixed time; it notifies nobody."""
+    """The runtime with this store, at a fixed time; it sends no notifications."""
     stores: dict[str, Callable[[], Store]] = {"portable": lambda: OrmStore(conf.DATABASE), "memory": MemoryStore}
     made = runtime.production()
     made = replace(

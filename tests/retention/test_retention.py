@@ -1,4 +1,4 @@
-"""Retention: what goes, what stays, and that nobody is kept waiting by it."""
+"""Retention: what is deleted, what stays, and that no other session waits for it."""
 
 from __future__ import annotations
 

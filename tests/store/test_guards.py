@@ -1,4 +1,4 @@
-"""Rows that contradict themselves are refused by the database, whoever writes them: on PostgreSQL by guards, which are
+"""Rows that contradict themselves are refused by the database, for every writer: on PostgreSQL by guards, which are
 triggers, elsewhere by the models' own checks."""
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def held(statement: str = "SELECT FROM durable_run WHERE id = 'run' FOR UPDATE")
 
 
 def wait_until_blocked() -> None:
-    """Until a session waits for a lock. Runs only while whoever waits for its answer lets other threads run."""
+    """Until a session waits for a lock. Runs only while the caller that waits for its answer lets other threads run."""
     until_sessions_wait_for_locks(POSTGRES)
 
 

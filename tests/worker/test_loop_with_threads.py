@@ -95,7 +95,7 @@ def room(made: WorkerLoop) -> None:
 
 
 def answer(made: WorkerLoop) -> None:
-    """Take the jobs of the bell, as RQ's worker does."""
+    """Take durable's jobs, as RQ's worker does."""
     for _ in jobs():
         room(made)
         take_job()

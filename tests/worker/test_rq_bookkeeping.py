@@ -1,4 +1,4 @@
-"""What RQ's lists say of a worker and of the bell's jobs, which durable writes in fewer commands than RQ does."""
+"""What RQ's lists say of a worker and of durable's jobs, which durable writes in fewer commands than RQ does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def worker(queue: Queue, connection: redis.Redis) -> SimpleWorker:
 
 @pytest.fixture
 def working(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], object]], None]:
-    """Say what the bell's jobs do."""
+    """Return what durable's jobs do."""
     return lambda work: monkeypatch.setattr("durable.worker.rq_entry.work", work)
 
 

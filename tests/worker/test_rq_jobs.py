@@ -79,12 +79,12 @@ def marker(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, marker: Path) -> None:
-    """The bell's own job leaves a marker of its own, also from a forked work horse."""
+    """Durable's own job leaves a marker of its own, also from a forked work horse."""
     monkeypatch.setattr("durable.worker.rq_entry.work", lambda _queue: marker.with_name("bell").touch())
 
 
 def put(rq_redis: redis.Redis, data: bytes | list[Any], **fields: str) -> str:
-    """As somebody who can write to Redis: no library of RQ's."""
+    """Write to Redis as an intruder would, without RQ's library."""
     job_id = uuid.uuid4().hex
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     given: dict[Any, Any] = {

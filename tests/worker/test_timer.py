@@ -42,7 +42,7 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Rings:
-    """What rings, and when; `wait` blocks for the next."""
+    """The notifications and their times; `wait` blocks for the next one."""
 
     def __init__(self) -> None:
         self.rung: list[tuple[str, bool, datetime]] = []

@@ -15,7 +15,7 @@ from tests.benchmarks.workflows import holding, steps, waiting
 
 @measure("concurrency")
 def concurrency(bench: Bench) -> Iterator[Figure]:
-    """One process with one slot and with eight: runs per second of a step that waits 20 ms for somebody else; and, with
+    """One process with one slot and with eight: runs per second of a step that waits 20 ms for another service; and, with
     eight, of one that does nothing, beside "one-step runs, 1 worker": what it costs or brings to share an interpreter.
     """
     for slots in (1, 8):

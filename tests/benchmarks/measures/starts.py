@@ -10,7 +10,7 @@ from tests.benchmarks.workflows import steps
 
 @measure("start", beside_bare=True)
 def one_by_one(bench: Bench) -> Iterator[Figure]:
-    """`start()`, one after the other, in autocommit: runs per second, the ring of the bell included.
+    """`start()`, one after the other, in autocommit: runs per second, the notification included.
 
     No worker answers the bell meanwhile; with one the rings that follow would be jobs, one at a time.
     """
