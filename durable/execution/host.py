@@ -125,7 +125,7 @@ class PassHost:
                 self._origin.end_forked_child()
 
     def calling_here(self, call: Call) -> AbstractContextManager[None]:
-        return self._transactions.function(f'step "{call.name}"')
+        return self._transactions.function(f'step "{call.name}"', is_atomic=call.record is not None)
 
     def interrupted(self) -> None:
         close_broken_connections()

@@ -30,8 +30,7 @@ class OpenTransactions:
     """The open transactions of each thread that works on a pass, besides those around the pass, a test's for example.
 
     `on_return` is called first when a step's function has ended, whether or not it raised. `roll_back_inside` rolls
-    back what is open on a connection beyond a depth, where a transaction around the pass forbids to close the
-    connection.
+    back what is open on a connection beyond a depth, where the connection must not be closed.
     """
 
     def __init__(
@@ -59,13 +58,14 @@ class OpenTransactions:
         connection = self._own()
         return bool(_nested(connection) > self._here.depth)
 
-    def function(self, what: str) -> AbstractContextManager[None]:
+    def function(self, what: str, *, is_atomic: bool) -> AbstractContextManager[None]:
         """Return a context manager around a synchronous function: roll back what the function leaves open in this
         thread.
 
-        It raises OpenTransactionError if the function returned, because then the mistake would go unnoticed.
+        It raises OpenTransactionError if the function returned, because then the mistake would go unnoticed. With
+        `is_atomic`, the transaction around the function is the step's own, and is rolled back with it.
         """
-        return _Function(self, what)
+        return _Function(self, what, is_atomic=is_atomic)
 
     def rollback_leftovers(self, *, already_failing: bool) -> bool:
         """Roll back transactions left open by user code before the pass commits.
@@ -91,19 +91,22 @@ class OpenTransactions:
         """
         return _depths(self._connections())
 
-    def roll_back(self, before: dict[str, int]) -> list[str]:
+    def roll_back(self, before: dict[str, int], *, is_atomic: bool = False) -> list[str]:
         """End what is open in this thread beyond `before`; return the databases where there was something.
 
-        Closing the connection ends its transaction, whatever state an interruption has left Django's notes in.
+        Closing the connection ends its transaction, whatever state an interruption has left Django's notes in. It is
+        not closed if that would end more: a transaction around the pass, or one that an async step holds open.
         """
         around: dict[str, int] = getattr(self._here, "around", {})
         left = []
         for connection in self._connections():
-            wanted = before.get(connection.alias, 0)
+            alias = connection.alias
+            wanted = before.get(alias, 0)
             if _depth(connection) <= wanted:
                 continue
-            left.append(connection.alias)
-            if around.get(connection.alias):
+            left.append(alias)
+            of_others = around.get(alias, 0) if is_atomic and alias == conf.DATABASE else wanted
+            if of_others:
                 self._roll_back_inside(connection, wanted)
             else:
                 reconnect(connection)
@@ -152,18 +155,20 @@ class _Running:
 class _Function:
     """See `OpenTransactions.function`. A class rather than a generator, because it is entered for each step."""
 
-    __slots__ = ("_before", "_transactions", "_what")
+    __slots__ = ("_before", "_is_atomic", "_transactions", "_what")
 
-    def __init__(self, transactions: OpenTransactions, what: str) -> None:
+    def __init__(self, transactions: OpenTransactions, what: str, *, is_atomic: bool) -> None:
         self._transactions = transactions
         self._what = what
+        self._is_atomic = is_atomic
 
     def __enter__(self) -> None:
         self._before = self._transactions.depths()
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self._transactions.on_return()
-        if (left := self._transactions.roll_back(self._before)) and kind is None:
+        left = self._transactions.roll_back(self._before, is_atomic=self._is_atomic)
+        if left and kind is None:
             raise OpenTransactionError.left_open_by(self._what, left)
 
 

@@ -330,6 +330,45 @@ def test_no_commit_is_made_inside_the_transaction_of_another_branch() -> None:
     assert all(status != "completed" for status, _ in seen_from_outside(handle).values())
 
 
+@workflow(name="faults.left_open_beside_a_held_one")
+async def left_beside_a_held_one(ctx: AsyncContext) -> None:
+    is_open, may_end = asyncio.Event(), asyncio.Event()
+    held = transaction.atomic()
+
+    def begin() -> None:
+        held.__enter__()
+        Group.objects.create(name="held")
+
+    async def hold() -> None:
+        await sync_to_async(begin)()
+        is_open.set()
+        await may_end.wait()
+        await sync_to_async(held.__exit__)(None, None, None)
+
+    async def leave(c: AsyncContext) -> None:
+        await is_open.wait()
+        try:
+            await c.try_step("leave", do, max_retries=0)
+        finally:
+            may_end.set()
+
+    await ctx.join("both", {"a": lambda c: c.step("hold", hold), "b": leave})
+
+
+@production
+def test_a_step_that_leaves_one_open_takes_back_nothing_of_another_branch(
+    leave: Callable[[], object],
+) -> None:
+    """Both functions use the one connection of the pass's thread."""
+    if leave in (leave_autocommit_off, leave_begun):
+        return  # inside a transaction Django refuses the one, and the other does nothing
+    handle = left_beside_a_held_one.start()
+    with pytest.raises(PassAborted, match="holds a transaction open"):
+        pass_once(handle)
+    assert all(status != "completed" for status, _ in seen_from_outside(handle).values())
+    connection.close()
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("leave", [leave_atomic, leave_nested])
