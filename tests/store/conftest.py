@@ -94,3 +94,10 @@ def _empty(alias: str) -> None:
     with connections[alias].cursor() as cursor:
         for table in _TABLES:
             cursor.execute(f"DELETE FROM {table}")
+
+
+@pytest.fixture
+def new_tables(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> None:
+    """Tables as new: no dead rows, index pages or statistics that other tests have left, on which plans depend."""
+    with django_db_blocker.unblock(), connections[postgres_alias].cursor() as cursor:
+        cursor.execute(f"TRUNCATE {', '.join(_TABLES)} CASCADE")

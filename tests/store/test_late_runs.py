@@ -239,10 +239,9 @@ def buffers(since: tuple[datetime, str] | None) -> int:
     return int(explained["Plan"]["Shared Hit Blocks"] + explained["Plan"]["Shared Read Blocks"])
 
 
+@pytest.mark.usefixtures("new_tables")
 def test_a_claim_reads_as_much_late_under_a_held_snapshot_as_early(postgres_store: PostgresStore, session: Any) -> None:
     store = postgres_store
-    with connections[POSTGRES].cursor() as cursor:
-        cursor.execute("VACUUM durable_run")  # of what other tests have left among the runs of this one
     session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     session.execute("SELECT 1 FROM durable_run")
     store.create([a_run(f"run-{number:05}", wake_at=at(number - 2 * RUNS)) for number in range(RUNS)])

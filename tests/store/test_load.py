@@ -69,6 +69,7 @@ def test_observed_or_not_the_answer_is_the_same(postgres_store: PostgresStore) -
     }
 
 
+@pytest.mark.usefixtures("new_tables")
 def test_metadata_of_other_runs_is_not_read(postgres_store: PostgresStore) -> None:
     for run_id in ("one", "two"):
         with_entries(postgres_store, run_id, [an_entry(f"step-{number}") for number in range(2000)])

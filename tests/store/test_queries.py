@@ -126,6 +126,7 @@ def test_a_flush_without_a_patch_leaves_the_runs_row_unwritten(postgres_store: P
     assert version() == before
 
 
+@pytest.mark.usefixtures("new_tables")
 def test_claims_and_deadlines_use_the_index_of_due_runs(postgres_store: PostgresStore) -> None:
     from durable.store import sql
 
