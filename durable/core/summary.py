@@ -36,6 +36,7 @@ _MAX_DOING: Final = 300  # characters of what a run is doing beside its waits: b
 #: The first characters of a stored summary, enough for `kind_of_stored`.
 KIND_LENGTH: Final = 50
 _BACKING_OFF: Final = "backing_off"
+_encode: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _KIND: Final = re.compile(r'\{"kind":"([a-z_]+)"')
 
 
@@ -103,7 +104,7 @@ class Summary(str):
         """The data as JSON text, its kind first; of a text without data the text."""
         if self.kind is SummaryKind.TEXT:
             return str(self)
-        return json.dumps({"kind": self.kind.value, **self.facts}, separators=(",", ":"), ensure_ascii=False)
+        return _encode({"kind": self.kind.value, **self.facts})
 
     @property
     def without_time(self) -> str:
