@@ -47,6 +47,7 @@ TICK: Final = 0.5
 # Seconds after which a running step is told of an operator's request, and between two such queries: one query a second
 # for all long steps of a process, and none for short ones.
 LONG: Final = 1.0
+
 _log_this = redis_clients.LogThrottle()
 
 

@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(tra
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow machine runs wait behind others for so long that they are looked at again, or handed back."""
+    """On a slow machine runs wait behind others for so long that they are checked again, or released."""
     monkeypatch.setattr(executor, "RECHECK_AFTER", math.inf)
     monkeypatch.setattr(scheduler, "MAX_WAIT", math.inf)
 
