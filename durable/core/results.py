@@ -68,7 +68,7 @@ class StepFailure:
     """Why a step failed for good.
 
     `kind` is "critical" (CriticalError, or `retry_if` returned False), "timeout", "exhausted" (all attempts failed) or
-    "rollback" (RollbackError). `step` is the step's name, `attempts` how many attempts were made, `error` the last error.
+    "rollback" (RollbackError). `step` is the step's name, `attempts` the count of attempts, and `error` the last error.
     """
 
     kind: StepFailureKind
