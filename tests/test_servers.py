@@ -48,7 +48,7 @@ def execute(url: str, statement: str) -> None:
         connection.execute(statement.encode())
 
 
-def wait_until_gone(pids: set[int], timeout: float = 20.0) -> set[int]:
+def wait_until_gone(pids: set[int], timeout: float = 120.0) -> set[int]:
     """The pids still there when the time is over."""
     deadline = time.monotonic() + timeout
     while (left := {pid for pid in pids if psutil.pid_exists(pid)}) and time.monotonic() < deadline:

@@ -32,7 +32,7 @@ def sender(redis_connection: redis.Redis) -> PipelinedSender:
 
 def sent(connection: redis.Redis, count: int) -> list[bytes]:
     """What was sent, once it is so many: Redis may look at this connection first."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         found: list[bytes] = connection.lrange(LIST, 0, -1)  # type: ignore[assignment]  # typed for async clients too
         if len(found) >= count or time.monotonic() > deadline:

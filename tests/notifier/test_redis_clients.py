@@ -61,7 +61,7 @@ def demote(master: redis.Redis, new: redis.Redis) -> None:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.005)

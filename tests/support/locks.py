@@ -26,7 +26,7 @@ def sessions() -> set[int]:
         return {pid for (pid,) in cursor.fetchall()}
 
 
-def until_sessions_wait_for_locks(alias: str = "default", *, count: int = 1, seconds: float = 20.0) -> None:
+def until_sessions_wait_for_locks(alias: str = "default", *, count: int = 1, seconds: float = 60.0) -> None:
     """Return when as many sessions of the database wait for a lock that another one has."""
     deadline = time.monotonic() + seconds
     with psycopg.connect(**other_session(alias), autocommit=True) as other:
