@@ -25,7 +25,7 @@ def assert_exhausted(handle: Handle, step: str, attempts: int) -> None:
 
 
 def wait_until_ended(log: Path) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while Run.objects.exclude(state__in=["completed", "failed"]).exists():
         left = list(Run.objects.values("id", "state", "crashes", "summary"))
         assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"

@@ -54,7 +54,7 @@ def disturb(
     """Approve orders and send numbers, while workers die and Redis forgets."""
     waiting = {order.run_id for order in orders}
     number = 0
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 300
     while waiting or number < MESSAGES:
         assert time.monotonic() < deadline, f"{len(waiting)} orders have not come to their approval"
         ready = Run.objects.filter(pk__in=waiting, waiting_for__contains="/approved/").values_list("pk", flat=True)
@@ -75,7 +75,7 @@ def disturb(
 
 
 def wait_until_ended(log: Path) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while left := Run.objects.exclude(state__in=["completed", "failed", "cancelled"]).count():
         shown = log.read_text(errors="replace")[-3000:]
         assert time.monotonic() < deadline, f"{left} runs have not ended: {unended()}; the workers wrote: {shown}"

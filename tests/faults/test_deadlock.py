@@ -24,7 +24,7 @@ def test_runs_that_deadlock_come_through(child_environment: dict[str, str], tmp_
         one, other = f"one-{number}", f"other-{number}"
         handles += [crossing.using(id=one).start(other, MESSAGES), crossing.using(id=other).start(one, MESSAGES)]
     with Workers(3, {**child_environment, "E2E_MAX_CRASHES": "100"}, log, settings="tests.faults.settings"):
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while Run.objects.exclude(state__in=["completed", "failed"]).exists():
             left = list(Run.objects.values("id", "state", "crashes", "summary"))
             assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"

@@ -39,7 +39,7 @@ def role(db: None) -> Iterator[str]:
 
 
 def wait_until_ended(log: Path) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while left := list(Run.objects.exclude(state__in=["completed", "failed"]).values("id", "state", "summary")):
         assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
         time.sleep(0.05)

@@ -23,7 +23,7 @@ SETTINGS = "tests.faults.settings"
 
 
 def eventually(condition: Callable[[], bool], what: str, log: Path) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline, f"{what}; the log: {log.read_text(errors='replace')[-3000:]}"
         time.sleep(0.02)

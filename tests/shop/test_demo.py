@@ -39,7 +39,7 @@ def demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(60)
+            process.wait(300)
         assert process.stdout is not None
         process.stdout.close()
 

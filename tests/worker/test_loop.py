@@ -80,7 +80,7 @@ def only_with_a_server() -> None:
 
 def eventually(condition: Callable[[], bool]) -> None:
     """Wait until another thread has done its part."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)

@@ -71,7 +71,7 @@ class Program:
             return [line for line in self.lines if text in line]
 
         with self._condition:
-            assert self._condition.wait_for(lambda: len(found()) >= count, timeout=60), "\n".join(self.lines)
+            assert self._condition.wait_for(lambda: len(found()) >= count, timeout=300), "\n".join(self.lines)
             return found()
 
     def pids(self, count: int = 1) -> list[int]:
@@ -91,7 +91,7 @@ class Program:
 
     def wait(self) -> int:
         try:
-            return self.process.wait(60)
+            return self.process.wait(300)
         except subprocess.TimeoutExpired:
             pytest.fail("it does not end:\n" + "\n".join(self.lines))
 
