@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
 
+from durable.core.causes import failure_by
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.message_claims import MessageClaims
@@ -283,10 +284,11 @@ class Journal:
             if self._crashes:  # this commit is the progress that ends a series of crashes
                 run = {**progressed(self.run), **(run or {})}
                 self._crashes = 0
+            now = self.environment.now()
             return Batch(
                 run_id=self.run.id,
                 fence=self.run.fence,
-                now=self.environment.now(),
+                now=now,
                 entries=[entry.copied() for entry in pending.entries.values()],
                 deleted=list(pending.deleted),
                 attempts=pending.attempts,
@@ -296,6 +298,7 @@ class Journal:
                 sends=pending.sends,
                 run=run,
                 park_change_seq=park_change_seq,
+                failure=None if run is None else failure_by(self.run, run, self._entry_at, now),
             )
 
     def generation_due(self) -> int:
@@ -330,6 +333,10 @@ class Journal:
             self._pending.completed = [*batch.completed, *later.completed]
             self._pending.returned = [*batch.returned, *later.returned]
             self._pending.sends = [*batch.sends, *later.sends]
+
+    def _entry_at(self, location: str) -> Entry | None:
+        node = self._find(location)
+        return None if node is None else node.entry
 
     def _find(self, location: str) -> Node | None:
         node: Node | None = self.root

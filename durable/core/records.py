@@ -6,6 +6,7 @@ All times are aware datetimes.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,10 +20,12 @@ __all__ = [
     "ActionRecord",
     "AttemptRecord",
     "Batch",
+    "Cause",
     "Committed",
     "Entry",
     "EntryKind",
     "EntryStatus",
+    "FailureRecord",
     "Message",
     "MessageState",
     "OutgoingMessage",
@@ -277,6 +280,40 @@ class RunRecord:
     began_at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """What failures of one kind have in common; `durable.core.causes` finds it.
+
+    `place` names the step that failed, "" for the workflow's own code; "~" stands for an iteration's number, and
+    " (rollback)" follows it if the step's rollback handler failed. `error_type` is the name of the innermost error's
+    class. `pattern` is that error's message, with "#" for what differs from one failure to the next.
+    """
+
+    place: str
+    error_type: str
+    pattern: str
+
+    @property
+    def fingerprint(self) -> str:
+        """The name of the cause: 16 hexadecimal digits, the same in every process."""
+        text = f"{self.place}\0{self.error_type}\0{self.pattern}"
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecord:
+    """The failure of a run, the newest that it had. `is_open`: the run is still failed because of it."""
+
+    run_id: str
+    cause: Cause
+    workflow: str
+    queue: str
+    worker: str
+    failed_at: datetime
+    run_created_at: datetime
+    is_open: bool = True
+
+
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long
 class Batch:
     """What one commit of a pass writes: all of it, or nothing if the run has a newer fence.
@@ -284,7 +321,7 @@ class Batch:
     `run` patches the run's row. `park_change_seq` is the `change_seq` that the pass knew when it decided to park. If
     the row has another one by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). A
     message of a run to itself does not raise its `change_seq`: the run is due if it parks for a message that it sent
-    itself, in this batch or before.
+    itself, in this batch or before. `failure` is given if, and only if, the batch makes the run failed.
     """
 
     run_id: str
@@ -299,6 +336,7 @@ class Batch:
     sends: Sequence[OutgoingMessage] = ()
     run: RunPatch | None = None
     park_change_seq: int | None = None
+    failure: FailureRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,24 @@
-"""The tables: runs, their histories, their inboxes and the audit log.
+"""The tables: runs, their histories, their inboxes, their failures and the audit log.
 
 The models own columns, constraints and indexes. They must not decide anything about workflows, and surfaces write them
 only through `durable.operations`.
 """
 
 from durable.models.audit import OperatorAction
+from durable.models.causes import Cause, Failure
 from durable.models.history import Attempt, Entry, EntryMetadata
 from durable.models.idempotency import IdempotencyKey
 from durable.models.inbox import QueueMessage
 from durable.models.run import Run
 
-__all__ = ["Attempt", "Entry", "EntryMetadata", "IdempotencyKey", "OperatorAction", "QueueMessage", "Run"]
+__all__ = [
+    "Attempt",
+    "Cause",
+    "Entry",
+    "EntryMetadata",
+    "Failure",
+    "IdempotencyKey",
+    "OperatorAction",
+    "QueueMessage",
+    "Run",
+]

@@ -1,4 +1,4 @@
-"""The deletion of expired runs with their entries, attempts and messages, and of old rows of the audit log.
+"""The deletion of expired runs with their entries, attempts, messages and failures, and of old rows of the audit log.
 
 The audit log has its own retention time, because it outlives its runs.
 
@@ -16,9 +16,9 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import Count, ProtectedError, QuerySet, RestrictedError
+from django.db.models import Count, Exists, OuterRef, ProtectedError, QuerySet, RestrictedError
 
-from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
+from durable.models import Attempt, Cause, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
 from durable.retention.policy import STATES, Policy
 
 __all__ = ["Pruned", "Pruner"]
@@ -27,6 +27,7 @@ logger = logging.getLogger("durable.retention")
 
 BATCH = 200  # runs that one transaction deletes at most
 WEIGHT = 10_000  # entries that one transaction deletes at most, unless a single run has more
+_NEW_CAUSE = timedelta(days=1)  # for which a cause without runs is kept
 ACTIONS = 2_000  # rows of the audit log that one transaction deletes at most
 
 
@@ -64,6 +65,7 @@ class Pruner:
         """Delete the expired rows at `now`, one batch for each item. A protected run is skipped."""
         for ended in self._ended(now):
             yield from self._runs(ended)
+        yield from self._causes(now)
         yield from self._actions(now)
 
     def preview(self, now: datetime, most: int) -> Pruned:
@@ -167,10 +169,29 @@ class Pruner:
         gone = entries._raw_delete(self.alias)
         attempts, _ = Attempt.objects.using(self.alias).filter(run_id__in=ids).delete()
         messages, _ = QueueMessage.objects.using(self.alias).filter(run_id__in=ids).delete()
-        # through Django, which handles the application's models that refer to runs
+        # through Django, which handles failures and the application's models that refer to runs
         _, by_model = Run.objects.using(self.alias).filter(id__in=ids).only("id").delete()
         runs = by_model.get(Run._meta.label, 0)
         return Pruned(runs=runs, entries=gone, attempts=attempts, messages=messages)
+
+    # -- causes
+
+    def _causes(self, now: datetime) -> Iterator[Pruned]:
+        """Delete causes that no run has any more, except muted ones, in transactions of their own."""
+        causes = Cause.objects.using(self.alias)
+        without = ~Exists(Failure.objects.using(self.alias).filter(cause=OuterRef("pk")))
+        idle = causes.filter(without, muted_at__isnull=True, first_seen_at__lt=now - _NEW_CAUSE).order_by("pk")
+        while True:
+            with transaction.atomic(using=self.alias):
+                if not self._has_row_locks:
+                    Run.objects.using(self.alias).lock_table()
+                chosen = idle[:BATCH].values_list("pk", flat=True)
+                locked = chosen.select_for_update(skip_locked=self._skips_locked) if self._has_row_locks else chosen
+                # A run may have got one of them before it was locked, so that it is looked at again.
+                deleted, _ = idle.filter(pk__in=list(locked)).delete()
+            if deleted < BATCH:
+                return
+            yield Pruned()
 
     # -- the audit log
 

@@ -17,6 +17,7 @@ from durable.core.records import (
     Batch,
     Committed,
     Entry,
+    FailureRecord,
     Message,
     OutgoingMessage,
     RunChange,
@@ -69,6 +70,9 @@ class Store(Protocol):
     def attempts(self, run_id: str) -> list[AttemptRecord]:
         """Return the failed attempts of the run's steps, oldest first."""
 
+    def failure(self, run_id: str) -> FailureRecord | None:
+        """Return the run's newest failure, open or closed; None if it has none."""
+
     def messages(self, run_id: str) -> list[Message]:
         """Return the run's messages in order, in any state."""
 
@@ -100,7 +104,8 @@ class Store(Protocol):
 
         The second argument of `decide` is a function that returns the run's entries. The change includes its `action`
         for the audit log. If `decide` raises, the error is raised and nothing is changed. The run's `change_seq` is
-        raised unless the change sets it. Raises RunNotFoundError.
+        raised unless the change sets it. A change that ends the run's state "failed" closes its failure. Raises
+        RunNotFoundError.
         """
 
     def import_history(
@@ -166,8 +171,8 @@ class Store(Protocol):
         """Write the batch if the run's fence is the batch's; on PostgreSQL one statement, one round trip, one commit.
 
         Rows are locked in the order of run ids, so that two runs which send to each other cannot deadlock. Deleting an
-        entry deletes its attempts. Messages are received first, then returned. Raises LeaseLost, and writes nothing, if
-        the run has a newer fence.
+        entry deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier
+        one of the run. Raises LeaseLost, and writes nothing, if the run has a newer fence.
         """
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:

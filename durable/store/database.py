@@ -16,8 +16,8 @@ from typing import Any, Final
 from django.db import transaction
 
 from durable.core.errors import RunNotFoundError
-from durable.core.records import ActionRecord, AttemptRecord, Entry, Message, RunChange, RunRecord
-from durable.models import Attempt, EntryMetadata, OperatorAction, QueueMessage, Run
+from durable.core.records import ActionRecord, AttemptRecord, Entry, FailureRecord, Message, RunChange, RunRecord
+from durable.models import Attempt, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.store import outline_rows, row_rules
 from durable.store.atomic import committed_or_raised
@@ -80,6 +80,8 @@ class DatabaseStore(ABC):
             change = decide(row_rules.copied(run), lambda: self.history(run_id))
             after = row_rules.after_change(run, change)
             self._write_change(run, after, change)
+            if row_rules.is_reopened(run, after):
+                Failure.objects.using(self.alias).filter(run_id=run_id).update(is_open=False)
             if change.retracted:
                 QueueMessage.objects.using(self.alias).filter(run_id=run_id, id__in=change.retracted).delete()
             if change.action is not None:
@@ -135,6 +137,10 @@ class DatabaseStore(ABC):
     def attempts(self, run_id: str) -> list[AttemptRecord]:
         found = Attempt.objects.using(self.alias).filter(run_id=run_id).order_by("id")
         return [AttemptRecord(**row) for row in found.values(*ATTEMPT.names)]
+
+    def failure(self, run_id: str) -> FailureRecord | None:
+        found = Failure.objects.using(self.alias).select_related("cause").filter(run_id=run_id).first()
+        return None if found is None else found.record
 
     def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
         return outline_rows.read(self.alias, run_id)

@@ -23,6 +23,7 @@ from durable.core.records import (
     Batch,
     Committed,
     Entry,
+    FailureRecord,
     Message,
     MessageState,
     OutgoingMessage,
@@ -44,6 +45,7 @@ Tables = tuple[
     dict[str, Message],
     dict[str, list[str]],
     list[ActionRecord],
+    dict[str, FailureRecord],
 ]
 
 
@@ -68,6 +70,7 @@ class MemoryStore:
         self._messages: dict[str, Message] = {}
         self._inboxes: dict[str, list[str]] = {}  # message ids in order
         self._actions: list[ActionRecord] = []
+        self._failures: dict[str, FailureRecord] = {}
 
     # -- verbs, from outside a pass
 
@@ -104,6 +107,10 @@ class MemoryStore:
     def attempts(self, run_id: str) -> list[AttemptRecord]:
         with self._lock:
             return list(self._attempts.get(run_id, ()))
+
+    def failure(self, run_id: str) -> FailureRecord | None:
+        with self._lock:
+            return self._failures.get(run_id)
 
     def messages(self, run_id: str) -> list[Message]:
         with self._lock:
@@ -161,7 +168,10 @@ class MemoryStore:
             if run is None:
                 raise RunNotFoundError(run_id)
             change = decide(row_rules.copied(run), lambda: self.history(run_id))
-            self._runs[run_id] = row_rules.copied(row_rules.after_change(run, change))
+            after = row_rules.after_change(run, change)
+            self._runs[run_id] = row_rules.copied(after)
+            if row_rules.is_reopened(run, after) and (failure := self._failures.get(run_id)) is not None:
+                self._failures[run_id] = replace(failure, is_open=False)
             self._delete(run_id, change.deleted)
             self._write(run_id, change.entries)
             self._return(run_id, change.unreceive)
@@ -271,6 +281,8 @@ class MemoryStore:
             self._attempts[run.id] += batch.attempts
             self._consume(run.id, consumed)
             self._return(run.id, batch.returned)
+            if batch.failure is not None:
+                self._failures[run.id] = batch.failure
             queues = self._send_from(run.id, batch.sends)
             return Committed(
                 request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues
@@ -401,7 +413,16 @@ class MemoryStore:
             dict(self._messages),
             {run_id: list(inbox) for run_id, inbox in self._inboxes.items()},
             list(self._actions),
+            dict(self._failures),
         )
 
     def _put_back(self, tables: Tables) -> None:
-        self._runs, self._entries, self._attempts, self._messages, self._inboxes, self._actions = tables
+        (
+            self._runs,
+            self._entries,
+            self._attempts,
+            self._messages,
+            self._inboxes,
+            self._actions,
+            self._failures,
+        ) = tables

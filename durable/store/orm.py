@@ -21,19 +21,20 @@ from durable.core.records import (
     Batch,
     Committed,
     Entry,
+    FailureRecord,
     Message,
     MessageState,
     OutgoingMessage,
     RunChange,
     RunRecord,
 )
-from durable.models import Attempt, EntryMetadata, QueueMessage, Run
+from durable.models import Attempt, Cause, EntryMetadata, Failure, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.models.run import RunQuerySet
 from durable.store import row_rules
 from durable.store.base import Claimed, DuePoint
 from durable.store.database import DatabaseStore, entry_keys
-from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA, RUN
+from durable.store.rows import ATTEMPT, ENTRY, FAILURE_NAMES, MESSAGE, METADATA, RUN, cause_row
 
 __all__ = ["OrmStore"]
 
@@ -229,6 +230,8 @@ class OrmStore(DatabaseStore):
             own = [each for each in new if each.run_id == run.id]
             after, overruled = row_rules.after_commit(run, batch, own, self._awaited(run, batch))
             self._update(run, after)
+            if batch.failure is not None:
+                self._fail(batch.failure)
             queues = self._wake(runs.values(), new)
             if overruled or row_rules.should_notify(after, own):
                 queues |= {run.queue}
@@ -243,6 +246,16 @@ class OrmStore(DatabaseStore):
         return [
             each for each in self._messages(run_id=run.id, state=MessageState.PENDING.value) if each.id not in sends
         ]
+
+    def _fail(self, failure: FailureRecord) -> None:
+        causes = Cause.objects.using(self.alias)
+        if connections[self.alias].features.has_select_for_update:  # a cause that was pruned meanwhile is made again
+            causes = causes.select_for_update()
+        cause, _ = causes.get_or_create(
+            fingerprint=failure.cause.fingerprint, defaults=cause_row(failure.cause, failure.failed_at)
+        )
+        rows = [Failure(cause=cause, **{name: getattr(failure, name) for name in FAILURE_NAMES})]
+        self._upsert(Failure, rows, ["run"], ["cause", *FAILURE_NAMES[1:]])
 
     def _consume(self, run_id: str, consumed: dict[str, row_rules.Consumed]) -> None:
         messages = QueueMessage.objects.using(self.alias).filter(run_id=run_id)

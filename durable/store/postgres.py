@@ -21,6 +21,7 @@ from durable.core.records import (
     Batch,
     Committed,
     Entry,
+    FailureRecord,
     Message,
     OutgoingMessage,
     RunChange,
@@ -42,6 +43,7 @@ from durable.store.parameters import (
 )
 from durable.store.rows import (
     RUN,
+    failure_row,
     json_rows,
     to_entries,
     to_message,
@@ -180,7 +182,7 @@ class PostgresStore(DatabaseStore):
             return self._flush(batch)
         if _only_completes(batch):
             return self._complete(batch)
-        committed = self._commit(batch_parameters(batch))
+        committed = self._commit(batch_parameters(batch), batch.failure)
         if committed is None:
             raise LeaseLost
         return committed
@@ -208,9 +210,12 @@ class PostgresStore(DatabaseStore):
             raise LeaseLost
         return _answered(request)
 
-    def _commit(self, parts: CommitParameters) -> Committed | None:
+    def _commit(self, parts: CommitParameters, failure: FailureRecord | None = None) -> Committed | None:
         """Write the parts. Return None, and write nothing, if the run has a newer fence."""
-        request, queues = sql_functions.COMMIT(self.alias, parts, uninterrupted=True)
+        if failure is None:
+            request, queues = sql_functions.COMMIT(self.alias, parts, uninterrupted=True)
+        else:
+            request, queues = sql_functions.FAIL(self.alias, [*parts, failure_row(failure)], uninterrupted=True)
         if request is None:
             return None
         if not queues:

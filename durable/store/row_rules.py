@@ -41,6 +41,7 @@ __all__ = [
     "consumed",
     "copied",
     "entries_to_write",
+    "is_reopened",
     "is_repeat",
     "released",
     "renewed",
@@ -171,6 +172,11 @@ def after_change(run: RunRecord, change: RunChange) -> RunRecord:
     """Return the run after a verb."""
     patch: dict[str, Any] = {"change_seq": run.change_seq + 1, **change.run}
     return check(replace(run, **patch))
+
+
+def is_reopened(before: RunRecord, after: RunRecord) -> bool:
+    """Return True if a change lets a failed run continue."""
+    return before.state == RunState.FAILED and after.state != RunState.FAILED
 
 
 class Consumed(NamedTuple):

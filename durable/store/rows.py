@@ -15,7 +15,7 @@ from typing import Any, Final
 from django.db import models
 
 from durable.core.location import escape, unescape
-from durable.core.records import AttemptRecord, Entry, Message, OutgoingMessage, RunRecord
+from durable.core.records import AttemptRecord, Cause, Entry, FailureRecord, Message, OutgoingMessage, RunRecord
 from durable.models import Attempt, EntryMetadata, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.models.fields import (
@@ -40,10 +40,13 @@ __all__ = [
     "ENTRY",
     "ENTRY_FIELDS",
     "ENTRY_NUMBERS",
+    "FAILURE_NAMES",
     "MESSAGE",
     "METADATA",
     "RUN",
     "Columns",
+    "cause_row",
+    "failure_row",
     "json_row",
     "json_rows",
     "outgoing_row",
@@ -144,6 +147,10 @@ ATTEMPT: Final = Columns(Attempt, AttemptRecord)
 MESSAGE: Final = Columns(QueueMessage, Message)
 
 
+#: The columns of a failure, its run first, without its cause.
+FAILURE_NAMES: Final = [field.name for field in fields(FailureRecord) if field.name != "cause"]
+
+
 #: An entry's columns in the order of the record's fields, from tables named `e` and `m`.
 ENTRY_FIELDS: Final = [f'{"e" if field.name in ENTRY.names else "m"}."{field.name}"' for field in fields(Entry)]
 
@@ -180,6 +187,24 @@ def outgoing_row(message: OutgoingMessage) -> dict[str, Any]:
         "sent_at": message.sent_at,
         "idempotency_id": None if message.idempotency_id is None else pack(message.idempotency_id),
     }
+
+
+def cause_row(cause: Cause, first_seen_at: datetime) -> dict[str, Any]:
+    """Return a cause as the attributes of a new row, without its fingerprint."""
+    return {
+        "place": cause.place,
+        "error_type": cause.error_type,
+        "pattern": cause.pattern,
+        "first_seen_at": first_seen_at,
+    }
+
+
+def failure_row(failure: FailureRecord) -> str:
+    """Return a failure and its cause as JSON text for json_to_record."""
+    cause = failure.cause
+    row = {name: getattr(failure, name) for name in FAILURE_NAMES}
+    row |= {"fingerprint": cause.fingerprint, **cause_row(cause, failure.failed_at)}
+    return json_row({name: pack(value) if isinstance(value, str) else value for name, value in row.items()})
 
 
 def to_run(row: Sequence[Any]) -> RunRecord:

@@ -19,6 +19,7 @@ from durable.store.rows import ENTRY, METADATA, same
 __all__ = [
     "COMMIT",
     "COMPLETE",
+    "FAIL",
     "FLUSH",
     "PATCHED",
     "RECORD",
@@ -61,6 +62,13 @@ SEND: Final = SQLFunction(
 COMMIT: Final = SQLFunction(
     "durable_commit_1",
     ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json"],
+    ["pending", "rings"],
+)
+
+#: Parameters: those of COMMIT, and the run's failure as JSON. Returns the same as COMMIT.
+FAIL: Final = SQLFunction(
+    "durable_fail_1",
+    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", "json"],
     ["pending", "rings"],
 )
 

@@ -33,6 +33,7 @@ from tests.benchmarks.workflows import (
     aparallel,
     asteps,
     counting,
+    failing,
     fan_out,
     parallel,
     querying,
@@ -91,6 +92,21 @@ def test_a_one_step_run_is_two_statements_and_a_share_of_a_claim() -> None:
     steps.start_many([(1,)] * 30)
     statements = statements_of(work_off_all)
     assert len(statements) <= 4 + 30 * 2  # four claims, the last of them of nothing; step and end
+
+
+def test_a_run_that_fails_records_its_cause_without_a_statement_of_its_own() -> None:
+    handle = failing.start()
+    record = claimed(handle)
+    statements = statements_of(lambda: one_pass(record))
+    assert len(statements) <= 3  # the load, the failure of the step, the end
+    assert handle.state == "failed"
+    assert count_rows("durable_failure", handle.id) == 1
+
+
+def test_a_run_that_does_not_fail_has_no_row_of_a_cause() -> None:
+    handle = steps.start(1)
+    one_pass(claimed(handle))
+    assert count_rows("durable_failure", handle.id) == 0
 
 
 def test_what_runs_do_most_often_is_left_to_functions_whose_plans_are_kept() -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db import connection
 from django.utils import timezone
 
-from durable import AsyncContext, Break, Context, Continue, current_step, workflow
+from durable import AsyncContext, Break, Context, Continue, CriticalError, current_step, workflow
 
 __all__ = [
     "RESULT",
@@ -17,6 +17,7 @@ __all__ = [
     "aparallel",
     "asteps",
     "counting",
+    "failing",
     "fan_out",
     "holding",
     "noting",
@@ -46,6 +47,17 @@ def steps(ctx: Context, count: int, then_sleep: bool = False) -> int:
     if then_sleep:
         ctx.sleep("sleep", "30 days")
     return count
+
+
+def refuse() -> None:
+    """What a step does that fails for good."""
+    raise CriticalError("refused")
+
+
+@workflow(name="benchmarks.failing")
+def failing(ctx: Context) -> None:
+    """One step that fails."""
+    ctx.step("refuse", refuse)
 
 
 def wait_for_others() -> str:

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, EntryKind, EntryStatus, MessageState, RunState
-from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
+from durable.models import Attempt, Cause, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
 from durable.retention import Policy, Pruned, Pruner
 from durable.store import store_for
 from durable.worker import timer
@@ -62,6 +62,25 @@ def with_all(run: Run, entries: int = 1) -> Run:
         id=f"m{next(_numbers)}", run=run, queue="news", body="1", sent_at=NOW, order=1, state=MessageState.PENDING
     )
     return run
+
+
+def a_cause(name: str, **more: Any) -> Cause:
+    """A cause that was first seen before all runs."""
+    values = {"error_type": "E", "first_seen_at": NOW - timedelta(days=99), **more}
+    return Cause.objects.create(fingerprint=name, **values)
+
+
+def fail(run: Run, cause: Cause) -> None:
+    """Record the failure of a failed run."""
+    assert run.finished_at is not None
+    Failure.objects.create(
+        run=run,
+        cause=cause,
+        workflow=run.workflow,
+        queue=run.queue,
+        failed_at=run.finished_at,
+        run_created_at=run.created_at,
+    )
 
 
 def an_action(days: float, run_id: str = "") -> OperatorAction:
@@ -115,6 +134,16 @@ class TestPruning:
         for model in (Entry, Attempt, QueueMessage):
             assert model.objects.values_list("run_id", flat=True).get() == "young"
         assert EntryMetadata.objects.count() == 1
+
+    def test_a_failure_goes_with_its_run_and_a_cause_with_its_last_failure(self) -> None:
+        shared, lone = a_cause("shared"), a_cause("lone")
+        muted, new = a_cause("muted", muted_at=NOW), a_cause("new", first_seen_at=NOW)
+        for run_id, cause, days in [("a", lone, 9), ("b", shared, 9), ("c", shared, 1), ("d", muted, 9)]:
+            fail(a_run(run_id, "failed", days=days), cause)
+        gone = prune(Policy.of({"failed": 7 * DAY}))
+        assert gone == Pruned(runs=3)
+        assert runs() == {"c"} == set(Failure.objects.values_list("run_id", flat=True))
+        assert set(Cause.objects.all()) == {shared, muted, new}
 
     def test_each_state_has_its_time_and_what_has_not_ended_none(self) -> None:
         for state in RunState:

@@ -12,7 +12,7 @@ import pytest
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
-from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
+from durable.models import Attempt, Cause, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
 from durable.store import Store
 from durable.store.memory import MemoryStore
 from durable.store.orm import OrmStore
@@ -24,7 +24,9 @@ from tests.support.databases import migrated
 SQLITE = "store_sqlite"
 POSTGRES = "store_postgres"
 
-_TABLES = [model._meta.db_table for model in (OperatorAction, Attempt, QueueMessage, EntryMetadata, Entry, Run)]
+_TABLES = [
+    model._meta.db_table for model in (OperatorAction, Failure, Cause, Attempt, QueueMessage, EntryMetadata, Entry, Run)
+]
 
 
 @pytest.fixture(scope="session")

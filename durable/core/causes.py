@@ -1,0 +1,127 @@
+"""The cause of a failure: where a run failed, with which error, and the pattern of the error's message.
+
+Runs that failed for one reason have one cause, so that operators see one line and act on exactly these runs. The error
+is that of the step itself, not of the errors around it (`StepExhaustedError`, `JoinError`). It is found in the run's
+history when the run fails, so nothing is recorded for it before. Pure functions; must not write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from durable.core.errors import ErrorInfo
+from durable.core.location import escape, join, unescape
+from durable.core.printable import safe
+from durable.core.records import Cause, Entry, FailureRecord, RunPatch, RunRecord, RunState
+from durable.core.summary import Summary, SummaryKind
+
+__all__ = ["MAX_PATTERN", "failure_by", "pattern_of", "place_of"]
+
+MAX_PATTERN: Final = 200  # characters
+MAX_PLACE: Final = 1024  # characters
+MAX_TYPE: Final = 200  # characters
+_MAX_READ: Final = 1_000  # characters of a message from which its pattern is made
+
+_ITERATION: Final = re.compile(r"~\d+")
+#: What differs from one failure to the next of the same cause: addresses, UUIDs, words with a digit.
+_VARIABLE: Final = re.compile(
+    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\w*\d\w*"
+)
+_NUMBERS: Final = re.compile(r"#(?:[.,:/+-]?#)+")
+_LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
+
+Find = Callable[[str], Entry | None]
+
+
+def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime) -> FailureRecord | None:
+    """Return the record of the failure that `patch` makes of the run; None if it does not make the run failed.
+
+    `find` returns the run's entry at a location.
+    """
+    if patch.get("state") != RunState.FAILED:
+        return None
+    place, error = _root(run, patch, find)
+    cause = Cause(place=place[:MAX_PLACE], error_type=safe(error.type)[:MAX_TYPE], pattern=pattern_of(error.message))
+    return FailureRecord(
+        run_id=run.id,
+        cause=cause,
+        workflow=run.workflow,
+        queue=run.queue,
+        worker=run.worker,
+        failed_at=now,
+        run_created_at=run.created_at,
+    )
+
+
+def place_of(location: str) -> str:
+    """Return a location for people, with "~" in place of an iteration's number; "" for the workflow's own code."""
+    if not location:
+        return ""
+    segments = ["~" if _ITERATION.fullmatch(each) else unescape(each) for each in location.split("/")]
+    return safe(" / ".join(segments))
+
+
+def pattern_of(message: str) -> str:
+    """Return the message without what differs between failures of one cause, at most `MAX_PATTERN` characters.
+
+    "#" stands for numbers, addresses and words with a digit in them. White space is folded, and characters that control
+    a terminal or hide text are escaped.
+    """
+    text = " ".join(message[:_MAX_READ].split())
+    return safe(_NUMBERS.sub("#", _VARIABLE.sub("#", text)))[:MAX_PATTERN]
+
+
+def _root(run: RunRecord, patch: RunPatch, find: Find) -> tuple[str, ErrorInfo]:
+    """Return the place of the failure and its innermost error."""
+    stopped = Summary.load(patch.get("summary", run.summary))
+    if stopped.kind is SummaryKind.HANDLER_FAILED:
+        location = stopped.facts["location"]
+        entry = find(location)
+        error = None if entry is None else entry.rollback_error
+        return _rollback_of(place_of(location)), error or _described(stopped)
+    if stopped.kind is SummaryKind.COMPENSATION_STOPPED:
+        return _rollback_of(""), _described(stopped)
+    error = patch.get("error", run.error) or ErrorInfo("Exception", "unknown")
+    found = _first(_failures(patch.get("origins", run.origins), find))
+    return ("", error) if found is None else (place_of(found[0]), found[1])
+
+
+def _rollback_of(place: str) -> str:
+    return f"{place} (rollback)".strip()
+
+
+def _described(stopped: Summary) -> ErrorInfo:
+    """Return the error that a summary names, as the text of an `ErrorInfo`."""
+    kind, _, message = str(stopped.facts["error"]).partition(": ")
+    return ErrorInfo(kind, message)
+
+
+#: Of one failure: its location, its error and, if it is known, when it began.
+_Failure = tuple[str, ErrorInfo, datetime | None]
+
+
+def _first(failures: Iterator[_Failure]) -> _Failure | None:
+    """Return the failure that began first; those whose time is unknown come last."""
+    return min(failures, key=lambda each: each[2] or _LAST_MOMENT, default=None)
+
+
+def _failures(origins: Sequence[str], find: Find) -> Iterator[_Failure]:
+    for location in origins:
+        entry = find(location)
+        if entry is None:
+            continue
+        if "branches" in entry.data:
+            yield from _of_branches(entry, find)
+        elif entry.error is not None:
+            yield location, entry.error, entry.last_attempt_at
+
+
+def _of_branches(fork: Entry, find: Find) -> Iterator[_Failure]:
+    for name, branch in fork.data["branches"].items():
+        if branch["status"] != "failed":
+            continue
+        inner = list(_failures(branch.get("origins", ()), find))
+        yield from inner or [(join(fork.location, escape(name)), ErrorInfo(*branch["error"]), None)]

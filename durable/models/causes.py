@@ -1,0 +1,81 @@
+"""Failures of runs, and their causes: written when a run fails, read by lists, by bulk verbs and by the overview.
+
+Side tables: a run that does not fail has no row in them.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from durable.core.records import Cause as CauseRecord
+from durable.core.records import FailureRecord
+from durable.models.fields import NameField, SafeTextField
+from durable.models.run import Run
+
+__all__ = ["Cause", "Failure"]
+
+
+class Cause(models.Model):
+    """What failures of one kind have in common (`durable.core.records.Cause`).
+
+    `first_seen_at` is when the first of them happened. A muted cause is not shown among what needs attention.
+    """
+
+    fingerprint = NameField[str, str](max_length=16, unique=True)
+    place = NameField[str, str](max_length=1024, blank=True)
+    error_type = NameField[str, str](max_length=200)
+    pattern = SafeTextField[str, str](blank=True)
+    first_seen_at = models.DateTimeField()
+    muted_at = models.DateTimeField(null=True, blank=True)
+    muted_by = SafeTextField[str, str](default="", blank=True)
+
+    def __str__(self) -> str:
+        return self.fingerprint
+
+    @property
+    def record(self) -> CauseRecord:
+        """The cause as the engine has it."""
+        return CauseRecord(place=self.place, error_type=self.error_type, pattern=self.pattern)
+
+
+class Failure(models.Model):
+    """The newest failure of a run. `is_open`: the run is still failed because of it."""
+
+    run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="failure")
+    cause = models.ForeignKey(Cause, on_delete=models.CASCADE, related_name="failures", db_index=False)
+    workflow = NameField[str, str](max_length=200)
+    queue = NameField[str, str](max_length=200)
+    worker = SafeTextField[str, str](default="", blank=True)
+    failed_at = models.DateTimeField()
+    run_created_at = models.DateTimeField()
+    is_open = models.BooleanField(default=True)
+
+    class Meta:
+        indexes = [
+            # the list of a cause's failed runs, the newest first, and their number
+            models.Index(
+                fields=["cause", "run_created_at", "run"], condition=Q(is_open=True), name="durable_failure_open"
+            ),
+            # when the failed runs of a cause failed: since when, and last
+            models.Index(fields=["cause", "failed_at"], condition=Q(is_open=True), name="durable_failure_open_since"),
+            # all failures of a cause by time, for the last day
+            models.Index(fields=["cause", "failed_at"], name="durable_failure_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.run_id}: {self.cause_id}"
+
+    @property
+    def record(self) -> FailureRecord:
+        """The failure as the engine has it."""
+        return FailureRecord(
+            run_id=self.run_id,
+            cause=self.cause.record,
+            workflow=self.workflow,
+            queue=self.queue,
+            worker=self.worker,
+            failed_at=self.failed_at,
+            run_created_at=self.run_created_at,
+            is_open=self.is_open,
+        )

@@ -1,0 +1,248 @@
+"""The cause of a failure: the same for failures of one kind, another for each other kind, whichever way a run fails."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from durable import Context, Continue, CriticalError, RollbackError
+from durable.core.causes import MAX_PATTERN, pattern_of, place_of
+from durable.core.records import Cause, FailureRecord
+from durable.core.transitions import TRANSITIONS
+from durable.testing import Harness
+from tests.core import undoing
+from tests.core.conftest import NOW
+from tests.core.test_ways_out import WAYS
+
+PATTERNS = {
+    "timeout 9": "timeout #",
+    "order 12 of 13": "order # of #",
+    "no such order: 550e8400-e29b-41d4-a716-446655440000": "no such order: #",
+    "order-1086 at 0x7f3a failed": "order-# at # failed",
+    "at 2026-11-22T09:15:02.123+00:00: refused": "at #: refused",
+    "10.0.0.1:5432 refused": "# refused",
+    "no mail to ana.b@example.org": "no mail to #",
+    "  two\n  lines\t": "two lines",
+    "\x1b[31mred\u202e": "\\x1b[#\\u202e",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("message", PATTERNS)
+def test_a_pattern_leaves_out_what_differs(message: str) -> None:
+    assert pattern_of(message) == PATTERNS[message]
+
+
+def test_a_pattern_is_short_and_soon_made() -> None:
+    assert len(pattern_of("a" * 1_000_000)) == MAX_PATTERN
+    assert len(pattern_of("a1 b" * 1_000_000)) == MAX_PATTERN
+    assert pattern_of("\udfff") == "\\udfff"
+
+
+@pytest.mark.parametrize(
+    ("location", "place"),
+    [
+        ("", ""),
+        ("charge", "charge"),
+        ("poll/~12/fetch", "poll / ~ / fetch"),
+        ("a%2Fb/send~3", "a/b / send~3"),
+        ("poll/%7E1", "poll / ~1"),
+        ("a%0Ab", "a\\nb"),
+    ],
+)
+def test_a_place_has_no_numbers_of_iterations(location: str, place: str) -> None:
+    assert place_of(location) == place
+
+
+def test_a_fingerprint_differs_with_each_part() -> None:
+    parts = [("a", "b", "c"), ("x", "b", "c"), ("a", "x", "c"), ("a", "b", "x"), ("ab", "", "c"), ("a", "\udfff", "c")]
+    found = {Cause(place=one, error_type=two, pattern=three).fingerprint for one, two, three in parts}
+    assert len(found) == len(parts)
+    assert all(len(each) == 16 and int(each, 16) >= 0 for each in found)
+
+
+# -- of runs
+
+
+class GatewayTimeout(Exception):
+    """What a step raises."""
+
+
+class CardDeclined(CriticalError):
+    """What a step raises for good."""
+
+
+def raising(*errors: BaseException) -> Callable[[], Any]:
+    """A function that raises the errors one after the other, the last again and again."""
+    chosen = itertools.chain(errors, itertools.repeat(errors[-1]))
+
+    def function() -> Any:
+        raise next(chosen)
+
+    return function
+
+
+def failure_of(workflow: Callable[[Context], Any], *, passes: int = 1) -> FailureRecord:
+    """How a run of the workflow fails."""
+    with Harness(now=NOW) as h:
+        run = h.start(workflow)
+        for _ in range(passes):
+            h.run(run)
+            h.advance(3600)
+        found = h._store.failure(run.id)
+        assert found is not None
+        assert found.is_open
+        assert (found.run_id, found.run_created_at) == (run.id, NOW)
+        return found
+
+
+def cause_of(workflow: Callable[[Context], Any], *, passes: int = 1) -> tuple[str, str, str]:
+    cause = failure_of(workflow, passes=passes).cause
+    return cause.place, cause.error_type, cause.pattern
+
+
+def test_an_exhausted_step_is_told_by_its_last_error() -> None:
+    fails = raising(GatewayTimeout("first 1"), GatewayTimeout("last 22"))
+
+    def ship(ctx: Context) -> None:
+        ctx.step("charge", fails, max_retries=1, retry_backoff_base=1)
+
+    assert cause_of(ship, passes=2) == ("charge", "GatewayTimeout", "last #")
+
+
+def test_a_step_that_does_not_retry_is_told_by_its_error() -> None:
+    def ship(ctx: Context) -> None:
+        ctx.step("charge", raising(CardDeclined("no")))
+
+    assert cause_of(ship) == ("charge", "CardDeclined", "no")
+
+
+def test_the_workflows_own_error_has_no_place() -> None:
+    def ship(ctx: Context) -> None:
+        ctx.step("a", int)
+        raise ValueError("order 7")
+
+    assert cause_of(ship) == ("", "ValueError", "order #")
+
+
+def test_an_error_that_the_code_makes_of_a_steps_is_told_by_the_steps() -> None:
+    def ship(ctx: Context) -> None:
+        try:
+            ctx.step("charge", raising(CardDeclined("no")))
+        except CriticalError as error:
+            raise RuntimeError("no order") from error
+
+    assert cause_of(ship) == ("charge", "CardDeclined", "no")
+
+
+def test_a_step_that_the_code_has_caught_is_no_cause() -> None:
+    def ship(ctx: Context) -> None:
+        ctx.try_step("charge", raising(CardDeclined("no")))
+        raise ValueError("why")
+
+    assert cause_of(ship) == ("", "ValueError", "why")
+
+
+def test_an_iteration_has_no_number() -> None:
+    def body(ctx: Context, state: int) -> Any:
+        if state == 2:
+            ctx.step("fetch", raising(RollbackError("no")))
+        return Continue(state + 1)
+
+    assert cause_of(lambda ctx: ctx.loop("poll", body, 0)) == ("poll / ~ / fetch", "RollbackError", "no")
+
+
+def test_a_join_is_told_by_the_branch_that_failed_first() -> None:
+    slow = raising(GatewayTimeout("1"), CardDeclined("later"))
+
+    def ship(ctx: Context) -> None:
+        ctx.join(
+            "both",
+            {
+                "a": lambda c: c.step("charge", slow, max_retries=1, retry_backoff_base=60),
+                "b": lambda c: c.step("label", raising(CardDeclined("first"))),
+            },
+        )
+
+    assert cause_of(ship, passes=2) == ("both / b / label", "CardDeclined", "first")
+
+
+def test_a_branch_of_a_branch_is_told_by_its_step() -> None:
+    def inner(ctx: Context) -> None:
+        ctx.join("in", {"x": lambda c: c.step("label", raising(CardDeclined("no")))})
+
+    assert cause_of(lambda ctx: ctx.join("out", {"y": inner})) == ("out / y / in / x / label", "CardDeclined", "no")
+
+
+def test_a_branchs_own_error_is_told_at_the_branch() -> None:
+    def own(_ctx: Context) -> None:
+        raise ValueError("why")
+
+    assert cause_of(lambda ctx: ctx.join("both", {"a": own})) == ("both / a", "ValueError", "why")
+
+
+def test_a_race_that_all_have_lost_is_told_by_the_first() -> None:
+    branches = {"a": lambda c: c.step("s", raising(CardDeclined("no")))}
+    assert cause_of(lambda ctx: ctx.race("which", branches)) == ("which / a / s", "CardDeclined", "no")
+
+
+def test_after_a_compensation_the_cause_is_that_of_the_failure() -> None:
+    def ship(ctx: Context) -> None:
+        ctx.rollback_checkpoint("from here")
+        ctx.step("reserve", int, rollback=undoing.undo)
+        ctx.step("charge", raising(CardDeclined("no")))
+
+    undoing.fails_left[:] = [ConnectionError("not yet")]  # so that another pass ends the compensation
+    try:
+        assert cause_of(ship, passes=2) == ("charge", "CardDeclined", "no")
+    finally:
+        undoing.fails_left.clear()
+
+
+def test_a_compensation_that_stops_is_told_by_its_handler() -> None:
+    def ship(ctx: Context) -> None:
+        ctx.rollback_checkpoint("from here")
+        ctx.step("reserve", int, rollback=undoing.undo)
+        ctx.step("charge", raising(CardDeclined("no")))
+
+    undoing.fails_left[:] = [CriticalError("the warehouse is shut")]
+    try:
+        assert cause_of(ship) == ("reserve (rollback)", "CriticalError", "the warehouse is shut")
+    finally:
+        undoing.fails_left.clear()
+
+
+TOLD = {
+    "raises": ("", "ValueError", "why"),
+    "raises after steps": ("", "ValueError", "why"),
+    "a rollback handler fails": ("charge (rollback)", "CriticalError", "no"),
+    "a rollback handler fails that the code has called": ("charge (rollback)", "CriticalError", "no"),
+    "diverges for too long": ("", "HistoryDivergedError", None),
+    "diverges for too long while it compensates": ("(rollback)", "HistoryDivergedError", None),
+    "has a mistake for too long": ("", "NameError", "name 'undefined_name' is not defined"),
+    "crashes its workers": ("", "RunCrashedError", None),
+    "crashes its workers while it compensates": ("(rollback)", "RunCrashedError", None),
+}
+
+
+@pytest.mark.parametrize("happens", WAYS)
+def test_each_way_out_of_a_pass_that_fails_a_run_records_its_cause(happens: str) -> None:
+    way, grace, transitions = WAYS[happens]
+    undoing.fails_left.clear()
+    with Harness(now=NOW, divergence_grace=grace) as h:
+        way(h)
+        [run] = h._store._runs.values()
+        found = h._store.failure(run.id)
+    undoing.fails_left.clear()
+    assert (run.state == "failed") == (happens in TOLD)
+    assert any("failed" in TRANSITIONS[name].values() for name, _ in transitions) == (happens in TOLD)
+    if happens not in TOLD:
+        assert found is None
+        return
+    assert found is not None
+    place, error_type, pattern = TOLD[happens]
+    assert (found.cause.place, found.cause.error_type) == (place, error_type)
+    assert found.cause.pattern == pattern if pattern is not None else found.cause.pattern

@@ -1,0 +1,131 @@
+"""The failure of a run: written with the commit that makes it failed, closed by the verb that lets it continue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from durable.core.control_flow import LeaseLost
+from durable.core.records import Cause, FailureRecord, RunChange, RunState
+from durable.models import Cause as CauseModel
+from durable.models import Failure
+from durable.store import Store
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from tests.store.conftest import POSTGRES
+from tests.store.making import HOSTILE, NOW, at, commit, finished, started, the
+
+DECLINED = Cause(place="charge", error_type="CardDeclined", pattern="no: #")
+ENDS: dict[str, Any] = {"state": RunState.FAILED, "wake_at": None, "lease_expires_at": None, "finished_at": NOW}
+
+
+def a_failure(run_id: str = "run", cause: Cause = DECLINED, **values: Any) -> FailureRecord:
+    return FailureRecord(
+        **{
+            "run_id": run_id,
+            "cause": cause,
+            "workflow": "w",
+            "queue": "q",
+            "worker": "worker",
+            "failed_at": at(1),
+            "run_created_at": NOW,
+            **values,
+        }
+    )
+
+
+def failed(store: Store, run_id: str = "run", **values: Any) -> FailureRecord:
+    """The failure of a new run."""
+    failure = a_failure(run_id, **values)
+    commit(store, started(store, run_id), run=ENDS, failure=failure)
+    return failure
+
+
+def recover(store: Store, run_id: str = "run") -> None:
+    patch: Any = {"state": RunState.PENDING, "wake_at": NOW, "finished_at": None}
+    store.change(run_id, lambda _run, _entries: RunChange(run=patch))
+
+
+def test_a_failure_is_written_with_its_run(store: Store) -> None:
+    failure = failed(store)
+    assert store.failure("run") == failure
+    assert the(store).state == RunState.FAILED
+
+
+def test_a_run_that_does_not_fail_has_none(store: Store) -> None:
+    finished(store, started(store))
+    assert store.failure("run") is None
+    assert store.failure("no such run") is None
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_any_text_is_kept(store: Store, text: str) -> None:
+    failure = failed(store, cause=Cause(place=text, error_type=text, pattern=text), worker=text)
+    assert store.failure("run") == failure
+
+
+def test_a_run_that_was_lost_gets_none(store: Store) -> None:
+    held = started(store)
+    with pytest.raises(LeaseLost):
+        commit(store, replace(held, fence=held.fence - 1), run=ENDS, failure=a_failure())
+    assert store.failure("run") is None
+
+
+def test_a_recovery_closes_the_failure_and_the_next_one_replaces_it(store: Store) -> None:
+    failure = failed(store)
+    recover(store)
+    assert store.failure("run") == replace(failure, is_open=False)
+    held = store.claim_run("run", now=at(9), lease_until=at(99), worker="other")
+    assert held is not None
+    other = a_failure(cause=replace(DECLINED, error_type="Other"), worker="other", failed_at=at(10))
+    commit(store, held, run=ENDS, failure=other)
+    assert store.failure("run") == other
+
+
+def test_a_verb_that_leaves_a_run_failed_leaves_its_failure_open(store: Store) -> None:
+    failure = failed(store)
+    store.change("run", lambda _run, _entries: RunChange(run={"summary": "seen"}))
+    assert store.failure("run") == failure
+
+
+def test_a_change_that_is_refused_closes_nothing(store: Store) -> None:
+    failure = failed(store)
+    patch: Any = {"state": RunState.PENDING}  # which has no `finished_at`
+    with pytest.raises(Exception, match="finished"):
+        store.change("run", lambda _run, _entries: RunChange(run=patch))
+    assert store.failure("run") == failure
+
+
+def test_a_failure_is_undone_with_its_transaction(store: Store) -> None:
+    def fail_and_raise() -> None:
+        with store.transaction():
+            failed(store)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_and_raise()
+    assert store.failure("run") is None
+
+
+def test_failures_of_one_cause_share_its_row(database_store: OrmStore | PostgresStore) -> None:
+    failed(database_store, "a")
+    failed(database_store, "b", failed_at=at(5))
+    failed(database_store, "c", cause=replace(DECLINED, pattern="other"))
+    rows = CauseModel.objects.using(database_store.alias).order_by("id")
+    assert [row.record for row in rows] == [DECLINED, replace(DECLINED, pattern="other")]
+    assert [row.first_seen_at for row in rows] == [at(1), at(1)]
+    assert [row.fingerprint for row in rows] == [row.record.fingerprint for row in rows]
+    shared = Failure.objects.using(database_store.alias).filter(cause=rows[0])
+    assert set(shared.values_list("run_id", flat=True)) == {"a", "b"}
+
+
+def test_a_commit_that_fails_a_run_is_one_statement_too(postgres_store: PostgresStore) -> None:
+    held = [started(postgres_store, each) for each in "abc"]
+    with CaptureQueriesContext(connections[POSTGRES]) as captured:
+        for each in held:
+            commit(postgres_store, each, run=ENDS, failure=a_failure(each.id))
+    assert ["durable_fail_1" in each["sql"] for each in captured.captured_queries] == [True] * 3
