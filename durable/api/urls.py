@@ -15,6 +15,7 @@ from durable.api.views.actions import (
     WakeView,
 )
 from durable.api.views.audit import ActionsView
+from durable.api.views.causes import CausesView
 from durable.api.views.history import EntriesView, EntryView, TreeView
 from durable.api.views.messages import AskView, MessagesView, MessageView
 from durable.api.views.results import ResultView
@@ -43,6 +44,7 @@ urlpatterns = [
     path("runs/<str:run_id>/restart", RestartView.as_view(), name="restart"),
     path("runs/<str:run_id>/replay", ReplayView.as_view(), name="replay"),
     path("runs/<str:run_id>/replay-plan", PlanView.as_view(), name="replay-plan"),
+    path("causes", CausesView.as_view(), name="causes"),
     path("counts", CountsView.as_view(), name="counts"),
     path("workflows", WorkflowsView.as_view(), name="workflows"),
     path("workflows/<path:name>", WorkflowView.as_view(), name="workflow"),

@@ -19,6 +19,7 @@ from durable.core.duration import parse_duration
 __all__ = [
     "JSON_HELP",
     "add_acting",
+    "add_cause",
     "add_confirming",
     "add_format",
     "add_ids",
@@ -42,11 +43,22 @@ def add_format(parser: ArgumentParser, *formats: str) -> None:
     )
 
 
-def add_ids(parser: ArgumentParser) -> None:
+def add_ids(parser: ArgumentParser, *, may_be_none: bool = False) -> None:
     """Add the ids of runs."""
     parser.add_argument(
-        "ids", nargs="+", metavar="ID", help="run ids; - reads more of them from standard input, one a line"
+        "ids",
+        nargs="*" if may_be_none else "+",
+        metavar="ID",
+        help="run ids; - reads more of them from standard input, one a line",
     )
+
+
+def add_cause(parser: ArgumentParser) -> None:
+    """Add the filters by the cause of a failure."""
+    parser.add_argument(
+        "--cause", default="", metavar="CAUSE", help="failed runs of this cause, as `durable causes` lists it"
+    )
+    parser.add_argument("--place", default="", metavar="PLACE", help="failed runs whose cause has this place")
 
 
 def add_acting(parser: ArgumentParser) -> None:

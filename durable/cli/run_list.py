@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.arguments import add_format, moment
+from durable.cli.arguments import add_cause, add_format, moment
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
@@ -50,6 +50,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--id-prefix", default="", metavar="TEXT", help="ids that begin with this; the list is by id then"
     )
+    add_cause(parser)
     parser.add_argument("--error", default="", metavar="TEXT", help="a part of the error's type or message")
     for name, what in {"created": "started", "finished": "ended"}.items():
         parser.add_argument(
@@ -103,6 +104,8 @@ def _filter(options: Namespace) -> RunCriteria:
         id_prefix=options.id_prefix,
         error_text=options.error,
         waiting_queue=options.waiting,
+        cause=options.cause,
+        place=options.place,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from durable.cli.cause_list import CAUSES
 from durable.cli.doctor import DOCTOR
 from durable.cli.maintenance import PRUNE, WORKERS
 from durable.cli.messages import ASK, RESULT, SEND, START
@@ -14,7 +15,7 @@ from durable.cli.verb_commands import VERBS
 __all__ = ["SUBCOMMANDS"]
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    *(LIST, SHOW, WHY, RESULT),
+    *(LIST, CAUSES, SHOW, WHY, RESULT),
     *(START, SEND, ASK),
     *VERBS,
     *(REPLAY, EXPORT, PRUNE, DOCTOR, WORKERS),

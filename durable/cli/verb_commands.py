@@ -11,12 +11,24 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from django.core.management.base import CommandError
+
 from durable import operations, runtime
 from durable.cli.actor import shell_actor
-from durable.cli.arguments import add_acting, add_confirming, add_format, add_ids, confirmed, given_ids, is_at_terminal
+from durable.cli.arguments import (
+    add_acting,
+    add_cause,
+    add_confirming,
+    add_format,
+    add_ids,
+    confirmed,
+    given_ids,
+    is_at_terminal,
+)
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
+from durable.inspection import Filtered, RunCriteria
 from durable.inspection.undone import Undone, undone_steps
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS, outcome_of
@@ -27,7 +39,8 @@ PAGE = 100  # runs whose states are read at a time
 
 
 def _configure(add_options: Callable[[ArgumentParser], None], parser: ArgumentParser) -> None:
-    add_ids(parser)
+    takes_causes = add_options is add_cause
+    add_ids(parser, may_be_none=takes_causes)
     add_options(parser)
     add_acting(parser)
     add_confirming(parser)
@@ -35,7 +48,7 @@ def _configure(add_options: Callable[[ArgumentParser], None], parser: ArgumentPa
 
 
 def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, options: Namespace, output: Output) -> int:
-    ids: Iterable[str] = given_ids(options.ids)
+    ids = _chosen(options)
     if options.dry_run:
         return _preview(verb, ids, output)
     if not options.yes and "-" not in options.ids and is_at_terminal():
@@ -58,6 +71,23 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
     if done + refused != 1 or not refused:
         output.say(f"{done} {past}{f', {refused} refused' if refused else ''}")
     return Exit.REFUSED if refused else Exit.OK
+
+
+def _chosen(options: Namespace) -> Iterable[str]:
+    """Return the ids given, or those of the failed runs of a cause."""
+    wanted = RunCriteria(cause=getattr(options, "cause", ""), place=getattr(options, "place", ""))
+    if wanted.is_empty == (not options.ids):
+        raise CommandError("give the ids of runs, or --cause or --place, and not both", returncode=Exit.USAGE)
+    return given_ids(options.ids) if wanted.is_empty else _of_causes(wanted)
+
+
+def _of_causes(wanted: RunCriteria) -> Iterator[str]:
+    selection, cursor = Filtered(wanted), None
+    while True:
+        ids, cursor = selection.page(cursor, PAGE)
+        yield from ids
+        if cursor is None:
+            return
 
 
 def _print(output: Output, run_id: str, outcome: str, *, detail: str = "", became: str | None = None) -> None:
@@ -137,6 +167,7 @@ VERBS = (
         lambda run_id, _: operations.recover(run_id),
         past="recovered",
         alias="retry",
+        options=add_cause,
     ),
     _verb(
         "cancel",
@@ -164,5 +195,6 @@ VERBS = (
         "Start new runs of the same workflows with the same input; prints their ids.",
         lambda run_id, _: operations.restart(run_id).id,
         past="restarted",
+        options=add_cause,
     ),
 )

@@ -18,7 +18,10 @@ from durable.core.printable import safe
 from durable.core.records import Cause, Entry, FailureRecord, RunPatch, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["MAX_PATTERN", "failure_by", "pattern_of", "place_of"]
+__all__ = ["MAX_PATTERN", "ROLLBACK", "failure_by", "pattern_of", "place_of"]
+
+#: The end of the place of a rollback handler's failure.
+ROLLBACK: Final = "(rollback)"
 
 MAX_PATTERN: Final = 200  # characters
 MAX_PLACE: Final = 1024  # characters
@@ -90,7 +93,7 @@ def _root(run: RunRecord, patch: RunPatch, find: Find) -> tuple[str, ErrorInfo]:
 
 
 def _rollback_of(place: str) -> str:
-    return f"{place} (rollback)".strip()
+    return f"{place} {ROLLBACK}".strip()
 
 
 def _described(stopped: Summary) -> ErrorInfo:

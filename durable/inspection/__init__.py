@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from durable.inspection.allowed_verbs import possible_verbs
 from durable.inspection.capped_counts import Count, count_capped
+from durable.inspection.causes import CauseSummary, find_cause, list_causes
 from durable.inspection.clock_skew import CLOCK_TOLERANCE, clock_difference
 from durable.inspection.counts import count_by_state
 from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
@@ -44,6 +45,7 @@ from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState
 __all__ = [
     "CLOCK_TOLERANCE",
     "Bar",
+    "CauseSummary",
     "Count",
     "EntryDetail",
     "Explanation",
@@ -81,6 +83,7 @@ __all__ = [
     "failed_attempts",
     "failed_runs",
     "failure_groups",
+    "find_cause",
     "history_tree",
     "how_to_migrate",
     "how_to_set_isolation",
@@ -88,6 +91,7 @@ __all__ = [
     "jsonable",
     "last_day",
     "last_hour",
+    "list_causes",
     "list_runs",
     "missing_migrations",
     "newest_messages",

@@ -7,7 +7,7 @@ import binascii
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import BooleanField, DateTimeField, F, Func, Value
 
@@ -15,7 +15,11 @@ from durable.core.clock import to_utc
 from durable.models import Run
 from durable.models.fields import SafeTextField
 
-__all__ = ["Behind", "Cursor", "InvalidCursorError", "UpTo"]
+__all__ = ["FAILURE_KEY", "RUN_KEY", "Behind", "Cursor", "InvalidCursorError", "UpTo"]
+
+#: The columns that have a run's key: its own, and those of its failure.
+RUN_KEY: Final = ("created_at", "id")
+FAILURE_KEY: Final = ("failure__run_created_at", "failure__run_id")
 
 _MAX_TEXT = 1_200  # characters: an id of 200, in any script, and a time
 
@@ -78,16 +82,18 @@ class Cursor:
 class _Key(Func):
     """A comparison of the key (created_at, id) of a run with a cursor's, as one comparison of rows.
 
+    `key` names the columns that have it.
+
     An index serves this comparison even if thousands of runs were created at the same moment.
     """
 
     output_field = BooleanField()
     operator = "<"
 
-    def __init__(self, cursor: Cursor, **extra: Any) -> None:
+    def __init__(self, cursor: Cursor, key: tuple[str, str] = RUN_KEY, **extra: Any) -> None:
         moment = Value(cursor.created_at, output_field=DateTimeField())
         run_id = Value(cursor.id, output_field=SafeTextField())
-        super().__init__(F("created_at"), F("id"), moment, run_id, **extra)
+        super().__init__(*map(F, key), moment, run_id, **extra)
 
     def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:  # noqa: ARG002
         """Return the SQL of `(created_at, id) < (moment, id)`."""

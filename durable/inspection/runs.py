@@ -19,8 +19,8 @@ from durable.conf import conf
 from durable.core.location import ANY_QUEUE, escape
 from durable.core.records import RunState
 from durable.inspection.error_text import contains, shown_with
-from durable.inspection.pagination import Behind, Cursor, InvalidCursorError, UpTo
-from durable.models import Attempt, Run
+from durable.inspection.pagination import FAILURE_KEY, RUN_KEY, Behind, Cursor, InvalidCursorError, UpTo
+from durable.models import Attempt, Cause, Run
 from durable.models.run import RunQuerySet
 
 __all__ = [
@@ -37,6 +37,9 @@ __all__ = [
 PAGE: Final = 50  # runs
 WINDOW: Final = 10_000  # runs that one page examines if no index serves the filter
 _LAST = "\U0010ffff"
+_CAUSE: Final = "cause:"  # a word of a search
+_MOST_CAUSES: Final = 50  # of one place, each of which is read along its own index range
+_FAILED: Final = frozenset({RunState.FAILED.value})
 _COMMON: Final = frozenset({RunState.COMPLETED.value})  # states that most runs reach
 
 
@@ -47,7 +50,8 @@ class RunCriteria:
     `states` are values of `RunState`. The times are aware, from (included) and until (excluded). `error_text` is
     searched for in the type and the message of a run's error, ignoring case: in their beginnings
     (`durable.inspection.error_text`), and, with a redaction hook, in the text that the hook shows. `waiting_queue`:
-    runs that wait for a message of that queue, or of any.
+    runs that wait for a message of that queue, or of any. `cause` is the fingerprint of a cause, and `place` the place
+    of one (`durable.core.records.Cause`): runs that are failed because of it.
     """
 
     states: frozenset[str] = frozenset()
@@ -60,6 +64,8 @@ class RunCriteria:
     id_prefix: str = ""
     error_text: str = ""
     waiting_queue: str = ""
+    cause: str = ""
+    place: str = ""
 
     def __post_init__(self) -> None:
         unknown = sorted(self.states - {state.value for state in RunState})
@@ -94,7 +100,7 @@ def list_runs(
     """Return a page of the runs that match `wanted`: the newest first, or by id if the filter has a prefix of one.
 
     `within` limits the runs further, for example to those that a user may see. At most three statements for each
-    requested state. Raises InvalidCursorError for a text that is not a cursor of this list.
+    requested state or, for runs of a place, for each of its causes. Raises InvalidCursorError for a text that is not a cursor of this list.
     """
     by_id = bool(wanted.id_prefix)
     after = Cursor.parsed(cursor, by_id=by_id) if cursor else None
@@ -106,8 +112,14 @@ def list_runs(
 
 
 def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet | None = None) -> RunCriteria:
-    """Narrow `base` by the text of a search box: an id, the beginning of one, or else a part of an error's text."""
+    """Narrow `base` by the text of a search box: an id, the beginning of one, or else a part of an error's text.
+
+    The words `cause:<fingerprint>` select the failed runs of a cause; what follows them is searched for among these.
+    """
     base, text = base or RunCriteria(), text.strip()
+    if text.startswith(_CAUSE):
+        fingerprint, _, text = text.removeprefix(_CAUSE).partition(" ")
+        base, text = replace(base, cause=fingerprint), text.strip()
     if not text:
         return base
     runs = Run.objects.using(conf.DATABASE) if within is None else within
@@ -134,11 +146,22 @@ class _Plan:
     rest: Q
     #: whether `rest` may drop runs, so that a page may have to read any number of them
     is_sieve: bool
+    #: whether the index is that of a cause's open failures
+    is_of_cause: bool = False
 
 
 def _lanes(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[_Plan]:
     rest, times = _sieve(wanted), _created(wanted)
     is_sieve = bool(rest) or is_limited
+    causes = _causes(wanted)
+    if causes is not None and not wanted.id_prefix and len(causes) <= _MOST_CAUSES:
+        rest &= times & _in(state=wanted.states) & _is(workflow=wanted.workflow)
+        failed = runs.filter(failure__is_open=True)
+        sifts = is_limited or bool(rest)
+        return [_Plan(failed.filter(failure__cause_id=each), rest, sifts, is_of_cause=True) for each in causes]
+    if causes is not None:
+        rest &= Q(failure__is_open=True, failure__cause_id__in=causes)
+        wanted = wanted if wanted.id_prefix else replace(wanted, states=wanted.states or _FAILED)
     if wanted.id_prefix:
         rest &= times & _in(state=wanted.states) & _is(workflow=wanted.workflow)
         return [_Plan(_begins_with(runs, wanted.id_prefix), rest, is_limited or bool(rest))]
@@ -151,6 +174,14 @@ def _lanes(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[
         sifts = is_limited or bool(rest)
         return [_Plan(runs.filter(state=state), rest, sifts) for state in sorted(wanted.states)]
     return [_Plan(runs, rest, is_sieve)]
+
+
+def _causes(wanted: RunCriteria) -> list[int] | None:
+    """Return the keys of the causes that are asked for; None if the filter names none."""
+    if not (wanted.cause or wanted.place):
+        return None
+    found = Cause.objects.using(conf.DATABASE).filter(_is(fingerprint=wanted.cause, place=wanted.place))
+    return list(found.order_by("pk").values_list("pk", flat=True))
 
 
 def _begins_with(runs: RunQuerySet, prefix: str) -> RunQuerySet:
@@ -202,16 +233,22 @@ class _Lane:
 
     def __post_init__(self) -> None:
         runs = self.plan.runs.order_by("id") if self.by_id else self.plan.runs.newest_first()
+        if self.plan.is_of_cause:  # the failure has a copy of the key
+            runs = runs.order_by(*(f"-{name}" for name in FAILURE_KEY))
         if self.after is not None:
-            runs = runs.filter(Q(id__gt=self.after.id) if self.by_id else Behind(self.after))
+            runs = runs.filter(Q(id__gt=self.after.id) if self.by_id else Behind(self.after, self._key))
         self._runs = runs
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return FAILURE_KEY if self.plan.is_of_cause else RUN_KEY
 
     def read(self, limit: int) -> _Found:
         """Return up to `limit` runs and one more."""
         end = self._window_end() if self.plan.is_sieve else None
         runs = self._runs.filter(self.plan.rest)
         if end is not None:
-            runs = runs.filter(Q(id__lte=end.id) if self.by_id else UpTo(end))
+            runs = runs.filter(Q(id__lte=end.id) if self.by_id else UpTo(end, self._key))
         if self.shown_text:
             # A search must not disclose what the project's hook hides, not even by the place where a page ends.
             shown, last = shown_with(self.shown_text, runs, limit + 1)

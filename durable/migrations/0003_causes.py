@@ -70,7 +70,7 @@ class Migration(migrations.Migration):
                         fields=["cause", "failed_at"],
                         name="durable_failure_open_since",
                     ),
-                    models.Index(fields=["cause", "failed_at"], name="durable_failure_by_time"),
+                    models.Index(fields=["cause", "failed_at"], include=["workflow"], name="durable_failure_by_time"),
                 ],
             },
         ),

@@ -59,8 +59,8 @@ class Failure(models.Model):
             ),
             # when the failed runs of a cause failed: since when, and last
             models.Index(fields=["cause", "failed_at"], condition=Q(is_open=True), name="durable_failure_open_since"),
-            # all failures of a cause by time, for the last day
-            models.Index(fields=["cause", "failed_at"], name="durable_failure_by_time"),
+            # all failures of a cause by time, for the last day and for the workflows of the newest
+            models.Index(fields=["cause", "failed_at"], include=["workflow"], name="durable_failure_by_time"),
         ]
 
     def __str__(self) -> str:

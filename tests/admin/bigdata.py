@@ -22,6 +22,7 @@ GROWING = (
     "durable_attempt",
     "durable_queuemessage",
     "durable_operatoraction",
+    "durable_failure",
 )
 LONG = "long-history"
 _WORKER = "orders-1:4711:0f3a"
@@ -153,6 +154,20 @@ ORDER BY at
 """
 
 
+#: Each failed run has one of five causes.
+_CAUSES = """
+INSERT INTO durable_cause (fingerprint, place, error_type, pattern, first_seen_at, muted_by)
+SELECT 'cause-' || n, 'charge', 'Error' || n, 'no answer for #', now(), '' FROM generate_series(0, 4) AS n
+"""
+_FAILURES = """
+INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open)
+SELECT run.id, cause.id, workflow, queue, worker, finished_at, created_at, true
+FROM durable_run AS run JOIN durable_cause AS cause
+  ON cause.fingerprint = 'cause-' || mod(right(run.id, 8)::bigint / 100, 5)
+WHERE state = 'failed'
+"""
+
+
 def fill(*, runs: int, entries: int) -> None:
     """Insert that many runs with a step each, and one with that many entries; then let the database learn of its new size."""
     given: dict[str, str | int] = {
@@ -163,7 +178,7 @@ def fill(*, runs: int, entries: int) -> None:
         "traceback": json.dumps(_TRACEBACK),
     }
     with connection.cursor() as cursor:
-        for statement in (_RUNS, _LONG_RUN, _ENTRIES, _METADATA, _ATTEMPTS, _MESSAGES, _ACTIONS):
+        for statement in (_RUNS, _LONG_RUN, _ENTRIES, _METADATA, _ATTEMPTS, _MESSAGES, _ACTIONS, _CAUSES, _FAILURES):
             cursor.execute(statement, given)
         cursor.execute(f"ANALYZE {', '.join(GROWING)}")
 
@@ -188,4 +203,4 @@ def filled(*, runs: int, entries: int) -> Iterator[None]:
 
 def _empty() -> None:
     with connection.cursor() as cursor:
-        cursor.execute(f"TRUNCATE {', '.join(GROWING)} CASCADE")
+        cursor.execute(f"TRUNCATE {', '.join(GROWING)}, durable_cause CASCADE")

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.django_db
 
 READS = [
     "/runs",
+    "/causes",
     "/counts",
     "/runs/a",
     "/runs/a/entries",

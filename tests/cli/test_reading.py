@@ -22,6 +22,27 @@ from tests.cli.workflows import HOSTILE, approving, echo, failing, napping, raci
 pytestmark = pytest.mark.usefixtures("stage")
 
 
+class TestCauses:
+    def test_a_table_and_ids_for_the_list(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, "order 7", id="one")
+        stage.start(failing, "order 88", id="two")
+        stage.start(failing, "out of stock", id="three")
+        done = shell("causes")
+        assert [line.split()[1] for line in done.lines[1:]] == ["1", "2"]
+        assert "ValueError: out of stock" in done.lines[1]
+        assert "charge" in done.lines[2]
+        assert "ValueError: order #" in done.lines[2]
+        newest, other = shell("causes", "-o", "ids").lines
+        assert shell("list", "--cause", other, "-o", "ids").lines == ["two", "one"]
+        assert shell("list", f"cause:{newest}", "-o", "ids").lines == ["three"]
+        first, _ = shell("causes", "-o", "json").all_json
+        assert (first["cause"], first["count"], first["workflows"]) == (newest, 1, ["cli.failing"])
+
+    def test_without_failed_runs(self, shell: Shell) -> None:
+        done = shell("causes")
+        assert (done.status, done.out, done.err) == (0, "", "No run is failed.\n")
+
+
 class TestList:
     @pytest.fixture(autouse=True)
     def _runs(self, stage: Stage) -> None:
@@ -56,6 +77,9 @@ class TestList:
             (["--waiting", "approved"], ["third"]),
             (["--waiting", "elsewhere"], []),
             (["--error", "NO MON"], ["second"]),
+            (["--place", "charge"], ["second"]),
+            (["--place", "before"], []),
+            (["--cause", "0123456789abcdef"], []),
             (["--id-prefix", "fi"], ["first"]),
             (["thi"], ["third"]),
             (["no money"], ["second"]),

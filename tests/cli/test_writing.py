@@ -34,6 +34,22 @@ class TestVerbs:
         assert stage.settle("one").state == "completed"
         assert actions() == [("recover", "one", "done", "the bank is back")]
 
+    def test_recover_continues_the_runs_of_a_cause_and_no_other(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, "declined 1", id="one")
+        stage.start(failing, "declined 2", id="two")
+        stage.start(failing, "away", id="three")
+        _, declined = shell("causes", "-o", "ids").lines
+        assert shell("recover", "--cause", declined, "--dry-run", "-o", "ids").lines == ["two", "one"]
+        done = shell("recover", "--cause", declined)
+        assert (done.status, done.err) == (0, "2 recovered\n")
+        assert [state(each) for each in ("one", "two", "three")] == ["pending", "pending", "failed"]
+
+    @pytest.mark.parametrize("arguments", [[], ["one", "--cause", "0123456789abcdef"]])
+    def test_runs_are_named_by_ids_or_by_a_cause(self, shell: Shell, arguments: list[str]) -> None:
+        done = shell("recover", *arguments)
+        assert done.status == 2
+        assert "ids of runs, or --cause or --place" in done.err
+
     def test_retry_is_an_alias_of_recover(self, shell: Shell, stage: Stage) -> None:
         stage.start(failing, id="one")
         done = shell("retry", "one")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -65,6 +65,15 @@ def test_a_fingerprint_differs_with_each_part() -> None:
 
 
 # -- of runs
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    undoing.undone.clear()
+    undoing.fails_left.clear()
+    yield
+    undoing.undone.clear()
+    undoing.fails_left.clear()
 
 
 class GatewayTimeout(Exception):
@@ -196,10 +205,7 @@ def test_after_a_compensation_the_cause_is_that_of_the_failure() -> None:
         ctx.step("charge", raising(CardDeclined("no")))
 
     undoing.fails_left[:] = [ConnectionError("not yet")]  # so that another pass ends the compensation
-    try:
-        assert cause_of(ship, passes=2) == ("charge", "CardDeclined", "no")
-    finally:
-        undoing.fails_left.clear()
+    assert cause_of(ship, passes=2) == ("charge", "CardDeclined", "no")
 
 
 def test_a_compensation_that_stops_is_told_by_its_handler() -> None:
@@ -209,10 +215,7 @@ def test_a_compensation_that_stops_is_told_by_its_handler() -> None:
         ctx.step("charge", raising(CardDeclined("no")))
 
     undoing.fails_left[:] = [CriticalError("the warehouse is shut")]
-    try:
-        assert cause_of(ship) == ("reserve (rollback)", "CriticalError", "the warehouse is shut")
-    finally:
-        undoing.fails_left.clear()
+    assert cause_of(ship) == ("reserve (rollback)", "CriticalError", "the warehouse is shut")
 
 
 TOLD = {
@@ -231,12 +234,10 @@ TOLD = {
 @pytest.mark.parametrize("happens", WAYS)
 def test_each_way_out_of_a_pass_that_fails_a_run_records_its_cause(happens: str) -> None:
     way, grace, transitions = WAYS[happens]
-    undoing.fails_left.clear()
     with Harness(now=NOW, divergence_grace=grace) as h:
         way(h)
         [run] = h._store._runs.values()
         found = h._store.failure(run.id)
-    undoing.fails_left.clear()
     assert (run.state == "failed") == (happens in TOLD)
     assert any("failed" in TRANSITIONS[name].values() for name, _ in transitions) == (happens in TOLD)
     if happens not in TOLD:

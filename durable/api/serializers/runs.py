@@ -199,6 +199,12 @@ class RunListQuery(PageQuery):
     waiting_queue = Text(
         required=False, max_length=128, help_text="Runs that wait for a message of this queue, or of any."
     )
+    cause = Text(
+        required=False, max_length=16, help_text="The fingerprint of a cause: runs that are failed because of it."
+    )
+    place = Text(
+        required=False, max_length=1024, help_text="The place of a cause: runs that are failed because of one."
+    )
 
 
 class RunQuery(Query):

@@ -1,0 +1,82 @@
+"""`durable causes`: why runs are failed, the cause with the newest failure first."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from durable.cli.arguments import add_format
+from durable.cli.exit_codes import Exit
+from durable.cli.output import Output
+from durable.cli.subcommand import Subcommand
+from durable.inspection import CauseSummary, list_causes, reading
+from durable.inspection.humanize import relative
+
+__all__ = ["CAUSES"]
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("--muted", action="store_true", help="muted causes too")
+    add_format(parser)
+
+
+def _causes(options: Namespace, output: Output) -> int:
+    now = timezone.now()
+    with reading():
+        causes = list_causes(now, muted=None if options.muted else False)
+    if output.format == "table":
+        _table(output, causes, now)
+        return Exit.OK
+    for each in causes:
+        if output.format == "ids":
+            output.id(each.fingerprint)
+        else:
+            output.json(_data(each))
+    return Exit.OK
+
+
+def _table(output: Output, causes: list[CauseSummary], now: datetime) -> None:
+    output.table(
+        ["CAUSE", "RUNS", "PLACE", "ERROR", "WORKFLOWS", "SINCE", "LAST"],
+        (
+            (
+                each.fingerprint,
+                each.count,
+                each.place or "the workflow's own code",
+                f"{each.error_type}: {each.pattern}" if each.pattern else each.error_type,
+                ", ".join(each.workflows),
+                "" if each.since is None else relative(each.since, now),
+                "" if each.last_at is None else relative(each.last_at, now),
+            )
+            for each in causes
+        ),
+    )
+    if not causes:
+        output.say("No run is failed.")
+
+
+def _data(cause: CauseSummary) -> dict[str, Any]:
+    return {
+        "cause": cause.fingerprint,
+        "place": cause.place,
+        "error_type": cause.error_type,
+        "pattern": cause.pattern,
+        "count": cause.count.number,
+        "is_capped": cause.count.is_capped,
+        "first_seen_at": cause.first_seen_at.isoformat(),
+        "since": None if cause.since is None else cause.since.isoformat(),
+        "last_at": None if cause.last_at is None else cause.last_at.isoformat(),
+        "workflows": list(cause.workflows),
+        "is_muted": cause.is_muted,
+    }
+
+
+CAUSES = Subcommand(
+    name="causes",
+    help="List the causes of failed runs, the newest first.",
+    configure=_configure,
+    run=_causes,
+)

@@ -1,0 +1,165 @@
+"""Failed runs by cause: the newest first, with their number, their workflows and when they failed.
+
+Reads the tables that are written when a run fails. A constant number of statements, each count and each sample with a
+cap. A pattern is text of an error's message, so it is redacted, and surfaces ask for `view_payload`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import OuterRef, QuerySet, Subquery
+
+from durable.conf import conf
+from durable.core.causes import ROLLBACK, pattern_of
+from durable.inspection.capped_counts import Count, count_capped, samples
+from durable.inspection.payloads import redacted
+from durable.models import Cause, Failure, Run
+from durable.models.fields import unpack
+from durable.models.run import RunQuerySet
+
+__all__ = ["BARS", "CAP", "HIDDEN_PATTERN", "WIDTH", "CauseSummary", "find_cause", "list_causes"]
+
+CAP: Final = 10_000  # runs of a cause that are counted
+MOST: Final = 50  # causes that a list has
+SAMPLE: Final = 500  # failures of a cause from which its workflows and its last day are taken
+BARS: Final = 48  # of the last day
+WIDTH: Final = timedelta(minutes=30)  # of a bar
+_NEW: Final = timedelta(days=1)
+
+#: What is shown instead of a pattern whose text the project's hook may hide.
+HIDDEN_PATTERN: Final = "(hidden)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseSummary:
+    """A cause of failed runs.
+
+    `count` is the number of runs that are failed because of it. The first of these failed at `since`, the last one at
+    `last_at`. `workflows` and `bars`, the failures in each half hour of the last day, come from the newest `SAMPLE`
+    failures; `is_sampled` says that the last day had more. `pattern` is redacted; show it to users with `view_payload`.
+    """
+
+    fingerprint: str
+    place: str
+    error_type: str
+    pattern: str
+    count: Count
+    first_seen_at: datetime
+    since: datetime | None
+    last_at: datetime | None
+    workflows: Sequence[str]
+    bars: Sequence[int]
+    is_sampled: bool
+    newest_run: str
+    muted_at: datetime | None
+    muted_by: str
+    is_new: bool
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether it is left out of what needs attention."""
+        return self.muted_at is not None
+
+
+def list_causes(
+    now: datetime, *, muted: bool | None = None, most: int = MOST, within: RunQuerySet | None = None
+) -> list[CauseSummary]:
+    """Return the causes of failed runs, the one with the newest failure first; at most `most` of them.
+
+    `muted` limits them to muted ones, or to the others. `within` limits the runs, for example to those that a user may
+    see. At most five statements.
+    """
+    causes = _known(within).filter(last_at__isnull=False)
+    if muted is not None:
+        causes = causes.filter(muted_at__isnull=not muted)
+    return _summaries(list(causes.order_by("-last_at", "pk")[:most]), now, within)
+
+
+def find_cause(fingerprint: str, now: datetime) -> CauseSummary | None:
+    """Return the cause with this fingerprint, with or without failed runs; None if there is none."""
+    found = _summaries(list(_known().filter(fingerprint=fingerprint)), now, None)
+    return found[0] if found else None
+
+
+def _failures(within: RunQuerySet | None) -> QuerySet[Failure]:
+    failures = Failure.objects.using(conf.DATABASE)
+    return failures if within is None else failures.filter(run__in=within.order_by().values("pk"))
+
+
+def _known(within: RunQuerySet | None = None) -> QuerySet[Any]:
+    """Return all causes, each with the times of its first and last failure, and the newest of the failed runs."""
+    open_ones = _failures(within).filter(cause=OuterRef("pk"), is_open=True)
+    last, first = open_ones.order_by("-failed_at"), open_ones.order_by("failed_at")
+    return Cause.objects.using(conf.DATABASE).annotate(
+        last_at=Subquery(last.values("failed_at")[:1]),
+        since=Subquery(first.values("failed_at")[:1]),
+        newest_run=Subquery(last.values("run_id")[:1]),
+    )
+
+
+def _summaries(causes: Sequence[Any], now: datetime, within: RunQuerySet | None) -> list[CauseSummary]:
+    if not causes:
+        return []
+    failures = _failures(within)
+    of_each = [failures.filter(cause_id=cause.pk) for cause in causes]
+    begin = now - BARS * WIDTH
+    counts = count_capped([each.filter(is_open=True).order_by("-failed_at") for each in of_each], CAP)
+    workflows = samples([each.order_by("-failed_at") for each in of_each], "workflow", SAMPLE)
+    days = samples([each.filter(failed_at__gte=begin).order_by("-failed_at") for each in of_each], "failed_at", SAMPLE)
+    patterns = _shown_patterns(causes)
+    return [
+        CauseSummary(
+            fingerprint=cause.fingerprint,
+            place=cause.place,
+            error_type=cause.error_type,
+            pattern=pattern,
+            count=count,
+            first_seen_at=cause.first_seen_at if within is None else cause.since,  # perhaps of a run out of sight
+            since=cause.since,
+            last_at=cause.last_at,
+            workflows=list(dict.fromkeys(map(unpack, names))),
+            bars=_bars(begin, map(_moment, day)),
+            is_sampled=len(day) >= SAMPLE,
+            newest_run=cause.newest_run or "",
+            muted_at=cause.muted_at,
+            muted_by=cause.muted_by,
+            is_new=cause.first_seen_at > now - _NEW,
+        )
+        for cause, count, names, day, pattern in zip(causes, counts, workflows, days, patterns, strict=True)
+    ]
+
+
+def _bars(begin: datetime, moments: Iterable[datetime]) -> list[int]:
+    bars = [0] * BARS
+    for moment in moments:
+        bars[min(BARS - 1, max(0, (moment - begin) // WIDTH))] += 1
+    return bars
+
+
+def _moment(value: datetime | str) -> datetime:
+    """Convert a time from the database: a database without the type returns text in UTC."""
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _shown_patterns(causes: Sequence[Any]) -> list[str]:
+    """Return the patterns as they may be shown.
+
+    A redaction hook gets the whole message of a failed run: a pattern may lack the text that shows what to hide. The
+    error of a stopped compensation is not that of its run, so its pattern is hidden then.
+    """
+    if not conf.REDACT:
+        return [cause.pattern for cause in causes]
+    runs = Run.objects.using(conf.DATABASE).only("id", "workflow", "error")
+    found = runs.in_bulk([cause.newest_run for cause in causes if cause.newest_run])
+    return [_redacted_pattern(cause, found.get(cause.newest_run or "")) for cause in causes]
+
+
+def _redacted_pattern(cause: Any, run: Run | None) -> str:
+    if run is None or run.error is None or cause.place.endswith(ROLLBACK):
+        return HIDDEN_PATTERN
+    return pattern_of(str(redacted(run.workflow, "error", run.error.message)))

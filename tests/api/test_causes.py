@@ -1,0 +1,58 @@
+"""Causes over REST: their list, and the runs of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.test import override_settings
+
+from durable.models import Run
+from tests.api.conftest import ALL, Api, MakeApi
+from tests.api.workflows import fail, loop
+from tests.faults.passing import pass_once
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _runs() -> None:
+    for run_id in ("ada-1", "bob-1"):
+        pass_once(fail.using(id=run_id).start())
+    pass_once(loop.using(id="ada-2").start(1))
+
+
+def causes(api: Api) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get("/causes").json()["results"]
+    return found
+
+
+def test_a_cause_leads_to_its_runs(api: Api) -> None:
+    [cause] = causes(api)
+    assert (cause["place"], cause["error_type"], cause["pattern"]) == ("break", "ValueError", "broken")
+    assert (cause["runs"], cause["is_muted"]) == ({"number": 2, "is_capped": False}, False)
+    assert cause["workflows"] == ["tests.api.fail"]
+    for query in (f"cause={cause['cause']}", "place=break"):
+        found = api.get(f"/runs?{query}").json()["results"]
+        assert [each["id"] for each in found] == ["bob-1", "ada-1"]
+    assert api.get("/runs?place=rest").json()["results"] == []
+
+
+def test_a_pattern_needs_the_permission_to_see_payloads(make_api: MakeApi) -> None:
+    [cause] = causes(make_api(*(each for each in ALL if each != "view_payload")))
+    assert (cause["error_type"], cause["pattern"]) == ("ValueError", None)
+
+
+def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """A user's runs begin with the user's name."""
+    return runs.filter(id__startswith=f"{request.user}-")
+
+
+@override_settings(DURABLE={"API_RUNS": "tests.api.test_causes.own_runs"})
+def test_causes_are_of_the_runs_that_a_user_may_see(make_api: MakeApi) -> None:
+    [cause] = causes(make_api(*ALL, name="ada"))
+    assert cause["runs"] == {"number": 1, "is_capped": False}
+    assert cause["first_seen_at"] == cause["since"]
+    assert causes(make_api(*ALL, name="eve")) == []
