@@ -36,6 +36,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "traceback": redacted_traceback(run.workflow, metadata.error) if with_payloads else "",
         "rollback_error": redacted_error(run.workflow, metadata.rollback_error),
         "rollback_traceback": redacted_traceback(run.workflow, metadata.rollback_error) if with_payloads else "",
+        "step_url": admin.url("step", run.id),
         "replay_url": admin.url("replay", run.id),
         "replay_command": command("replay", run.id, location),
     }

@@ -31,7 +31,7 @@ from durable.inspection import (
     redacted_traceback,
     written,
 )
-from durable.inspection.humanize import span, until
+from durable.inspection.humanize import plural, span, until
 from durable.inspection.shell_command import command
 from durable.models import Run
 
@@ -155,9 +155,17 @@ def _note(workflow: str, node: TreeNode) -> str:
 
 
 def _marks(node: TreeNode) -> list[str]:
-    """What is noted of the node, and whether its step was undone."""
-    is_undone = node.entry is not None and node.entry.metadata.rollback_completed_at is not None
-    return [each for each in (node.note, "undone" if is_undone else "") if each]
+    """What is noted of the node, whether its failure was caught, and whether its step was undone or recovered."""
+    about = node.entry.metadata if node.entry is not None else None
+    is_undone = about is not None and about.rollback_completed_at is not None
+    is_recovered = about is not None and 0 < node.failed_attempts >= max(1, about.attempts) and not node.has_failed
+    found = {
+        node.note: True,
+        "caught": node.is_caught,
+        f"{plural(node.failed_attempts, 'failed attempt')} in all": is_recovered,
+        "undone": is_undone,
+    }
+    return [text for text, is_so in found.items() if text and is_so]
 
 
 SHOW = Subcommand(name="show", help="Show a run and its history.", configure=_configure_show, run=_show)

@@ -12,13 +12,23 @@ from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
+from durable.inspection.fork_outcomes import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, QueueMessage, Run
 from durable.store.outline_rows import long_data
 
-__all__ = ["EntryDetail", "FailedAttempt", "Field", "arguments_field", "inbox", "newest_messages", "read_entry_detail"]
+__all__ = [
+    "BranchOutcome",
+    "EntryDetail",
+    "FailedAttempt",
+    "Field",
+    "arguments_field",
+    "inbox",
+    "newest_messages",
+    "read_entry_detail",
+]
 
 MOST: Final = 100  # failed attempts and messages that are shown
 _GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # an entry that was deleted between two statements
@@ -41,14 +51,27 @@ class FailedAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BranchOutcome:
+    """A branch of a join or race: how it ended, its error, and the location where that began; "" if no entry failed."""
+
+    name: str
+    status: str
+    error: ErrorInfo | None
+    location: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntryDetail:
     """The details of an entry.
 
-    `facts` are the engine's own words about the entry, by name. `fields` are the payloads, without values if the user
+    `status` is the entry's; that of a join or race that raised an error is "failed". `branches` are its branches, the
+    failed ones first. `facts` are the engine's own words about the entry, by name. `fields` are the payloads, without values if the user
     may not see them.
     """
 
     entry: Entry
+    status: str
+    branches: Sequence[BranchOutcome]
     facts: Sequence[tuple[str, str]]
     fields: Sequence[Field]
     attempts: Sequence[FailedAttempt]
@@ -62,8 +85,11 @@ def read_entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryD
         return None
     fields = _read(run, entry, found, with_payloads=with_payloads)
     attempts = Attempt.objects.using(conf.DATABASE).filter(run=run, location=location).order_by("-id")[:MOST]
+    outcome = outcome_of(run.id, location, with_errors=True) if entry.kind in FORKS else None
     return EntryDetail(
         entry=entry,
+        status=entry.metadata.status if outcome is None else outcome.status(entry.metadata.status),
+        branches=[] if outcome is None else list(_branches(run, outcome, with_payloads=with_payloads)),
         facts=list(_facts(entry)),
         fields=fields,
         attempts=[
@@ -105,6 +131,15 @@ def _read(run: Run, entry: Entry, found: QuerySet[Entry], *, with_payloads: bool
     return fields
 
 
+def _branches(run: Run, outcome: ForkOutcome, *, with_payloads: bool) -> Iterator[BranchOutcome]:
+    origins = {name: end.origins[0] for name, end in outcome.branches.items() if end.origins}
+    innermost = innermost_failures(run.id, list(origins.values())[:MOST]) if origins else {}
+    for name, end in sorted(outcome.branches.items(), key=lambda each: each[1].status != FAILED):
+        error = None if end.error is None else _error(run.workflow, end.error, with_payloads=with_payloads)
+        origin = origins.get(name, "")
+        yield BranchOutcome(name=name, status=end.status, error=error, location=innermost.get(origin, origin))
+
+
 def _error(workflow: str, error: ErrorInfo, *, with_payloads: bool) -> ErrorInfo:
     message = str(redacted(workflow, "error", error.message))
     return ErrorInfo(error.type, message, redacted_traceback(workflow, error) if with_payloads else "")
@@ -121,8 +156,6 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "rollback handler", str(rollback.get("handler"))
     if entry.kind == EntryKind.MESSAGE and (note := wait_note(entry)):
         yield "received", note
-    for name, branch in data.get("branches", {}).items():
-        yield f'branch "{name}"', str(branch.get("status"))
 
 
 _PLAIN: Final[dict[str, tuple[str, ...]]] = {

@@ -83,7 +83,7 @@ def _crashed(facts: Facts) -> Explanation:
 
 def _failed(facts: Facts) -> Explanation:
     run, undone = facts.run, _undone(facts)
-    location = run.origins[0] if run.origins else ""
+    location = facts.failed_at or (run.origins[0] if run.origins else "")
     when = f" {relative(run.finished_at, facts.now)}" if run.finished_at is not None else ""
     where = f' at "{display_location(location)}"' if location else ""
     goes_on = "what failed is tried again and the rest goes on from there"

@@ -16,6 +16,7 @@ from durable.core.records import EntryStatus, Request, RunState
 from durable.inspection import explain_ends, explain_waits
 from durable.inspection.explain_waits import awaited_queues
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
+from durable.inspection.fork_outcomes import innermost_failures
 from durable.inspection.humanize import shortened, until
 from durable.inspection.payloads import redacted_error
 from durable.inspection.undone import Undone, read_undone
@@ -34,22 +35,30 @@ def explain(
     unreceived: int | None = None,
     undone: Undone | None = None,
     undone_by_code: int = 0,
+    failed_at: str = "",
 ) -> Explanation:
     """Explain what the run does at `now`.
 
     `entries` are its open entries with their metadata, see `open_entries`; without them the row alone is used.
     `unreceived` is the number of messages in its inbox that no wait has received, None if they were not counted.
     `undone` are the steps that its compensation has undone, None without any or if they were not read, and
-    `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`.
+    `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`. `failed_at` is
+    the innermost step that made it fail, "" if it was not read: then the row's first origin is told.
     """
-    return _BY_STATE[RunState(run.state)](Facts(run, now, entries, unreceived, undone, undone_by_code))
+    return _BY_STATE[RunState(run.state)](Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at))
 
 
 def explain_fully(run: Run, now: datetime) -> Explanation:
-    """Do what `explain` does, with all available data; two more queries, three for a run that undid steps in scopes."""
+    """Do what `explain` does, with all available data; two more queries.
+
+    Three for a run that undid steps in scopes. For a run that an operation has failed one more, and one for each level
+    of joins around the failed step.
+    """
     if run.state in (RunState.FAILED, RunState.CANCELLED):
         undone, undone_by_code = read_undone(run.id)
-        return explain(run, now, open_entries(run.id), undone=undone, undone_by_code=undone_by_code)
+        failed_at = next(iter(innermost_failures(run.id, run.origins[:1]).values()), "") if run.origins else ""
+        entries = open_entries(run.id)
+        return explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, failed_at=failed_at)
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
     return explain(run, now, open_entries(run.id), unreceived[:_MOST_MESSAGES].count())
 

@@ -59,6 +59,7 @@ class Facts:
     unreceived: int | None
     undone: Undone | None
     undone_by_code: int = 0
+    failed_at: str = ""
 
     @property
     def is_held(self) -> bool:

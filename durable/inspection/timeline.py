@@ -49,7 +49,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The lanes of a run; `left_out` is the number of shapes that were too many to be drawn."""
+    """The lanes of a run, the failing ones first; `left_out` is the number of shapes that were too many to be drawn."""
 
     begins_at: datetime
     ends_at: datetime
@@ -68,7 +68,7 @@ class _Span:
 def build_timeline(run: Run, nodes: Sequence[TreeNode], now: datetime) -> Timeline:
     """Return the shapes of these nodes of the run's history; one statement, for their failed attempts."""
     attempts: dict[str, list[Attempt]] = {}
-    retried = [node.location for node in nodes if node.entry is not None and _may_have_failed(node)]
+    retried = [node.location for node in nodes if node.failed_attempts]
     found = Attempt.objects.using(conf.DATABASE).filter(run=run, location__in=retried).defer("error").order_by("-id")
     for attempt in found[:MOST]:
         attempts.setdefault(attempt.location, []).append(attempt)
@@ -76,26 +76,33 @@ def build_timeline(run: Run, nodes: Sequence[TreeNode], now: datetime) -> Timeli
     spans = [span for node in nodes for span in _spans(node, attempts.get(node.location, [])[::-1])]
     begins_at = min((span.begins_at for span in spans), default=run.created_at)
     ends_at = max((span.ends_at or run.finished_at or now for span in spans), default=run.finished_at or now)
+    found_in: dict[str, list[_Span]] = {}
+    for span in sorted(spans, key=_is_in_failed)[-MOST:]:  # what failed is drawn in any case
+        found_in.setdefault(_lane(span.node.location, kinds), []).append(span)
     lanes: dict[str, list[Shape]] = {}
-    left_out = 0
-    drawn = spans[-MOST:]
-    for span in drawn:
-        name = _lane(span.node.location, kinds)
-        if name not in lanes and len(lanes) >= _MOST_LANES:
-            left_out += 1
+    left_out = max(0, len(spans) - MOST)
+    order = {_lane(span.node.location, kinds): number for number, span in reversed(list(enumerate(spans)))}
+    for name in sorted(found_in, key=lambda each: (-max(map(_gravity, found_in[each])), order[each])):
+        if len(lanes) >= _MOST_LANES:
+            left_out += len(found_in[name])
             continue
-        lanes.setdefault(name, []).append(_shape(span, begins_at, ends_at))
+        chosen = sorted(found_in[name], key=lambda span: span.begins_at)
+        lanes[name] = [_shape(span, begins_at, ends_at) for span in chosen]
     return Timeline(
         begins_at=begins_at,
         ends_at=ends_at,
         lanes=[Lane(title=name, shapes=shapes) for name, shapes in lanes.items()],
-        left_out=left_out + len(spans) - len(drawn),
+        left_out=left_out,
     )
 
 
-def _may_have_failed(node: TreeNode) -> bool:
-    metadata = node.entry.metadata if node.entry is not None else None
-    return metadata is not None and (metadata.attempts > 1 or metadata.error is not None)
+def _gravity(span: _Span) -> int:
+    """Return how soon an operator looks for the span's lane: 2 for a failure that stands, 1 for one that was mended."""
+    return 2 if span.node.needs_attention else int(span.kind == "failed")
+
+
+def _is_in_failed(span: _Span) -> bool:
+    return span.node.needs_attention
 
 
 def _spans(node: TreeNode, failed: Sequence[Attempt]) -> Iterator[_Span]:

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models import BooleanField, Count, ExpressionWrapper, Q
 
 from durable.conf import conf
-from durable.core.location import escape, unescape
-from durable.core.records import EntryKind, EntryStatus
+from durable.core.location import unescape
+from durable.core.records import EntryKind, EntryStatus, RunState
+from durable.inspection.fork_outcomes import FORKS, ForkOutcome, read_outcomes
 from durable.inspection.wait_note import wait_note
-from durable.models import Entry
+from durable.models import Attempt, Entry, Run
 from durable.models.batches import ByteLength
 from durable.models.fields import load_json
 from durable.store.outline_rows import long_data, short_data
@@ -27,6 +28,12 @@ PAGE: Final = 200  # nodes of one page
 MOST: Final = 50_000  # entries that are read; far more than an intact run has
 
 _NOT_UNDONE: Final = "compensation failed"
+_LOST: Final = "lost; its records are pruned, except steps with a rollback handler"
+#: Statuses that "only what failed" leaves out: a branch that lost a race is "cancelled".
+_SETTLED: Final = (EntryStatus.COMPLETED, "cancelled")
+#: States in which the run's row tells which failures were not caught.
+_TOLD: Final = (RunState.COMPLETED, RunState.FAILED)
+_HAS_FAILED: Final = (EntryStatus.FAILED, EntryStatus.EXHAUSTED)
 #: A step's rollback handler has failed, and has not completed since.
 _HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
     Q(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True), BooleanField()
@@ -39,8 +46,10 @@ class TreeNode:
 
     `kind` is its entry's, or "iteration", "branch" or "block" for a scope without an entry. `status` is the entry's; a
     scope's is the worst status of its contents; a branch's is the one that its join or race gives it ("cancelled" for a
-    branch that lost before its end). `entry` has the metadata and no payloads, and only nodes of the page have it.
-    `note` is additional text, for example about pruned iterations.
+    branch that lost before its end), and a join or race that raised an error is "failed". `is_caught`: it has failed,
+    and the run's code went on all the same. `failed_attempts` counts those of a step, before a recovery too. `entry`
+    has the metadata and no payloads, and only nodes of the page have it. `note` is additional text, for example about
+    pruned iterations.
     """
 
     location: str
@@ -53,6 +62,8 @@ class TreeNode:
     entry: Entry | None = None
     note: str = ""
     is_winner: bool = False
+    is_caught: bool = False
+    failed_attempts: int = 0
     size: int = 1  # nodes in this one, including itself
     children: Sequence[TreeNode] = ()
 
@@ -62,9 +73,14 @@ class TreeNode:
         return self.status in (EntryStatus.PENDING, EntryStatus.RUNNING, EntryStatus.FAILED)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the node or one below it has failed, caught or not."""
+        return self.status in _HAS_FAILED
+
+    @property
     def needs_attention(self) -> bool:
-        """Whether the node or one below it has failed."""
-        return self.status in (EntryStatus.FAILED, EntryStatus.EXHAUSTED)
+        """Whether the node or one below it has failed, and the code has not caught that."""
+        return self.has_failed and not self.is_caught
 
     def add(self, child: TreeNode) -> None:
         """Append a child. Most nodes of a long history have none, and get no list."""
@@ -113,13 +129,18 @@ def history_tree(
 
     Without `start`: the page of the run's current node, or the first page. With `at_end`, and without `start`: the last
     nodes, or those from the run's current node on if that is further back. With `only_failed`: only nodes with failed
-    attempts or without completion, with the scopes around them. Two statements.
+    attempts or without completion, with the scopes around them. Four statements; one more for a run with joins, and one
+    for a run in which something has failed for good.
     """
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
-    columns = ("id", "location", "kind", "metadata__status", "metadata__attempts")
+    columns = ("id", "location", "kind", "metadata__status")
     rows = list(found.values_list(*columns, _HAS_FAILED_TO_UNDO)[: MOST + 1])
     is_cut = len(rows) > MOST
-    roots = _Builder(rows[:MOST]).roots
+    has_forks = any(kind in FORKS for _, _, kind, *_ in rows)
+    outcomes = read_outcomes(run_id) if has_forks else {}
+    built = _Builder(rows[:MOST], outcomes, _failed_attempts(run_id))
+    roots = built.roots
+    _mark_caught(run_id, built.nodes, outcomes.values())
     if only_failed:
         roots = list(filter(None, (_kept(root) for root in roots)))
     nodes = [node for root in roots for node in root.walk()]
@@ -132,7 +153,7 @@ def history_tree(
     page = nodes[start : start + size]
     shown = {id(node) for node in page}
     roots = list(filter(None, (_cut(root, shown) for root in roots)))
-    _fill(page, {node.location: node for node in nodes})
+    _fill(page)
     return TreePage(roots=roots, nodes=page, start=start, total=len(nodes), is_cut=is_cut)
 
 
@@ -147,22 +168,45 @@ def _place_of_interest(nodes: Sequence[TreeNode]) -> int:
 class _Builder:
     """Builds nodes from rows, in the order in which the entries began."""
 
-    def __init__(self, rows: Iterable[tuple[int, str, str, str, int, bool]]) -> None:
+    def __init__(
+        self,
+        rows: Sequence[tuple[int, str, str, str, bool]],
+        outcomes: Mapping[int, ForkOutcome],
+        failed_attempts: Mapping[str, int],
+    ) -> None:
         self.roots: list[TreeNode] = []
-        self._nodes: dict[str, TreeNode] = {}
-        rows = list(rows)
+        self.nodes: dict[str, TreeNode] = {}
         self._kinds = {location: kind for _, location, kind, *_ in rows}
-        for entry_id, location, kind, status, attempts, has_failed_to_undo in rows:
+        for entry_id, location, kind, status, has_failed_to_undo in rows:
             node = self._node(location)
             node.entry_id, node.kind, node.status = entry_id, kind, status
-            node.note = "retried" if kind == EntryKind.STEP and attempts > 1 else ""
+            node.failed_attempts = failed_attempts.get(location, 0)
             if has_failed_to_undo:
                 node.note = _NOT_UNDONE
+        forks = [(self.nodes[location], outcomes[key]) for key, location, *_ in rows if key in outcomes]
+        for node, outcome in forks:
+            node.note = outcome.note
+            node.status = outcome.status(node.status)
+            for name in outcome.branches:
+                self._node(outcome.location_of(name))
         for root in self.roots:
             _sum_up(root)
+        for _, outcome in forks:
+            self._show_branches(outcome)
+
+    def _show_branches(self, outcome: ForkOutcome) -> None:
+        """Give the branches the statuses that their join or race has recorded."""
+        for name, end in outcome.branches.items():
+            branch = self.nodes[outcome.location_of(name)]
+            if branch.entry_id is not None:
+                continue
+            branch.status = end.status
+            branch.is_winner = name == outcome.winner
+            if outcome.winner is not None and not branch.is_winner:
+                branch.note = _LOST
 
     def _node(self, location: str) -> TreeNode:
-        node = self._nodes.get(location)
+        node = self.nodes.get(location)
         if node is None:
             around, _, segment = location.rpartition("/")
             parent = self._node(around) if around else None
@@ -173,7 +217,7 @@ class _Builder:
                 status=EntryStatus.COMPLETED,
                 depth=0 if parent is None else parent.depth + 1,
             )
-            self._nodes[location] = node
+            self.nodes[location] = node
             if parent is None:
                 self.roots.append(node)
             else:
@@ -214,9 +258,45 @@ def _sum_up(node: TreeNode) -> None:
 
 
 def _kept(node: TreeNode) -> TreeNode | None:
-    """Return the node with its uncompleted or retried contents; None if there are none."""
+    """Return the node with its contents that failed at least once or are not completed; None if there are none."""
     node.children = list(filter(None, (_kept(child) for child in node.children)))
-    return node if node.children or node.note or node.status != EntryStatus.COMPLETED else None
+    is_of_interest = bool(node.failed_attempts) or node.note == _NOT_UNDONE or node.status not in _SETTLED
+    return node if node.children or is_of_interest else None
+
+
+def _failed_attempts(run_id: str) -> dict[str, int]:
+    """Return the number of failed attempts at each location."""
+    found = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by()
+    return dict(found.values_list("location").annotate(number=Count("id")))
+
+
+def _mark_caught(run_id: str, nodes: Mapping[str, TreeNode], outcomes: Iterable[ForkOutcome]) -> None:
+    """Mark what failed for good without making the run fail, once the run's code has gone on or ended."""
+    failed = [node for node in nodes.values() if node.status == EntryStatus.EXHAUSTED or _is_failed_scope(node)]
+    if not failed:
+        return
+    found = Run.objects.using(conf.DATABASE).filter(pk=run_id)
+    state, origins = found.values_list("state", "origins").first() or ("", [])
+    if state not in _TOLD:
+        return
+    by_location = {outcome.location: outcome for outcome in outcomes}
+    fatal: set[str] = set()
+    left = list(origins)
+    while left:
+        location = left.pop()
+        if location in fatal:
+            continue
+        fatal.add(location)
+        if location in by_location:
+            for name, end in by_location[location].failed.items():
+                fatal.add(by_location[location].location_of(name))
+                left += end.origins
+    for node in failed:
+        node.is_caught = node.location not in fatal
+
+
+def _is_failed_scope(node: TreeNode) -> bool:
+    return node.status == EntryStatus.FAILED and node.kind in (*FORKS, "branch")
 
 
 def _cut(node: TreeNode, shown: set[int]) -> TreeNode | None:
@@ -231,8 +311,8 @@ def _cut(node: TreeNode, shown: set[int]) -> TreeNode | None:
 # -- what only the page's own nodes have
 
 
-def _fill(page: Sequence[TreeNode], known: Mapping[str, TreeNode]) -> None:
-    """Read the entries of the page, and add what their data says about the nodes below them."""
+def _fill(page: Sequence[TreeNode]) -> None:
+    """Read the entries of the page, and note what their data says."""
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
     found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments", "data")
     shown: list[Any] = list(found.filter(pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))
@@ -242,15 +322,12 @@ def _fill(page: Sequence[TreeNode], known: Mapping[str, TreeNode]) -> None:
         entry.data = data_of.get(entry.pk, {})
         node = by_id[entry.pk]
         node.entry = entry
-        node.note = _NOT_UNDONE if node.note == _NOT_UNDONE else ""
         if entry.kind == EntryKind.LOOP:
             _add_loop_note(node, entry.data)
         elif entry.kind == EntryKind.MESSAGE:
             node.note = wait_note(entry)
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))
-        elif entry.kind in (EntryKind.JOIN, EntryKind.RACE):
-            _add_branches(node, entry.data, known)
 
 
 def _add_loop_note(node: TreeNode, data: dict[str, Any]) -> None:
@@ -262,22 +339,3 @@ def _add_loop_note(node: TreeNode, data: dict[str, Any]) -> None:
     if pruned:
         last = f" to {pruned - 1:,}" if pruned > 1 else ""
         node.note += f"; the records of iteration{'s' if last else ''} 0{last} are pruned, as a loop does to stay small"
-
-
-def _add_branches(node: TreeNode, data: dict[str, Any], known: Mapping[str, TreeNode]) -> None:
-    ends = [branch["status"] for branch in data.get("branches", {}).values()]
-    if data.get("winner") is None and (failed := ends.count(EntryStatus.FAILED)):
-        node.note = f"{failed} of {len(ends)} branches failed"
-    for name, end in data.get("branches", {}).items():
-        location = f"{node.location}/{escape(name)}"
-        branch = known.get(location)
-        if branch is None:
-            branch = TreeNode(location=location, title=name, kind="branch", status=end["status"], depth=node.depth + 1)
-            branch.position = node.position
-            node.add(branch)
-        if branch.entry_id is None:
-            branch.status = end["status"]
-            branch.is_winner = name == data.get("winner")
-            has_lost = data.get("winner") is not None and not branch.is_winner
-            if has_lost:
-                branch.note = "lost; its records are pruned, except steps with a rollback handler"

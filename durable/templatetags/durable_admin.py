@@ -30,6 +30,7 @@ _ICONS = {
     "failed": "✗",
     "cancelled": "⊘",
     "exhausted": "✗",
+    "caught": "↷",
     "received": "✓",
 }
 

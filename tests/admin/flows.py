@@ -6,9 +6,11 @@ from durable import Break, Context, Continue, CriticalError, RollbackContext, wo
 
 __all__ = [
     "SWITCH",
+    "album",
     "approve",
     "branches",
     "broken_branch",
+    "caught_join",
     "forgetful",
     "looping",
     "many",
@@ -153,6 +155,35 @@ def broken_branch(ctx: Context) -> Any:
         raise CriticalError("no label")
 
     return ctx.join("ship", {"label": fail, "mail": lambda c: c.step("send", value_of, "M1")})
+
+
+def watermark(number: int) -> int:
+    if SWITCH["broken"] and number == ALBUM - 2:
+        raise CriticalError("no such image")
+    return number
+
+
+ALBUM = 30
+
+
+@workflow(name="tests.album")
+def album(ctx: Context) -> Any:
+    """A join of many branches, one of which fails late."""
+
+    def image(number: int) -> Any:
+        return lambda c: c.join("sides", {"front": lambda side: side.step("watermark", watermark, number)})
+
+    return ctx.join("images", {f"image {number}": image(number) for number in range(ALBUM)})
+
+
+@workflow(name="tests.caught_join")
+def caught_join(ctx: Context) -> str:
+    def labels(c: Context) -> Any:
+        return c.join("ship", {"label": lambda each: each.step("buy", charge, 1, max_retries=0)})
+
+    ctx.try_block("careful", labels, catch=["join"])
+    ctx.step("after", value_of, 1)
+    return "went on"
 
 
 @workflow(name="tests.branches")

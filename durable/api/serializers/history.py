@@ -103,7 +103,11 @@ class TreeNodeSerializer(serializers.Serializer[Any]):
     location = serializers.CharField()
     title = serializers.CharField()
     kind = serializers.CharField(help_text="That of the entry, or iteration, branch or block.")
-    status = serializers.CharField()
+    status = serializers.CharField(
+        help_text="That of the entry; a join or race that raised an error is failed. A scope's is the worst inside it."
+    )
+    is_caught = serializers.BooleanField(help_text="It has failed, and the workflow went on all the same.")
+    failed_attempts = serializers.IntegerField(help_text="Of a step; those before a recovery are counted.")
     position = serializers.IntegerField()
     is_winner = serializers.BooleanField(help_text="Of a race's branches.")
     note = serializers.CharField()

@@ -1,0 +1,130 @@
+"""The outcomes of joins and races: how each branch ended, and in which entries its failure began.
+
+The row of a join is completed once all its branches have settled. What it handed on to the code, a value or an error,
+is in its data. The data is read without the values of the branches, in batches of a bounded size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db.models import QuerySet
+
+from durable.conf import conf
+from durable.core.errors import ErrorInfo
+from durable.core.location import escape
+from durable.core.records import EntryKind, EntryStatus
+from durable.models import Entry
+from durable.models.batches import ByteLength, in_batches
+from durable.models.fields import load_json
+from durable.store.outline_rows import short_data
+
+__all__ = ["FAILED", "FORKS", "BranchEnd", "ForkOutcome", "innermost_failures", "outcome_of", "read_outcomes"]
+
+FORKS: Final = (EntryKind.JOIN.value, EntryKind.RACE.value)
+FAILED: Final = "failed"  # the status of a branch, and of a join or race that has raised an error
+_DEEPEST: Final = 20  # joins in joins that are followed to a failed step
+
+
+@dataclass(frozen=True, slots=True)
+class BranchEnd:
+    """The recorded status of a branch, and the locations of the failures that it comes from.
+
+    `error` is None unless it was asked for.
+    """
+
+    status: str
+    origins: Sequence[str] = ()
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOutcome:
+    """The outcome of the join or race at `location`: its branches by name, and the winner of a race."""
+
+    location: str
+    branches: Mapping[str, BranchEnd]
+    winner: str | None = None
+
+    @property
+    def failed(self) -> Mapping[str, BranchEnd]:
+        """The branches that have failed and count: none once a race has a winner."""
+        if self.winner is not None:
+            return {}
+        return {name: each for name, each in self.branches.items() if each.status == FAILED}
+
+    @property
+    def note(self) -> str:
+        """How many branches have failed; "" if none counts."""
+        return f"{len(self.failed)} of {len(self.branches)} branches failed" if self.failed else ""
+
+    def status(self, recorded: str) -> str:
+        """Return the status to show for the recorded one: that of the outcome, once there is one."""
+        return FAILED if recorded == EntryStatus.COMPLETED and self.failed else recorded
+
+    def location_of(self, branch: str) -> str:
+        """Return the location of a branch."""
+        return f"{self.location}/{escape(branch)}"
+
+
+def read_outcomes(run_id: str) -> dict[int, ForkOutcome]:
+    """Return the outcomes of all joins and races of a run, by the keys of their entries; one statement, and one more
+    for each batch of long ones.
+    """
+    return dict(_read(Entry.objects.using(conf.DATABASE).filter(run=run_id, kind__in=FORKS), with_errors=False))
+
+
+def outcome_of(run_id: str, location: str, *, with_errors: bool = False) -> ForkOutcome | None:
+    """Return the outcome of the join or race at a location; None if there is none."""
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location=location, kind__in=FORKS)
+    return next((outcome for _, outcome in _read(found, with_errors=with_errors)), None)
+
+
+def innermost_failures(run_id: str, locations: Sequence[str]) -> dict[str, str]:
+    """Return, for each location, that of the step whose failure the join or race there handed on; else the location.
+
+    Of several branches the first one that failed counts. A branch whose own code failed has no step. One statement for
+    each level of joins around the steps.
+    """
+    innermost = {location: location for location in locations}
+    for _ in range(_DEEPEST):
+        found = Entry.objects.using(conf.DATABASE).filter(
+            run=run_id, kind__in=FORKS, location__in=set(innermost.values())
+        )
+        inside: dict[str, str] = {}
+        for _, outcome in _read(found, with_errors=False):
+            origins = next((each.origins for each in outcome.failed.values() if each.origins), ())
+            if origins:
+                inside[outcome.location] = origins[0]
+        if not inside:
+            break
+        innermost = {location: inside.get(at, at) for location, at in innermost.items()}
+    return innermost
+
+
+def _read(found: QuerySet[Entry], *, with_errors: bool) -> Iterator[tuple[int, ForkOutcome]]:
+    long: list[tuple[int, int]] = []
+    rows = found.order_by().values_list("pk", "location", ByteLength("data"), short_data())
+    for key, location, weight, text in rows:
+        if text is None:
+            long.append((key, weight))
+        else:
+            yield key, _outcome(location, load_json(text), with_errors=with_errors)
+    for keys in in_batches(long):
+        batch = Entry.objects.using(conf.DATABASE).filter(pk__in=keys).order_by()
+        for key, location, data in batch.values_list("pk", "location", "data"):
+            yield key, _outcome(location, data, with_errors=with_errors)
+
+
+def _outcome(location: str, data: Mapping[str, Any], *, with_errors: bool) -> ForkOutcome:
+    branches = {
+        name: BranchEnd(
+            status=each["status"],
+            origins=tuple(each.get("origins", ())),
+            error=ErrorInfo(*each["error"]) if with_errors and each.get("error") else None,
+        )
+        for name, each in data.get("branches", {}).items()
+    }
+    return ForkOutcome(location, branches, data.get("winner"))
