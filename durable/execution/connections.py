@@ -155,12 +155,24 @@ def close_connections() -> None:
 
 def reconnect(connection: BaseDatabaseWrapper) -> None:
     """Close the connection, which ends its transaction, and connect again, which resets what Django notes of it."""
+    raw = connection.connection
     _close(connection)
+    is_kept = raw is not None and _is_open_in_memory(connection)
     try:
         with connection.wrap_database_errors:
+            if is_kept:
+                raw.rollback()
             connection.connect()
     except Error:  # the next use connects
         connection.close()
+    else:
+        if is_kept:
+            raw.close()
+
+
+def _is_open_in_memory(connection: Any) -> bool:
+    """Return True for SQLite in memory: Django leaves it open, because the database ends with its last connection."""
+    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())
 
 
 def _close(connection: BaseDatabaseWrapper) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connections, transaction
+from django.db.utils import ConnectionHandler
 
 from durable.execution.connections import abandon_transactions, reconnect
 
@@ -127,3 +128,18 @@ def session() -> int:
         cursor.execute("SELECT pg_backend_pid()")
         found: int = cursor.fetchone()[0]
         return found
+
+
+def test_a_transaction_on_sqlite_in_memory_ends_and_the_database_stays() -> None:
+    """Tests of Django projects on SQLite have such a database. Django does not close the connection."""
+    name = "file:left_open?mode=memory&cache=shared"
+    connection = ConnectionHandler({"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": name}})["default"]
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE kept (number integer)")
+    connection.set_autocommit(False)
+    _kept = connection.connection.execute("INSERT INTO kept VALUES (1) RETURNING number")  # so is the old connection
+    reconnect(connection)
+    assert connection.get_autocommit()
+    with connection.cursor() as cursor:
+        assert cursor.execute("SELECT * FROM kept").fetchall() == []
+    connection.connection.close()
