@@ -1,4 +1,4 @@
-"""The verbs: everything that starts, steers or reads a run from outside a pass.
+"""The verbs: what code and users call on a run from outside a pass, to start it, steer it or read its result.
 
 Each verb validates its arguments, changes the run in one atomic step of the store, and notifies workers. If the caller
 has a transaction open, the verb takes effect when that transaction commits. The admin, REST, the command line and

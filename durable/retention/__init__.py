@@ -1,6 +1,6 @@
 """Retention: how long ended runs are kept, and how they are deleted.
 
-`policy` owns the meaning of `DURABLE["RETENTION"]`, `pruning` the deletion of expired runs. Neither decides when: the
+`policy` owns the meaning of `DURABLE["RETENTION"]`, `prune` the deletion of expired runs. Neither decides when: the
 sweep does (`durable.worker.timer`), and operators (`durable.operations.prune`).
 """
 

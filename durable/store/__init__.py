@@ -9,7 +9,7 @@
   what it and `orm` compute in Python.
 - `sessions` restores database sessions that the code of steps has changed; `atomic` is the transaction of an atomic
   step.
-- `outline` and `prefetched` read histories without values, and several at once.
+- `outline` is a history without values. `prefetched` answers one pass from a history that was loaded with others.
 
 Must not decide anything about workflows: a store guards the fence.
 """

@@ -1,7 +1,7 @@
 """Rules of what a commit, a send or a claim does to a run's row, as functions of the row.
 
-Shared by the stores that compute in Python. The PostgreSQL store has the same rules in SQL; the conformance suite
-checks both. Must not use a database or keep anything.
+Shared by the stores that compute in Python. The PostgreSQL store has the same rules in SQL;
+`tests/store/` compares both. Must not use a database or keep anything.
 """
 
 from __future__ import annotations

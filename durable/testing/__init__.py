@@ -1,6 +1,6 @@
 """Tests of workflows, without workers, Redis or waiting: a harness with a virtual clock.
 
-Runs live in memory, while the harness is in force everything that starts, sends or reads goes there, by any caller.
+Runs live in memory. While the harness is in force, everything that starts, sends or reads uses them, by any caller.
 Nothing runs by itself: a test says which pass happens when. Branches run in turn, in their order.
 """
 

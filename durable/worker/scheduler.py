@@ -31,7 +31,7 @@ DEFERRAL: Final = 5.0
 MAX_DEFERRAL: Final = 6 * DEFERRAL
 # Seconds within which a run must be expected to begin, to be claimed ahead. Five claims' worth of time at most: a claim
 # and its round trip take about 10 ms on a busy database.
-PREFETCH_WINDOW: Final = 0.05
+CLAIM_AHEAD_WINDOW: Final = 0.05
 EWMA_WEIGHT: Final = 0.2  # weight of the newest pass in the moving average of durations: about the last five passes
 
 
@@ -91,7 +91,7 @@ class Scheduler:
             if self._in_batches:
                 return most
             free = self.size - len(self._passing) - len(self._waiting)
-            ahead = min(most, int(self.size * PREFETCH_WINDOW / self._mean)) if self._mean else most
+            ahead = min(most, int(self.size * CLAIM_AHEAD_WINDOW / self._mean)) if self._mean else most
             wanted = free + ahead
             return wanted if free > 0 or (wanted > 0 and 2 * wanted >= ahead) else 0
 

@@ -15,7 +15,7 @@ from durable.core.errors import InvalidTransitionError
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.core.transitions import NEVER_WRITTEN, TRANSITIONS, starts_of
 from durable.store import row_rules
-from tests.support.transitions import CALLS, ODD, ends, odd_run, patched
+from tests.support.transitions import CALLS, KEPT, ODD, ends, odd_run, patched
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COLUMNS = [each.name for each in fields(RunRecord)]
@@ -96,6 +96,15 @@ def test_each_column_is_written_by_a_transition_or_never() -> None:
     assert written.isdisjoint(NEVER_WRITTEN)
     assert sorted(written | NEVER_WRITTEN) == sorted(COLUMNS), (
         "say of each column which transitions set it and which reset it, or add it to NEVER_WRITTEN"
+    )
+
+
+@pytest.mark.parametrize("name", ["claimed", "recovered", "rollback_recovered", "replayed"])
+def test_what_takes_a_run_up_again_writes_each_column_or_keeps_it_on_purpose(name: str) -> None:
+    written = {column for state in starts_of(name) for column in CALLS[name](odd_run(state))}
+    assert written.isdisjoint(KEPT[name])
+    assert sorted(written | KEPT[name] | NEVER_WRITTEN) == sorted(COLUMNS), (
+        f"let the transition `{name}` write the column, or say in KEPT that it keeps it"
     )
 
 

@@ -399,7 +399,7 @@ def test_a_verb_before_a_compensation_goes_on(
 @pytest.mark.usefixtures("attentive")
 def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes were quick, so a worker has claimed runs ahead of its slots, which are busy now."""
-    monkeypatch.setattr(scheduler, "PREFETCH_WINDOW", 1e6)
+    monkeypatch.setattr(scheduler, "CLAIM_AHEAD_WINDOW", 1e6)
     go, busy = threading.Event(), threading.Semaphore(0)
 
     def execute(record: RunRecord, *, store: Store, eviction: Eviction) -> PassOutcome:

@@ -11,7 +11,7 @@ from durable.core import transitions
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, Request, RunPatch, RunRecord, RunState
 
-__all__ = ["CALLS", "NOW", "ODD", "PAUSE", "at", "columns_of", "ends", "odd_run", "patched"]
+__all__ = ["CALLS", "KEPT", "NOW", "ODD", "PAUSE", "at", "columns_of", "ends", "odd_run", "patched"]
 
 NOW: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
@@ -121,3 +121,19 @@ CALLS: Final[dict[str, Callable[[RunRecord], RunPatch]]] = {
 def ends(transition: str) -> bool:
     """Whether the transition ends a run."""
     return set(transitions.TRANSITIONS[transition].values()) <= ENDED
+
+
+#: What the transitions that take a run up again leave as it is, on purpose. A new column is written by them, or it is
+#: added here.
+KEPT: Final[dict[str, frozenset[str]]] = {
+    # what a claim does not touch, the pass decides
+    "claimed": frozenset({"change_seq", "message_count", "waiting_for", "summary", "pending_request", "request_reason"})
+    | {"generations", "diverged_at", "finished_at", "output", "error", "origins", "state_after_rollback"},
+    # a failed run has no lease, no wait and no output; its fence is raised by the next claim
+    "recovered": frozenset({"fence", "worker", "lease_expires_at", "waiting_for", "output"})
+    | {"message_count", "started_at"},
+    # what is being compensated stays
+    "rollback_recovered": frozenset({"fence", "worker", "lease_expires_at", "waiting_for", "output"})
+    | {"message_count", "started_at", "error", "origins", "state_after_rollback", "request_reason", "generations"},
+    "replayed": frozenset({"message_count", "started_at"}),
+}
