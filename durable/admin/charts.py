@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from durable.core.location import display_location
-from durable.inspection import Shape, Throughput, Timeline, TreeNode
+from durable.inspection import Mark, Shape, Throughput, Timeline, TreeNode
 from durable.inspection.throughput import Bar
 
-__all__ = ["Chart", "Column", "DrawnLane", "DrawnShape", "DrawnTimeline", "chart", "drawn", "shallow"]
+__all__ = ["Chart", "Column", "DrawnLane", "DrawnMark", "DrawnShape", "DrawnTimeline", "chart", "drawn", "shallow"]
 
 _WIDTH = 1000  # of a timeline's viewBox
 _NARROWEST = 3.0
@@ -39,11 +39,20 @@ class DrawnLane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnMark:
+    """A mark of a timeline, as the left edge of a narrow bar."""
+
+    mark: Mark
+    x: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnTimeline:
     """A timeline, and the width of each lane's viewBox."""
 
     timeline: Timeline
     lanes: Sequence[DrawnLane]
+    marks: Sequence[DrawnMark]
     width: str
 
     @property
@@ -63,11 +72,12 @@ def drawn(timeline: Timeline) -> DrawnTimeline:
         DrawnLane(title=lane.title, shapes=[_bar(shape) for shape in sorted(lane.shapes, key=_is_work)])
         for lane in timeline.lanes
     ]
-    return DrawnTimeline(timeline=timeline, lanes=lanes, width=str(_WIDTH))
+    marks = [DrawnMark(mark=each, x=f"{each.position * (_WIDTH - _NARROWEST):.1f}") for each in timeline.marks]
+    return DrawnTimeline(timeline=timeline, lanes=lanes, marks=marks, width=str(_WIDTH))
 
 
 def _is_work(shape: Shape) -> bool:
-    return shape.kind in ("attempt", "failed", "rollback")
+    return shape.kind in ("attempt", "failed", "rollback", "rollback failed")
 
 
 def _bar(shape: Shape) -> DrawnShape:

@@ -39,6 +39,7 @@ class FilterForm(forms.Form):
     workflow = forms.CharField(required=False, max_length=200)
     queue = forms.CharField(required=False, max_length=200)
     waiting = forms.CharField(required=False, max_length=MAX_NAME)
+    undone = forms.ChoiceField(required=False, choices=[("", ""), ("1", "1")])
     since = forms.ChoiceField(required=False, choices=[("", ""), *((each, each) for each in SINCE)])
     begin = _MomentField(required=False, label="Created from")
     end = _MomentField(required=False, label="Created until")
@@ -52,6 +53,7 @@ class FilterForm(forms.Form):
             workflow=given.get("workflow", ""),
             queue=given.get("queue", ""),
             waiting_queue=given.get("waiting", ""),
+            is_undone=given.get("undone") == "1",
             created_from=timezone.now() - since if since is not None else given.get("begin"),
             created_until=given.get("end"),
         )

@@ -115,6 +115,8 @@ def _read(form: FilterForm, cursor: str | None) -> tuple[RunPage, str]:
 
 def _groups(given: QueryDict) -> Iterator[Group]:
     yield Group(title="state", choices=[_toggle(given, "state", each.value) for each in RunState])
+    undone = [_choice(given, "undone", "", "All"), _choice(given, "undone", "1", "undone")]
+    yield Group(title="compensation", choices=undone)
     workflows = [each.name for each in registry.all()][:_MOST_CHOICES]
     yield Group(title="workflow", choices=_one_of(given, "workflow", workflows, "All"))
     yield Group(title="queue", choices=_one_of(given, "queue", queue_names()[:_MOST_CHOICES], "All"))

@@ -34,6 +34,7 @@ from durable.inspection import (
     progress_of,
     redacted_error,
     redacted_traceback,
+    stuck_step,
     written,
 )
 from durable.inspection.shell_command import command
@@ -129,6 +130,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "tree_size": PAGE,
         "only_failed": only_failed,
         "timeline": charts.drawn(build_timeline(run, tree.nodes, now)),
+        **_stuck(run, with_payloads),
         "error": redacted_error(run.workflow, run.error),
         "traceback": redacted_traceback(run.workflow, run.error) if with_payloads else "",
         **(_input_and_output(run) if with_payloads else {"input": "", "output": ""}),
@@ -160,6 +162,19 @@ def _bulk_progress(run: Run) -> str:
         return "No run has been processed yet"
     counts = [f"{found[name]:,} {name}" for name in ("done", "refused", "left") if isinstance(found.get(name), int)]
     return ", ".join(counts)
+
+
+def _stuck(run: Run, with_payloads: bool) -> dict[str, Any]:
+    """Return the step that could not be undone, and the error of its handler."""
+    stuck = stuck_step(run)
+    if stuck is None:
+        return {"stuck": None, "stuck_error": "", "stuck_traceback": ""}
+    error = stuck.metadata.rollback_error
+    return {
+        "stuck": stuck,
+        "stuck_error": redacted_error(run.workflow, error),
+        "stuck_traceback": redacted_traceback(run.workflow, error) if with_payloads else "",
+    }
 
 
 def _whole_number(text: str | None) -> int | None:

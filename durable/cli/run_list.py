@@ -22,10 +22,12 @@ from durable.inspection import (
     RunCriteria,
     RunPage,
     explain,
+    is_undone,
     list_runs,
     parse_search,
     reading,
     redacted_error,
+    state_word,
 )
 from durable.inspection.humanize import relative
 from durable.models import Run
@@ -51,6 +53,7 @@ def _configure(parser: ArgumentParser) -> None:
         "--id-prefix", default="", metavar="TEXT", help="ids that begin with this; the list is by id then"
     )
     add_cause(parser)
+    parser.add_argument("--undone", action="store_true", help="runs whose end has undone their steps")
     parser.add_argument("--error", default="", metavar="TEXT", help="a part of the error's type or message")
     for name, what in {"created": "started", "finished": "ended"}.items():
         parser.add_argument(
@@ -104,6 +107,7 @@ def _filter(options: Namespace) -> RunCriteria:
         id_prefix=options.id_prefix,
         error_text=options.error,
         waiting_queue=options.waiting,
+        is_undone=options.undone,
         cause=options.cause,
         place=options.place,
     )
@@ -130,7 +134,7 @@ def _table(output: Output, page: RunPage, now: datetime) -> None:
             (
                 run.id,
                 run.workflow,
-                Cell(run.state, run.state),
+                Cell(state_word(run), run.state),
                 relative(run.created_at, now),
                 explain(run, now).headline,
             )
@@ -154,6 +158,7 @@ def run_data(run: Run, now: datetime) -> dict[str, Any]:
         "queue": run.queue,
         "state": run.state,
         "is_mistake": has_stopped(run.summary),
+        "is_undone": is_undone(run),
         "created_at": _text(run.created_at),
         "started_at": _text(run.started_at),
         "finished_at": _text(run.finished_at),

@@ -29,6 +29,7 @@ from durable.inspection import (
     reading,
     redacted_error,
     redacted_traceback,
+    state_word,
     written,
 )
 from durable.inspection.humanize import plural, span, until
@@ -100,7 +101,7 @@ def _print_run(output: Output, run: Run, now: datetime) -> None:
         {
             "run": run.id,
             "workflow": run.workflow,
-            "state": run.state,
+            "state": state_word(run),
             "what": explanation.headline,
             "more": explanation.detail,
             "queue": run.queue,

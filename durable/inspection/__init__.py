@@ -38,8 +38,9 @@ from durable.inspection.selection import Filtered
 from durable.inspection.snapshots import OldSnapshot, old_snapshots
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
 from durable.inspection.time_limit import StatementTimeoutError, reading
-from durable.inspection.timeline import Lane, Shape, Timeline, build_timeline
+from durable.inspection.timeline import Lane, Mark, Shape, Timeline, build_timeline
 from durable.inspection.tree import TreeNode, TreePage, history_tree
+from durable.inspection.undone import is_undone, state_word, stuck_step
 from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, worker_overview
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "HeldRun",
     "InvalidCursorError",
     "Lane",
+    "Mark",
     "OldSnapshot",
     "Progress",
     "QueueState",
@@ -88,6 +90,7 @@ __all__ = [
     "how_to_migrate",
     "how_to_set_isolation",
     "inbox",
+    "is_undone",
     "jsonable",
     "last_day",
     "last_hour",
@@ -107,6 +110,8 @@ __all__ = [
     "redacted",
     "redacted_error",
     "redacted_traceback",
+    "state_word",
+    "stuck_step",
     "worker_overview",
     "written",
     "wrong_isolation",

@@ -60,6 +60,7 @@ def _stopped_compensating(facts: Facts) -> Explanation:
         f"handlers that are left{then}",
         needs_attention=True,
         remedies=("recover",),
+        location=facts.failed_at,
     )
 
 

@@ -19,7 +19,7 @@ from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
 from durable.inspection.fork_outcomes import innermost_failures
 from durable.inspection.humanize import shortened, until
 from durable.inspection.payloads import redacted_error
-from durable.inspection.undone import Undone, read_undone
+from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.models import Entry, QueueMessage, Run
 
 __all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", "open_entries"]
@@ -43,7 +43,8 @@ def explain(
     `unreceived` is the number of messages in its inbox that no wait has received, None if they were not counted.
     `undone` are the steps that its compensation has undone, None without any or if they were not read, and
     `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`. `failed_at` is
-    the innermost step that made it fail, "" if it was not read: then the row's first origin is told.
+    the innermost step that made it fail, or the step whose rollback handler has stopped its compensation; "" if it was
+    not read: then the row's first origin is told.
     """
     return _BY_STATE[RunState(run.state)](Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at))
 
@@ -58,6 +59,8 @@ def explain_fully(run: Run, now: datetime) -> Explanation:
         undone, undone_by_code = read_undone(run.id)
         failed_at = next(iter(innermost_failures(run.id, run.origins[:1]).values()), "") if run.origins else ""
         entries = open_entries(run.id)
+        if (stuck := stuck_step(run)) is not None:
+            failed_at = stuck.location
         return explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, failed_at=failed_at)
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
     return explain(run, now, open_entries(run.id), unreceived[:_MOST_MESSAGES].count())

@@ -20,6 +20,7 @@ from durable.core.location import ANY_QUEUE, escape
 from durable.core.records import RunState
 from durable.inspection.error_text import contains, shown_with
 from durable.inspection.pagination import FAILURE_KEY, RUN_KEY, Behind, Cursor, InvalidCursorError, UpTo
+from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.models import Attempt, Cause, Run
 from durable.models.run import RunQuerySet
 
@@ -51,7 +52,8 @@ class RunCriteria:
     searched for in the type and the message of a run's error, ignoring case: in their beginnings
     (`durable.inspection.error_text`), and, with a redaction hook, in the text that the hook shows. `waiting_queue`:
     runs that wait for a message of that queue, or of any. `cause` is the fingerprint of a cause, and `place` the place
-    of one (`durable.core.records.Cause`): runs that are failed because of it.
+    of one (`durable.core.records.Cause`): runs that are failed because of it. `is_undone`: runs that have failed or were
+    cancelled, and whose steps were undone (`durable.inspection.undone`).
     """
 
     states: frozenset[str] = frozenset()
@@ -66,6 +68,7 @@ class RunCriteria:
     waiting_queue: str = ""
     cause: str = ""
     place: str = ""
+    is_undone: bool = False
 
     def __post_init__(self) -> None:
         unknown = sorted(self.states - {state.value for state in RunState})
@@ -105,6 +108,8 @@ def list_runs(
     by_id = bool(wanted.id_prefix)
     after = Cursor.parsed(cursor, by_id=by_id) if cursor else None
     runs = Run.objects.using(conf.DATABASE) if within is None else within
+    if wanted.is_undone and not wanted.states:  # follow the index on states
+        wanted = replace(wanted, states=UNDONE_STATES)
     plans = _lanes(runs, wanted, is_limited=within is not None)
     hidden = wanted.error_text if conf.REDACT else ""
     lanes = [_Lane(each, by_id=by_id, after=after, shown_text=hidden) for each in plans]
@@ -195,6 +200,8 @@ def _created(wanted: RunCriteria) -> Q:
 def _sieve(wanted: RunCriteria) -> Q:
     """Return the conditions that no index serves."""
     rest = _is(queue=wanted.queue, finished_at__gte=wanted.finished_from, finished_at__lt=wanted.finished_until)
+    if wanted.is_undone:
+        rest &= UNDONE
     if wanted.waiting_queue:
         rest &= ~Q(state=RunState.RUNNING.value)  # its row still has what it waited for
         rest &= Q(waiting_for=ANY_QUEUE) | Q(waiting_for__contains=f"/{escape(wanted.waiting_queue)}/")

@@ -8,24 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from durable.conf import conf
 from durable.core.location import display_location
-from durable.core.records import EntryKind, EntryStatus
+from durable.core.records import EntryKind, EntryStatus, RunState
+from durable.inspection.humanize import shortened
 from durable.inspection.tree import TreeNode
-from durable.models import Attempt, Run
+from durable.models import Attempt, OperatorAction, Run
 
 __all__ = ["MOST", "Lane", "Shape", "Timeline", "build_timeline"]
 
 MOST: Final = 400  # shapes
 _MOST_LANES = 24
+_MOST_MARKS: Final = 50
+_AT_ONCE: Final = timedelta(seconds=1)  # between an operator's cancel and the end of the run
+_DONE: Final = {
+    "recover": "recovered",
+    "wake": "woken",
+    "pause": "paused",
+    "resume": "resumed",
+    "cancel": "cancelled",
+    "replay": "replayed",
+    "send": "sent a message",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A span of time. `kind`: attempt, failed, backoff, sleep, wait or rollback.
+    """A span of time. `kind`: attempt, failed, backoff, sleep, wait, rollback or "rollback failed".
 
     `ends_at` is None if it has not ended.
     """
@@ -37,6 +49,15 @@ class Shape:
     ends_at: datetime | None
     start: float
     end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What an operator did to the run: "recovered by ada: the bank is back". `position` is like that of a shape."""
+
+    title: str
+    at: datetime
+    position: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +75,7 @@ class Timeline:
     begins_at: datetime
     ends_at: datetime
     lanes: Sequence[Lane]
+    marks: Sequence[Mark] = ()
     left_out: int = 0
 
 
@@ -66,7 +88,7 @@ class _Span:
 
 
 def build_timeline(run: Run, nodes: Sequence[TreeNode], now: datetime) -> Timeline:
-    """Return the shapes of these nodes of the run's history; one statement, for their failed attempts."""
+    """Return the shapes of these nodes of the run's history; two statements, for failed attempts and for operators."""
     attempts: dict[str, list[Attempt]] = {}
     retried = [node.location for node in nodes if node.failed_attempts]
     found = Attempt.objects.using(conf.DATABASE).filter(run=run, location__in=retried).defer("error").order_by("-id")
@@ -74,8 +96,15 @@ def build_timeline(run: Run, nodes: Sequence[TreeNode], now: datetime) -> Timeli
         attempts.setdefault(attempt.location, []).append(attempt)
     kinds = {node.location: node.kind for node in nodes}
     spans = [span for node in nodes for span in _spans(node, attempts.get(node.location, [])[::-1])]
+    if run.state == RunState.FAILED and run.finished_at is not None:
+        spans += [
+            _Span("rollback failed", node, run.finished_at, run.finished_at) for node in nodes if node.is_not_undone
+        ]
+    actions = _actions(run, now)
     begins_at = min((span.begins_at for span in spans), default=run.created_at)
     ends_at = max((span.ends_at or run.finished_at or now for span in spans), default=run.finished_at or now)
+    ends_at = max([ends_at, *(each.created_at for each in actions)])
+    begins_at = min([begins_at, *(each.created_at for each in actions)])
     found_in: dict[str, list[_Span]] = {}
     for span in sorted(spans, key=_is_in_failed)[-MOST:]:  # what failed is drawn in any case
         found_in.setdefault(_lane(span.node.location, kinds), []).append(span)
@@ -92,6 +121,7 @@ def build_timeline(run: Run, nodes: Sequence[TreeNode], now: datetime) -> Timeli
         begins_at=begins_at,
         ends_at=ends_at,
         lanes=[Lane(title=name, shapes=shapes) for name, shapes in lanes.items()],
+        marks=[_mark(each, begins_at, ends_at) for each in actions],
         left_out=left_out,
     )
 
@@ -138,6 +168,19 @@ def _attempts(node: TreeNode, failed: Iterable[Attempt]) -> Iterator[_Span]:
         yield _Span("backoff", node, last_end, metadata.next_attempt_at)
 
 
+def _actions(run: Run, now: datetime) -> list[OperatorAction]:
+    """Return what operators did to the run before its end, in order."""
+    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id, outcome="done", action__in=_DONE)
+    before = (run.finished_at or now) + _AT_ONCE
+    return list(found.filter(created_at__lte=before).order_by("created_at", "id")[:_MOST_MARKS])
+
+
+def _mark(action: OperatorAction, begins_at: datetime, ends_at: datetime) -> Mark:
+    who = action.actor_label or action.source
+    title = f"{_DONE[action.action]} by {who}" + (f": {shortened(action.reason)}" if action.reason else "")
+    return Mark(title=title, at=action.created_at, position=_share(action.created_at, begins_at, ends_at))
+
+
 def _lane(location: str, kinds: dict[str, str]) -> str:
     """Return the innermost branch that contains the location, "" for the run's own code."""
     segments = location.split("/")
@@ -152,17 +195,18 @@ def _lane(location: str, kinds: dict[str, str]) -> str:
 
 
 def _shape(span: _Span, begins_at: datetime, ends_at: datetime) -> Shape:
-    whole = (ends_at - begins_at).total_seconds() or 1.0
-
-    def share(moment: datetime) -> float:
-        return min(1.0, max(0.0, (moment - begins_at).total_seconds() / whole))
-
     return Shape(
         kind=span.kind,
         location=span.node.location,
         title=display_location(span.node.location),
         begins_at=span.begins_at,
         ends_at=span.ends_at,
-        start=share(span.begins_at),
-        end=share(span.ends_at or ends_at),
+        start=_share(span.begins_at, begins_at, ends_at),
+        end=_share(span.ends_at or ends_at, begins_at, ends_at),
     )
+
+
+def _share(moment: datetime, begins_at: datetime, ends_at: datetime) -> float:
+    """Return where the moment is between the two, from 0 to 1."""
+    whole = (ends_at - begins_at).total_seconds() or 1.0
+    return min(1.0, max(0.0, (moment - begins_at).total_seconds() / whole))

@@ -73,6 +73,11 @@ class TreeNode:
         return self.status in (EntryStatus.PENDING, EntryStatus.RUNNING, EntryStatus.FAILED)
 
     @property
+    def is_not_undone(self) -> bool:
+        """Whether the rollback handler of the step has failed, and has not completed since."""
+        return self.note == _NOT_UNDONE
+
+    @property
     def has_failed(self) -> bool:
         """Whether the node or one below it has failed, caught or not."""
         return self.status in _HAS_FAILED

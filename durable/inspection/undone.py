@@ -1,4 +1,7 @@
-"""The steps of a run that its compensation has undone, and that a recovery does again."""
+"""Runs whose end has undone their steps, and the steps that were undone or that could not be.
+
+A recovery does again what was undone.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,48 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.db.models import Q
+
 from durable.conf import conf
 from durable.core.location import display_location
-from durable.core.records import EntryKind
-from durable.core.summary import steps_undone
-from durable.models import Entry
+from durable.core.records import EntryKind, RunState
+from durable.core.summary import Summary, SummaryKind, steps_undone
+from durable.models import Entry, Run
 
-__all__ = ["Undone", "read_undone", "undone_steps"]
+__all__ = ["UNDONE", "UNDONE_STATES", "Undone", "is_undone", "read_undone", "state_word", "stuck_step", "undone_steps"]
 
 MOST: Final = 1_000  # undone steps that are looked at
 _NAMED: Final = 5
+
+#: The states in which a compensation at the end leaves a run.
+UNDONE_STATES: Final = frozenset({RunState.FAILED.value, RunState.CANCELLED.value})
+
+#: The condition of `is_undone` on rows.
+UNDONE: Final = Q(state__in=sorted(UNDONE_STATES), summary__startswith=f'{{"kind":"{SummaryKind.COMPENSATED.value}"')
+
+
+def is_undone(run: Run) -> bool:
+    """Whether the run has ended as failed or cancelled, and a compensation at its end has undone its steps."""
+    return run.state in UNDONE_STATES and Summary.load(run.summary).kind is SummaryKind.COMPENSATED
+
+
+def state_word(run: Run) -> str:
+    """Return the run's state for people: "failed, undone" of a run whose steps were undone, else the state."""
+    word = run.state.replace("_", " ")
+    return f"{word}, undone" if is_undone(run) else word
+
+
+def stuck_step(run: Run) -> Entry | None:
+    """Return the step whose rollback handler has stopped the run's compensation, with its metadata; None for none.
+
+    One statement for a failed run, without payloads; none for any other.
+    """
+    is_stopped = run.state_after_rollback or Summary.load(run.summary).kind is SummaryKind.HANDLER_FAILED
+    if run.state != RunState.FAILED or not is_stopped:
+        return None
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).select_related("metadata")
+    stuck = found.filter(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True)
+    return stuck.defer("output", "arguments", "data").order_by("-ordinal").first()
 
 
 @dataclass(frozen=True, slots=True)

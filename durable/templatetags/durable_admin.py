@@ -14,7 +14,8 @@ from django.utils.safestring import SafeString
 
 from durable.admin.url_keys import as_key
 from durable.core.location import display_location as spoken_location
-from durable.inspection import humanize
+from durable.inspection import humanize, is_undone, state_word
+from durable.models import Run
 
 __all__: list[str] = []
 
@@ -31,6 +32,7 @@ _ICONS = {
     "cancelled": "⊘",
     "exhausted": "✗",
     "caught": "↷",
+    "undone": "↺",
     "received": "✓",
 }
 
@@ -77,11 +79,19 @@ def between(begin: datetime | None, end: datetime | None) -> str:
 @register.simple_tag
 def state(word: str) -> SafeString:
     """A state or a status: an icon for the eye and the word for everybody."""
+    return _with_icon(word, word.replace("_", " "))
+
+
+@register.simple_tag
+def run_state(run: Run) -> SafeString:
+    """A run's state: that of a run whose steps were undone says so."""
+    return _with_icon("undone" if is_undone(run) else run.state, state_word(run))
+
+
+def _with_icon(name: str, word: str) -> SafeString:
+    icon = _ICONS.get(name, "•")
     return format_html(
-        '<span class="durable-state durable-{}"><span aria-hidden="true">{}</span> {}</span>',
-        word,
-        _ICONS.get(word, "•"),
-        word.replace("_", " "),
+        '<span class="durable-state durable-{}"><span aria-hidden="true">{}</span> {}</span>', name, icon, word
     )
 
 

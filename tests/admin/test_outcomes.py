@@ -5,8 +5,19 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from durable import get_run
-from durable.inspection import build_timeline, explain_fully, history_tree, read_entry_detail
+from durable import get_run, operations
+from durable.core.errors import InvalidTransitionError
+from durable.inspection import (
+    RunCriteria,
+    build_timeline,
+    explain_fully,
+    history_tree,
+    is_undone,
+    list_runs,
+    read_entry_detail,
+    state_word,
+)
+from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.test_pages import text_of, url
@@ -91,3 +102,84 @@ class TestAFailedJoin:
         assert "durable-caught" in text_of(operator.get(url("change", "run")))
         stage.start(flows.album, id="fatal")
         assert not any(node.is_caught for node in history_tree("fatal").nodes)
+
+
+class TestARecovery:
+    def test_failed_attempts_from_before_it_stay(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.switched, id="run")
+        flows.SWITCH["broken"] = False
+        stage.advance(minutes=4)
+        with acting_as(Actor("cli", label="ada"), reason="bank is back"):
+            operations.recover("run")
+        run = stage.settle("run")
+        assert run.state == "completed"
+        assert statuses("run", only_failed=True) == {"charge": "completed"}
+        [charge] = history_tree("run", only_failed=True).nodes
+        assert charge.failed_attempts == 1
+        drawn = build_timeline(run, history_tree("run").nodes, stage.now)
+        kinds = [shape.kind for lane in drawn.lanes for shape in lane.shapes if shape.location == "charge"]
+        assert kinds == ["failed", "backoff", "attempt"]
+        assert "1 failed" in text_of(operator.get(url("change", "run")))
+
+    def test_what_operators_did_is_marked_on_the_timeline(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.switched, id="run")
+        stage.advance(minutes=4)
+        flows.SWITCH["broken"] = False
+        with acting_as(Actor("cli", label="ada"), reason="bank is back"):
+            operations.recover("run")
+        stage.advance(minutes=4)
+        run = stage.settle("run")
+        with pytest.raises(InvalidTransitionError), acting_as(Actor("cli", label="ada")):
+            operations.recover("run")  # refused: no mark
+        [mark] = build_timeline(run, history_tree("run").nodes, stage.now).marks
+        assert mark.title == "recovered by ada: bank is back"
+        assert mark.position == pytest.approx(0.5, abs=0.05)
+        page = text_of(operator.get(url("change", "run")))
+        assert page.count("recovered by ada: bank is back") >= 2  # on the axis, and in the table
+
+
+class TestACompensation:
+    def test_an_undone_run_has_a_word_of_its_own(self, stage: Stage, operator: Client) -> None:
+        run = stage.start(flows.saga, id="undone")
+        assert (run.state, state_word(run), is_undone(run)) == ("failed", "failed, undone", True)
+        for page in (url("change", "undone"), url("changelist")):
+            assert "failed, undone" in text_of(operator.get(page))
+        run = stage.start(flows.switched, id="failed")
+        assert (state_word(run), is_undone(run)) == ("failed", False)
+
+    def test_undone_runs_can_be_listed(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.saga, id="undone")
+        stage.start(flows.switched, id="failed")
+        stage.start(flows.saga_that_sleeps, id="cancelled")
+        get_run("cancelled").cancel(rollback=True)
+        stage.settle("cancelled")
+        found = list_runs(RunCriteria(is_undone=True)).runs
+        assert {run.id for run in found} == {"undone", "cancelled"}
+        assert [run.id for run in list_runs(RunCriteria(is_undone=True, states=frozenset({"failed"}))).runs] == [
+            "undone"
+        ]
+        page = text_of(operator.get(url("changelist"), {"undone": "1"}))
+        assert "Choose run undone" in page
+        assert "Choose run failed" not in page
+
+    def test_a_stuck_one_leads_to_its_step_and_tells_the_handlers_error(
+        self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
+        run = stage.start(flows.saga, id="stuck")
+        said = explain_fully(run, stage.now)
+        assert said.location == "charge"
+        error = (
+            text_of(operator.get(url("change", "stuck"))).partition('aria-label="Error"')[2].partition("</section>")[0]
+        )
+        assert "the bank is closed" in error
+        assert "in refund" in error  # the handler's traceback
+        assert "out of stock" in error
+        drawn = build_timeline(run, history_tree("stuck").nodes, stage.now)
+        assert [shape.kind for lane in drawn.lanes for shape in lane.shapes] == ["attempt", "rollback failed"]
+
+    def test_one_of_the_codes_own_too(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
+        run = stage.start(flows.undoing, id="stuck")
+        assert run.state == "failed"
+        assert explain_fully(run, stage.now).location == "charge"

@@ -12,12 +12,12 @@ from rest_framework.exceptions import ValidationError
 
 from durable.api.long_poll import MAX_WAIT
 from durable.api.paging import PageQuery
-from durable.api.serializers.fields import Moment, Query, Text, Words
+from durable.api.serializers.fields import Moment, Query, QueryFlag, Text, Words
 from durable.core.errors import ErrorInfo
 from durable.core.mistakes import has_stopped
 from durable.core.places import Place
 from durable.core.records import RunState
-from durable.inspection import awaited_queues, explain, explain_fully, payload, possible_verbs, redacted
+from durable.inspection import awaited_queues, explain, explain_fully, is_undone, payload, possible_verbs, redacted
 from durable.models import Run
 from durable.operations.audit import revision
 
@@ -93,6 +93,9 @@ class RunSerializer(serializers.Serializer[Run]):
     is_mistake = serializers.SerializerMethodField(
         help_text="A mistake in the workflow's code has stopped it: nothing was undone, and it can go on once the code is fixed."
     )
+    is_undone = serializers.SerializerMethodField(
+        help_text="It has failed or was cancelled, and its steps were undone."
+    )
     explanation = serializers.SerializerMethodField()
     waiting_for = serializers.SerializerMethodField(
         help_text="The queues of which it waits for a message, [] for any; null if it waits for none."
@@ -126,6 +129,10 @@ class RunSerializer(serializers.Serializer[Run]):
     def get_is_mistake(self, run: Run) -> bool:
         """Return it from the row."""
         return has_stopped(run.summary)
+
+    def get_is_undone(self, run: Run) -> bool:
+        """Return it from the row."""
+        return is_undone(run)
 
     @extend_schema_field(ErrorSerializer(allow_null=True))
     def get_error(self, run: Run) -> Any:
@@ -199,6 +206,7 @@ class RunListQuery(PageQuery):
     waiting_queue = Text(
         required=False, max_length=128, help_text="Runs that wait for a message of this queue, or of any."
     )
+    undone = QueryFlag(required=False, default=False, help_text="Runs whose end has undone their steps.")
     cause = Text(
         required=False, max_length=16, help_text="The fingerprint of a cause: runs that are failed because of it."
     )

@@ -51,7 +51,12 @@ class RunsView(View):
         """Return the runs that match, the newest first; by id with `id_prefix`."""
         query = RunListQuery.read(request.query_params)
         cursor, limit = query.pop("cursor", None), query.pop("limit")
-        wanted = RunCriteria(states=frozenset(query.pop("state", ())), error_text=query.pop("error", ""), **query)
+        wanted = RunCriteria(
+            states=frozenset(query.pop("state", ())),
+            error_text=query.pop("error", ""),
+            is_undone=query.pop("undone"),
+            **query,
+        )
         within = visible_runs(request) if is_limited() else None
         page = list_runs(wanted, cursor=cursor, limit=limit, within=within)
         runs: Any = page.runs  # many=True takes several
