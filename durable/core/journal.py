@@ -273,8 +273,7 @@ class Journal:
         With `only`, take the entry at that location.
         """
         with self.lock:
-            if self.is_lost:
-                raise PassAborted("an earlier commit of this pass was not answered")
+            self.check_not_lost()
             pending = self._pending if only is None else _Pending({only: self._pending.entries.pop(only)})
             if not pending and run is None:
                 return None
@@ -300,6 +299,11 @@ class Journal:
                 park_change_seq=park_change_seq,
                 failure=None if run is None else failure_by(self.run, run, self._entry_at, now),
             )
+
+    def check_not_lost(self) -> None:
+        """Raise PassAborted if a commit was not answered."""
+        if self.is_lost:
+            raise PassAborted("an earlier commit of this pass was not answered")
 
     def generation_due(self) -> int:
         """Return the value of `taken` once all changes marked now have been taken."""

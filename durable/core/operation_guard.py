@@ -91,7 +91,10 @@ class OperationGuard:
             )
 
     def check_may_go_on(self) -> None:
-        """Raise what has come from outside: an error of the code elsewhere, a lost race, an eviction, a request."""
+        """Raise what has come from outside: an error of the code elsewhere, a lost race, an eviction, a request, a commit
+        without an answer.
+        """
+        self._journal.check_not_lost()
         if self._journal.poison is not None:
             raise self._journal.poison
         if self._branch is not None and self._branch.is_cancelled():

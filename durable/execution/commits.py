@@ -71,14 +71,20 @@ class CommitSession:
         with self._lock:
             if effect.run is None and effect.park_change_seq is None and self._generation >= due:
                 return None  # while this branch waited, another one has committed for both
-            batch = self._journal.take_batch(effect.run, effect.park_change_seq)
-            if batch is None:
-                return None
-            generation = self._journal.taken
-            committed = self._write(batch)
-            self._generation = generation
-            self._journal.mark_committed(batch)
-            return committed
+            try:
+                batch = self._journal.take_batch(effect.run, effect.park_change_seq)
+                if batch is None:
+                    return None
+                generation = self._journal.taken
+                committed = self._write(batch)
+                self._generation = generation
+                self._journal.mark_committed(batch)
+                return committed
+            except (ControlFlow, PassAborted):
+                raise
+            except BaseException:  # raised by a signal handler; code may swallow it
+                self._journal.is_lost = True
+                raise
 
     def rollback_leftovers(self, *, already_failing: bool) -> None:
         """Roll back transactions that user code has left open, so that no commit is made inside one.
@@ -98,12 +104,13 @@ class CommitSession:
         location = effect.info.location
         committed: Committed | None = None
         batch: Batch | None = None
-        has_begun = False
+        has_begun = has_returned = False
         try:
             with self._store.transaction():
                 has_begun = True
                 with kept_open(conf.DATABASE):
                     call()
+                has_returned = True
                 with self._journal.lock:
                     record()
                     batch = self._journal.take_batch(None, None, only=location if effect.is_concurrent else None)
@@ -117,6 +124,9 @@ class CommitSession:
             if batch is None:  # the function failed: its transaction is rolled back, nothing was taken
                 raise
             self._commit_failed(batch, location, error)
+            raise
+        except BaseException:  # as in `_save`, unless the function has raised it
+            self._journal.is_lost |= has_returned
             raise
         self._journal.mark_committed(batch)
         self._answered(committed)
