@@ -31,25 +31,27 @@ _MOST_IDS = 500  # ids that one page can select
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the confirmation page, or apply the verb.
 
-    The selection is posted either way; without `confirmed` the page asks for confirmation.
+    The list posts the selection, and a link to the confirmation has it in its address. A POST with `confirmed` alone
+    applies the verb.
     """
-    if request.method != "POST":
+    given = request.POST if request.method == "POST" else request.GET
+    if request.method != "POST" and "verb" not in given:
         return HttpResponseRedirect(admin.url("changelist"))
-    name = request.POST.get("verb", "")
-    ids = request.POST.getlist("id")[:_MOST_IDS]
-    is_confirmed = "confirmed" in request.POST
+    name = given.get("verb", "")
+    ids = given.getlist("id")[:_MOST_IDS]
+    is_confirmed = request.method == "POST" and "confirmed" in given
     _deny(request, name if name in BULK else BULK[0], ids)
     if name not in BULK:
         return _again(admin, request, "Choose what to do with the runs first.")
-    wanted = _wanted(request.POST) if "all" in request.POST else None
-    if "all" in request.POST and wanted is None:
+    wanted = _wanted(given) if "all" in given else None
+    if "all" in given and wanted is None:
         return _again(admin, request, "Nothing was done: the filter has a mistake. Correct it, and choose again.")
     selection = ids if wanted is None else Filtered(wanted)
     if not selection:
         return _again(admin, request, "Choose at least one run, or all that the filter finds.")
     verb = VERBS[name]
     form = BulkForm(request.POST if is_confirmed else None, initial={"token": new_id()})
-    is_ticked = verb.option is not None and bool(request.POST.get(verb.option.name))
+    is_ticked = verb.option is not None and bool(given.get(verb.option.name))
     problem, status = "", 200
     if is_confirmed:
         status = 422
@@ -62,7 +64,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         eligibility = bulk.eligible(name, selection)
     found = Run.objects.using(conf.DATABASE).only("id", "workflow", "state", "created_at").in_bulk(eligibility.shown)
     context = {
-        "title": f"{verb.title}: {'all runs of a filter' if 'all' in request.POST else 'runs'}",
+        "title": f"{verb.title}: {'all runs of a filter' if 'all' in given else 'runs'}",
         "verb": verb,
         "form": form,
         "problem": problem,
@@ -70,8 +72,8 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "eligibility": eligibility,
         "runs": [found[each] for each in eligibility.shown if each in found],
         "ids": ids,
-        "is_all": "all" in request.POST,
-        "filter": request.POST.get("filter", ""),
+        "is_all": "all" in given,
+        "filter": given.get("filter", ""),
         "list_url": _list_url(admin, request),
         "at_once": bulk.AT_ONCE,
     }
@@ -101,9 +103,10 @@ def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
     """Raise PermissionDenied if the user lacks a permission; the denial is one row of the log, however many runs."""
     for permission in (VERBS[name].permission, "view_run"):
         if not access.may(request, permission):
-            run_id = ids[0] if len(ids) == 1 else ""
-            with suppress(PermissionDenied):
-                action_page.log_denied(request, name, permission, run_id)
+            if request.method == "POST":
+                run_id = ids[0] if len(ids) == 1 else ""
+                with suppress(PermissionDenied):
+                    action_page.log_denied(request, name, permission, run_id)
             access.demand(request, permission)
 
 
@@ -122,5 +125,5 @@ def _again(admin: AdminPages, request: HttpRequest, why: str) -> HttpResponse:
 
 
 def _list_url(admin: AdminPages, request: HttpRequest) -> str:
-    query = request.POST.get("filter", "")
+    query = (request.POST if request.method == "POST" else request.GET).get("filter", "")
     return admin.url("changelist") + (query if query.startswith("?") else "")

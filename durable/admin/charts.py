@@ -12,13 +12,26 @@ from durable.core.location import display_location
 from durable.inspection import Mark, Shape, Throughput, Timeline, TreeNode
 from durable.inspection.throughput import Bar
 
-__all__ = ["Chart", "Column", "DrawnLane", "DrawnMark", "DrawnShape", "DrawnTimeline", "chart", "drawn", "shallow"]
+__all__ = [
+    "Chart",
+    "Column",
+    "DrawnLane",
+    "DrawnMark",
+    "DrawnShape",
+    "DrawnTimeline",
+    "SparkColumn",
+    "chart",
+    "drawn",
+    "shallow",
+    "spark",
+]
 
 _WIDTH = 1000  # of a timeline's viewBox
 _NARROWEST = 3.0
 _DEEPEST = 12  # nesting levels of scopes that are drawn
 _CHART_HEIGHT = 60
 _CHART_WIDTH = 300
+_SPARK_HEIGHT = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,4 +160,24 @@ def _columns(throughput: Throughput, value_of: Callable[[Bar], float], most: flo
                 bar=bar,
             )
         )
+    return columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkColumn:
+    """A bar of a spark line."""
+
+    x: str
+    y: str
+    height: str
+
+
+def spark(counts: Sequence[int]) -> list[SparkColumn]:
+    """Return a bar for each count above 0, two units wide and up to `_SPARK_HEIGHT` high."""
+    most = max(counts, default=0)
+    columns = []
+    for number, count in enumerate(counts):
+        if count:
+            height = max(2.0, count / most * _SPARK_HEIGHT)
+            columns.append(SparkColumn(x=f"{2 * number}", y=f"{_SPARK_HEIGHT - height:.1f}", height=f"{height:.1f}"))
     return columns

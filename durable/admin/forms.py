@@ -16,7 +16,7 @@ from durable.core.location import MAX_NAME, escape
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
 
-__all__ = ["SINCE", "ActForm", "BulkForm", "FilterForm", "ReplayRunForm", "SendMessageForm"]
+__all__ = ["SINCE", "ActForm", "BulkForm", "FilterForm", "MuteForm", "ReplayRunForm", "SendMessageForm"]
 
 SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 _MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
@@ -40,6 +40,8 @@ class FilterForm(forms.Form):
     queue = forms.CharField(required=False, max_length=200)
     waiting = forms.CharField(required=False, max_length=MAX_NAME)
     undone = forms.ChoiceField(required=False, choices=[("", ""), ("1", "1")])
+    cause = forms.CharField(required=False, max_length=16)
+    place = forms.CharField(required=False, max_length=1024)
     since = forms.ChoiceField(required=False, choices=[("", ""), *((each, each) for each in SINCE)])
     begin = _MomentField(required=False, label="Created from")
     end = _MomentField(required=False, label="Created until")
@@ -54,6 +56,8 @@ class FilterForm(forms.Form):
             queue=given.get("queue", ""),
             waiting_queue=given.get("waiting", ""),
             is_undone=given.get("undone") == "1",
+            cause=given.get("cause", ""),
+            place=given.get("place", ""),
             created_from=timezone.now() - since if since is not None else given.get("begin"),
             created_until=given.get("end"),
         )
@@ -64,8 +68,8 @@ class FilterForm(forms.Form):
         return str(self.cleaned_data.get("q", ""))
 
 
-class _Asking(forms.Form):
-    """A form that changes something: a reason, the expected revision of the run, and a token against repeats."""
+class MuteForm(forms.Form):
+    """A change that may be made twice: a reason."""
 
     reason = forms.CharField(
         required=False,
@@ -74,6 +78,11 @@ class _Asking(forms.Form):
         help_text="For the audit log. Other operators will thank you.",
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )
+
+
+class _Asking(MuteForm):
+    """A form that changes runs: a reason, the expected revision of the run, and a token against repeats."""
+
     expected = forms.CharField(required=False, max_length=200, widget=forms.HiddenInput)
     token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
 

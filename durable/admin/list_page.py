@@ -124,6 +124,9 @@ def _groups(given: QueryDict) -> Iterator[Group]:
     yield Group(title="creation", choices=since)
     if waiting := given.get("waiting"):
         yield Group(title="awaited message", choices=_one_of(given, "waiting", [waiting], "All"))
+    for name in ("cause", "place"):
+        if chosen := given.get(name):
+            yield Group(title=name, choices=_one_of(given, name, [chosen], "All"))
 
 
 def _one_of(given: QueryDict, name: str, values: Sequence[str], all_of_them: str) -> list[Choice]:

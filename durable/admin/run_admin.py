@@ -18,6 +18,7 @@ from durable.admin import (
     access,
     action_page,
     bulk_page,
+    causes_page,
     list_page,
     overview,
     replay_page,
@@ -71,6 +72,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
         reading: Sequence[tuple[str, View, str]] = [
             ("", list_page.show, "changelist"),
             ("overview/", overview.show, "overview"),
+            ("causes/", causes_page.show_all, "causes"),
+            ("causes/<str:fingerprint>/", causes_page.show, "cause"),
             ("<str:key>/change/", run_page.show, "change"),
             ("<str:key>/", run_page.lead, "lead"),  # Django's admin redirects from there as well
             ("<str:key>/live/", run_page.live, "live"),
@@ -79,6 +82,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
         ]
         changing: Sequence[tuple[str, View, str]] = [
             ("bulk/", bulk_page.show, "bulk"),
+            ("causes/<str:fingerprint>/<str:name>/", causes_page.mark, "mark"),
             ("<str:key>/send/", send_page.show, "send"),
             ("<str:key>/replay/", replay_page.show, "replay"),
             ("<str:key>/act/<str:name>/", action_page.show, "act"),

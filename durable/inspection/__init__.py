@@ -15,7 +15,7 @@ from durable.inspection.counts import count_by_state
 from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
 from durable.inspection.explain_states import Explanation, awaited_queues, explain, explain_fully, open_entries
 from durable.inspection.export import exported, written
-from durable.inspection.failures import FailedRun, FailureGroup, failed_runs, failure_groups
+from durable.inspection.failures import FailedRun, failed_runs
 from durable.inspection.findings import Finding, collect_findings
 from durable.inspection.payloads import jsonable, payload, pretty, redacted, redacted_error, redacted_traceback
 from durable.inspection.pending_migrations import (
@@ -52,7 +52,6 @@ __all__ = [
     "Explanation",
     "FailedAttempt",
     "FailedRun",
-    "FailureGroup",
     "Field",
     "Filtered",
     "Finding",
@@ -84,7 +83,6 @@ __all__ = [
     "exported",
     "failed_attempts",
     "failed_runs",
-    "failure_groups",
     "find_cause",
     "history_tree",
     "how_to_migrate",

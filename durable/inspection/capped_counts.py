@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 
 from durable.conf import conf
 
-__all__ = ["Count", "count_capped", "samples"]
+__all__ = ["Count", "count_capped", "sample_rows", "samples"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,18 @@ def samples(querysets: Sequence[QuerySet[Any]], column: str, size: int) -> list[
     `column` may be an annotation. The values are as the database returns them. Give each queryset the order of an index
     that serves it, as for `capped_counts`.
     """
-    found: list[list[Any]] = [[] for _ in querysets]
-    for number, value in _together(column, [queryset.values(column)[:size] for queryset in querysets]):
-        found[number].append(value)
+    return [[value for (value,) in rows] for rows in sample_rows(querysets, [column], size)]
+
+
+def sample_rows(querysets: Sequence[QuerySet[Any]], columns: Sequence[str], size: int) -> list[list[tuple[Any, ...]]]:
+    """Return the values of `columns` in the first `size` rows of each queryset, as `samples` does; one statement."""
+    found: list[list[tuple[Any, ...]]] = [[] for _ in querysets]
+    for number, *values in _together(", ".join(columns), [each.values(*columns)[:size] for each in querysets]):
+        found[number].append(tuple(values))
     return found
 
 
-def _together(what: str, querysets: Sequence[QuerySet[Any]]) -> list[tuple[int, Any]]:
+def _together(what: str, querysets: Sequence[QuerySet[Any]]) -> list[tuple[Any, ...]]:
     """Select `what` of the rows of each queryset, with its number; one statement, none if all are known to be empty."""
     selects, parameters = [], []
     for number, queryset in enumerate(querysets):

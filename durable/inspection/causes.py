@@ -15,7 +15,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
-from durable.inspection.capped_counts import Count, count_capped, samples
+from durable.inspection.capped_counts import Count, count_capped, sample_rows
 from durable.inspection.payloads import redacted
 from durable.models import Cause, Failure, Run
 from durable.models.fields import unpack
@@ -71,7 +71,7 @@ def list_causes(
     """Return the causes of failed runs, the one with the newest failure first; at most `most` of them.
 
     `muted` limits them to muted ones, or to the others. `within` limits the runs, for example to those that a user may
-    see. At most five statements.
+    see. At most four statements.
     """
     causes = _known(within).filter(last_at__isnull=False)
     if muted is not None:
@@ -108,8 +108,7 @@ def _summaries(causes: Sequence[Any], now: datetime, within: RunQuerySet | None)
     of_each = [failures.filter(cause_id=cause.pk) for cause in causes]
     begin = now - BARS * WIDTH
     counts = count_capped([each.filter(is_open=True).order_by("-failed_at") for each in of_each], CAP)
-    workflows = samples([each.order_by("-failed_at") for each in of_each], "workflow", SAMPLE)
-    days = samples([each.filter(failed_at__gte=begin).order_by("-failed_at") for each in of_each], "failed_at", SAMPLE)
+    newest = sample_rows([each.order_by("-failed_at") for each in of_each], ["failed_at", "workflow"], SAMPLE)
     patterns = _shown_patterns(causes)
     return [
         CauseSummary(
@@ -121,22 +120,23 @@ def _summaries(causes: Sequence[Any], now: datetime, within: RunQuerySet | None)
             first_seen_at=cause.first_seen_at if within is None else cause.since,  # perhaps of a run out of sight
             since=cause.since,
             last_at=cause.last_at,
-            workflows=list(dict.fromkeys(map(unpack, names))),
-            bars=_bars(begin, map(_moment, day)),
-            is_sampled=len(day) >= SAMPLE,
+            workflows=list(dict.fromkeys(unpack(workflow) for _, workflow in rows)),
+            bars=_bars(begin, (_moment(moment) for moment, _ in rows)),
+            is_sampled=len(rows) >= SAMPLE and _moment(rows[-1][0]) >= begin,
             newest_run=cause.newest_run or "",
             muted_at=cause.muted_at,
             muted_by=cause.muted_by,
             is_new=cause.first_seen_at > now - _NEW,
         )
-        for cause, count, names, day, pattern in zip(causes, counts, workflows, days, patterns, strict=True)
+        for cause, count, rows, pattern in zip(causes, counts, newest, patterns, strict=True)
     ]
 
 
 def _bars(begin: datetime, moments: Iterable[datetime]) -> list[int]:
     bars = [0] * BARS
     for moment in moments:
-        bars[min(BARS - 1, max(0, (moment - begin) // WIDTH))] += 1
+        if moment >= begin:
+            bars[min(BARS - 1, (moment - begin) // WIDTH)] += 1
     return bars
 
 

@@ -1,4 +1,4 @@
-"""Failures grouped by workflow, place and exception: a hundred failures with one cause are one line.
+"""The newest failed runs, with what findings need of each.
 
 Reads the newest `NEWEST` failed runs and says so if there are more.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -15,7 +14,6 @@ from typing import Final
 from django.db.models.functions import Substr
 
 from durable.conf import conf
-from durable.core.location import unescape
 from durable.core.records import RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
 from durable.inspection.humanize import printable
@@ -23,7 +21,7 @@ from durable.inspection.payloads import redacted
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["NEWEST", "FailedRun", "FailureGroup", "failed_runs", "failure_groups"]
+__all__ = ["NEWEST", "FailedRun", "failed_runs"]
 
 NEWEST: Final = 1_000  # failed runs that are read
 _BEGINNING = 400  # characters of an error's column, without its traceback: the type, and most messages
@@ -37,7 +35,7 @@ _TOO_LONG = "(a long message: see the run)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRun:
-    """The columns of a failed run that grouping needs.
+    """The columns of a failed run that findings need.
 
     `is_stuck`: the run stopped in the middle of its compensation. `is_mistake`: a mistake in its workflow's code
     stopped it. `is_compensated`: its steps were undone.
@@ -53,22 +51,6 @@ class FailedRun:
     is_compensated: bool
     created_at: datetime
     finished_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureGroup:
-    """Failed runs of one workflow that failed at one place with one type of error; `newest` is one of them.
-
-    `place` is the location of the step, join or race, without the numbers of iterations; "" for the workflow's own
-    code.
-    """
-
-    workflow: str
-    place: str
-    error_type: str
-    count: int
-    newest: FailedRun
-    oldest_at: datetime
 
 
 def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
@@ -95,25 +77,6 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
     ]
 
 
-def failure_groups(failed: Iterable[FailedRun], most: int = 20) -> list[FailureGroup]:
-    """Group the failures by cause, the groups with the most runs first; at most `most` groups."""
-    groups: dict[tuple[str, str, str], list[FailedRun]] = {}
-    for run in failed:
-        groups.setdefault((run.workflow, _place(run.location), run.error_type), []).append(run)
-    found = [_group(key, runs) for key, runs in groups.items()]
-    found.sort(key=lambda group: (-group.count, group.workflow, group.place))
-    return found[:most]
-
-
-def _group(key: tuple[str, str, str], runs: Sequence[FailedRun]) -> FailureGroup:
-    workflow, place, error_type = key
-    newest = max(runs, key=lambda run: run.finished_at)
-    oldest_at = min(run.finished_at for run in runs)
-    return FailureGroup(
-        workflow=workflow, place=place, error_type=error_type, count=len(runs), newest=newest, oldest_at=oldest_at
-    )
-
-
 def _message(workflow: str, beginning: str | None) -> str:
     """Return the message, redacted.
 
@@ -122,11 +85,6 @@ def _message(workflow: str, beginning: str | None) -> str:
     if conf.REDACT and beginning is not None and _WHOLE_MESSAGE.search(beginning) is None:
         return _TOO_LONG
     return str(redacted(workflow, "error", _read(_MESSAGE, beginning)))
-
-
-def _place(location: str) -> str:
-    segments = ["~" if re.fullmatch(r"~\d+", each) else unescape(each) for each in location.split("/")]
-    return " / ".join(segments)
 
 
 def _read(pattern: re.Pattern[str], beginning: object) -> str:

@@ -68,6 +68,8 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "recover": "operate_run",
     "replay": "replay_run",
     "prune": "delete_run",
+    "mute": "operate_run",
+    "unmute": "operate_run",
 }
 
 

@@ -127,4 +127,4 @@ def durable_overview(context: dict[str, Any]) -> dict[str, Any] | None:
     request: HttpRequest = context["request"]
     if not access.may(request, "view_run"):
         return None
-    return overview.context(pages.now())
+    return overview.context(request, pages.now())

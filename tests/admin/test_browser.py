@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import User
+from django.urls import reverse
 
 from durable import get_run
-from durable.models import OperatorAction, Run
+from durable.models import Failure, OperatorAction, Run
 from project.shop import checkout
 from project.shop.models import Fault, Order, Product
 from tests.admin import flows
@@ -75,9 +76,10 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
     page.on("load", lambda loaded: loads.append(loaded.url))
 
     # the overview tells of it by itself, once the order has failed
-    page.get_by_text("Runs with a step that has no attempts left").wait_for(timeout=WAIT)
+    page.get_by_role("link", name="Retry these 1").wait_for(timeout=WAIT)
     assert loads == []
-    page.get_by_role("link", name=f"shop.fulfil {order.run_id}").first.click()
+    page.get_by_role("link", name="charge · ").click()
+    page.get_by_role("link", name=order.run_id).click()
     page.get_by_text('Failed at "charge"').first.wait_for(timeout=WAIT)
 
     # the switch that broke the bank
@@ -121,6 +123,28 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
     assert list(done) == [("recover", "done"), ("send", "done"), ("replay", "done")]
     # what the refused form answered is an error to the browser's console, and to nobody else
     assert [each for each in complaints if "422 (Unprocessable" not in each] == []
+
+
+def test_all_runs_of_a_cause_are_recovered_with_two_clicks_from_the_overview(
+    log_into: LogIn, worker: object, complaints: list[str]
+) -> None:
+    Fault.switch(Fault.Service.BANK, on=True)
+    product = {"name": "Yarn", "description": "", "price": Decimal("4.20")}
+    yarn, _ = Product.objects.get_or_create(slug="yarn", defaults=product)
+    orders = [checkout.place_order("Ada", "ada@example.org", {yarn: 2}) for _ in range(2)]
+    page = log_into(is_superuser=True)
+    retry = page.get_by_role("link", name="Retry these 2")
+    retry.wait_for(timeout=WAIT)
+    Fault.switch(Fault.Service.BANK, on=False)
+    retry.click()
+    page.get_by_role("button", name="Recover", exact=True).click()
+    page.locator(".durable-headline .durable-completed").wait_for(timeout=WAIT)
+    done = OperatorAction.objects.filter(action="recover", outcome="done").values_list("run_id", flat=True)
+    assert {order.run_id for order in orders} <= set(done)
+    page.goto(page.url.partition("/run/")[0] + "/")
+    page.get_by_text("All causes of failed runs").wait_for()
+    assert page.get_by_role("link", name="Retry these").count() == 0
+    assert complaints == []
 
 
 def test_runs_are_cancelled_in_bulk(
@@ -235,8 +259,11 @@ def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
     stage.start(flows.stubborn, id="retrying")
     stage.start(flows.approve, {"cat": "Mochi"}, id="waiting")
     page = log_into(*OPERATOR)
+    cause = Failure.objects.get(run_id="failed").cause.fingerprint
     addresses = [
         "/admin/durable/",
+        url("causes"),
+        reverse("admin:durable_run_cause", args=[cause]),
         url("changelist"),
         url("change", "branches"),
         url("change", "retrying"),
@@ -246,7 +273,7 @@ def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
         f"{url('replay', 'branches')}?at=ship/label/buy",
     ]
     barriers = []
-    for scheme, seen in (("light", addresses), ("dark", addresses[:3])):
+    for scheme, seen in (("light", addresses), ("dark", addresses[:5])):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of the two words
         for address in seen:
             page.goto(live_server.url + address)

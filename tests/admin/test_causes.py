@@ -1,0 +1,158 @@
+"""Causes in the admin: on the overview, on their own pages, with their verbs; who may see and do what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from html import unescape
+
+import pytest
+from django.test import Client, override_settings
+from django.urls import reverse
+
+from durable.models import Cause, Failure, OperatorAction, Run
+from tests.admin import flows
+from tests.admin.conftest import OPERATOR, Stage
+from tests.admin.test_pages import url
+
+pytestmark = pytest.mark.django_db
+
+OVERVIEW = "/admin/durable/"
+
+
+@pytest.fixture(autouse=True)
+def _switch() -> Iterator[None]:
+    flows.SWITCH["broken"] = True
+    yield
+    flows.SWITCH["broken"] = False
+
+
+@pytest.fixture
+def failed(stage: Stage) -> str:
+    """Three failed runs of one workflow, two of one cause, whose fingerprint it is, and the newest of another."""
+    for number in (1, 2):
+        stage.start(flows.switched, number, id=f"run-{number}")
+        stage.advance(minutes=1)
+    stage.start(flows.saga, id="other")
+    return Failure.objects.get(run_id="run-1").cause.fingerprint
+
+
+def text_of(client: Client, address: str, status: int = 200) -> str:
+    response = client.get(address)
+    assert response.status_code == status
+    return unescape(response.content.decode())
+
+
+def cause_url(fingerprint: str, *args: str) -> str:
+    return reverse(f"admin:durable_run_{'mark' if args else 'cause'}", args=[fingerprint, *args])
+
+
+def retry_url(fingerprint: str) -> str:
+    return f"{url('bulk')}?verb=recover&all=on&filter=%3Fcause%3D{fingerprint}"
+
+
+def test_the_overview_has_causes_with_the_newest_first(failed: str, operator: Client) -> None:
+    shown = text_of(operator, OVERVIEW)
+    assert shown.index("CriticalError") < shown.index("GatewayTimeout")
+    assert "no answer for #" in shown
+    assert "Retry these 2" in shown
+    assert retry_url(failed) in shown
+    assert f"?cause={failed}" in shown
+    assert shown.count('class="durable-spark"') == 2
+
+
+def test_a_retry_of_a_cause_is_confirmed_and_acts_on_its_runs_alone(failed: str, operator: Client) -> None:
+    confirmation = operator.get(retry_url(failed))
+    assert confirmation.status_code == 200
+    assert confirmation.context["eligibility"].count == 2
+    assert set(Run.objects.values_list("state", flat=True)) == {"failed"}  # a GET does nothing
+    token = confirmation.context["form"]["token"].value()
+    posted = {"verb": "recover", "all": "on", "filter": f"?cause={failed}", "confirmed": "1", "token": token}
+    answer = operator.post(url("bulk"), posted)
+    assert answer.status_code == 302
+    [order] = Run.objects.filter(workflow="durable.bulk")
+    assert failed in order.input
+
+
+def test_the_list_says_by_which_cause_it_is_filtered(failed: str, operator: Client) -> None:
+    response = operator.get(url("changelist"), {"cause": failed})
+    assert [row.run.id for row in response.context["rows"]] == ["run-2", "run-1"]
+    assert f"cause:{failed}" not in response.content.decode()
+    assert "By cause" in response.content.decode()
+    searched = operator.get(url("changelist"), {"q": f"cause:{failed}"})
+    assert len(searched.context["rows"]) == 2
+    assert len(operator.get(url("changelist"), {"place": "charge"}).context["rows"]) >= 2
+
+
+def test_the_page_of_a_cause(failed: str, operator: Client) -> None:
+    shown = text_of(operator, cause_url(failed))
+    for each in ("GatewayTimeout", "no answer for #", "run-1", "run-2", "Retry these 2", "tests.switched", failed):
+        assert each in shown
+    assert url("change", "other") not in shown
+    assert "There is no cause" in text_of(operator, cause_url("0" * 16), 404)
+
+
+def test_a_muted_cause_is_no_longer_on_the_overview(failed: str, operator: Client) -> None:
+    answer = operator.post(cause_url(failed, "mute"), {"reason": "the bank knows"}, follow=True)
+    assert "It is muted." in answer.content.decode()
+    cause = Cause.objects.get(fingerprint=failed)
+    assert (cause.muted_at is not None, cause.muted_by) == (True, "ada")
+    assert "GatewayTimeout" not in text_of(operator, OVERVIEW)
+    everything = text_of(operator, url("causes"))
+    assert everything.index("CriticalError") < everything.index("Muted") < everything.index("GatewayTimeout")
+    operator.post(cause_url(failed, "unmute"))
+    assert "GatewayTimeout" in text_of(operator, OVERVIEW)
+    logged = OperatorAction.objects.order_by("id").values_list("action", "outcome", "reason", "actor_label")
+    assert list(logged) == [("mute", "done", "the bank knows", "ada"), ("unmute", "done", "", "ada")]
+    assert f"cause {failed}: charge GatewayTimeout" in OperatorAction.objects.first().detail  # type: ignore[union-attr]
+
+
+def test_without_failed_runs_there_are_no_causes(stage: Stage, operator: Client) -> None:
+    assert "None: no run is failed" in text_of(operator, url("causes"))
+    assert "durable-spark" not in text_of(operator, OVERVIEW)
+
+
+def test_a_cause_that_does_not_exist_cannot_be_muted(stage: Stage, operator: Client) -> None:
+    assert operator.post(cause_url("0" * 16, "mute")).status_code == 404
+    assert operator.post(cause_url("0" * 16, "praise")).status_code == 404
+    assert list(OperatorAction.objects.values_list("action", "outcome")) == [("mute", "invalid")]
+
+
+def test_a_user_who_may_only_see_runs_gets_no_pattern_and_no_verbs(failed: str, log_in: Callable[..., Client]) -> None:
+    viewer = log_in("view_run")
+    for address in (OVERVIEW, url("causes"), cause_url(failed)):
+        shown = text_of(viewer, address)
+        assert "GatewayTimeout" in shown
+        assert "no answer for #" not in shown
+        assert "Retry these" not in shown
+        assert 'value="Mute"' not in shown
+    assert viewer.get(retry_url(failed)).status_code == 403
+    assert OperatorAction.objects.count() == 0
+    assert viewer.post(cause_url(failed, "mute")).status_code == 403
+    assert list(OperatorAction.objects.values_list("action", "outcome")) == [("mute", "denied")]
+
+
+@pytest.mark.parametrize("permissions", [(), tuple(each for each in OPERATOR if each != "view_run")])
+def test_without_the_permission_to_see_runs_nothing_is_told(
+    failed: str, log_in: Callable[..., Client], permissions: tuple[str, ...]
+) -> None:
+    outsider = log_in(*permissions)
+    for address in (
+        url("causes"),
+        cause_url(failed),
+        cause_url("0" * 16),
+        retry_url(failed),
+        cause_url(failed, "mute"),
+    ):
+        response = outsider.get(address)
+        assert response.status_code == 403
+        assert "GatewayTimeout" not in response.content.decode()
+
+
+def hide_all(_workflow: str, field: str, value: object) -> object:
+    return "hidden" if field == "error" else value
+
+
+@override_settings(DURABLE={"REDACT": "tests.admin.test_causes.hide_all"})
+def test_a_pattern_is_redacted(failed: str, operator: Client) -> None:
+    for address in (OVERVIEW, url("causes"), cause_url(failed)):
+        assert "no answer" not in text_of(operator, address)
