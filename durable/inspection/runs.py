@@ -103,7 +103,8 @@ def list_runs(
     """Return a page of the runs that match `wanted`: the newest first, or by id if the filter has a prefix of one.
 
     `within` limits the runs further, for example to those that a user may see. At most three statements for each
-    requested state or, for runs of a place, for each of its causes. Raises InvalidCursorError for a text that is not a cursor of this list.
+    requested state or, for runs of a place, for each of its causes. Raises InvalidCursorError for a text that is not a
+    cursor of this list.
     """
     by_id = bool(wanted.id_prefix)
     after = Cursor.parsed(cursor, by_id=by_id) if cursor else None
