@@ -17,9 +17,10 @@ from django.utils.html import format_html
 from durable.admin import pages
 from durable.admin.access import may
 from durable.admin.url_keys import as_key
+from durable.admin.visible_text import with_visible_text
 from durable.conf import conf
 from durable.inspection import StatementTimeoutError, reading
-from durable.inspection.humanize import sentence
+from durable.inspection.humanize import printable, sentence
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, Outcome
 from durable.templatetags.durable_admin import moment
@@ -116,8 +117,10 @@ class OperatorActionAdmin(_ModelAdmin):
         try:
             with reading():
                 response: Any = super().changelist_view(request, {"title": "Operator actions", **(extra_context or {})})
-                # The rows are read while the page is rendered.
-                return response.render() if isinstance(response, TemplateResponse) else response
+                if isinstance(response, TemplateResponse):
+                    response.render()  # this reads the rows
+                    response.content = with_visible_text(printable(response.rendered_content)).encode()
+                return response
         except StatementTimeoutError as error:
             context = {
                 **self.admin_site.each_context(request),

@@ -15,6 +15,7 @@ from django.urls import reverse
 
 from durable.admin import access
 from durable.admin.url_keys import as_key
+from durable.admin.visible_text import with_visible_text
 from durable.inspection.humanize import printable
 from durable.models import Run
 
@@ -39,7 +40,7 @@ class AdminPages:
         # With this attribute, reverse() finds the URLs of this admin site and of no other instance.
         request.current_app = self.admin_site.name
         text = render_to_string(f"durable/admin/{name}.html", {**around, **context}, request)
-        return HttpResponse(printable(text), status=status)
+        return HttpResponse(with_visible_text(printable(text)), status=status)
 
     def url(self, name: str, run_id: str | None = None, *args: str) -> str:
         """Return the URL of one of these pages."""

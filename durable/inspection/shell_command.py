@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from durable.core.printable import safe
+
 __all__ = ["command"]
 
 
@@ -17,4 +19,22 @@ def command(verb: str, *arguments: str, **options: Any) -> str:
     for name, value in options.items():
         if value:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return shlex.join(words)
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    """Return the word quoted for a shell.
+
+    A word with characters that hide or reorder text has them as numbers: `$'order \\u202e1'`, as bash, zsh and ksh read it.
+    """
+    if safe(word) == word:
+        return shlex.quote(word)
+    return "$'" + "".join(map(_shown, word)) + "'"
+
+
+def _shown(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if safe(character) == character:
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"

@@ -10,9 +10,10 @@ from django import template
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 
 from durable.admin.url_keys import as_key
+from durable.admin.visible_text import with_visible_text
 from durable.core.location import display_location as spoken_location
 from durable.inspection import humanize, is_undone, state_word
 from durable.models import Run
@@ -117,6 +118,12 @@ def location_query(location: str) -> str:
 def parameter(text: str) -> str:
     """Any text as the value of an address' parameter."""
     return url_quote(humanize.printable(text), safe="")
+
+
+@register.filter
+def visible_text(content: str) -> SafeString:
+    """A part of a page that Django renders, treated like durable's own pages."""
+    return mark_safe(with_visible_text(humanize.printable(content)))  # noqa: S308  # rendered, so it was escaped
 
 
 @register.simple_tag(takes_context=True)
