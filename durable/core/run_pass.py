@@ -158,7 +158,7 @@ def _honour(journal: Journal, request: str) -> Operation:
 def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy) -> Operation:
     """Handle code that does not fit the history: wait for other code, then stop."""
     info = ErrorInfo.of(error)
-    waits = Summary(SummaryKind.DIVERGED, error=str(error))
+    waits = Summary(SummaryKind.DIVERGED, error=info.message)  # which is shortened
     outcome = yield from _wait_for_other_code(journal, Event("run_diverged", {"error": info}), waits, policy)
     if outcome is not None:
         return outcome

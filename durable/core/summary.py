@@ -95,7 +95,7 @@ class Summary(str):
             try:
                 facts = json.loads(stored)
                 return cls(SummaryKind(facts.pop("kind")), **facts)
-            except (ValueError, TypeError, LookupError):  # written by another release, or by hand
+            except (ValueError, TypeError, LookupError, RecursionError):  # written by another release, or by hand
                 pass
         return cls(SummaryKind.TEXT, text=stored)
 

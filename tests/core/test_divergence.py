@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from durable import Break, Continue
+from durable import Break, Continue, HistoryDivergedError
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.flavours import Flavour
@@ -460,6 +460,17 @@ def test_within_the_grace_period_it_is_tried_again(flavour: Flavour) -> None:
         code.text = "step:a sleep:s"
         assert h.finish(run).state == "completed"
         assert code.calls == ["a"]
+
+
+def test_the_summary_quotes_no_more_of_an_error_than_a_failed_run_keeps(flavour: Flavour) -> None:
+    async def diverge(ctx: Any) -> None:
+        raise HistoryDivergedError("x" * 1_000_000)
+
+    with Harness(divergence_grace=600) as h:
+        run = h.start(flavour(diverge))
+        h.run(run)
+        assert "does not fit the history" in run.summary
+        assert len(run.summary) < 20_000
 
 
 def test_after_the_grace_period_it_stops(flavour: Flavour) -> None:

@@ -136,6 +136,7 @@ def test_what_many_branches_do_is_cut_after_300_characters_and_so_is_the_data(na
         '{"kind":"waiting","doing":[{}],"queues":null,"until":null}',
         '{"kind":"waiting","doing":5,"queues":null,"until":"soon"}',
         '{"other":1}',
+        pytest.param('{"kind":"waiting","doing":' + "[" * 100_000, id="deep"),
         "{",
     ],
 )
