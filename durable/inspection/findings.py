@@ -31,6 +31,7 @@ _GONE = timedelta(seconds=15)  # a worker whose lease ended this long ago is not
 
 DIVERGED = "HistoryDivergedError"
 EXHAUSTED = "StepExhaustedError"
+_BY_CAUSE: Final = "`durable causes` lists failed runs by cause, and `durable recover --cause` recovers those of one."
 _UNDONE: Final = "compensated: a recovery does the undone steps again, from the earliest on; durable why tells which."
 
 
@@ -190,13 +191,14 @@ _CAUSES: Final = (
     _Cause(
         kind="exhausted",
         title="Runs with a step that has no attempts left",
-        advice="Fix the cause, then recover the run: the step gets its attempts again and the run goes on from there.",
+        advice="Fix the cause, then recover the run: the step gets its attempts again and the run goes on from there. "
+        f"{_BY_CAUSE}",
         concerns=lambda run: run.error_type == EXHAUSTED,
     ),
     _Cause(
         kind="failed",
         title="Other failed runs",
-        advice="Read the error; recover the run, replay it from a step, or start it again.",
+        advice=f"Read the error; recover the run, replay it from a step, or start it again. {_BY_CAUSE}",
         concerns=lambda _run: True,
     ),
 )

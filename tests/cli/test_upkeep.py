@@ -172,6 +172,7 @@ class TestDoctor:
         Sweep(store_for("default")).tick(timezone.now())
         done = shell("doctor")
         assert done.status == 1
+        assert "`durable causes` lists failed runs by cause" in done.out
         assert {"exhausted": "problem", "unclaimed": "problem"}.items() <= self.verdicts(shell).items()
         assert "  one" in done.lines
         assert "  two" in done.lines
