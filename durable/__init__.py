@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from durable.context import AsyncContext, Context
     from durable.core.current import current_step
     from durable.core.errors import (
+        BulkCountError,
         BulkOrderError,
         ContractError,
         CriticalError,
@@ -71,6 +72,7 @@ _MODULES = {
     "durable.operations.audit": ("Actor", "OperationDeniedError", "acting_as"),
     "durable.context": ("AsyncContext", "Context"),
     "durable.core.errors": (
+        "BulkCountError",
         "BulkOrderError",
         "ContractError",
         "CriticalError",
@@ -134,6 +136,7 @@ __all__ = [
     "BlockFailure",
     "BlockResult",
     "Break",
+    "BulkCountError",
     "BulkOrderError",
     "Context",
     "Continue",

@@ -1,6 +1,7 @@
 """One verb on many runs: a page that shows their number and the first ten, and asks for a reason.
 
-A large selection is processed in the background.
+A verb that cannot be taken back also asks for the number of runs, typed, if they are many. A large selection is
+processed in the background.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from durable.admin.forms import BulkForm, FilterForm
 from durable.admin.verbs import BULK, VERBS
 from durable.conf import conf
 from durable.core.ids import new_id
-from durable.inspection import Filtered, RunCriteria, parse_search, reading
+from durable.inspection import Chosen, Filtered, RunCriteria, parse_search, reading
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as
+from durable.operations.common import BULK as BULK_RUN
 
 __all__ = ["show"]
 
 _MOST_IDS = 500  # ids that one page can select
+_MOST_WORKFLOWS = 5  # that the page names
 
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -46,22 +49,29 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     wanted = _wanted(given) if "all" in given else None
     if "all" in given and wanted is None:
         return _again(admin, request, "Nothing was done: the filter has a mistake. Correct it, and choose again.")
+    verb = VERBS[name]
+    if verb.is_grave and wanted is not None and wanted.is_empty:
+        why = f"{verb.title} cannot be taken back, and the list has no filter: choose a workflow or a state first."
+        return _again(admin, request, f"Nothing was done: {why}")
     selection = ids if wanted is None else Filtered(wanted)
     if not selection:
         return _again(admin, request, "Choose at least one run, or all that the filter finds.")
-    verb = VERBS[name]
-    form = BulkForm(request.POST if is_confirmed else None, initial={"token": new_id()})
+    with reading():
+        eligibility = bulk.eligible(name, Chosen(tuple(ids)) if wanted is None else Filtered(wanted))
+    shown = _whole_number(given.get("count", "")) if is_confirmed else eligibility.count
+    is_typed = verb.is_grave and max(eligibility.count, shown) > bulk.AT_ONCE
+    form = BulkForm(request.POST if is_confirmed else None, initial={"token": new_id()}, is_typed=is_typed)
     is_ticked = verb.option is not None and bool(given.get(verb.option.name))
     problem, status = "", 200
     if is_confirmed:
         status = 422
         if form.is_valid():
             try:
+                if is_typed and not _is_started(form.cleaned_data["token"]):
+                    _check_grown(eligibility, shown)
                 return _do(admin, request, name, selection, form.cleaned_data, is_ticked=is_ticked)
             except action_page.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
-    with reading():
-        eligibility = bulk.eligible(name, selection)
     found = Run.objects.using(conf.DATABASE).only("id", "workflow", "state", "created_at").in_bulk(eligibility.shown)
     context = {
         "title": f"{verb.title}: {'all runs of a filter' if 'all' in given else 'runs'}",
@@ -69,7 +79,10 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "form": form,
         "problem": problem,
         "is_ticked": is_ticked,
+        "is_typed": is_typed,
         "eligibility": eligibility,
+        "workflows": _largest(eligibility),
+        "left_alone": _left_alone(eligibility),
         "runs": [found[each] for each in eligibility.shown if each in found],
         "ids": ids,
         "is_all": "all" in given,
@@ -97,6 +110,38 @@ def _do(
     if len(report.refused) > 10:
         messages.warning(request, f"and {len(report.refused) - 10} more were refused; the audit log has them all.")
     return HttpResponseRedirect(_list_url(admin, request))
+
+
+def _is_started(token: str) -> bool:
+    """Return whether the page was posted before: the bulk's own run may match the filter by now."""
+    return Run.objects.using(conf.DATABASE).filter(pk=token, workflow=BULK_RUN).exists()
+
+
+def _check_grown(eligibility: bulk.Eligibility, shown: int) -> None:
+    """Raise Refusal if the verb would act on more runs than the page showed; fewer are fewer that need it."""
+    if eligibility.count > shown:
+        why = f"Nothing was done: the page showed {shown:,} runs, and there are {eligibility} now. Type the new number."
+        raise action_page.Refusal(why, 409)
+
+
+def _largest(eligibility: bulk.Eligibility) -> list[tuple[str, str]]:
+    """Return the workflows with the most runs, each with its number, and the rest as "others"."""
+    named, rest = eligibility.by_workflow[:_MOST_WORKFLOWS], eligibility.by_workflow[_MOST_WORKFLOWS:]
+    rows = [(workflow, f"{number:,}") for workflow, number in named]
+    return rows + ([(f"{len(rest)} others", f"{sum(number for _, number in rest):,}")] if rest else [])
+
+
+def _left_alone(eligibility: bulk.Eligibility) -> str:
+    """Return how many of the chosen runs are left alone, by state; "" for none."""
+    words = []
+    for state, number in eligibility.left_alone:
+        more = "more than " if eligibility.is_rest_capped and number >= bulk.MAX_COUNTED else ""
+        words.append(f"{more}{number:,} {state.replace('_', ' ') if state else 'that do not exist'}")
+    return ", ".join(words)
+
+
+def _whole_number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -100,7 +101,29 @@ class ActForm(_Asking):
 
 
 class BulkForm(_Asking):
-    """A verb on many runs."""
+    """A verb on many runs; with `is_typed` it asks for the number of runs that the page showed (`count`)."""
+
+    count = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    number = forms.CharField(
+        required=False,
+        max_length=20,
+        label="Number of runs",
+        widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off"}),
+    )
+
+    field_order = ["number", "reason"]
+
+    def __init__(self, *args: Any, is_typed: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.is_typed = is_typed
+
+    def clean(self) -> dict[str, Any]:
+        """Compare the typed number with the one that the page showed."""
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        typed = re.sub(r"[\s,.]", "", given.get("number", ""))
+        if self.is_typed and typed != str(given.get("count")):
+            self.add_error("number", "Type the number of runs that is shown above. Nothing was done.")
+        return given
 
 
 class ReplayRunForm(_Asking):

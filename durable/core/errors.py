@@ -29,6 +29,7 @@ A project catches a middle class, or one of its children::
     │   ├── ReplayRefusedError
     │   ├── StalePlanError
     │   ├── UndiscoveredWorkflowError
+    │   ├── BulkCountError
     │   ├── BulkOrderError
     │   └── OperationDeniedError      also a PermissionDenied of Django; in `durable.operations.audit`
     ├── RunFailedError                the run whose result was requested has failed
@@ -48,6 +49,7 @@ from durable.core.tracebacks import kind_of, message_of, traceback_of
 
 __all__ = [
     "STOPPED",
+    "BulkCountError",
     "BulkOrderError",
     "ContractError",
     "CriticalError",
@@ -415,6 +417,18 @@ class UndiscoveredWorkflowError(OperationError):
             f'no worker would find the workflow "{workflow}", {place}, so it is not started: workers import the modules named '
             f"workflows.py of the installed apps, and what those import. Move the function into one of them, or import {module} "
             "there or in AppConfig.ready()"
+        )
+
+
+class BulkCountError(OperationError):
+    """A bulk would act on another number of runs than expected; nothing was done."""
+
+    def __init__(self, action: str, expected: int, found: str) -> None:
+        self.action = action
+        self.expected = expected
+        super().__init__(
+            f"{action} was expected to act on {expected:,} runs, and {found} allow it now: look at the selection again, "
+            "then give the new number"
         )
 
 

@@ -34,7 +34,7 @@ from durable.inspection.runs import (
     list_runs,
     parse_search,
 )
-from durable.inspection.selection import Filtered
+from durable.inspection.selection import Chosen, Filtered
 from durable.inspection.snapshots import OldSnapshot, old_snapshots
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
 from durable.inspection.time_limit import StatementTimeoutError, reading
@@ -47,6 +47,7 @@ __all__ = [
     "CLOCK_TOLERANCE",
     "Bar",
     "CauseSummary",
+    "Chosen",
     "Count",
     "EntryDetail",
     "Explanation",

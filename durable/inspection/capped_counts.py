@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 
 from durable.conf import conf
 
-__all__ = ["Count", "count_capped", "sample_rows", "samples"]
+__all__ = ["Count", "count_capped", "sample_rows", "samples", "tally"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,18 @@ def count_capped(querysets: Sequence[QuerySet[Any]], cap: int) -> list[Count]:
     ]
 
 
+def tally(querysets: Sequence[QuerySet[Any]], column: str, most: int) -> list[dict[Any, int]]:
+    """Return the number of rows for each value of `column` among the first `most` rows of each queryset; one statement.
+
+    Give each queryset the order of an index that serves it, as for `count_capped`.
+    """
+    found: list[dict[Any, int]] = [{} for _ in querysets]
+    grouped = [queryset.values(column)[:most] for queryset in querysets]
+    for number, value, count in _together(f"{column}, COUNT(*)", grouped, f" GROUP BY {column}"):
+        found[number][value] = count
+    return found
+
+
 def samples(querysets: Sequence[QuerySet[Any]], column: str, size: int) -> list[list[Any]]:
     """Return the values of `column` in the first `size` rows of each queryset; one statement.
 
@@ -60,7 +72,7 @@ def sample_rows(querysets: Sequence[QuerySet[Any]], columns: Sequence[str], size
     return found
 
 
-def _together(what: str, querysets: Sequence[QuerySet[Any]]) -> list[tuple[Any, ...]]:
+def _together(what: str, querysets: Sequence[QuerySet[Any]], group: str = "") -> list[tuple[Any, ...]]:
     """Select `what` of the rows of each queryset, with its number; one statement, none if all are known to be empty."""
     selects, parameters = [], []
     for number, queryset in enumerate(querysets):
@@ -68,7 +80,7 @@ def _together(what: str, querysets: Sequence[QuerySet[Any]]) -> list[tuple[Any, 
             sql, given = queryset.query.get_compiler(using=conf.DATABASE).as_sql()
         except EmptyResultSet:
             continue
-        selects.append(f"SELECT {number}, {what} FROM ({sql}) AS t{number}")  # noqa: S608  # Django's SQL
+        selects.append(f"SELECT {number}, {what} FROM ({sql}) AS t{number}{group}")  # noqa: S608  # Django's SQL
         parameters += given
     if not selects:
         return []

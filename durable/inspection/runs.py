@@ -30,6 +30,7 @@ __all__ = [
     "InvalidCursorError",
     "RunCriteria",
     "RunPage",
+    "along_indexes",
     "failed_attempts",
     "list_runs",
     "parse_search",
@@ -133,6 +134,18 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
     if _begins_with(runs, text).order_by("id").values_list("id").first() is not None:
         return replace(base, id_prefix=text)
     return replace(base, error_text=text)
+
+
+def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[RunQuerySet, bool]]:
+    """Return the runs that match `wanted` as disjoint querysets, each in the order of the index that it follows.
+
+    Beside each: whether it ends after `window` runs of its index, because no index serves the rest of the filter. Not
+    for an error's text under a redaction hook, which no query may compare.
+    """
+    by_id = bool(wanted.id_prefix)
+    plans = _lanes(Run.objects.using(conf.DATABASE), wanted, is_limited=False)
+    found = [_Lane(each, by_id=by_id, after=None, shown_text="").matching(window) for each in plans]
+    return [(runs, end is not None) for runs, end in found]
 
 
 def failed_attempts(runs: Sequence[Run]) -> dict[str, int]:
@@ -251,12 +264,17 @@ class _Lane:
     def _key(self) -> tuple[str, str]:
         return FAILURE_KEY if self.plan.is_of_cause else RUN_KEY
 
-    def read(self, limit: int) -> _Found:
-        """Return up to `limit` runs and one more."""
-        end = self._window_end() if self.plan.is_sieve else None
+    def matching(self, window: int = WINDOW) -> tuple[RunQuerySet, Cursor | None]:
+        """Return the matching runs, and the key of the last run that is examined for them; None: all are."""
+        end = self._window_end(window) if self.plan.is_sieve else None
         runs = self._runs.filter(self.plan.rest)
         if end is not None:
             runs = runs.filter(Q(id__lte=end.id) if self.by_id else UpTo(end, self._key))
+        return runs, end
+
+    def read(self, limit: int) -> _Found:
+        """Return up to `limit` runs and one more."""
+        runs, end = self.matching()
         if self.shown_text:
             # A search must not disclose what the project's hook hides, not even by the place where a page ends.
             shown, last = shown_with(self.shown_text, runs, limit + 1)
@@ -264,8 +282,8 @@ class _Lane:
         found = list(runs.defer("input", "output")[: limit + 1])
         return _Found(found, Cursor.of(found[-1], by_id=self.by_id) if len(found) > limit else end)
 
-    def _window_end(self) -> Cursor | None:
-        last = self._runs.values_list("created_at", "id")[WINDOW - 1 : WINDOW].first()
+    def _window_end(self, window: int) -> Cursor | None:
+        last = self._runs.values_list("created_at", "id")[window - 1 : window].first()
         return None if last is None else Cursor(None if self.by_id else last[0], last[1])
 
 

@@ -1,13 +1,24 @@
-"""The runs that match a filter, as the selection of a bulk operation: read page by page, by the list's own keys."""
+"""Runs as the selection of a bulk operation: those that match a filter, and those that an operator chose by id."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from durable.inspection.runs import RunCriteria, list_runs
+from durable.conf import conf
+from durable.core.records import RunState
+from durable.core.tally import Tally
+from durable.inspection.capped_counts import count_capped, tally
+from durable.inspection.runs import RunCriteria, along_indexes, list_runs
+from durable.models import Run
+from durable.models.run import RunQuerySet
 
-__all__ = ["Filtered"]
+__all__ = ["Chosen", "Filtered"]
+
+EXAMINED: Final = 20_000  # runs of a state that are examined for a count if no index serves the filter
+_LOOKS: Final = 20  # pages that are read for a count of runs by the text that a redaction hook shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +32,106 @@ class Filtered:
         """Always None: the runs would have to be counted."""
         return None
 
+    @property
+    def is_everything(self) -> bool:
+        """Whether the filter has no condition."""
+        return self.wanted.is_empty
+
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
         """Return up to `limit` ids after `cursor`, and the next cursor; None at the end."""
         page = list_runs(self.wanted, cursor=cursor, limit=limit)
         return [run.id for run in page.runs], page.next_cursor
+
+    def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
+        """Return up to `limit` ids of matching runs in these states."""
+        wanted = self._in(frozenset(states))
+        return [] if wanted is None else [run.id for run in list_runs(wanted, limit=limit).runs]
+
+    def tally(self, states: Collection[str], most: int) -> Tally:
+        """Count the matching runs: in `states` by workflow, in other states by state alone.
+
+        Counts up to `most` runs of each state along an index. Two statements, and at most one more for each state and
+        each cause.
+        """
+        if conf.REDACT and self.wanted.error_text:
+            return self._tally_of_shown(most)
+        numbers: Counter[tuple[str, str]] = Counter()
+        partial = set[str]()
+        matching, others = list[tuple[str, RunQuerySet]](), list[tuple[str, RunQuerySet]]()
+        every = [each.value for each in RunState]
+        for state in every:
+            for runs, is_window in self._lanes(state):
+                (matching if state in states else others).append((state, runs))
+                partial |= {state} if is_window else set()
+        for (state, _), found in zip(matching, tally([runs for _, runs in matching], "workflow", most), strict=True):
+            numbers.update({(state, workflow): number for workflow, number in found.items()})
+        for (state, _), count in zip(others, count_capped([runs for _, runs in others], most), strict=True):
+            numbers[state, ""] += count.number
+        totals: Counter[str] = Counter()
+        for (state, _), number in numbers.items():
+            totals[state] += number
+        partial |= {state for state, number in totals.items() if number >= most}
+        return Tally(numbers=+numbers, partial=frozenset(partial))
+
+    def _in(self, states: frozenset[str]) -> RunCriteria | None:
+        """Return the filter for these states alone; None if no run matches."""
+        both = states & self.wanted.states if self.wanted.states else states
+        if self.wanted.cause or self.wanted.place:
+            both &= {RunState.FAILED.value}
+        return replace(self.wanted, states=both) if both else None
+
+    def _lanes(self, state: str) -> list[tuple[RunQuerySet, bool]]:
+        wanted = self._in(frozenset({state}))
+        if wanted is not None and (wanted.cause or wanted.place):  # their index has failed runs only
+            wanted = replace(wanted, states=frozenset())
+        return [] if wanted is None else along_indexes(wanted, window=EXAMINED)
+
+    def _tally_of_shown(self, most: int) -> Tally:
+        numbers: Counter[tuple[str, str]] = Counter()
+        cursor: str | None = None
+        for _ in range(_LOOKS):
+            page = list_runs(self.wanted, cursor=cursor, limit=most)
+            numbers.update((run.state, run.workflow) for run in page.runs)
+            cursor = page.next_cursor
+            if cursor is None or numbers.total() >= most:
+                break
+        return Tally(numbers=numbers, partial=frozenset(RunState) if cursor is not None else frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The runs with these ids, to be counted; at most a few hundred."""
+
+    ids: tuple[str, ...]
+
+    @property
+    def total(self) -> int | None:
+        """The number of ids."""
+        return len(self.ids)
+
+    @property
+    def is_everything(self) -> bool:
+        """Always False: the ids are a condition."""
+        return False
+
+    def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
+        """Return the ids from a position on."""
+        begin = 0 if cursor is None else int(cursor)
+        end = begin + limit
+        return self.ids[begin:end], str(end) if end < len(self.ids) else None
+
+    def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
+        """Return the first `limit` ids of runs in these states."""
+        found = {each.id for each in self._runs() if each.state in states}
+        return [each for each in self.ids if each in found][:limit]
+
+    def tally(self, states: Collection[str], most: int) -> Tally:  # noqa: ARG002  # few enough to count them all
+        """Count the runs by state and workflow, and the ids that no run has. One statement."""
+        runs = self._runs()
+        numbers = Counter((each.state, each.workflow) for each in runs)
+        numbers["", ""] = len(set(self.ids)) - len(runs)
+        return Tally(numbers=+numbers)
+
+    def _runs(self) -> Sequence[Run]:
+        runs = Run.objects.using(conf.DATABASE).filter(pk__in=self.ids)
+        return list(runs.only("id", "workflow", "state"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django.contrib.auth import get_user_model
 
@@ -21,11 +21,21 @@ from durable.operations import audit
 from durable.operations.audit import Actor, Outcome, acting_as
 from durable.operations.audited import REFUSALS, audited, outcome_of
 from durable.operations.common import BULK
-from durable.operations.lifecycle import ALLOWED, cancel, pause, recover, resume, wake
+from durable.operations.eligibility import (
+    GRAVE,
+    MAX_COUNTED,
+    Countable,
+    Eligibility,
+    Selection,
+    check_expected,
+    count,
+)
+from durable.operations.lifecycle import cancel, pause, recover, resume, wake
 from durable.operations.start import StartRequest, announce_started, put
 
 __all__ = [
     "AT_ONCE",
+    "GRAVE",
     "MAX_COUNTED",
     "BulkOrder",
     "BulkReport",
@@ -39,30 +49,10 @@ __all__ = [
 ]
 
 AT_ONCE: Final = 100  # runs that are processed while the operator waits
-MAX_COUNTED: Final = 1_000  # runs of a selection that are examined to count the eligible ones
-MAX_LOOKS: Final = 20  # pages that are fetched to count them: a page of a selection may hold few runs
 PAGE: Final = 50  # runs in one step of a background bulk: one transaction
-SHOWN: Final = 10  # ids
 
 _VERBS: Final = {"cancel": cancel, "pause": pause, "recover": recover, "resume": resume, "wake": wake}
 _OPTIONS: Final = {"cancel": {"rollback"}, "wake": {"end_sleeps"}}
-
-
-class Selection(Protocol):
-    """A selection of runs, read page by page.
-
-    A background bulk records it in a run's input, so the codec must encode it.
-    """
-
-    @property
-    def total(self) -> int | None:
-        """The number of runs, if it is known without a query."""
-
-    def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        """Return up to `limit` ids after `cursor` (None: from the start), and the next cursor, None at the end.
-
-        One query whose cost does not grow with the table.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +71,6 @@ class Ids:
         begin = 0 if cursor is None else int(cursor)
         end = begin + limit
         return self.ids[begin:end], str(end) if end < len(self.ids) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eligibility:
-    """The number of selected runs that allow a verb now.
-
-    `looked_at` is the number of runs that were examined; `is_capped` says that there are more. `shown` holds the first
-    few eligible ids.
-    """
-
-    count: int
-    looked_at: int
-    is_capped: bool
-    shown: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,22 +117,9 @@ class BulkOrder:
 
 
 def eligible(verb: str, selection: Selection | Iterable[str]) -> Eligibility:
-    """Count the selected runs that allow `verb` now; examines no more than MAX_COUNTED. Raises ValueError."""
+    """Count the selected runs that allow `verb` now, up to MAX_COUNTED of them. Raises ValueError."""
     _check_verb(verb, {})
-    allowed, store = ALLOWED[verb], runtime.current().store
-    chosen = _as_selection(selection)
-    count, looked_at, shown = 0, 0, list[str]()
-    cursor: str | None = None
-    for _ in range(MAX_LOOKS):
-        ids, cursor = chosen.page(cursor, min(PAGE * 4, MAX_COUNTED - looked_at))
-        states = store.states(ids)
-        matching = [each for each in ids if states.get(each) in allowed]
-        count += len(matching)
-        looked_at += len(ids)
-        shown += matching[: SHOWN - len(shown)]
-        if cursor is None or looked_at >= MAX_COUNTED:
-            break
-    return Eligibility(count=count, looked_at=looked_at, is_capped=cursor is not None, shown=tuple(shown))
+    return count(verb, _as_selection(selection))
 
 
 def apply(
@@ -165,23 +128,32 @@ def apply(
     *,
     in_background: bool | None = None,
     as_id: str | None = None,
+    expected: int | None = None,
     **options: Any,
 ) -> BulkReport:
     """Apply `verb` to each of the runs; `options` are the verb's own: `rollback` of cancel, `end_sleeps` of wake.
 
     The current actor (`durable.acting_as`) acts on each run, for the reason given there. More than AT_ONCE runs, or a
     selection of unknown size, are processed in the background, unless `in_background` decides. The background run has
-    the id `as_id`; a bulk that already has this id is not started again. Raises ValueError, TypeError, RunConflictError
-    if the id belongs to another run, and OperationDeniedError if the actor lacks the permission for the verb.
+    the id `as_id`; a bulk that already has this id is not started again.
+
+    `expected` is the number of runs that `eligible` found. If another number allows the verb by now, nothing is done.
+
+    Raises ValueError, also for a grave verb on a selection that nothing limits; TypeError; BulkCountError if the number
+    is not the expected one; RunConflictError if the id belongs to another run; and OperationDeniedError if the actor
+    lacks the permission for the verb.
     """
     _check_verb(verb, options)
     chosen = _as_selection(selection)
+    if verb in GRAVE and isinstance(chosen, Countable) and chosen.is_everything:
+        raise ValueError(f"{verb} cannot be taken back, and these are all runs: choose a workflow or a state first")
     if in_background is None:
         in_background = chosen.total is None or chosen.total > AT_ONCE
     if in_background:
-        return BulkReport(run_id=_start(verb, chosen, options, as_id))
-    with audited(runtime.current(), verb, ""):
-        pass  # an actor without the permission gets one refusal, not one for each run
+        return BulkReport(run_id=_start(verb, chosen, options, as_id, expected))
+    with audited(runtime.current(), verb, ""):  # an actor without the permission gets one refusal, not one for each run
+        if expected is not None:
+            check_expected(verb, chosen, expected)
     results: list[BulkResult] = []
     cursor: str | None = None
     while True:
@@ -208,7 +180,7 @@ def _one(verb: str, run_id: str, options: Mapping[str, Any]) -> BulkResult:
     return BulkResult(run_id=run_id, outcome=str(Outcome.DONE))
 
 
-def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str | None) -> str:
+def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str | None, expected: int | None) -> str:
     at, bulk = runtime.current(), registry.get(BULK)
     acting = audit.acting()
     actor = audit.code_actor() if acting is None else acting.actor
@@ -226,6 +198,8 @@ def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str 
         found = None if as_id is None else at.store.get(as_id)
         if found is not None and found.workflow == bulk.name:
             return found.id  # the bulk was requested twice; a filter by time differs by now
+        if expected is not None:
+            check_expected(verb, selection, expected)
         created = put(at, request, [(as_id, (order,), {})])
         [(run, _)] = created
         many = "runs" if selection.total is None else f"{selection.total:,} runs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from durable import (
     Actor,
+    BulkCountError,
     BulkOrderError,
     Context,
     Handle,
@@ -22,11 +23,12 @@ from durable import (
     workflow,
     workflows,
 )
-from durable.core.records import ActionRecord, Entry, EntryKind, RunChange
+from durable.core.records import ENDED, ActionRecord, Entry, EntryKind, RunChange
+from durable.inspection import selection
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.models import OperatorAction, Run
-from durable.operations import bulk
+from durable.operations import bulk, eligibility
 from durable.runtime import Runtime
 from durable.testing import Harness, SimulatedCrash
 from tests.support.stores import STORES, in_force, passed
@@ -65,16 +67,82 @@ def test_how_many_a_verb_is_for(h: Harness) -> None:
     for each in ids[:12]:
         get_run(each).pause()
     found = bulk.eligible("resume", [*ids, "missing"])
-    assert (found.count, found.looked_at, found.is_capped) == (12, 31, False)
+    assert (found.count, found.is_capped) == (12, False)
+    assert found.left_alone == (("pending", 18), ("", 1))
     assert found.shown == tuple(ids[:10])
     assert bulk.eligible("recover", ids).count == 0
     assert bulk.eligible("cancel", ids).count == 30
 
 
 def test_counting_stops_at_the_cap(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "MAX_COUNTED", 25)
+    monkeypatch.setattr(eligibility, "MAX_COUNTED", 25)
     found = bulk.eligible("pause", started(30))
-    assert (found.count, found.looked_at, found.is_capped) == (25, 25, True)
+    assert (found.count, found.is_capped, str(found)) == (25, True, "more than 25")
+    assert str(bulk.eligible("pause", started(25))) == "25"
+
+
+def stored(count: int, state: str, workflow: str = "orders", minutes: int = 0) -> None:
+    """Rows of runs that were created some minutes after NOW, each a millisecond after the one before."""
+    moments = [NOW + timedelta(minutes=minutes, milliseconds=number) for number in range(count)]
+    Run.objects.bulk_create(
+        Run(
+            id=f"{state}-{workflow}-{each:%M%S%f}",
+            workflow=workflow,
+            queue="q",
+            input="[]",
+            state=state,
+            created_at=each,
+            finished_at=each if state in ENDED else None,
+        )
+        for each in moments
+    )
+
+
+def test_the_runs_of_a_filter_are_counted_in_the_states_that_the_verb_allows(db: None) -> None:
+    stored(900, "pending")
+    stored(160, "paused", "refunds")
+    stored(1_100, "completed", minutes=5)  # newer than all that can be cancelled
+    with in_force("chosen"):
+        found = bulk.eligible("cancel", Filtered(RunCriteria()))
+    assert (found.count, found.is_capped) == (1_060, False)
+    assert found.by_workflow == (("orders", 900), ("refunds", 160))
+    assert found.left_alone == (("completed", 1_100),)
+    assert len(found.shown) == 10
+
+
+def test_a_count_of_a_filter_is_as_exact_as_it_says(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(30, "pending")
+    stored(10, "pending", "refunds", minutes=5)
+    stored(7, "completed", "refunds", minutes=5)
+    refunds, orders = (Filtered(RunCriteria(workflow=each)) for each in ("refunds", "orders"))
+    with in_force("chosen"):
+        assert str(bulk.eligible("cancel", refunds)) == "10"
+        assert bulk.eligible("cancel", refunds).left_alone == (("completed", 7),)
+        assert str(bulk.eligible("cancel", Filtered(RunCriteria(states=frozenset({"completed"}))))) == "0"
+        monkeypatch.setattr(selection, "EXAMINED", 20)
+        assert str(bulk.eligible("cancel", orders)) == "at least 10"
+        monkeypatch.setattr(eligibility, "MAX_COUNTED", 25)
+        assert str(bulk.eligible("cancel", Filtered(RunCriteria(states=frozenset({"pending"}))))) == "more than 25"
+        assert str(bulk.eligible("cancel", Filtered(RunCriteria(id_prefix="pending-refunds")))) == "10"
+
+
+def test_another_number_than_expected_is_refused(at: Runtime) -> None:
+    ids = started(3)
+    with pytest.raises(BulkCountError, match="expected to act on 4 runs, and 3 allow it now"):
+        bulk.apply("cancel", ids, expected=4)
+    with pytest.raises(BulkCountError):
+        bulk.apply("cancel", ids, expected=4, in_background=True)
+    assert states(ids) == ["pending"] * 3
+    assert bulk.apply("cancel", ids, expected=3).done == 3
+
+
+def test_a_grave_verb_needs_a_filter(db: None) -> None:
+    with in_force("chosen"):
+        ids = started(2)
+        with pytest.raises(ValueError, match="choose a workflow or a state first"):
+            bulk.apply("cancel", Filtered(RunCriteria()))
+        assert bulk.apply("pause", Filtered(RunCriteria())).run_id is not None
+        assert states(ids) == ["pending"] * 2
 
 
 def test_counting_costs_one_query_for_two_hundred_runs(db: None) -> None:
@@ -287,11 +355,11 @@ def test_all_that_a_filter_describes(at: Runtime) -> None:
     for each in ids[::2]:
         get_run(each).pause()
     wanted = RunCriteria(states=frozenset({"paused"}), workflow="tests.bulk.waiting", created_until=at.now())
-    selection = Filtered(wanted)
+    chosen = Filtered(wanted)
     waiting.using(id="later").start().pause()
-    found = bulk.eligible("resume", selection)
+    found = bulk.eligible("resume", chosen)
     assert (found.count, found.is_capped, set(found.shown)) == (4, False, set(ids[::2]))
-    run = background(bulk.apply("resume", selection))
+    run = background(bulk.apply("resume", chosen))
     passed(at, run.id)
     assert (run.result()["done"], run.result()["refused"]) == (4, 0)
     assert set(states(ids)) == {"pending"}
@@ -299,10 +367,10 @@ def test_all_that_a_filter_describes(at: Runtime) -> None:
 
 
 def test_an_order_recorded_under_the_old_name_of_its_criteria_is_read(at: Runtime) -> None:
-    selection = Filtered(RunCriteria(states=frozenset({"paused"})))
-    recorded = at.codec.encode(selection)
+    chosen = Filtered(RunCriteria(states=frozenset({"paused"})))
+    recorded = at.codec.encode(chosen)
     assert "durable.inspection.runs:RunCriteria" in recorded
-    assert at.codec.decode(recorded.replace(":RunCriteria", ":RunFilter")) == selection
+    assert at.codec.decode(recorded.replace(":RunCriteria", ":RunFilter")) == chosen
 
 
 def test_a_selection_that_finds_little_is_not_looked_through_to_its_end(h: Harness) -> None:
