@@ -338,6 +338,14 @@ class TestLocks:
             with connection.cursor() as cursor:
                 cursor.execute("DROP TABLE invoice")
 
+    def test_a_cause_that_a_failing_run_holds_is_left_for_the_next_time(self) -> None:
+        a_cause("idle")
+        with Elsewhere("SELECT id FROM durable_cause WHERE fingerprint = %s FOR KEY SHARE", "idle"):
+            prune(Policy.of({"failed": DAY}))
+        assert Cause.objects.count() == 1
+        prune(Policy.of({"failed": DAY}))
+        assert Cause.objects.count() == 0
+
     def test_a_run_that_is_recovered_meanwhile_stays(self) -> None:
         store = store_for("default")
         a_run("old", "failed", error=ErrorInfo("ValueError", "no"))
