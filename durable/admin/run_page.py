@@ -13,6 +13,7 @@ from django.utils.http import content_disposition_header
 
 from durable.admin import access, charts, pages
 from durable.admin.base import AdminPages
+from durable.admin.bulk_result import progress_of_bulk
 from durable.admin.streamed_response import streamed
 from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
@@ -40,9 +41,8 @@ from durable.inspection import (
 from durable.inspection.shell_command import command
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.inspection.tree import PAGE
-from durable.models import Entry, OperatorAction, QueueMessage, Run
+from durable.models import OperatorAction, QueueMessage, Run
 from durable.operations.audit import PERMISSIONS
-from durable.operations.common import BULK
 
 __all__ = ["Button", "MessageRow", "export", "lead", "live", "show"]
 
@@ -121,7 +121,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "explanation": explanation,
         "explained_at": display_location(explanation.location),
         "progress": progress,
-        "bulk": _bulk_progress(run),
+        "bulk": progress_of_bulk(run),
         "wall": wall,
         "waited": max(0.0, wall - progress.active),
         "buttons": _buttons(admin, request, run, explanation.remedies),
@@ -146,22 +146,6 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "etag": pages.etag_of(now, progress.revision, request.GET.urlencode()),
         "copies": [command("show", run.id), command("why", run.id), command("export", run.id)],
     }
-
-
-def _bulk_progress(run: Run) -> str:
-    """Return the progress of a background bulk; "" for any other run."""
-    if run.workflow != BULK:
-        return ""
-    found = payload(run.workflow, "output", run.output, Place(run.id, "output"))
-    if found is None:
-        loop = (
-            Entry.objects.using(conf.DATABASE).filter(run=run, location="runs").values_list("data", flat=True).first()
-        )
-        found = payload(run.workflow, "state:runs", (loop or {}).get("state"), Place(run.id, "state", "runs"))
-    if not isinstance(found, dict):
-        return "No run has been processed yet"
-    counts = [f"{found[name]:,} {name}" for name in ("done", "refused", "left") if isinstance(found.get(name), int)]
-    return ", ".join(counts)
 
 
 def _stuck(run: Run, with_payloads: bool) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from durable.cli.arguments import (
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
+from durable.core.errors import BulkCountError
 from durable.inspection import Filtered, RunCriteria
 from durable.inspection.undone import Undone, undone_steps
 from durable.operations.audit import acting_as
@@ -43,6 +44,9 @@ def _configure(add_options: Callable[[ArgumentParser], None], parser: ArgumentPa
     add_ids(parser, may_be_none=takes_causes)
     add_options(parser)
     add_acting(parser)
+    parser.add_argument(
+        "--expect", type=int, metavar="N", help="do nothing unless N of the runs are in a state that allows it"
+    )
     add_confirming(parser)
     add_format(parser)
 
@@ -51,6 +55,13 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
     ids = _chosen(options)
     if options.dry_run:
         return _preview(verb, ids, output)
+    if options.expect is not None:
+        ids = list(ids)
+        possible = sum(_is_possible(verb, state) for _, state in _states(ids))
+        if possible != options.expect:
+            output.complain(BulkCountError(verb, options.expect, f"{possible:,}"))
+            output.say("Nothing was done.")
+            return Exit.REFUSED
     if not options.yes and "-" not in options.ids and is_at_terminal():
         ids = list(ids)
         if len(ids) > 1 and not confirmed(output, f"{verb.capitalize()} {len(ids)} runs?"):
@@ -101,10 +112,9 @@ def _print(output: Output, run_id: str, outcome: str, *, detail: str = "", becam
 
 def _preview(verb: str, ids: Iterable[str], output: Output) -> int:
     """Print for which of the runs the verb is allowed in their current state."""
-    allowed = operations.ALLOWED.get(verb)
     count = 0
     for run_id, state in _states(ids):
-        is_possible = state is not None and (allowed is None or state in allowed)
+        is_possible = _is_possible(verb, state)
         count += is_possible
         undone = undone_steps(run_id) if verb == "recover" and is_possible else None
         if output.format == "json":
@@ -117,6 +127,12 @@ def _preview(verb: str, ids: Iterable[str], output: Output) -> int:
             output.line(f"{run_id}: {'yes' if is_possible else 'no'}, {what}{again}")
     output.say(f"{count} would be done, nothing was")
     return Exit.OK
+
+
+def _is_possible(verb: str, state: str | None) -> bool:
+    """Return whether a run in this state (None: there is no such run) allows the verb."""
+    allowed = operations.ALLOWED.get(verb)
+    return state is not None and (allowed is None or state in allowed)
 
 
 def _undone_data(undone: Undone | None) -> dict[str, Any]:

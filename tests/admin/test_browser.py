@@ -167,6 +167,30 @@ def test_runs_are_cancelled_in_bulk(
     assert complaints == []
 
 
+def test_many_runs_are_cancelled_after_their_number_is_typed(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+) -> None:
+    flows.approve.start_many([()] * 101)
+    page = log_into(*OPERATOR)
+    page.goto(f"{live_server.url}{url('changelist')}?workflow=tests.approve")
+    page.get_by_label("to all that the filter finds").check()
+    page.get_by_label("Do to the chosen runs").select_option("Cancel")
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_text("Cancel 101 runs").wait_for()
+    found = Axe().run(page, context="#content", options={"runOnly": RULES}).response["violations"]
+    assert [each["id"] for each in found if each["impact"] in {"serious", "critical"}] == []
+    complaints.clear()  # of the styles that axe tries to set
+    page.get_by_role("textbox", name="Number of runs").fill("100")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_text("Type the number of runs that is shown above").wait_for()
+    assert not Run.objects.filter(workflow="durable.bulk").exists()
+    page.get_by_role("textbox", name="Number of runs").fill("101")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_text("It is done in the background").wait_for()
+    assert Run.objects.filter(workflow="durable.bulk").count() == 1
+    assert [each for each in complaints if "422 (Unprocessable" not in each] == []
+
+
 def test_without_the_permission_nothing_is_offered_and_nothing_done(
     log_into: LogIn, live_server: "LiveServer", stage: Stage
 ) -> None:

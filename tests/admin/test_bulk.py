@@ -7,6 +7,9 @@ from django.test import Client
 
 from durable.core.records import ENDED
 from durable.models import OperatorAction, Run
+from durable.operations import bulk
+from tests.admin import flows
+from tests.admin.conftest import Stage
 from tests.admin.test_actions import hidden
 from tests.admin.test_pages import text_of, url
 
@@ -110,3 +113,20 @@ def test_chosen_runs_are_counted_by_workflow_too(operator: Client) -> None:
     assert page.context["workflows"] == [("orders", "2")]
     assert page.context["left_alone"] == "1 completed, 1 that do not exist"
     assert "Cancel <strong>2</strong> runs of the 4 that were chosen." in text_of(page)
+
+
+def test_the_page_of_a_bulk_lists_what_was_refused_by_reason(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="asleep")
+    stage.start(flows.quick, id="ended")
+    report = bulk.apply("pause", ["asleep", "ended", "nowhere"], in_background=True)
+    assert report.run_id is not None
+    stage.settle(report.run_id)
+    page = operator.get(url("change", report.run_id))
+    assert str(page.context["bulk"]) == "1 done, 2 refused"
+    found = {each.outcome: each.runs for each in page.context["bulk"].refused}
+    assert {outcome: [run_id for run_id, _ in runs] for outcome, runs in found.items()} == {
+        "refused": ["ended"],
+        "missing": ["nowhere"],
+    }
+    assert "cannot pause a run that is completed" in text_of(page)
+    assert url("change", "ended") in text_of(page)

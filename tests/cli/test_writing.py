@@ -119,6 +119,18 @@ class TestVerbs:
         assert (second["id"], second["outcome"]) == ("nothing", "missing")
         assert "nothing" in second["detail"]
 
+    def test_another_number_than_expected_does_nothing(self, shell: Shell, stage: Stage) -> None:
+        stage.start(napping, id="one")
+        stage.start(napping, id="two")
+        stage.start(echo, "x", id="ended")
+        refused = shell("cancel", "one", "two", "ended", "--expect", "3")
+        assert refused.status == 1
+        assert "was expected to act on 3 runs, and 2 allow it now" in refused.err
+        assert [state(each) for each in ("one", "two")] == ["sleeping"] * 2
+        assert actions() == []
+        assert shell("cancel", "one", "two", "--expect", "2").status == 0
+        assert [state(each) for each in ("one", "two")] == ["cancelled"] * 2
+
     def test_a_dry_run_says_and_does_nothing(self, shell: Shell, stage: Stage) -> None:
         stage.start(echo, id="ended")
         stage.start(napping, id="asleep")
