@@ -20,7 +20,7 @@ from durable.admin.verbs import VERBS
 from durable.conf import conf
 from durable.core.location import display_location, unescape
 from durable.core.places import Place, of_message
-from durable.core.records import ENDED
+from durable.core.records import ENDED, RunState
 from durable.inspection import (
     Progress,
     awaited_queues,
@@ -123,7 +123,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "progress": progress,
         "bulk": progress_of_bulk(run),
         "wall": wall,
-        "waited": max(0.0, wall - progress.active),
+        "waited": wall - progress.active if wall >= progress.active else None,  # branches work side by side
         "buttons": _buttons(admin, request, run, explanation.remedies),
         "tree": tree,
         "roots": charts.shallow(tree.roots),
@@ -172,6 +172,8 @@ def _buttons(admin: AdminPages, request: HttpRequest, run: Run, remedies: Sequen
     buttons: list[Button] = []
     for verb in possible:
         if verb == "replay":  # a replay begins at a step, from the history
+            continue
+        if verb == "wake" and run.state == RunState.RUNNING:  # allowed, and without an effect
             continue
         is_send = verb == "send"
         buttons.append(

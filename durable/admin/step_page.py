@@ -6,9 +6,20 @@ from django.http import Http404, HttpRequest, HttpResponse
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
+from durable.conf import conf
 from durable.core.location import display_location
-from durable.inspection import pretty, read_entry_detail, redacted_error, redacted_traceback
+from durable.core.records import ENDED, RunState
+from durable.inspection import (
+    EntryDetail,
+    possible_verbs,
+    pretty,
+    read_entry_detail,
+    redacted_error,
+    redacted_traceback,
+)
 from durable.inspection.shell_command import command
+from durable.models import Entry, Run
+from durable.operations.audit import PERMISSIONS
 
 __all__ = ["show"]
 
@@ -36,8 +47,24 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "traceback": redacted_traceback(run.workflow, metadata.error) if with_payloads else "",
         "rollback_error": redacted_error(run.workflow, metadata.rollback_error),
         "rollback_traceback": redacted_traceback(run.workflow, metadata.rollback_error) if with_payloads else "",
+        "goes_on": run.state not in (*ENDED, RunState.PAUSED),
+        "recover_url": admin.url("act", run.id, "recover") if _is_recoverable(request, run, detail) else "",
+        "previous": _neighbour(run, ordinal__lt=detail.entry.ordinal, order="-ordinal"),
+        "next": _neighbour(run, ordinal__gt=detail.entry.ordinal, order="ordinal"),
         "step_url": admin.url("step", run.id),
         "replay_url": admin.url("replay", run.id),
         "replay_command": command("replay", run.id, location),
     }
     return admin.page(request, "step", context)
+
+
+def _is_recoverable(request: HttpRequest, run: Run, detail: EntryDetail) -> bool:
+    """Whether the entry has failed, and the user may recover the run."""
+    has_failed = detail.status in ("failed", "exhausted") or detail.entry.metadata.rollback_error is not None
+    return has_failed and "recover" in possible_verbs(run) and access.may(request, PERMISSIONS["recover"])
+
+
+def _neighbour(run: Run, *, order: str, **condition: int) -> str:
+    """Return the location of the entry that began before or after; "" for none."""
+    found = Entry.objects.using(conf.DATABASE).filter(run=run, **condition).order_by(order)
+    return found.values_list("location", flat=True).first() or ""

@@ -11,12 +11,14 @@ from durable.models import Run
 
 __all__ = ["possible_verbs"]
 
+_INTERNAL = "durable."  # workflows of durable itself, such as a bulk operation
 _ALIVE = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING)
 
 
 def possible_verbs(run: Run) -> tuple[str, ...]:
     """Return the verbs that fit the run's current state, in the order in which an operator is likely to want them."""
     is_asked_to_pause = run.pending_request == Request.PAUSE
+    is_asked_to_cancel = run.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK)
     is_compensating = bool(run.state_after_rollback) or run.state == RunState.ROLLING_BACK
     possible = {
         "recover": run.state == RunState.FAILED,
@@ -24,8 +26,8 @@ def possible_verbs(run: Run) -> tuple[str, ...]:
         "wake": run.state in (*_ALIVE, RunState.ROLLING_BACK),
         "send": run.state not in ENDED,
         "pause": run.state in (*_ALIVE, RunState.ROLLING_BACK) and not is_asked_to_pause,
-        "cancel": run.state in (*_ALIVE, RunState.PAUSED) and not is_compensating,
+        "cancel": run.state in (*_ALIVE, RunState.PAUSED) and not is_compensating and not is_asked_to_cancel,
         "replay": run.started_at is not None,  # the plan says whether a replay from a certain step is possible
-        "restart": True,
+        "restart": not run.workflow.startswith(_INTERNAL),
     }
     return tuple(verb for verb, is_possible in possible.items() if is_possible)

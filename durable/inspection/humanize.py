@@ -12,12 +12,15 @@ from django.utils import timezone
 
 __all__ = ["either", "moment", "plural", "printable", "relative", "sentence", "shortened", "span", "until"]
 
+_LONG_WORD = 40  # characters that are left out at most, to cut a text between words
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 def span(seconds: float, units: int = 2) -> str:
-    """Return a length of time in its largest units: "3 h 5 m", "12 s", "0.4 s"."""
+    """Return a length of time in its largest units: "3 h 5 m", "12 s", "0.4 s", "7 ms"."""
     seconds = abs(seconds)
+    if 0 < seconds < 0.05:
+        return f"{max(1, round(seconds * 1000))} ms"
     if seconds < 10:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
     left = round(seconds)
@@ -69,9 +72,14 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, length: int = 300) -> str:
-    """Return `text` in at most `length` characters, on one line."""
+    """Return `text` in at most `length` characters, on one line, cut between words unless a word is very long."""
     line = " ".join(text.split())
-    return line if len(line) <= length else f"{line[: length - 1]}…"
+    if len(line) <= length:
+        return line
+    cut = line[: length - 1]
+    words = cut.rpartition(" ")[0]
+    whole = words if len(words) > len(cut) - _LONG_WORD and line[length - 1] != " " else cut.rstrip()
+    return f"{whole}…"
 
 
 def sentence(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString, mark_safe
 from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
 from durable.core.location import display_location as spoken_location
+from durable.core.records import ENDED, RunState
 from durable.inspection import humanize, is_undone, state_word
 from durable.models import Run
 
@@ -24,7 +25,7 @@ register = template.Library()
 
 _ICONS = {
     "pending": "○",
-    "running": "▶",
+    "running": "▶\N{VARIATION SELECTOR-15}",  # text, not an emoji
     "sleeping": "◐",
     "paused": "❚❚",
     "rolling_back": "↺",
@@ -61,6 +62,16 @@ def ago(then: datetime | None, now: datetime) -> SafeString | str:
     return format_html(
         '<time datetime="{}" title="{}">{}</time>', then.isoformat(), title, humanize.relative(then, now, 1)
     )
+
+
+@register.simple_tag
+def next_try(run: Run, then: datetime | None, now: datetime) -> SafeString | str:
+    """When a step is tried again; nothing in a run that does not continue by itself."""
+    if then is None or run.state in ENDED:
+        return ""
+    if run.state == RunState.PAUSED:
+        return ", tried again once the run is resumed"
+    return format_html(", next try {}", ago(then, now)) if then > now else ", its next try is due"
 
 
 @register.filter

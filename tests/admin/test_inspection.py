@@ -61,6 +61,8 @@ class TestWords:
         [
             (0, "0 s"),
             (0.42, "0.4 s"),
+            (0.0494, "49 ms"),
+            (0.0001, "1 ms"),
             (9.96, "10.0 s"),
             (12, "12 s"),
             (360, "6 m"),
@@ -75,6 +77,11 @@ class TestWords:
         assert w.moment(NOW + timedelta(hours=2), NOW) == "14:00:00 UTC"
         assert w.until(NOW + timedelta(days=1, hours=2), NOW) == "2 Sep 14:00 UTC, in 1 d 2 h"
         assert w.moment(NOW + timedelta(days=365), NOW) == "1 Sep 2027 12:00 UTC"
+
+    def test_a_text_is_cut_between_words(self) -> None:
+        assert w.shortened("one two\nthree", 12) == "one two…"
+        assert w.shortened("one two three", 8) == "one two…"
+        assert w.shortened("x" * 100, 50) == "x" * 49 + "…"
 
     def test_lists(self) -> None:
         assert [w.either(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [

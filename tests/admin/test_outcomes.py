@@ -14,6 +14,7 @@ from durable.inspection import (
     history_tree,
     is_undone,
     list_runs,
+    possible_verbs,
     read_entry_detail,
     state_word,
 )
@@ -183,3 +184,41 @@ class TestACompensation:
         run = stage.start(flows.undoing, id="stuck")
         assert run.state == "failed"
         assert explain_fully(run, stage.now).location == "charge"
+
+
+class TestTheStepsPage:
+    def test_a_failed_step_tells_its_traceback_once_and_offers_a_recovery(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.switched, id="run")
+        page = text_of(operator.get(url("step", "run"), {"at": "charge"}))
+        assert page.count("Traceback (most recent call last)") == 1
+        assert url("act", "run", "recover") in page
+        assert 'href="' + url("step", "run") + '?at=before" rel="prev"' in page
+        assert 'rel="next"' not in page
+        before = text_of(operator.get(url("step", "run"), {"at": "before"}))
+        assert url("act", "run", "recover") not in before
+        assert '?at=charge" rel="next"' in before
+
+    def test_a_paused_run_has_no_next_try(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.stubborn, id="run")
+        assert "next try" in text_of(operator.get(url("live", "run"))).partition("History")[2]
+        get_run("run").pause()
+        stage.advance(hours=1)
+        page = text_of(operator.get(url("live", "run")))
+        assert "next try" not in page.partition("History")[2]
+        assert "tried again once the run is resumed" in page
+        assert "Next try" not in text_of(operator.get(url("step", "run"), {"at": "charge"}))
+
+
+def test_verbs_that_make_no_sense_are_not_offered(stage: Stage, operator: Client) -> None:
+    run = stage.start(flows.approve, id="run")
+    assert {"wake", "cancel", "restart"} <= set(possible_verbs(run))
+    get_run("run").wake()
+    stage.claim("run")
+    get_run("run").cancel()
+    run.refresh_from_db()
+    assert "cancel" not in possible_verbs(run)
+    page = text_of(operator.get(url("change", "run")))
+    assert url("act", "run", "wake") not in page
+    assert url("act", "run", "cancel") not in page
+    run.workflow = "durable.bulk"
+    assert "restart" not in possible_verbs(run)
