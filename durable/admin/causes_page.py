@@ -28,14 +28,14 @@ _MARKS: Final = {"mute": mute, "unmute": unmute}
 class ShownCause:
     """A cause, the drawing of its last day, and its addresses.
 
-    `retry_url` leads to the confirmation of a recovery of all its runs.
+    `recover_url` leads to the confirmation of a recovery of all its runs.
     """
 
     cause: CauseSummary
     columns: Sequence[charts.SparkColumn]
     url: str
     runs_url: str
-    retry_url: str
+    recover_url: str
 
     @property
     def total(self) -> int:
@@ -59,7 +59,7 @@ def _shown(cause: CauseSummary, site: str) -> ShownCause:
         columns=charts.spark(cause.bars),
         url=url("cause", cause.fingerprint),
         runs_url=url("changelist") + query,
-        retry_url=f"{url('bulk')}?{retry}",
+        recover_url=f"{url('bulk')}?{retry}",
     )
 
 

@@ -152,7 +152,9 @@ class Scheduler:
     def pop_expired(self) -> tuple[list[RunRecord], list[RunRecord]]:
         """Remove the runs that have waited longer than `MAX_WAIT`. Return those to release and those to defer.
 
-        A suspect is deferred so that this worker does not claim it again at once; in batches, it does not. A suspect that was deferred repeatedly stays after `MAX_DEFERRAL`; nothing else begins until it has begun.
+        A suspect is deferred so that this worker does not claim it again at once. In batches it is released: this
+        worker claims nothing meanwhile. A suspect that was deferred repeatedly stays after `MAX_DEFERRAL`; nothing else
+        begins until it has begun.
         """
         now = self._clock()
         with self._lock:

@@ -76,7 +76,7 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
     page.on("load", lambda loaded: loads.append(loaded.url))
 
     # the overview tells of it by itself, once the order has failed
-    page.get_by_role("link", name="Retry these 1").wait_for(timeout=WAIT)
+    page.get_by_role("link", name="Recover these 1").wait_for(timeout=WAIT)
     assert loads == []
     page.get_by_role("link", name="charge · ").click()
     page.get_by_role("link", name=order.run_id).click()
@@ -133,7 +133,7 @@ def test_all_runs_of_a_cause_are_recovered_with_two_clicks_from_the_overview(
     yarn, _ = Product.objects.get_or_create(slug="yarn", defaults=product)
     orders = [checkout.place_order("Ada", "ada@example.org", {yarn: 2}) for _ in range(2)]
     page = log_into(is_superuser=True)
-    retry = page.get_by_role("link", name="Retry these 2")
+    retry = page.get_by_role("link", name="Recover these 2")
     retry.wait_for(timeout=WAIT)
     Fault.switch(Fault.Service.BANK, on=False)
     retry.click()
@@ -143,7 +143,7 @@ def test_all_runs_of_a_cause_are_recovered_with_two_clicks_from_the_overview(
     assert {order.run_id for order in orders} <= set(done)
     page.goto(page.url.partition("/run/")[0] + "/")
     page.get_by_text("All causes of failed runs").wait_for()
-    assert page.get_by_role("link", name="Retry these").count() == 0
+    assert page.get_by_role("link", name="Recover these").count() == 0
     assert complaints == []
 
 

@@ -54,7 +54,7 @@ def test_the_overview_has_causes_with_the_newest_first(failed: str, operator: Cl
     shown = text_of(operator, OVERVIEW)
     assert shown.index("CriticalError") < shown.index("GatewayTimeout")
     assert "no answer for #" in shown
-    assert "Retry these 2" in shown
+    assert "Recover these 2" in shown
     assert retry_url(failed) in shown
     assert f"?cause={failed}" in shown
     assert shown.count('class="durable-spark"') == 2
@@ -85,7 +85,7 @@ def test_the_list_says_by_which_cause_it_is_filtered(failed: str, operator: Clie
 
 def test_the_page_of_a_cause(failed: str, operator: Client) -> None:
     shown = text_of(operator, cause_url(failed))
-    for each in ("GatewayTimeout", "no answer for #", "run-1", "run-2", "Retry these 2", "tests.switched", failed):
+    for each in ("GatewayTimeout", "no answer for #", "run-1", "run-2", "Recover these 2", "tests.switched", failed):
         assert each in shown
     assert url("change", "other") not in shown
     assert "There is no cause" in text_of(operator, cause_url("0" * 16), 404)
@@ -123,7 +123,7 @@ def test_a_user_who_may_only_see_runs_gets_no_pattern_and_no_verbs(failed: str, 
         shown = text_of(viewer, address)
         assert "GatewayTimeout" in shown
         assert "no answer for #" not in shown
-        assert "Retry these" not in shown
+        assert "Recover these" not in shown
         assert 'value="Mute"' not in shown
     assert viewer.get(retry_url(failed)).status_code == 403
     assert OperatorAction.objects.count() == 0
