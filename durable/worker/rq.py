@@ -80,7 +80,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
             self.loop = None
 
     def _work_with(self, loop: WorkerLoop, *args: Any, **kwargs: Any) -> bool:
-        loop.leases.pulse = self.beat
+        loop.leases.pulse = self._begin_beat
         try:
             return super().work(*args, **kwargs)
         finally:
@@ -135,13 +135,23 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
         Nothing is sent once the end of the job has begun.
         """
-        if self._beats_for is None or time.monotonic() - self._beaten_at < self.job_monitoring_interval:
+        if not self._is_beat_due():
             return
         with self._beating, contextlib.suppress(RedisError, OSError):  # RQ's records decide nothing
             if self._beats_for is not None:
                 self._beaten_at = time.monotonic()
                 job, execution = self._beats_for
                 self.maintain_heartbeats(job, *execution_args(execution))
+
+    def _begin_beat(self) -> None:
+        """Beat in another thread. RQ waits for an answer of Redis for longer than a lease lasts, which the caller
+        renews.
+        """
+        if self._is_beat_due() and not self._beating.locked():
+            threading.Thread(target=self.beat, name="durable-heartbeat", daemon=True).start()
+
+    def _is_beat_due(self) -> bool:
+        return self._beats_for is not None and time.monotonic() - self._beaten_at >= self.job_monitoring_interval
 
     def _end_beats(self) -> None:
         """Stop the heartbeats. Wait for one that is under way, so that it writes nothing after the end of its job."""

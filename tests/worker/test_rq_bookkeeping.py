@@ -303,6 +303,35 @@ def test_signs_of_life_begin_when_the_execution_is_noted_and_end_before_its_end_
     assert queue.started_job_registry.get_job_ids() == []
 
 
+def test_a_redis_that_does_not_answer_a_heartbeat_keeps_no_lease_from_being_renewed(
+    worker: SimpleWorker, working: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The LeaseManager's thread calls the pulse."""
+    has_begun, may_end = threading.Event(), threading.Event()
+    seen: list[bool] = []
+
+    def hang(*_: object) -> None:
+        has_begun.set()
+        seen.append(may_end.wait(20))
+
+    def pulse_twice(_queue: str) -> None:
+        assert worker.loop is not None
+        pulse = worker.loop.leases.pulse
+        assert pulse is not None
+        pulse()
+        assert has_begun.wait(20)
+        pulse()
+        assert seen == []
+        may_end.set()
+
+    worker.job_monitoring_interval = 0
+    monkeypatch.setattr(worker, "maintain_heartbeats", hang)
+    working(pulse_twice)
+    notify.notify(QUEUE)
+    serve(worker)
+    assert seen[0]
+
+
 def test_a_short_job_costs_no_heartbeat(
     worker: SimpleWorker, working: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
