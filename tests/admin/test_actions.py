@@ -14,7 +14,7 @@ from durable.models import OperatorAction, QueueMessage, Run
 from durable.operations import ALLOWED
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
-from tests.admin.test_pages import text_of, url
+from tests.admin.pages import hidden, text_of, traces, url
 
 LogIn = Callable[..., Client]
 
@@ -22,17 +22,6 @@ LogIn = Callable[..., Client]
 @pytest.fixture(autouse=True)
 def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
-
-
-def hidden(response: Any) -> dict[str, str]:
-    """The fields that the page's form sends by itself."""
-    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', text_of(response))
-    return {name: value for name, value in found if name != "csrfmiddlewaretoken"}
-
-
-def traces(run_id: str) -> list[tuple[str, str, str, str]]:
-    found = OperatorAction.objects.filter(run_id=run_id).order_by("id")
-    return [(each.actor_label, each.action, each.outcome, each.reason) for each in found]
 
 
 def test_cancel_asks_then_does_it_and_leaves_a_trace(stage: Stage, operator: Client) -> None:

@@ -17,7 +17,7 @@ from project.shop import checkout
 from project.shop.models import Fault, Order, Product
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
-from tests.admin.test_pages import url
+from tests.admin.pages import url
 from tests.support.browsing import complaints_of, working
 
 if TYPE_CHECKING:

@@ -1,36 +1,19 @@
 """The confirmation page of a bulk: true numbers, and a typed one before many runs are ended."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from django.test import Client
 
-from durable.core.records import ENDED
 from durable.models import OperatorAction, Run
 from durable.operations import bulk
 from tests.admin import flows
 from tests.admin.conftest import Stage
-from tests.admin.test_actions import hidden
-from tests.admin.test_pages import text_of, url
+from tests.admin.pages import hidden, text_of, url
+from tests.support.runs import stored_runs
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PENDING = {"verb": "cancel", "all": "on", "filter": "?state=pending"}
-
-
-def stored(count: int, state: str, workflow: str = "orders", minutes: int = 0) -> None:
-    moments = [NOW + timedelta(minutes=minutes, milliseconds=number) for number in range(count)]
-    Run.objects.bulk_create(
-        Run(
-            id=f"{state}-{workflow}-{each:%M%S%f}",
-            workflow=workflow,
-            queue="q",
-            input="[]",
-            state=state,
-            created_at=each,
-            finished_at=each if state in ENDED else None,
-        )
-        for each in moments
-    )
 
 
 def bulks() -> int:
@@ -38,9 +21,9 @@ def bulks() -> int:
 
 
 def test_the_page_counts_all_that_the_verb_acts_on(operator: Client) -> None:
-    stored(900, "pending")
-    stored(160, "sleeping", "refunds")
-    stored(1_100, "completed", minutes=5)
+    stored_runs(900, "pending")
+    stored_runs(160, "sleeping", "refunds")
+    stored_runs(1_100, "completed", minutes=5)
     body = text_of(operator.post(url("bulk"), {"verb": "pause", "all": "on", "filter": "?"}))
     assert "Pause <strong>1,060</strong> runs." in body
     assert "Left alone, because their state does not allow it: 1,100 completed." in body
@@ -51,13 +34,13 @@ def test_the_page_counts_all_that_the_verb_acts_on(operator: Client) -> None:
 
 def test_the_largest_workflows_are_named(operator: Client) -> None:
     for number in range(1, 8):
-        stored(number, "pending", f"w{number}")
+        stored_runs(number, "pending", f"w{number}")
     rows = operator.post(url("bulk"), PENDING).context["workflows"]
     assert rows == [("w7", "7"), ("w6", "6"), ("w5", "5"), ("w4", "4"), ("w3", "3"), ("2 others", "3")]
 
 
 def test_a_cancel_without_a_filter_is_refused(operator: Client) -> None:
-    stored(2, "pending")
+    stored_runs(2, "pending")
     for more in ({}, {"confirmed": "1"}):
         body = text_of(operator.post(url("bulk"), {**PENDING, "filter": "?", **more}, follow=True))
         assert "choose a workflow or a state first" in body
@@ -66,7 +49,7 @@ def test_a_cancel_without_a_filter_is_refused(operator: Client) -> None:
 
 @pytest.mark.parametrize("typed", ["", "100", "1011", "all"])
 def test_a_wrong_number_does_nothing(operator: Client, typed: str) -> None:
-    stored(101, "pending")
+    stored_runs(101, "pending")
     fields = hidden(operator.post(url("bulk"), PENDING))
     assert fields["count"] == "101"
     body = text_of(operator.post(url("bulk"), {**fields, **PENDING, "number": typed}), 422)
@@ -79,7 +62,7 @@ def test_a_wrong_number_does_nothing(operator: Client, typed: str) -> None:
 
 @pytest.mark.parametrize("typed", ["1100", "1,100", " 1 100 "])
 def test_the_typed_number_confirms(operator: Client, typed: str) -> None:
-    stored(1_100, "pending")
+    stored_runs(1_100, "pending")
     fields = hidden(operator.post(url("bulk"), PENDING))
     for _ in range(2):  # and twice is once
         assert operator.post(url("bulk"), {**fields, **PENDING, "number": typed}).status_code == 302
@@ -87,16 +70,16 @@ def test_the_typed_number_confirms(operator: Client, typed: str) -> None:
 
 
 def test_few_runs_need_no_number(operator: Client) -> None:
-    stored(100, "pending")
+    stored_runs(100, "pending")
     page = operator.post(url("bulk"), PENDING)
     assert 'name="number"' not in text_of(page)
     assert operator.post(url("bulk"), {**hidden(page), **PENDING}).status_code == 302
 
 
 def test_more_runs_than_were_shown_are_shown_first(operator: Client) -> None:
-    stored(101, "pending")
+    stored_runs(101, "pending")
     fields = hidden(operator.post(url("bulk"), PENDING))
-    stored(3, "pending", "late", minutes=1)
+    stored_runs(3, "pending", "late", minutes=1)
     page = operator.post(url("bulk"), {**fields, **PENDING, "number": "101"})
     assert "the page showed 101 runs, and there are 104 now" in text_of(page, 409)
     assert 'name="count" value="104"' in text_of(page, 409)
@@ -106,8 +89,8 @@ def test_more_runs_than_were_shown_are_shown_first(operator: Client) -> None:
 
 
 def test_chosen_runs_are_counted_by_workflow_too(operator: Client) -> None:
-    stored(2, "pending")
-    stored(1, "completed")
+    stored_runs(2, "pending")
+    stored_runs(1, "completed")
     ids = [*Run.objects.values_list("id", flat=True), "nowhere"]
     page = operator.post(url("bulk"), {"verb": "cancel", "id": ids})
     assert page.context["workflows"] == [("orders", "2")]

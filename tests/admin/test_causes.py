@@ -12,7 +12,7 @@ from django.urls import reverse
 from durable.models import Cause, Failure, OperatorAction, Run
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
-from tests.admin.test_pages import url
+from tests.admin.pages import url
 
 pytestmark = pytest.mark.django_db
 

@@ -13,8 +13,7 @@ from durable import Context, get_run, workflow
 from durable.models import OperatorAction, QueueMessage, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
-from tests.admin.test_actions import hidden, traces
-from tests.admin.test_pages import text_of, url
+from tests.admin.pages import hidden, text_of, traces, url
 
 LogIn = Callable[..., Client]
 CHANGING = ["send", "replay", "act"]

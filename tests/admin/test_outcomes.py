@@ -21,7 +21,7 @@ from durable.inspection import (
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
 from tests.admin.conftest import Stage
-from tests.admin.test_pages import text_of, url
+from tests.admin.pages import text_of, url
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.contrib.admin.utils import quote
@@ -16,6 +15,7 @@ from durable.checks import check_redaction
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
+from tests.admin.pages import text_of, url
 
 LogIn = Callable[..., Client]
 HOSTILE = '<script>alert("x")</script>&amp;\'"{{ run }}'
@@ -24,15 +24,6 @@ HOSTILE = '<script>alert("x")</script>&amp;\'"{{ run }}'
 @pytest.fixture(autouse=True)
 def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
-
-
-def url(name: str, run_id: str | None = None, *args: str) -> str:
-    return reverse(f"admin:durable_run_{name}", args=[*([quote(run_id)] if run_id else []), *args])
-
-
-def text_of(response: Any, status: int = 200) -> str:
-    assert response.status_code == status, (response.status_code, response.content.decode()[:2000])
-    return str(response.content.decode())
 
 
 ALL_PAGES = ["changelist", "overview", "change", "live", "step", "export", "send", "replay", "act"]

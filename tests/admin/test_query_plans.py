@@ -16,7 +16,7 @@ from durable.inspection.runs import WINDOW
 from durable.inspection.selection import EXAMINED
 from durable.models import Run
 from tests.admin.bigdata import GROWING, LONG, filled
-from tests.admin.test_pages import url
+from tests.admin.pages import url
 from tests.support.plans import scans, sifted, sorts
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]

@@ -13,8 +13,7 @@ from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage, staged
-from tests.admin.test_actions import hidden
-from tests.admin.test_pages import url
+from tests.admin.pages import hidden, url
 from tests.support.databases import migrated
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db]

@@ -13,7 +13,7 @@ from durable.core.errors import CriticalError
 from durable.inspection.shell_command import command
 from tests.admin.conftest import Stage
 from tests.admin.flows import value_of
-from tests.admin.test_pages import text_of, url
+from tests.admin.pages import text_of, url
 
 HEBREW = "\u05d0\u05d1\u05d2"
 EVIL = f"a/\u202e b\u2066\u200dc \N{FAMILY} {HEBREW}"

@@ -31,7 +31,7 @@ from tests.api.test_stream import parsed
 from tests.e2e.workers import Workers
 from tests.faults.passing import pass_once
 from tests.support.locks import sessions
-from tests.worker.test_loop import eventually
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 

@@ -16,7 +16,7 @@ from durable.codec import JsonCodec
 from durable.core.records import RunRecord
 from durable.store import Store, store_for
 from tests.development.project import Project
-from tests.worker.test_supervisor import Program
+from tests.support.processes import Program
 
 __all__ = ["Manage", "Start"]
 

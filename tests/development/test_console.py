@@ -27,7 +27,7 @@ from durable.instrumentation import observers
 from durable.testing import Harness
 from tests.development.conftest import Run, Start
 from tests.development.project import Project
-from tests.worker.test_loop import eventually
+from tests.support.waiting import eventually
 
 Lines = list[str]
 TIMES = re.compile(r"(<1|\d+) ms|\d+(\.\d+)? s\b")

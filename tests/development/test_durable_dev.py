@@ -19,8 +19,8 @@ from durable import get_run
 from durable.store import Store
 from tests.development.conftest import Manage, Run, Start, run_command
 from tests.development.project import WORKFLOWS, Project
-from tests.worker.test_loop import eventually
-from tests.worker.test_supervisor import is_completed
+from tests.support.processes import is_completed
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -24,7 +24,7 @@ from durable.worker.health import Health, served
 from project.servers import EmbeddedRedis
 from tests.development.conftest import Manage, Run, run_command
 from tests.development.project import Project
-from tests.worker.test_loop import eventually
+from tests.support.waiting import eventually
 
 
 def a_supervisor(**given: Any) -> Any:

@@ -26,8 +26,8 @@ from durable.worker.polling import DueQueues
 from durable.worker.shutdown import ShutdownFlag
 from tests.development.conftest import Run, Start, run_command
 from tests.development.project import Project
-from tests.worker.test_loop import eventually
-from tests.worker.test_supervisor import is_completed
+from tests.support.processes import is_completed
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

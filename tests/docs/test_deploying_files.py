@@ -20,8 +20,8 @@ import yaml
 
 from tests.development.project import Project
 from tests.docs.pages import SITE
-from tests.worker.test_loop import eventually
-from tests.worker.test_supervisor import Program
+from tests.support.processes import Program
+from tests.support.waiting import eventually
 
 FILES: Final = SITE / "deploy"
 ASGI: Final = """

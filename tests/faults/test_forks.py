@@ -12,8 +12,8 @@ import pytest
 from durable.models import Run
 from project.shop.models import Mail
 from tests.e2e.workers import Workers
-from tests.faults.test_sessions import wait_until_ended
 from tests.faults.workflows import forked_body, forked_step, pooled, terminated
+from tests.support.waiting import wait_until_ended
 
 pytestmark = [pytest.mark.postgres, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 

@@ -12,8 +12,8 @@ import pytest
 from durable.models import Run
 from durable.notifier import notify
 from tests.e2e.workers import ROOT, Workers
-from tests.faults.test_sessions import wait_until_ended
 from tests.faults.workflows import overrunning, patient
+from tests.support.waiting import wait_until_ended
 
 
 @pytest.mark.postgres

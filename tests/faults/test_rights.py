@@ -15,7 +15,7 @@ from django.db import connection
 
 from durable import get_run
 from tests.e2e.workers import ROOT, Workers
-from tests.faults.test_sessions import wait_until_ended
+from tests.support.waiting import wait_until_ended
 
 pytestmark = [pytest.mark.postgres, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 

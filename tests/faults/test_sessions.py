@@ -21,6 +21,7 @@ from durable.worker.executor import RunExecutor
 from durable.worker.shutdown import ShutdownFlag
 from tests.e2e.workers import Workers
 from tests.faults.workflows import POLLUTIONS, apolluted, in_branches, plain, polluted, where_am_i
+from tests.support.waiting import wait_until_ended
 from tests.support.worker import lease_manager
 
 ROLE = "durable_nobody"
@@ -36,13 +37,6 @@ def role(db: None) -> Iterator[str]:
     yield ROLE
     with connection.cursor() as cursor:
         cursor.execute(f"DROP ROLE IF EXISTS {ROLE}")
-
-
-def wait_until_ended(log: Path) -> None:
-    deadline = time.monotonic() + 300
-    while left := list(Run.objects.exclude(state__in=["completed", "failed"]).values("id", "state", "summary")):
-        assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
-        time.sleep(0.05)
 
 
 @pytest.mark.e2e

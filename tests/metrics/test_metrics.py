@@ -29,7 +29,7 @@ from durable.metrics import MULTIPROCESS, exposition, rows
 from durable.metrics.instruments import Instruments
 from durable.models import Run
 from durable.testing import Harness
-from tests.worker.test_loop import eventually
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 urlpatterns = [path("metrics/", include("durable.metrics.urls"))]

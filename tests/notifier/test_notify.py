@@ -16,13 +16,12 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
-from rq import Queue
-from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.timeouts import JobTimeoutException
 
 from durable.notifier import enqueue, notify, redis_clients
 from project.servers import EmbeddedRedis
+from tests.support.notifications import jobs, take_job
 
 pytestmark = pytest.mark.redis
 QUEUE = "default"
@@ -32,18 +31,6 @@ KEY = f"durable:bell:{QUEUE}"
 @pytest.fixture(autouse=True)
 def quiet(redis_connection: redis.Redis, no_outages: None) -> None:
     """An empty Redis, and no memory of the outages of other tests."""
-
-
-def jobs(queue: str = QUEUE) -> list[Job]:
-    return Queue(queue, connection=redis_clients.client(queue), serializer=JSONSerializer).jobs
-
-
-def take_job(queue: str = QUEUE) -> Job:
-    """Take the oldest job out of the queue, as a worker does."""
-    rq_queue = redis_clients.rq_queue(queue)
-    found = Queue.dequeue_any([rq_queue], timeout=None, connection=rq_queue.connection, serializer=JSONSerializer)
-    assert found is not None
-    return found[0]
 
 
 def acl(connection: redis.Redis, *command: str) -> None:

@@ -19,8 +19,9 @@ from durable.models import Run
 from durable.store import store_for
 from durable.testing import Harness
 from tests.api.serving import asgi_server
+from tests.support.databases import only_with_a_server
+from tests.support.waiting import eventually
 from tests.support.worker import work_off
-from tests.worker.test_loop import eventually, only_with_a_server
 
 pytestmark = [
     pytest.mark.redis,

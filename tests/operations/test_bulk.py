@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from durable import (
     workflow,
     workflows,
 )
-from durable.core.records import ENDED, ActionRecord, Entry, EntryKind, RunChange
+from durable.core.records import ActionRecord, Entry, EntryKind, RunChange
 from durable.inspection import selection
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
@@ -31,6 +31,7 @@ from durable.models import OperatorAction, Run
 from durable.operations import bulk, eligibility
 from durable.runtime import Runtime
 from durable.testing import Harness, SimulatedCrash
+from tests.support.runs import stored_runs
 from tests.support.stores import STORES, in_force, passed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,27 +82,10 @@ def test_counting_stops_at_the_cap(h: Harness, monkeypatch: pytest.MonkeyPatch) 
     assert str(bulk.eligible("pause", started(25))) == "25"
 
 
-def stored(count: int, state: str, workflow: str = "orders", minutes: int = 0) -> None:
-    """Rows of runs that were created some minutes after NOW, each a millisecond after the one before."""
-    moments = [NOW + timedelta(minutes=minutes, milliseconds=number) for number in range(count)]
-    Run.objects.bulk_create(
-        Run(
-            id=f"{state}-{workflow}-{each:%M%S%f}",
-            workflow=workflow,
-            queue="q",
-            input="[]",
-            state=state,
-            created_at=each,
-            finished_at=each if state in ENDED else None,
-        )
-        for each in moments
-    )
-
-
 def test_the_runs_of_a_filter_are_counted_in_the_states_that_the_verb_allows(db: None) -> None:
-    stored(900, "pending")
-    stored(160, "paused", "refunds")
-    stored(1_100, "completed", minutes=5)  # newer than all that can be cancelled
+    stored_runs(900, "pending")
+    stored_runs(160, "paused", "refunds")
+    stored_runs(1_100, "completed", minutes=5)  # newer than all that can be cancelled
     with in_force("chosen"):
         found = bulk.eligible("cancel", Filtered(RunCriteria()))
     assert (found.count, found.is_capped) == (1_060, False)
@@ -111,9 +95,9 @@ def test_the_runs_of_a_filter_are_counted_in_the_states_that_the_verb_allows(db:
 
 
 def test_a_count_of_a_filter_is_as_exact_as_it_says(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(30, "pending")
-    stored(10, "pending", "refunds", minutes=5)
-    stored(7, "completed", "refunds", minutes=5)
+    stored_runs(30, "pending")
+    stored_runs(10, "pending", "refunds", minutes=5)
+    stored_runs(7, "completed", "refunds", minutes=5)
     refunds, orders = (Filtered(RunCriteria(workflow=each)) for each in ("refunds", "orders"))
     with in_force("chosen"):
         assert str(bulk.eligible("cancel", refunds)) == "10"

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from django.core.management import call_command
-from django.db import connections
+from django.db import connection, connections
 
 from durable.store import store_for
 
-__all__ = ["migrated"]
+__all__ = ["migrated", "only_with_a_server"]
 
 
 @contextmanager
@@ -25,3 +26,8 @@ def migrated(alias: str, config: dict[str, Any]) -> Iterator[None]:
     store_for.cache_clear()
     del connections.databases[alias]
     del connections[alias]
+
+
+def only_with_a_server() -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("without a server no connection breaks")

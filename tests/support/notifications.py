@@ -1,12 +1,16 @@
-"""Rings that are sent and not waited for, as tests look at them."""
+"""Notifications: the RQ jobs in a queue, and what Redis still has to answer."""
 
 from __future__ import annotations
 
 from redis.exceptions import RedisError
+from rq import Queue
+from rq.job import Job
+from rq.serializers import JSONSerializer
 
+from durable.notifier import redis_clients
 from durable.notifier.pipelining import PipelinedSender
 
-__all__ = ["wait_for_answers"]
+__all__ = ["jobs", "take_job", "wait_for_answers"]
 
 
 def wait_for_answers(sender: PipelinedSender) -> None:
@@ -20,3 +24,15 @@ def wait_for_answers(sender: PipelinedSender) -> None:
             sender._close(connection)
         else:
             sender._free.append((connection, False))
+
+
+def jobs(queue: str = "default") -> list[Job]:
+    return Queue(queue, connection=redis_clients.client(queue), serializer=JSONSerializer).jobs
+
+
+def take_job(queue: str = "default") -> Job:
+    """Take the oldest job out of the queue, as a worker does."""
+    rq_queue = redis_clients.rq_queue(queue)
+    found = Queue.dequeue_any([rq_queue], timeout=None, connection=rq_queue.connection, serializer=JSONSerializer)
+    assert found is not None
+    return found[0]

@@ -3,16 +3,20 @@
 import threading
 import uuid
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 
-from durable.core.records import Batch, RunRecord, RunState
+from durable.core.records import ENDED, Batch, RunRecord, RunState
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome
+from durable.models import Run
 from durable.store import Store
 
-__all__ = ["Passes", "finish", "new_runs", "park"]
+__all__ = ["NOW", "Passes", "finish", "new_runs", "park", "state", "stored_runs"]
+
+#: When the first of `stored_runs` was created.
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def new_runs(store: Store, count: int = 1, *, queue: str = "default", wake_at: datetime | None = None) -> list[str]:
@@ -90,3 +94,26 @@ class Passes:
             if eviction.requested:
                 return park(record, store, None)
         return finish(record, store)
+
+
+def state(store: Store, run_id: str) -> RunRecord:
+    run = store.get(run_id)
+    assert run is not None
+    return run
+
+
+def stored_runs(count: int, state: str, workflow: str = "orders", minutes: int = 0) -> None:
+    """Rows of runs that were created some minutes after NOW, each a millisecond after the one before."""
+    moments = [NOW + timedelta(minutes=minutes, milliseconds=number) for number in range(count)]
+    Run.objects.bulk_create(
+        Run(
+            id=f"{state}-{workflow}-{each:%M%S%f}",
+            workflow=workflow,
+            queue="q",
+            input="[]",
+            state=state,
+            created_at=each,
+            finished_at=each if state in ENDED else None,
+        )
+        for each in moments
+    )

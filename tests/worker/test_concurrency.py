@@ -17,8 +17,9 @@ from durable.management.commands.durable_worker import _too_small_pools
 from durable.store import Store, store_for
 from project.servers import EmbeddedRedis
 from tests.support.locks import sessions
-from tests.worker.test_loop import eventually, state
-from tests.worker.test_supervisor import Program, Run, is_alive, is_completed, start_run, told
+from tests.support.processes import Program, Run, is_alive, is_completed, start_run, told
+from tests.support.runs import state
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 

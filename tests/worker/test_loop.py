@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, timedelta
@@ -27,8 +26,10 @@ from durable.store import Store, store_for
 from durable.worker import leases, rq_entry, scheduler, shutdown
 from durable.worker.executor import Execute
 from durable.worker.shutdown import ShutdownFlag
-from tests.notifier.test_notify import jobs, take_job
-from tests.support.runs import Passes, finish, new_runs, park
+from tests.support.databases import only_with_a_server
+from tests.support.notifications import jobs, take_job
+from tests.support.runs import Passes, finish, new_runs, park, state
+from tests.support.waiting import eventually
 from tests.support.worker import work_off
 
 pytestmark = [
@@ -42,12 +43,6 @@ QUEUE = "default"
 @pytest.fixture
 def store() -> Store:
     return store_for("default")
-
-
-def state(store: Store, run_id: str) -> RunRecord:
-    run = store.get(run_id)
-    assert run is not None
-    return run
 
 
 @contextmanager
@@ -71,19 +66,6 @@ def in_thread(
         stop.request()
         thread.join(30)
         assert not thread.is_alive()
-
-
-def only_with_a_server() -> None:
-    if connection.vendor == "sqlite":
-        pytest.skip("without a server no connection breaks")
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until another thread has done its part."""
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 class TestLoop:

@@ -23,11 +23,12 @@ from durable.worker.loop import WorkerLoop
 from durable.worker.pools import ThreadPool
 from durable.worker.rq import SimpleWorker
 from durable.worker.shutdown import ShutdownFlag
-from tests.notifier.test_notify import jobs, take_job
+from tests.support.databases import only_with_a_server
 from tests.support.locks import sessions
-from tests.support.runs import Passes, finish, new_runs, park
+from tests.support.notifications import jobs, take_job
+from tests.support.runs import Passes, finish, new_runs, park, state
+from tests.support.waiting import eventually
 from tests.support.worker import lease_manager
-from tests.worker.test_loop import eventually, only_with_a_server, state
 
 pytestmark = [
     pytest.mark.redis,

@@ -6,7 +6,7 @@ import pytest
 
 from durable.worker import pools
 from durable.worker.pools import ThreadPool
-from tests.worker.test_loop import eventually
+from tests.support.waiting import eventually
 
 WAIT = 60.0  # seconds until a test gives up
 

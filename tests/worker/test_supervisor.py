@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,14 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from durable.codec import JsonCodec
-from durable.core.records import RunRecord, RunState
 from durable.notifier import notify, redis_clients
 from durable.store import Store, store_for
 from durable.worker.rq_jobs import ReadsJson
 from durable.worker.supervisor import worker_command
 from project.servers import EmbeddedRedis
-from tests.notifier.test_notify import jobs
-from tests.worker.test_loop import eventually
+from tests.support.notifications import jobs
+from tests.support.processes import Program, Run, is_alive, is_completed, start_run, told
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,69 +32,6 @@ JSON = "rq.serializers.JSONSerializer"
 @pytest.fixture
 def store() -> Store:
     return store_for("default")
-
-
-class Program:
-    """A `manage.py` command as a process; its lines can be waited for."""
-
-    def __init__(self, *arguments: str, environment: dict[str, str]) -> None:
-        self.begin([sys.executable, str(ROOT / "manage.py"), *arguments], environment=environment)
-
-    def begin(self, command: list[str], *, environment: dict[str, str], directory: Path | None = None) -> None:
-        self.lines: list[str] = []
-        self._condition = threading.Condition()
-        self.process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            bufsize=1,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._condition:
-                self.lines.append(line.rstrip())
-                self._condition.notify_all()
-
-    def wait_for(self, text: str, count: int = 1) -> list[str]:
-        """The lines that have `text`, once there are `count` of them."""
-
-        def found() -> list[str]:
-            return [line for line in self.lines if text in line]
-
-        with self._condition:
-            assert self._condition.wait_for(lambda: len(found()) >= count, timeout=300), "\n".join(self.lines)
-            return found()
-
-    def pids(self, count: int = 1) -> list[int]:
-        """The process ids of the workers that were started."""
-        return [int(line.rpartition(" ")[2]) for line in self.wait_for("started, pid", count)]
-
-    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(how)
-        return self.wait()
-
-    def close(self) -> None:
-        """Read to the end, which comes when the last of its processes has ended."""
-        self._reader.join(60)
-        assert not self._reader.is_alive(), "a process is left"
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-    def wait(self) -> int:
-        try:
-            return self.process.wait(300)
-        except subprocess.TimeoutExpired:
-            pytest.fail("it does not end:\n" + "\n".join(self.lines))
-
-
-Run = Callable[..., Program]
 
 
 @pytest.fixture
@@ -118,34 +53,6 @@ def run(child_environment: dict[str, str]) -> Iterator[Run]:
         if each.process.poll() is None:
             each.end()
         each.close()
-
-
-def start_run(store: Store, workflow: str, *arguments: object) -> str:
-    now = timezone.now()
-    text = JsonCodec().encode({"args": list(arguments), "kwargs": {}})
-    run_id = f"{workflow}-{arguments[0]}"
-    store.create([RunRecord(id=run_id, workflow=workflow, queue="default", input=text, created_at=now, wake_at=now)])
-    notify.notify("default")
-    return run_id
-
-
-def is_completed(store: Store, *run_ids: str) -> bool:
-    found = [store.get(each) for each in run_ids]
-    assert not [each for each in found if each is None or each.state == RunState.FAILED], found
-    return all(each is not None and each.state == RunState.COMPLETED for each in found)
-
-
-def told(redis_connection: redis.Redis) -> list[str]:
-    return [line.decode() for line in redis_connection.lrange("flows", 0, -1)]  # type: ignore[union-attr]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A child whose parent is gone and that nobody reaps yet is as good as gone.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 class TestDurableWorker:

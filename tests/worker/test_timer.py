@@ -20,9 +20,9 @@ from durable.store import Store, store_for
 from durable.worker import timer
 from durable.worker.timer import DeadlineListener, Sweep, Timer
 from project.servers import EmbeddedRedis
-from tests.notifier.test_notify import jobs, take_job
+from tests.support.notifications import jobs, take_job
 from tests.support.runs import new_runs
-from tests.worker.test_loop import eventually
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection")]
 QUEUE = "default"

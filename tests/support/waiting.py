@@ -1,0 +1,26 @@
+"""Waiting for a condition that another thread or process brings about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from durable.models import Run
+
+__all__ = ["eventually", "wait_until_ended"]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until another thread has done its part."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def wait_until_ended(log: Path) -> None:
+    deadline = time.monotonic() + 300
+    while left := list(Run.objects.exclude(state__in=["completed", "failed"]).values("id", "state", "summary")):
+        assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
+        time.sleep(0.05)
