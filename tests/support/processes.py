@@ -19,7 +19,7 @@ from durable.core.records import RunRecord, RunState
 from durable.notifier import notify
 from durable.store import Store
 
-__all__ = ["Program", "Run", "is_alive", "is_completed", "start_run", "told"]
+__all__ = ["Program", "Run", "is_alive", "is_completed", "is_listening", "start_run", "told"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -113,3 +113,11 @@ def is_alive(pid: int) -> bool:
         return False
     # A child whose parent is gone and that nobody reaps yet is as good as gone.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def is_listening(redis_connection: redis.Redis) -> bool:
+    """Whether an RQ worker waits for its next job.
+
+    RQ's own worker may miss a signal at other moments: the exception that its handler raises is lost while it logs.
+    """
+    return any(each["cmd"] in {"blpop", "blmove"} for each in redis_connection.client_list())

@@ -21,7 +21,7 @@ from durable.worker.rq_jobs import ReadsJson
 from durable.worker.supervisor import worker_command
 from project.servers import EmbeddedRedis
 from tests.support.notifications import jobs
-from tests.support.processes import Program, Run, is_alive, is_completed, start_run, told
+from tests.support.processes import Program, Run, is_alive, is_completed, is_listening, start_run, told
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
@@ -238,9 +238,9 @@ class TestRqworker:
         eventually(goes_on)
         [failed] = queue.failed_job_registry.get_job_ids()
         queue.failed_job_registry.requeue(failed)  # as an operator may in django-rq's pages
-        eventually(
-            lambda: (queue.count, queue.started_job_registry.count, queue.failed_job_registry.count) == (0, 0, 0)
-        )
+        program.wait_for(f"job {failed} result discarded")
+        assert (queue.count, queue.started_job_registry.count, queue.failed_job_registry.count) == (0, 0, 0)
+        eventually(lambda: is_listening(redis_connection))
         assert program.end() == 0
         assert [line.rpartition(" ")[0] for line in told(redis_connection)] == ["long attempt 1"] * 2 + ["long done"]
 
