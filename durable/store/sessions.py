@@ -255,7 +255,7 @@ def _can_be_restored(connection: BaseDatabaseWrapper, watch: _Watch) -> bool:
     raw = connection.connection
     if connection.vendor != "postgresql" or _python_state(raw) != watch.python_state:
         return False
-    if raw.autocommit != connection.autocommit:  # set past Django, so nobody would commit
+    if raw.autocommit != connection.autocommit:  # set past Django, so nothing would be committed
         return False
     return not _keeps_state(type(connection))
 

@@ -44,7 +44,7 @@ logger = logging.getLogger("durable.worker")
 # Seconds between two ticks, and less with a very short LEASE: half of what a run may wait behind a pass. A steady tick
 # rather than a call for each pass, because waking this thread would cost the pass its interpreter lock.
 TICK: Final = 0.5
-# Seconds after which a running step is told of an operator's request, and between two such queries: one query a second
+# Seconds after which a running step hears of an operator's request, and between two such queries: one query a second
 # for all long steps of a process, and none for short ones.
 LONG: Final = 1.0
 

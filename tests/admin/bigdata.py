@@ -141,7 +141,7 @@ FROM (
 ORDER BY at
 """
 
-#: Every tenth run was cancelled or somebody tried to, the long one twenty times. Parameters: long.
+#: Every tenth run was cancelled, or a user tried to, the long one twenty times. Parameters: long.
 _ACTIONS = """
 INSERT INTO durable_operatoraction (actor_label, source, action, run_id, reason, before, after, outcome, detail, created_at)
 SELECT 'ada', 'admin', 'cancel', id, '', 'sleeping', 'cancelled', 'done', '', at FROM (

@@ -1,4 +1,4 @@
-"""The history stream: a reader who takes the events in their order has the history, wherever he was cut off."""
+"""The history stream: a reader who takes the events in their order has the history, wherever it was cut off."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Reader:
             self.run = data
 
     def assert_current(self) -> None:
-        """He has what is there."""
+        """The reader has what is there."""
         there = self.api.get("/runs/" + self.path.split("/")[2] + "/entries?limit=200").json()["results"]
         assert self.entries == {each["location"]: each for each in there}
         shown = self.api.get(self.path.removesuffix("/events")).json()
@@ -196,7 +196,7 @@ def test_wherever_he_is_cut_off_a_reader_goes_on(api: Api, monkeypatch: pytest.M
             if chance.random() < 0.5:
                 reader.read()
     for reader in readers:
-        for _ in range(200):  # chunks are small; without an end he would be told the same for ever
+        for _ in range(200):  # chunks are small; without an end the reader would get the same for ever
             if not reader.read():
                 break
         reader.assert_current()

@@ -32,7 +32,7 @@ def limited() -> Iterator[None]:
 
 @pytest.fixture
 def ada(make_api: MakeApi) -> Api:
-    """Somebody who may do all, beside a run of another."""
+    """A user with all permissions, beside a run of another user."""
     pass_once(loop.using(id="ada-1").start(1))
     pass_once(loop.using(id="bob-1").start(1))
     get_run("bob-1").send("q", "secret")

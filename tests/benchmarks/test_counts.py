@@ -272,7 +272,7 @@ def test_starting_many_is_one_statement_and_one_command_to_redis(monkeypatch: py
     assert len(statements_of(lambda: steps.start_many([(1,)] * 1000))) == 1
     del commands[:]
     assert len(statements_of(lambda: steps.start_many([(1,)] * 1000))) == 1
-    assert len(commands) <= 1, commands  # the bell has been rung
+    assert len(commands) <= 1, commands  # the queue has been notified
 
 
 def test_a_start_is_one_statement_and_one_command_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ class TestWorkers:
 
 
 def test_a_further_signal_does_not_interrupt_the_end(site: Project, environment: dict[str, str]) -> None:
-    """Somebody presses Ctrl+C once more, when everything has ended but the command itself."""
+    """A user presses Ctrl+C once more, when everything has ended but the command itself."""
     code = """
 import os, signal, sys
 import django

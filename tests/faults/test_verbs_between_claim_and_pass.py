@@ -1,7 +1,7 @@
 """Verbs that come when a worker has claimed a run and has not begun it, or has read its history and not gone on.
 
 The worker is stopped there, the verb is called on a connection of its own, then the worker goes on. Whatever the verb,
-each step runs once for each time that somebody asks for it, the log tells of the verb, and the run comes to where it should.
+each step runs once for each time that a user asks for it, the log tells of the verb, and the run comes to where it should.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """With bound payloads a value is read where it was recorded and nowhere else; what durable copies itself can be read.
 
-Whoever can write to the tables is played by `Tables`, which puts one row's ciphertext into another.
+`Tables` plays an attacker who can write to the tables: it puts one row's ciphertext into another.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def named(ctx: Any, id: str) -> str:
 
 
 class Impatient(Exception):
-    """Somebody presses Ctrl-C."""
+    """A user presses Ctrl-C."""
 
 
 @pytest.fixture

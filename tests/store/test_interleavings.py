@@ -76,7 +76,7 @@ class Actor:
         self._atomic.__exit__(None, None, None)
 
     def act(self, step: str) -> str:
-        """Execute (a capital) or end; "waits" if that waits for a lock of somebody's."""
+        """Execute (a capital) or end; "waits" if that waits for a lock."""
         self._step = self._pool.submit(self._execute if step.isupper() else self._end)
         return self.look()
 

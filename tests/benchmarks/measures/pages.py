@@ -54,7 +54,7 @@ def pages(bench: Bench) -> Iterator[Figure]:
 
 
 class _Browser:
-    """Somebody who is logged in and may do everything."""
+    """A user who is logged in and has all permissions."""
 
     def __init__(self) -> None:
         user, _ = User.objects.get_or_create(username="benchmark", is_staff=True, is_superuser=True)

@@ -12,7 +12,7 @@ from tests.benchmarks.workflows import steps
 def one_by_one(bench: Bench) -> Iterator[Figure]:
     """`start()`, one after the other, in autocommit: runs per second, the notification included.
 
-    No worker answers the bell meanwhile; with one the rings that follow would be jobs, one at a time.
+    No worker answers the notification meanwhile; with one, each later notification would be a job.
     """
     count = bench.size(3000, 300)
 
