@@ -12,7 +12,8 @@ it its servers, when the one that started it ends, by SIGKILL too.
 """
 
 import os
-from typing import Final
+from collections.abc import Generator
+from typing import Any, Final
 
 import pytest
 
@@ -72,3 +73,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def module_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Escape lone surrogates in a report, which contains what a test has logged: no process can send them to another."""
+    report = yield
+    return _encodable(report)
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_encodable, value))
+    return value

@@ -196,7 +196,7 @@ class TestCalls:
         assert harness.finish(handle).state == "failed"
         assert calls == []
         assert handle.error is not None
-        assert "no task" in str(handle.error)
+        assert "not_a_task is not a task of " in str(handle.error)
 
     def test_a_task_that_is_gone(self, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
         result = double.enqueue(1)
