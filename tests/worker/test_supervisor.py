@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
+from rq.job import Job
 
 from durable.notifier import notify, redis_clients
 from durable.store import Store, store_for
@@ -238,7 +239,7 @@ class TestRqworker:
         eventually(goes_on)
         [failed] = queue.failed_job_registry.get_job_ids()
         queue.failed_job_registry.requeue(failed)  # as an operator may in django-rq's pages
-        program.wait_for(f"job {failed} result discarded")
+        eventually(lambda: not Job.exists(failed, redis_connection))  # it is done, and RQ keeps no result of it
         assert (queue.count, queue.started_job_registry.count, queue.failed_job_registry.count) == (0, 0, 0)
         eventually(lambda: is_listening(redis_connection))
         assert program.end() == 0
