@@ -11,7 +11,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from rq.exceptions import DeserializationError, NoSuchJobError
+from rq.exceptions import DeserializationError, NoSuchJobError, StopRequested
 from rq.intermediate_queue import IntermediateQueue
 from rq.job import Job, JobStatus
 from rq.queue import Queue
@@ -66,7 +66,7 @@ class GuardedJob(Job):
         chosen, self.serializer = self.serializer, JSONSerializer
         try:
             super().restore(raw_data)
-        except NoSuchJobError:
+        except (NoSuchJobError, StopRequested):  # the latter from RQ's signal handler, which may interrupt anything
             raise
         except Exception as error:
             logger.warning("RQ cannot read the record of job %s, which is dropped: %s", ascii(self.id), _shown(error))

@@ -11,12 +11,14 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final
 
 from redis.client import Pipeline
 from redis.exceptions import RedisError
 from rq import worker_registration
-from rq.exceptions import InvalidJobOperation, NoSuchJobError
+from rq.exceptions import InvalidJobOperation, NoSuchJobError, StopRequested
 from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
@@ -50,6 +52,8 @@ class DurableWorkerMixin:
     queues: list[Queue]
     serializer: Any
     job_class: type[Job]
+    queue_class: type[Queue]
+    _shutdown_requested_date: datetime | None  # set by RQ's signal handler
     _seen_at = -math.inf  # the monotonic time of the last heartbeat that Redis has confirmed
 
     def guard(self, serializer: object) -> None:
@@ -60,6 +64,7 @@ class DurableWorkerMixin:
         is read.
         """
         self.job_class = guarded(self.job_class)
+        self.queue_class = _stoppable(self.queue_class, lambda: self._shutdown_requested_date is not None)
         is_default = serializer in (None, "rq.serializers.DefaultSerializer", "pickle")
         for queue in self.queues:
             chosen: Any = queue.serializer
@@ -158,3 +163,28 @@ class DurableWorkerMixin:
         with worker.connection.pipeline(transaction=False) as together:
             rq_bookkeeping.end(worker, job, together)
             together.execute()
+
+
+def _stoppable(queue_class: type[Queue], is_stopping: Callable[[], bool]) -> type[Queue]:
+    """Return the queue class with a last look at `is_stopping` before it waits for a job, which raises StopRequested.
+
+    RQ's signal handler raises StopRequested in whatever code an idle worker executes. A logging handler, for example,
+    swallows every exception. Without the look, the worker would then wait for jobs for ever.
+    """
+
+    def look() -> None:
+        if is_stopping():
+            raise StopRequested
+
+    class StoppableQueue(queue_class):  # type: ignore[misc,valid-type]  # the class that RQ_QUEUES may name
+        @classmethod
+        def lpop(cls, *args: Any, **kwargs: Any) -> Any:
+            look()
+            return super().lpop(*args, **kwargs)
+
+        @classmethod
+        def lmove(cls, *args: Any, **kwargs: Any) -> Any:
+            look()
+            return super().lmove(*args, **kwargs)
+
+    return StoppableQueue

@@ -1,7 +1,8 @@
-"""A signal to stop that comes while a worker starts, before RQ listens to signals, is not forgotten."""
+"""A signal to stop is not forgotten: before RQ listens to signals, and where the exception of its handler is swallowed."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -10,8 +11,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 from rq import Queue
+from rq.exceptions import StopRequested
+from rq.serializers import JSONSerializer
 
-from durable.worker.rq import SimpleWorker
+from durable.notifier import notify
+from durable.worker.rq import SimpleWorker, Worker
 from durable.worker.shutdown import stop
 
 pytestmark = pytest.mark.redis
@@ -43,3 +47,61 @@ def test_a_worker_that_was_told_to_stop_before_it_listened_stops(redis_connectio
     finally:
         watch.cancel()
     assert not was_too_late.is_set(), "it served on, as if nobody had told it"
+
+
+class _Signalling(logging.Handler):
+    """Sends this process SIGTERM at the first record, and swallows what the signal's handler raises, as handlers do."""
+
+    has_signalled = False
+    has_swallowed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.has_signalled:
+            self.has_signalled = True
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except StopRequested:
+                self.has_swallowed = True
+
+
+def idle(kind: type[SimpleWorker | Worker], connection: redis.Redis) -> SimpleWorker | Worker:
+    """A worker that listens to signals, as its `work` does before it waits for jobs."""
+    worker = kind([Queue("default", connection=connection, serializer=JSONSerializer)], connection=connection)
+    worker.register_birth()  # type: ignore[no-untyped-call]  # RQ's own
+    worker._install_signal_handlers()  # type: ignore[no-untyped-call]  # RQ's own
+    return worker
+
+
+@pytest.mark.parametrize("kind", [SimpleWorker, Worker])
+def test_a_stop_that_a_logging_handler_has_swallowed_ends_the_wait_for_jobs(
+    rq_redis: redis.Redis, handlers: None, kind: type[SimpleWorker | Worker]
+) -> None:
+    worker = idle(kind, rq_redis)
+    told = _Signalling()
+    logger = logging.getLogger("rq.worker")
+    logger.addHandler(told)
+    level = logger.level
+    logger.setLevel("INFO")  # RQ logs its maintenance
+    try:
+        with pytest.raises(StopRequested):
+            worker.dequeue_job_and_maintain_ttl(1, max_idle_time=1)
+        assert told.has_swallowed
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(told)
+
+
+@pytest.mark.parametrize("kind", [SimpleWorker, Worker])
+def test_a_stop_while_the_record_of_a_job_is_read_ends_the_wait_for_jobs(
+    rq_redis: redis.Redis,
+    handlers: None,
+    kind: type[SimpleWorker | Worker],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = idle(kind, rq_redis)
+    notify.notify("default")
+    monkeypatch.setattr("rq.job.Job.restore", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(StopRequested):
+        worker.dequeue_job_and_maintain_ttl(1, max_idle_time=1)
+    assert "cannot read the record" not in caplog.text
