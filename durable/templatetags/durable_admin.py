@@ -45,7 +45,7 @@ def moment(then: datetime | None, now: datetime) -> SafeString | str:
     if then is None:
         return "—"
     return format_html(
-        '<time datetime="{}" title="{}">{} <span class="durable-quiet">({})</span></time>',
+        '<time datetime="{}" title="{}">{} <span class="durable-quiet">(<span data-durable-relative="2">{}</span>)</span></time>',
         then.isoformat(),
         f"{timezone.localtime(then):%Y-%m-%d %H:%M:%S.%f %Z}",
         humanize.moment(then, now),
@@ -60,7 +60,10 @@ def ago(then: datetime | None, now: datetime) -> SafeString | str:
         return "—"
     title = f"{timezone.localtime(then):%Y-%m-%d %H:%M:%S %Z}"
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', then.isoformat(), title, humanize.relative(then, now, 1)
+        '<time datetime="{}" title="{}" data-durable-relative="1">{}</time>',
+        then.isoformat(),
+        title,
+        humanize.relative(then, now, 1),
     )
 
 

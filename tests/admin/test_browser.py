@@ -1,5 +1,6 @@
 """Operators at work in a real browser, on a live server with live workers: no reloads, no complaints, no barriers."""
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -252,6 +253,54 @@ def test_a_page_asks_while_it_is_seen_and_until_the_end(
     page.wait_for_timeout(2500)
     assert asked == []  # a run that has ended is not asked about any more
     assert complaints == []
+
+
+def test_reading_goes_on_while_the_page_is_patched(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+) -> None:
+    stage.start(flows.approve, {"lines": [f"line {number}" for number in range(400)]}, id="run")
+    page = log_into(*OPERATOR)
+    page.goto(live_server.url + url("change", "run"))
+    read = page.locator("#input pre")
+    read.evaluate("""pre => {
+        pre.scrollTop = 400;
+        pre.focus({ preventScroll: true });
+        getSelection().selectAllChildren(pre);
+    }""")
+    reading = """pre => ({
+        scrolled: pre.scrollTop,
+        selected: String(getSelection()).length,
+        focused: document.activeElement === pre,
+        around: scrollY,
+    })"""
+    before = read.evaluate(reading)
+    assert before["scrolled"] == 400
+    assert before["selected"] > 4000
+    read.evaluate("pre => { pre.isKept = true }")  # as long as the element lives
+    get_run("run").send("approved", "by hand")
+    page.get_by_text("by hand").first.wait_for(timeout=WAIT, state="attached")
+    assert read.evaluate(reading) == before
+    get_run("run").cancel()
+    page.locator(".durable-headline .durable-cancelled").wait_for(timeout=WAIT)
+    assert read.evaluate(reading) == before
+    assert read.evaluate("pre => pre.isKept")
+    assert complaints == []
+
+
+def test_times_from_now_go_on_by_themselves(log_into: LogIn, live_server: "LiveServer", stage: Stage) -> None:
+    stage.start(flows.quick, id="run")
+    stage.advance(seconds=75)
+    page = log_into(*OPERATOR)
+    page.goto(live_server.url + url("change", "run"))
+    created = page.locator("dl time [data-durable-relative]").first
+    told = [created.inner_text()]
+    while len(told) < 3:
+        page.wait_for_function(
+            "([element, text]) => element.textContent !== text", arg=[created.element_handle(), told[-1]]
+        )
+        told.append(created.inner_text())
+    assert all(re.fullmatch(r"1 m \d\d s ago", text) for text in told), told
+    assert told == sorted(told)
 
 
 def test_the_list_follows_what_happens_unless_runs_are_being_chosen(

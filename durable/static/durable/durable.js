@@ -1,4 +1,4 @@
-// Keeps the parts of a page marked data-durable-live up to date, sends a form once, and copies commands.
+// Keeps the parts of a page marked data-durable-live up to date, tells times from now, sends a form once, and copies.
 //
 // A part is asked for while the page is seen, less and less often while nothing changes, and no more once the run has
 // ended. The server answers 304 as long as its ETag is ours. Without this module every page works the same, one reload at a time.
@@ -64,24 +64,140 @@ class Live {
     }
   }
 
-  // What was opened, closed or focused stays so.
+  // Patched in place: what is selected, scrolled, focused, opened or closed stays so.
   show(html, etag) {
-    const opened = new Map([...this.element.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
-    const focused = document.activeElement;
-    const isInside = this.element.contains(focused);
-    const mark = isInside ? focused.getAttribute("href") || focused.id : "";
     const spoken = this.element.querySelector("[data-durable-spoken]")?.textContent;
-    this.element.innerHTML = html;
+    const fresh = document.createElement("template");
+    fresh.innerHTML = html;
+    patchChildren(this.element, fresh.content);
     this.etag = etag;
-    for (const details of this.element.querySelectorAll("details[id]")) {
-      if (opened.has(details.id)) details.open = opened.get(details.id);
-    }
-    if (mark) [...this.element.querySelectorAll("a, summary, input, [id]")].find((each) => each.getAttribute("href") === mark || each.id === mark)?.focus();
     const now = this.element.querySelector("[data-durable-spoken]")?.textContent;
     if (now && now !== spoken) announce(now);
     addCopiers(this.element);
+    tellTimes();
   }
 }
+
+// -- patching
+
+const NEAR = 30; // siblings that are compared to find out whether something was added or has gone
+
+// Makes the children of an element those of another, and keeps each node that is still there.
+function patchChildren(element, fresh) {
+  const keyed = new Map([...element.children].filter(keyOf).map((each) => [keyOf(each), each]));
+  const wanted = new Set([...fresh.children].map(keyOf).filter(Boolean));
+  let at = theirs(element.firstChild);
+  for (const node of [...fresh.childNodes]) {
+    const kept = keyOf(node) ? keyed.get(keyOf(node)) : counterpart(at, node);
+    if (!kept || !isAlike(kept, node)) {
+      element.insertBefore(node, at);
+      continue;
+    }
+    while (at && at !== kept && !wanted.has(keyOf(at))) at = removed(at);
+    if (at === kept) at = theirs(kept.nextSibling);
+    else element.insertBefore(kept, at); // it has another place among its siblings
+    patch(kept, node);
+  }
+  while (at) at = removed(at);
+}
+
+function patch(node, fresh) {
+  if (node.nodeType !== Node.ELEMENT_NODE) {
+    if (node.nodeValue !== fresh.nodeValue) node.nodeValue = fresh.nodeValue;
+    return;
+  }
+  if (node.isEqualNode(fresh)) return;
+  for (const { name } of [...node.attributes]) {
+    if (!fresh.hasAttribute(name) && !isOfTheReader(node, name)) node.removeAttribute(name);
+  }
+  for (const { name, value } of fresh.attributes) {
+    if (node.getAttribute(name) !== value && !isOfTheReader(node, name)) node.setAttribute(name, value);
+  }
+  if (!fresh.dataset?.durableRelative) patchChildren(node, fresh); // tellTimes() writes the text of those
+}
+
+// The node from `at` on that `node` replaces, or undefined if it is new.
+function counterpart(at, node) {
+  for (let each = at, near = 0; each && near < NEAR; each = theirs(each.nextSibling), near += 1) {
+    if (each.isEqualNode(node)) return each;
+  }
+  if (!at || keyOf(at) || !isAlike(at, node)) return undefined;
+  for (let each = node.nextSibling, near = 0; each && near < NEAR; each = each.nextSibling, near += 1) {
+    if (at.nodeType === Node.ELEMENT_NODE && each.isEqualNode(at)) return undefined; // it was added before that one
+  }
+  return at;
+}
+
+function isAlike(one, other) {
+  return one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
+}
+
+function keyOf(node) {
+  return (node && node.id) || node?.dataset?.durableKey || "";
+}
+
+function isOfTheReader(node, name) {
+  return name === "open" && node.nodeName === "DETAILS";
+}
+
+// The first of the siblings from `node` on that the server has sent: buttons of this module stay where they are.
+function theirs(node) {
+  let each = node;
+  while (each?.classList?.contains("durable-copier")) each = each.nextSibling;
+  return each;
+}
+
+// Removes the node, with the button beside it, and returns the next.
+function removed(node) {
+  while (node.nextSibling?.classList?.contains("durable-copier")) node.nextSibling.remove();
+  const next = node.nextSibling;
+  node.remove();
+  return next;
+}
+
+// -- times from now
+
+const UNITS = [
+  [86400, "d"],
+  [3600, "h"],
+  [60, "m"],
+  [1, "s"],
+];
+// How far the server's clock is ahead of the browser's, in milliseconds.
+const ahead = Date.parse(document.querySelector("meta[name=durable-now]")?.content) - Date.now() || 0;
+
+// As durable.inspection.humanize.relative tells it.
+function relative(seconds, units) {
+  const size = Math.abs(seconds);
+  if (size < 1) return "now";
+  const text = size < 10 ? `${size.toFixed(1).replace(/\.0$/, "")} s` : span(Math.round(size), units);
+  return seconds > 0 ? `in ${text}` : `${text} ago`;
+}
+
+function span(seconds, units) {
+  const first = UNITS.findIndex(([size]) => seconds >= size);
+  let left = seconds;
+  const parts = UNITS.slice(first, first + units).map(([size, unit]) => {
+    const number = Math.floor(left / size);
+    left %= size;
+    return number ? `${number} ${unit}` : "";
+  });
+  return parts.filter(Boolean).join(" ");
+}
+
+function tellTimes() {
+  if (document.hidden) return;
+  const selection = getSelection();
+  for (const element of document.querySelectorAll("[data-durable-relative]")) {
+    const seconds = (Date.parse(element.closest("time").dateTime) - Date.now() - ahead) / 1000;
+    const rounded = Math.abs(seconds) < 10 ? Math.trunc(seconds) : seconds;
+    const text = relative(rounded, Number(element.dataset.durableRelative));
+    const isSelected = !selection.isCollapsed && selection.containsNode(element, true);
+    if (element.textContent !== text && !isSelected) element.textContent = text;
+  }
+}
+
+setInterval(tellTimes, 1000);
 
 const listener = document.createElement("p");
 listener.className = "durable-hidden";
@@ -116,7 +232,7 @@ function addCopiers(inside) {
     button.textContent = "Copy";
     button.setAttribute("aria-label", `Copy ${code.textContent}`);
     button.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(code.textContent);
+      await navigator.clipboard.writeText(button.previousElementSibling.textContent);
       button.textContent = "Copied";
     });
     code.after(button);
