@@ -36,6 +36,7 @@ from durable.inspection.runs import (
 )
 from durable.inspection.selection import Chosen, Filtered
 from durable.inspection.snapshots import OldSnapshot, old_snapshots
+from durable.inspection.step_durations import RunningStep, StepDurations, usual_durations, workflow_durations
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.inspection.timeline import Lane, Mark, Shape, Timeline, build_timeline
@@ -65,8 +66,10 @@ __all__ = [
     "QueueState",
     "RunCriteria",
     "RunPage",
+    "RunningStep",
     "Shape",
     "StatementTimeoutError",
+    "StepDurations",
     "Throughput",
     "Timeline",
     "TreeNode",
@@ -111,7 +114,9 @@ __all__ = [
     "redacted_traceback",
     "state_word",
     "stuck_step",
+    "usual_durations",
     "worker_overview",
+    "workflow_durations",
     "written",
     "wrong_isolation",
     "wrong_routines",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
@@ -15,7 +16,7 @@ from django.db.models import QuerySet
 
 from durable.conf import conf
 
-__all__ = ["Count", "count_capped", "sample_rows", "samples", "tally"]
+__all__ = ["Count", "count_capped", "moment_of", "sample_rows", "samples", "tally"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,12 @@ def sample_rows(querysets: Sequence[QuerySet[Any]], columns: Sequence[str], size
     for number, *values in _together(", ".join(columns), [each.values(*columns)[:size] for each in querysets]):
         found[number].append(tuple(values))
     return found
+
+
+def moment_of(value: datetime | str) -> datetime:
+    """Convert a time of a sample: a database without the type returns text in UTC."""
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _together(what: str, querysets: Sequence[QuerySet[Any]], group: str = "") -> list[tuple[Any, ...]]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db.models import OuterRef, QuerySet, Subquery
 
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
-from durable.inspection.capped_counts import Count, count_capped, sample_rows
+from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.payloads import redacted
 from durable.models import Cause, Failure, Run
 from durable.models.fields import unpack
@@ -121,8 +121,8 @@ def _summaries(causes: Sequence[Any], now: datetime, within: RunQuerySet | None)
             since=cause.since,
             last_at=cause.last_at,
             workflows=list(dict.fromkeys(unpack(workflow) for _, workflow in rows)),
-            bars=_bars(begin, (_moment(moment) for moment, _ in rows)),
-            is_sampled=len(rows) >= SAMPLE and _moment(rows[-1][0]) >= begin,
+            bars=_bars(begin, (moment_of(moment) for moment, _ in rows)),
+            is_sampled=len(rows) >= SAMPLE and moment_of(rows[-1][0]) >= begin,
             newest_run=cause.newest_run or "",
             muted_at=cause.muted_at,
             muted_by=cause.muted_by,
@@ -138,12 +138,6 @@ def _bars(begin: datetime, moments: Iterable[datetime]) -> list[int]:
         if moment >= begin:
             bars[min(BARS - 1, (moment - begin) // WIDTH)] += 1
     return bars
-
-
-def _moment(value: datetime | str) -> datetime:
-    """Convert a time from the database: a database without the type returns text in UTC."""
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _shown_patterns(causes: Sequence[Any]) -> list[str]:

@@ -21,7 +21,11 @@ class EntryQuerySet(models.QuerySet["Entry"]):
 
     def with_metadata_of(self, *run_ids: str) -> Self:
         """Return those of the runs, for a query that reads their metadata too."""
-        return join_by_lookup(self.filter(run__in=run_ids, metadata__isnull=False), EntryMetadata)
+        return self.filter(run__in=run_ids).with_metadata()
+
+    def with_metadata(self) -> Self:
+        """Return these, for a query that reads their metadata too. Filter before or after it."""
+        return join_by_lookup(self.filter(metadata__isnull=False), EntryMetadata)
 
 
 class Entry(models.Model):

@@ -18,7 +18,9 @@ from pytest_django import DjangoDbBlocker
 
 from durable.api.paging import cursor_of
 from durable.api.stream.changes import Follower
+from durable.inspection import usual_durations, workflow_durations
 from durable.inspection.runs import WINDOW
+from durable.inspection.step_durations import ENTRIES as ENTRIES_OF_A_RUN
 from durable.models import Entry, EntryMetadata, OperatorAction, Run
 from durable.operations.prune import preview_pruning, prune
 from durable.retention import Policy, Pruned
@@ -169,6 +171,16 @@ def test_the_portable_store_looks_up_histories() -> None:
         short = store.load_short([LONG, SHORT, "run-00000300"], most=ENTRIES, size=10**6)
     assert {run_id: len(entries) for run_id, entries in short.items()} == {LONG: ENTRIES, SHORT: 1, "run-00000300": 1}
     assert scans(queries, GROWING) == []
+
+
+def test_durations_of_steps_are_looked_up() -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert workflow_durations("big.workflow_3")[0].place == "charge"
+        assert len(workflow_durations("big.long")) == ENTRIES_OF_A_RUN - 1  # the first one is a sleep
+        usual = usual_durations([("big.workflow_3", MIDDLE, "charge"), ("big.long", LONG, "step 7")])
+    assert len(usual) == 2
+    assert scans(queries, GROWING) + sorts(queries, GROWING) == []
+    assert sifted(queries, GROWING) <= 1
 
 
 def test_pruning_reads_what_goes() -> None:

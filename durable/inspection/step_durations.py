@@ -1,0 +1,171 @@
+"""The usual durations of steps: for a step that runs now, and for all steps of a workflow.
+
+Computed from a bounded sample of the workflow's runs, by look-ups only. Two statements, whatever the tables hold. A
+duration is that of the attempt that succeeded: not the attempts before it, nor the time between them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db.models import F, QuerySet
+
+from durable.conf import conf
+from durable.core.causes import place_of
+from durable.core.records import EntryKind, EntryStatus, RunState
+from durable.inspection.capped_counts import moment_of, sample_rows
+from durable.models import Entry, Run
+from durable.models.fields import unpack
+
+__all__ = ["RUNS", "RunningStep", "StepDurations", "usual_durations", "workflow_durations"]
+
+#: Runs that are sampled of each kind: the newest that have completed, that have failed, and that were created.
+RUNS: Final = 10
+ENTRIES: Final = 300  # entries of a run from which the steps of a workflow are taken
+NEIGHBOURS: Final = 10  # iterations of a loop, the first ones and those before the given one
+MOST: Final = 20  # places whose usual durations are computed at once
+
+_ITERATION: Final = re.compile(r"(?<=/)~(\d+)(?=/|$)")
+_COLUMNS: Final = ("location", "kind", "status", "attempts", "began", "ended")
+
+#: A step: the workflow and the id of its run, and its location.
+RunningStep = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDurations:
+    """How long a step usually takes. Seconds; None without a success among the sampled executions.
+
+    `place` is its location with "~" in place of an iteration's number. Of the `sampled` executions that have ended,
+    `failed` have used up their attempts; the others have succeeded, with `attempts` attempts on average.
+    """
+
+    place: str
+    location: str
+    sampled: int
+    failed: int
+    p50: float | None
+    p95: float | None
+    attempts: float | None
+
+
+def workflow_durations(workflow: str) -> list[StepDurations]:
+    """Return the durations of the workflow's steps, the slowest p95 first; two statements.
+
+    A step whose location comes after the first `ENTRIES` of each sampled run is missing.
+    """
+    [runs] = _sampled_runs([workflow])
+    entries = [_entries().filter(run_id=each).order_by("location") for each in runs]
+    by_place: dict[str, list[_Execution]] = defaultdict(list)
+    for rows in sample_rows(entries, _COLUMNS, ENTRIES):
+        for each in _executions(rows):
+            by_place[place_of(each.location)].append(each)
+    found = [_measured(place, rows) for place, rows in by_place.items()]
+    return sorted(found, key=lambda each: (-(each.p95 or 0.0), each.place))
+
+
+def usual_durations(steps: Iterable[RunningStep]) -> dict[RunningStep, StepDurations]:
+    """Return the usual durations of these steps; two statements.
+
+    At most `MOST` places are looked up: a workflow and a location without its iterations' numbers. Steps of other
+    places, and those of which nothing is known, are missing.
+    """
+    wanted: dict[tuple[str, str], list[RunningStep]] = defaultdict(list)
+    for step in steps:
+        wanted[step[0], place_of(step[2])].append(step)
+    looked_up = list(wanted.items())[:MOST]
+    if not looked_up:
+        return {}
+    workflows = sorted({workflow for (workflow, _), _ in looked_up})
+    runs = dict(zip(workflows, _sampled_runs(workflows), strict=True))
+    entries = [_neighbours(runs[workflow], alike[0]) for (workflow, _), alike in looked_up]
+    found: dict[RunningStep, StepDurations] = {}
+    for ((_, place), alike), rows in zip(looked_up, sample_rows(entries, _COLUMNS, ENTRIES), strict=True):
+        if executions := _executions(rows):
+            found |= dict.fromkeys(alike, _measured(place, executions))
+    return found
+
+
+def _sampled_runs(workflows: Sequence[str]) -> list[list[str]]:
+    """Return the ids of runs of each workflow, at most three times `RUNS`; one statement."""
+    newest: list[QuerySet[Any]] = []
+    for workflow in workflows:
+        runs = Run.objects.using(conf.DATABASE).filter(workflow=workflow)
+        ended = runs.filter(finished_at__isnull=False).order_by("-finished_at", "-id")
+        newest += [
+            ended.filter(state=RunState.COMPLETED.value),
+            ended.filter(state=RunState.FAILED.value),
+            runs.order_by("-created_at", "-id"),
+        ]
+    found = [[unpack(run_id) for (run_id,) in rows] for rows in sample_rows(newest, ["id"], RUNS)]
+    return [list(dict.fromkeys(found[each] + found[each + 1] + found[each + 2])) for each in range(0, len(found), 3)]
+
+
+def _neighbours(runs: Collection[str], step: RunningStep) -> QuerySet[Any]:
+    """Return executions of the step in these runs and its own."""
+    _, own_run, location = step
+    return _entries().filter(run__in=[own_run, *runs], location__in=_iterations(location)).order_by()
+
+
+def _iterations(location: str) -> list[str]:
+    """Return the locations of the same step in other iterations of the innermost loop; its own outside loops."""
+    *_, innermost = (None, *_ITERATION.finditer(location))
+    if innermost is None:
+        return [location]
+    number = int(innermost[1])
+    begin, end = innermost.span(1)
+    numbers = {*range(NEIGHBOURS), *range(max(0, number - NEIGHBOURS), number + 1)}
+    return [f"{location[:begin]}{each}{location[end:]}" for each in sorted(numbers)]
+
+
+def _entries() -> QuerySet[Any]:
+    return (
+        Entry.objects.using(conf.DATABASE)
+        .with_metadata()
+        .annotate(
+            status=F("metadata__status"),
+            attempts=F("metadata__attempts"),
+            began=F("metadata__last_attempt_at"),
+            ended=F("metadata__completed_at"),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Execution:
+    """An execution of a step that has ended. `took` is None if it has failed."""
+
+    location: str
+    attempts: int
+    took: float | None
+
+
+def _executions(rows: Iterable[tuple[Any, ...]]) -> list[_Execution]:
+    found = []
+    for location, kind, status, attempts, began, ended in rows:
+        if kind != EntryKind.STEP:
+            continue
+        if status == EntryStatus.EXHAUSTED:
+            found.append(_Execution(unpack(location), attempts, None))
+        elif status == EntryStatus.COMPLETED and began is not None and ended is not None:
+            seconds = (moment_of(ended) - moment_of(began)).total_seconds()
+            found.append(_Execution(unpack(location), attempts, max(0.0, seconds)))
+    return found
+
+
+def _measured(place: str, executions: Sequence[_Execution]) -> StepDurations:
+    took = sorted(each.took for each in executions if each.took is not None)
+    attempts = [each.attempts for each in executions if each.took is not None]
+    return StepDurations(
+        place=place,
+        location=executions[0].location,
+        sampled=len(executions),
+        failed=len(executions) - len(took),
+        p50=took[len(took) // 2] if took else None,
+        p95=took[len(took) * 95 // 100] if took else None,
+        attempts=sum(attempts) / len(attempts) if attempts else None,
+    )
