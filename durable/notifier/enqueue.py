@@ -35,7 +35,11 @@ FAILURE_TTL: Final = 3600  # seconds that a failed job of durable stays visible 
 _SCRIPT: Final = """
 if ARGV[3] ~= "" then redis.call("set", KEYS[5], "1", "ex", {expiry}) end
 local pending = redis.call("get", KEYS[1])
-if pending and (ARGV[3] == "" or redis.call("lpos", KEYS[2], pending)) then return 0 end
+if pending and ARGV[3] == "" then return 0 end
+if pending and redis.call("lpos", KEYS[2], pending) then
+  redis.call("set", KEYS[1], pending, "ex", {expiry})
+  return 0
+end
 redis.call("rpush", KEYS[2], ARGV[1])
 redis.call("hset", KEYS[3], "created_at", ARGV[2], "enqueued_at", ARGV[2], {fields})
 redis.call("sadd", KEYS[4], KEYS[2])
@@ -60,7 +64,7 @@ os.register_at_fork(after_in_child=_notifiers.clear)  # the connections belong t
 
 def notify(name: str, *, force: bool = False) -> None:
     """Enqueue a job of `name` unless a notification is pending; with `force`, unless the job is also still in the RQ
-    queue.
+    queue. A job that waits there keeps its key from then on, so that a queue without workers has one job.
 
     It is a single command, so that a retry after a broken connection does no harm. The first notification, each forced
     one, and each one after a failure wait for the answer. Raises KeyError for a queue that RQ_QUEUES lacks, and

@@ -181,6 +181,13 @@ class TestInsist:
             notify.notify(QUEUE, force=True)
         assert len(jobs()) == 1
 
+    def test_a_waiting_job_keeps_its_key_while_sweeps_find_it(self, redis_connection: redis.Redis) -> None:
+        notify.notify(QUEUE)
+        redis_connection.expire(KEY, 2)
+        notify.notify(QUEUE, force=True)
+        assert redis_connection.ttl(KEY) > 30
+        assert len(jobs()) == 1
+
     def test_the_replacement_is_believed_too(self) -> None:
         notify.notify(QUEUE)
         take_job()
