@@ -1,10 +1,11 @@
-"""A session that is divided between processes: the modules handed out first exist, and nothing outlives the session."""
+"""A session and its processes: what they share, which modules are handed out first, and that nothing outlives it."""
 
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_the_modules_that_are_handed_out_first_exist() -> None:
     assert [name for name in LONGEST if not (ROOT / name).is_file()] == []
+
+
+def test_children_find_compiled_what_they_import() -> None:
+    modules = ("pytest", "django.db.models.query", "durable.worker.process", "project.settings")
+    paths = [Path(cache_from_source(str(find_spec(name).origin))) for name in modules]  # type: ignore[union-attr]
+    assert [path for path in paths if not path.is_file()] == []
 
 
 @pytest.mark.slow
