@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote as url_quote
 
 from django import template
 from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext_lazy as _
 
 from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
@@ -19,24 +23,12 @@ from durable.core.records import ENDED, RunState
 from durable.inspection import humanize, is_undone, state_word
 from durable.models import Run
 
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
 __all__: list[str] = []
 
 register = template.Library()
-
-_ICONS = {
-    "pending": "○",
-    "running": "▶\N{VARIATION SELECTOR-15}",  # text, not an emoji
-    "sleeping": "◐",
-    "paused": "❚❚",
-    "rolling_back": "↺",
-    "completed": "✓",
-    "failed": "✗",
-    "cancelled": "⊘",
-    "exhausted": "✗",
-    "caught": "↷",
-    "undone": "↺",
-    "received": "✓",
-}
 
 
 @register.simple_tag
@@ -93,21 +85,18 @@ def between(begin: datetime | None, end: datetime | None) -> str:
 
 @register.simple_tag
 def state(word: str) -> SafeString:
-    """A state or a status: an icon for the eye and the word for everybody."""
-    return _with_icon(word, word.replace("_", " "))
+    """A state or a status: the word, beside which the stylesheet draws a shape."""
+    return _with_shape(word, word.replace("_", " "))
 
 
 @register.simple_tag
 def run_state(run: Run) -> SafeString:
     """A run's state: that of a run whose steps were undone says so."""
-    return _with_icon("undone" if is_undone(run) else run.state, state_word(run))
+    return _with_shape("undone" if is_undone(run) else run.state, state_word(run))
 
 
-def _with_icon(name: str, word: str) -> SafeString:
-    icon = _ICONS.get(name, "•")
-    return format_html(
-        '<span class="durable-state durable-{}"><span aria-hidden="true">{}</span> {}</span>', name, icon, word
-    )
+def _with_shape(name: str, word: str) -> SafeString:
+    return format_html('<span class="durable-state durable-{}">{}</span>', name, word)
 
 
 @register.filter
@@ -138,6 +127,46 @@ def parameter(text: str) -> str:
 def visible_text(content: str) -> SafeString:
     """A part of a page that Django renders, treated like durable's own pages."""
     return mark_safe(with_visible_text(humanize.printable(content)))  # noqa: S308  # rendered, so it was escaped
+
+
+#: The pages that every page links to: the names of their addresses, and their titles.
+_PLACES: Final = (
+    ("app_list", _("Overview")),
+    ("durable_run_changelist", _("Runs")),
+    ("durable_run_causes", _("Causes")),
+    ("durable_run_workflows", _("Workflows")),
+    ("durable_run_queues", _("Queues")),
+    ("durable_run_workers", _("Workers")),
+    ("durable_operatoraction_changelist", _("Audit log")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A page that every page links to."""
+
+    title: StrOrPromise
+    url: str
+    is_current: bool
+
+
+@register.simple_tag(takes_context=True)
+def durable_places(context: dict[str, Any]) -> list[Place]:
+    """The pages to link to, [] for a user who may not see runs; the page, or the one that it belongs to, is current."""
+    from durable.admin import access
+
+    request: HttpRequest = context["request"]
+    if not access.may(request, "view_run"):
+        return []
+    site = getattr(request, "current_app", "admin")
+    found = []
+    for name, title in _PLACES:
+        arguments = ["durable"] if name == "app_list" else []
+        with suppress(NoReverseMatch):
+            found.append((title, reverse(f"admin:{name}", args=arguments, current_app=site)))
+    above = [url for _title, url in found if request.path.startswith(url)]
+    current = max(above, key=len, default="")
+    return [Place(title=title, url=url, is_current=url == current) for title, url in found]
 
 
 @register.simple_tag(takes_context=True)

@@ -1,0 +1,1 @@
+"""Programs for developers that use what the tests have."""
