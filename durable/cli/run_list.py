@@ -20,6 +20,7 @@ from durable.core.records import RunState
 from durable.inspection import (
     InvalidCursorError,
     RunCriteria,
+    RunOrder,
     RunPage,
     explain,
     is_undone,
@@ -53,7 +54,16 @@ def _configure(parser: ArgumentParser) -> None:
         "--id-prefix", default="", metavar="TEXT", help="ids that begin with this; the list is by id then"
     )
     add_cause(parser)
+    parser.add_argument(
+        "--worker",
+        default="",
+        metavar="NAME",
+        help="runs that this worker has, and runs that are failed since it had them",
+    )
     parser.add_argument("--undone", action="store_true", help="runs whose end has undone their steps")
+    parser.add_argument("--stuck", action="store_true", help="failed runs whose compensation has stopped")
+    parser.add_argument("--diverged", action="store_true", help="runs that the workers' code does not fit")
+    parser.add_argument("--attention", action="store_true", help="runs that do not go on well without a person")
     parser.add_argument("--error", default="", metavar="TEXT", help="a part of the error's type or message")
     for name, what in {"created": "started", "finished": "ended"}.items():
         parser.add_argument(
@@ -66,6 +76,15 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--limit", type=int, metavar="N", help=f"how many (default: {SHOWN} in a table, else all)"
     )
+    orders = [order.value for order in RunOrder if order is not RunOrder.BY_ID]
+    parser.add_argument(
+        "--sort",
+        choices=orders,
+        default=RunOrder.NEWEST.value,
+        metavar="ORDER",
+        help=f"the order: {', '.join(orders)}; a minus sign for the latest first. By finished_at ended runs alone are listed, "
+        "by wake_at runs that go on by themselves (default: -created_at; write --sort=-finished_at with the equals sign)",
+    )
     parser.add_argument("--cursor", help="go on where a list of the same filters has stopped")
     add_format(parser)
 
@@ -77,18 +96,18 @@ def _list(options: Namespace, output: Output) -> int:
     with reading():
         wanted = parse_search(options.search, _filter(options))
     try:
-        _print(output, wanted, options.cursor, limit)
+        _print(output, wanted, RunOrder(options.sort), options.cursor, limit)
     except InvalidCursorError as error:
         raise CommandError(f"--cursor: {error}", returncode=Exit.USAGE) from error
     return Exit.OK
 
 
-def _print(output: Output, wanted: RunCriteria, cursor: str | None, limit: int | None) -> None:
+def _print(output: Output, wanted: RunCriteria, order: RunOrder, cursor: str | None, limit: int | None) -> None:
     now = timezone.now()
     if output.format == "table":
-        _table(output, _page(wanted, cursor, limit or SHOWN), now)
+        _table(output, _page(wanted, order, cursor, limit or SHOWN), now)
         return
-    for run in islice(_all(wanted, cursor), limit):
+    for run in islice(_all(wanted, order, cursor), limit):
         if output.format == "ids":
             output.id(run.id)
         else:
@@ -108,23 +127,27 @@ def _filter(options: Namespace) -> RunCriteria:
         error_text=options.error,
         waiting_queue=options.waiting,
         is_undone=options.undone,
+        is_stuck=options.stuck,
+        is_diverged=options.diverged,
+        needs_attention=options.attention,
+        worker=options.worker,
         cause=options.cause,
         place=options.place,
     )
 
 
-def _all(wanted: RunCriteria, cursor: str | None) -> Iterator[Run]:
+def _all(wanted: RunCriteria, order: RunOrder, cursor: str | None) -> Iterator[Run]:
     while True:
-        page = _page(wanted, cursor, PAGE)
+        page = _page(wanted, order, cursor, PAGE)
         yield from page.runs
         cursor = page.next_cursor
         if cursor is None:
             return
 
 
-def _page(wanted: RunCriteria, cursor: str | None, limit: int) -> RunPage:
+def _page(wanted: RunCriteria, order: RunOrder, cursor: str | None, limit: int) -> RunPage:
     with reading():
-        return list_runs(wanted, cursor=cursor, limit=limit)
+        return list_runs(wanted, order=order, cursor=cursor, limit=limit)
 
 
 def _table(output: Output, page: RunPage, now: datetime) -> None:
@@ -175,4 +198,6 @@ def _text(then: datetime | None) -> str | None:
     return None if then is None else then.isoformat()
 
 
-LIST = Subcommand(name="list", help="List runs, the newest first.", configure=_configure, run=_list)
+LIST = Subcommand(
+    name="list", help="List runs, the newest first unless `--sort` says otherwise.", configure=_configure, run=_list
+)

@@ -51,7 +51,7 @@ def shown_with(text: str, runs: RunQuerySet, most: int) -> tuple[Sequence[Run], 
     end = StrIndex("error", _text(_MESSAGE_ENDS))
     beginning = Substr("error", 1, end, output_field=TextField())
     found = runs.filter(error__isnull=False).annotate(text=beginning)
-    rows = list(found.only("id", "created_at", "workflow")[:LOOKED_THROUGH])
+    rows = list(found.only("id", "created_at", "finished_at", "wake_at", "workflow")[:LOOKED_THROUGH])
     matching = _matching(text, rows)[:most]
     if len(matching) == most:
         last: Run | None = matching[-1]

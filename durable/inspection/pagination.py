@@ -1,4 +1,4 @@
-"""Keys of lists: where a page ended, as text for the next request and as a condition for the next query."""
+"""Orders of lists, and keys of lists: where a page ended, as text for the next request and as a condition for the next query."""
 
 from __future__ import annotations
 
@@ -7,21 +7,56 @@ import binascii
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Final
 
-from django.db.models import BooleanField, DateTimeField, F, Func, Value
+from django.db.models import BooleanField, DateTimeField, F, Func, Q, Value
+from django.db.models.expressions import Combinable
 
 from durable.core.clock import to_utc
 from durable.models import Run
 from durable.models.fields import SafeTextField
 
-__all__ = ["FAILURE_KEY", "RUN_KEY", "Behind", "Cursor", "InvalidCursorError", "UpTo"]
+__all__ = ["FAILURE_KEY", "Cursor", "InvalidCursorError", "RunOrder"]
 
-#: The columns that have a run's key: its own, and those of its failure.
-RUN_KEY: Final = ("created_at", "id")
+#: The columns in which a failure has a copy of its run's key by creation.
 FAILURE_KEY: Final = ("failure__run_created_at", "failure__run_id")
 
 _MAX_TEXT = 1_200  # characters: an id of 200, in any script, and a time
+
+
+class RunOrder(StrEnum):
+    """The orders of lists of runs: those that an index has. A minus sign stands for the latest first.
+
+    Ended runs alone have a `finished_at`, and runs that go on by themselves alone a `wake_at`: a list in such an order
+    has no other runs.
+    """
+
+    NEWEST = "-created_at"
+    OLDEST = "created_at"
+    LAST_FINISHED = "-finished_at"
+    FIRST_FINISHED = "finished_at"
+    NEXT = "wake_at"
+    BY_ID = "id"
+
+    @property
+    def column(self) -> str:
+        """The column with the moment; "id" for lists by id."""
+        return self.value.removeprefix("-")
+
+    @property
+    def is_descending(self) -> bool:
+        """Whether the latest run is the first."""
+        return self.value.startswith("-")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of a run's key."""
+        return ("id",) if self is RunOrder.BY_ID else (self.column, "id")
+
+    def sorted_by(self, key: tuple[str, ...]) -> list[str]:
+        """Return the columns for `order_by`."""
+        return [f"-{name}" if self.is_descending else name for name in key]
 
 
 class InvalidCursorError(ValueError):
@@ -33,54 +68,78 @@ class InvalidCursorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The key of a run in a list: `created_at` and id in newest-first lists, the id alone in lists by id."""
+    """The key of a run in a list: the moment that the order is about and the id, or the id alone in lists by id."""
 
-    created_at: datetime | None
+    moment: datetime | None
     id: str
+    order: RunOrder = RunOrder.NEWEST
 
     @classmethod
-    def of(cls, run: Run, *, by_id: bool) -> Cursor:
+    def of(cls, run: Run, order: RunOrder) -> Cursor:
         """Return the run's key."""
-        return cls(None if by_id else run.created_at, run.id)
+        return cls(None if order is RunOrder.BY_ID else getattr(run, order.column), run.id, order)
 
     @classmethod
-    def parsed(cls, text: str, *, by_id: bool) -> Cursor:
+    def parsed(cls, text: str, order: RunOrder) -> Cursor:
         """Parse the text of a cursor. Raises InvalidCursorError."""
         try:
             if len(text) > _MAX_TEXT:
                 raise ValueError
             padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-            moment, run_id = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-            created_at = None if moment is None else datetime.fromisoformat(moment)
-            is_key = isinstance(run_id, str) and (created_at is None) == by_id
-            if not is_key or (created_at is not None and created_at.tzinfo is None):
+            moment, run_id, *others = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+            then = None if moment is None else datetime.fromisoformat(moment)
+            is_key = isinstance(run_id, str) and (then is None) == (order is RunOrder.BY_ID)
+            if not is_key or others != _named(order) or (then is not None and then.tzinfo is None):
                 raise ValueError
-            created_at = None if created_at is None else to_utc(created_at)
+            then = None if then is None else to_utc(then)
         except (ValueError, TypeError, binascii.Error, RecursionError):
             raise InvalidCursorError(text) from None
-        return cls(created_at, run_id)
+        return cls(then, run_id, order)
 
     @property
     def text(self) -> str:
         """The cursor for a link."""
-        moment = None if self.created_at is None else self.created_at.isoformat()
-        return base64.urlsafe_b64encode(json.dumps([moment, self.id]).encode()).decode().rstrip("=")
+        moment = None if self.moment is None else self.moment.isoformat()
+        key = json.dumps([moment, self.id, *_named(self.order)])
+        return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
         """The key for Python's ascending sort, in the database's order: it compares ids by their bytes."""
         encoded = self.id.encode(errors="surrogatepass")
-        return (encoded,) if self.created_at is None else (self.created_at, encoded)
+        return (encoded,) if self.moment is None else (self.moment, encoded)
 
     def is_behind(self, other: Cursor) -> bool:
         """Return whether a list reaches this key after the other."""
-        if self.created_at is None:
-            return self.sort_key > other.sort_key
-        return self.sort_key < other.sort_key
+        if self.order.is_descending:
+            return self.sort_key < other.sort_key
+        return self.sort_key > other.sort_key
+
+    def behind(self, key: tuple[str, ...]) -> Q:
+        """Return the condition for runs after this one; `key` names the columns that have their key."""
+        return self._compared("<" if self.order.is_descending else ">", key)
+
+    def up_to(self, key: tuple[str, ...]) -> Q:
+        """Return the condition for runs before this one, and for this one; `key` as for `behind`."""
+        return self._compared(">=" if self.order.is_descending else "<=", key)
+
+    def _compared(self, operator: str, key: tuple[str, ...]) -> Q:
+        if self.moment is None:
+            return Q(id__gt=self.id) if operator == ">" else Q(id__lte=self.id)
+        if self.order.column != "finished_at":
+            return Q(_Key(self, key, operator=operator))
+        # The index of ended runs has the moment alone: the comparison of rows is none of the index.
+        bound = {f"{key[0]}__{'lte' if operator[0] == '<' else 'gte'}": self.moment}
+        return Q(_Key(self, key, operator=operator), **bound)
+
+
+def _named(order: RunOrder) -> list[str]:
+    """Return what a cursor says of its order: nothing of those that have always been."""
+    return [] if order in (RunOrder.NEWEST, RunOrder.BY_ID) else [order.value]
 
 
 class _Key(Func):
-    """A comparison of the key (created_at, id) of a run with a cursor's, as one comparison of rows.
+    """A comparison of the key (moment, id) of a run with a cursor's, as one comparison of rows.
 
     `key` names the columns that have it.
 
@@ -88,12 +147,13 @@ class _Key(Func):
     """
 
     output_field = BooleanField()
-    operator = "<"
 
-    def __init__(self, cursor: Cursor, key: tuple[str, str] = RUN_KEY, **extra: Any) -> None:
-        moment = Value(cursor.created_at, output_field=DateTimeField())
+    def __init__(self, cursor: Cursor, key: tuple[str, ...], *, operator: str, **extra: Any) -> None:
+        moment = Value(cursor.moment, output_field=DateTimeField())
         run_id = Value(cursor.id, output_field=SafeTextField())
-        super().__init__(*map(F, key), moment, run_id, **extra)
+        self.operator = operator
+        columns: list[Combinable] = [F(each) for each in key]
+        super().__init__(*columns, moment, run_id, **extra)
 
     def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:  # noqa: ARG002
         """Return the SQL of `(created_at, id) < (moment, id)`."""
@@ -102,13 +162,3 @@ class _Key(Func):
         return f"({one}, {two}) {self.operator} ({three}, {four})", tuple(
             each for _, given in compiled for each in given
         )
-
-
-class Behind(_Key):
-    """True for a run after the cursor in a newest-first list."""
-
-
-class UpTo(_Key):
-    """True for a run before the cursor in a newest-first list, or at the cursor."""
-
-    operator = ">="

@@ -1,4 +1,4 @@
-"""Lists of runs: filters, the search box, and pages by key.
+"""Lists of runs: filters, the search box, orders, and pages by key.
 
 No list reads more of the table as the table grows. A filter that an index serves follows that index; any other filter
 applies to a window of `WINDOW` runs along an index. A page that the window did not fill says so, and its cursor
@@ -8,39 +8,49 @@ continues after the window: no run is left out, one more click is needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import Count as CountOf
 from django.db.models import Q
 
+from durable import runtime
 from durable.conf import conf
-from durable.core.location import ANY_QUEUE, escape
-from durable.core.records import RunState
-from durable.inspection.error_text import contains, shown_with
-from durable.inspection.pagination import FAILURE_KEY, RUN_KEY, Behind, Cursor, InvalidCursorError, UpTo
+from durable.core.records import ENDED, RunState
+from durable.inspection import run_conditions
+from durable.inspection.capped_counts import Count, count_capped
+from durable.inspection.error_text import contains
+from durable.inspection.pagination import Cursor, InvalidCursorError, RunOrder
+from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, merged
 from durable.inspection.undone import UNDONE, UNDONE_STATES
+from durable.inspection.workers import queues_with_runs
 from durable.models import Attempt, Cause, Run
 from durable.models.run import RunQuerySet
 
 __all__ = [
+    "FOUND",
     "PAGE",
     "WINDOW",
     "InvalidCursorError",
     "RunCriteria",
+    "RunOrder",
     "RunPage",
     "along_indexes",
+    "count_runs",
     "failed_attempts",
     "list_runs",
+    "order_of",
     "parse_search",
 ]
 
 PAGE: Final = 50  # runs
-WINDOW: Final = 10_000  # runs that one page examines if no index serves the filter
+FOUND: Final = 10_000  # runs that are counted for a list
 _LAST = "\U0010ffff"
 _CAUSE: Final = "cause:"  # a word of a search
 _MOST_CAUSES: Final = 50  # of one place, each of which is read along its own index range
+_STATES: Final = frozenset(state.value for state in RunState)
+_ENDED: Final = frozenset(state.value for state in ENDED)
 _FAILED: Final = frozenset({RunState.FAILED.value})
 _COMMON: Final = frozenset({RunState.COMPLETED.value})  # states that most runs reach
 
@@ -53,8 +63,11 @@ class RunCriteria:
     searched for in the type and the message of a run's error, ignoring case: in their beginnings
     (`durable.inspection.error_text`), and, with a redaction hook, in the text that the hook shows. `waiting_queue`:
     runs that wait for a message of that queue, or of any. `cause` is the fingerprint of a cause, and `place` the place
-    of one (`durable.core.records.Cause`): runs that are failed because of it. `is_undone`: runs that have failed or were
-    cancelled, and whose steps were undone (`durable.inspection.undone`).
+    of one (`durable.core.records.Cause`): runs that are failed because of it. `worker`: runs that this worker has, and
+    those that failed on it and are still failed. `is_undone`: runs that have failed or were cancelled, and whose steps
+    were undone (`durable.inspection.undone`). `is_stuck`: failed runs whose compensation has stopped. `is_diverged`:
+    runs that the workers' code does not fit, retried for a while or failed because of that. `needs_attention`: runs
+    that do not go on well without a person.
     """
 
     states: frozenset[str] = frozenset()
@@ -70,9 +83,13 @@ class RunCriteria:
     cause: str = ""
     place: str = ""
     is_undone: bool = False
+    worker: str = ""
+    is_stuck: bool = False
+    is_diverged: bool = False
+    needs_attention: bool = False
 
     def __post_init__(self) -> None:
-        unknown = sorted(self.states - {state.value for state in RunState})
+        unknown = sorted(self.states - _STATES)
         if unknown:
             raise ValueError(f"a run has no state {unknown[0]!r}; the states are {', '.join(RunState)}")
 
@@ -85,37 +102,46 @@ class RunCriteria:
 RunFilter = RunCriteria  # the name under which orders recorded before hold the class
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPage:
-    """One page of a list.
-
-    `next_cursor` is None at the end. `is_window`: the page is short because the window ended; more runs may follow at
-    `next_cursor`.
-    """
-
-    runs: Sequence[Run]
-    next_cursor: str | None = None
-    is_window: bool = False
+def order_of(wanted: RunCriteria, order: RunOrder = RunOrder.NEWEST) -> RunOrder:
+    """Return the order of the list of these runs: that of the ids if the filter has a prefix of one."""
+    return RunOrder.BY_ID if wanted.id_prefix else order
 
 
 def list_runs(
-    wanted: RunCriteria, *, cursor: str | None = None, limit: int = PAGE, within: RunQuerySet | None = None
+    wanted: RunCriteria,
+    *,
+    order: RunOrder = RunOrder.NEWEST,
+    cursor: str | None = None,
+    limit: int = PAGE,
+    within: RunQuerySet | None = None,
 ) -> RunPage:
-    """Return a page of the runs that match `wanted`: the newest first, or by id if the filter has a prefix of one.
+    """Return a page of the runs that match `wanted`, in `order`; by id if the filter has a prefix of one.
 
     `within` limits the runs further, for example to those that a user may see. At most three statements for each
-    requested state or, for runs of a place, for each of its causes. Raises InvalidCursorError for a text that is not a
-    cursor of this list.
+    requested state or, for runs of a place, for each of its causes; in the order of `wake_at`, for each queue. Raises
+    InvalidCursorError for a text that is not a cursor of this list.
     """
-    by_id = bool(wanted.id_prefix)
-    after = Cursor.parsed(cursor, by_id=by_id) if cursor else None
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
-    if wanted.is_undone and not wanted.states:  # follow the index on states
-        wanted = replace(wanted, states=UNDONE_STATES)
-    plans = _lanes(runs, wanted, is_limited=within is not None)
+    order = order_of(wanted, order)
+    after = Cursor.parsed(cursor, order) if cursor else None
     hidden = wanted.error_text if conf.REDACT else ""
-    lanes = [_Lane(each, by_id=by_id, after=after, shown_text=hidden) for each in plans]
-    return _merged([lane.read(limit) for lane in lanes], by_id=by_id, limit=limit)
+    lanes = [Lane(each, order, after, hidden) for each in _plans(wanted, order, within)]
+    return merged(lanes, order, limit)
+
+
+def count_runs(wanted: RunCriteria, *, within: RunQuerySet | None = None) -> Count | None:
+    """Return how many runs match, counted up to `FOUND`; None where only a redaction hook can tell.
+
+    The count is capped, too, where no index serves the filter and a window of runs was examined. One statement for all,
+    and those with which `list_runs` finds the windows.
+    """
+    if wanted.error_text and conf.REDACT:
+        return None
+    order = order_of(wanted)
+    found = [Lane(each, order).matching() for each in _plans(wanted, order, within)]
+    counts = count_capped([runs for runs, _ in found], FOUND)
+    number = sum(each.number for each in counts)
+    is_capped = any(each.is_capped for each in counts) or any(end is not None for _, end in found)
+    return Count(number=min(number, FOUND), is_capped=is_capped or number > FOUND)
 
 
 def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet | None = None) -> RunCriteria:
@@ -142,9 +168,8 @@ def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[RunQuerySet
     Beside each: whether it ends after `window` runs of its index, because no index serves the rest of the filter. Not
     for an error's text under a redaction hook, which no query may compare.
     """
-    by_id = bool(wanted.id_prefix)
-    plans = _lanes(Run.objects.using(conf.DATABASE), wanted, is_limited=False)
-    found = [_Lane(each, by_id=by_id, after=None, shown_text="").matching(window) for each in plans]
+    order = order_of(wanted)
+    found = [Lane(each, order).matching(window) for each in _plans(wanted, order, None)]
     return [(runs, end is not None) for runs, end in found]
 
 
@@ -157,19 +182,74 @@ def failed_attempts(runs: Sequence[Run]) -> dict[str, int]:
 # -- which index to follow
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """The runs along one index, and the conditions that are checked row by row."""
+def _plans(wanted: RunCriteria, order: RunOrder, within: RunQuerySet | None) -> list[Plan]:
+    """Return the lanes of the list, which have no run in common; [] if no run can match."""
+    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    states = _possible(wanted)
+    if states is None:
+        return []
+    wanted = replace(wanted, states=states)
+    is_limited = within is not None
+    if order is RunOrder.NEXT:
+        return _waking(runs, wanted, is_limited=is_limited)
+    if order.column == "finished_at":
+        return _ended(runs, wanted, is_limited=is_limited)
+    if (wanted.is_diverged or wanted.needs_attention) and not wanted.id_prefix:
+        return _rare(runs, wanted, is_limited=is_limited)
+    return _lanes(runs, wanted, is_limited=is_limited)
 
-    runs: RunQuerySet
-    rest: Q
-    #: whether `rest` may drop runs, so that a page may have to read any number of them
-    is_sieve: bool
-    #: whether the index is that of a cause's open failures
-    is_of_cause: bool = False
+
+def _possible(wanted: RunCriteria) -> frozenset[str] | None:
+    """Return the states that the filter allows, empty for all; None if its conditions allow none."""
+    states = wanted.states or _STATES
+    for is_given, allowed in (
+        (wanted.is_undone, UNDONE_STATES),
+        (wanted.is_stuck, _FAILED),
+        (bool(wanted.worker), run_conditions.WORKED_ON),
+    ):
+        states = states & allowed if is_given else states
+    return None if not states else frozenset() if states == _STATES else states
 
 
-def _lanes(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[_Plan]:
+def _waking(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[Plan]:
+    """Return a lane for each queue: the index of due runs begins with it."""
+    waking = runs.filter(wake_at__isnull=False).exclude(state=RunState.PAUSED.value)
+    queues = [wanted.queue] if wanted.queue else queues_with_runs(runs)
+    rest = _of_all(replace(wanted, queue=""))
+    return [Plan(waking.filter(queue=each), rest, is_limited or bool(rest)) for each in queues]
+
+
+def _ended(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[Plan]:
+    """Return lanes along the indexes of ended runs."""
+    ended = runs.filter(
+        _is(finished_at__gte=wanted.finished_from, finished_at__lt=wanted.finished_until), finished_at__isnull=False
+    )
+    wanted = replace(wanted, finished_from=None, finished_until=None)
+    if not wanted.workflow:
+        rest = _of_all(wanted)
+        return [Plan(ended, rest, is_limited or bool(rest))]
+    ended, states = ended.filter(workflow=wanted.workflow), (wanted.states or _ENDED) & _ENDED
+    rest = _of_all(replace(wanted, workflow="", states=frozenset()))
+    return [Plan(ended.filter(state=each), rest, is_limited or bool(rest)) for each in sorted(states)]
+
+
+def _rare(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[Plan]:
+    """Return lanes for filters that few open runs match: these from their own indexes, and the ended ones by state."""
+    states = wanted.states or _STATES
+    ended, going = states & _FAILED, states - _ENDED
+    lanes = _lanes(runs, replace(wanted, states=ended), is_limited=is_limited) if ended else []
+    if not going or wanted.cause or wanted.place:
+        return lanes
+    now = runtime.current().now()
+    found = run_conditions.few_diverged(runs) if wanted.is_diverged else run_conditions.few_attended(runs, now)
+    wanted = replace(wanted, states=going)
+    if found is None:
+        return lanes + _lanes(runs, wanted, is_limited=is_limited)
+    few = Plan(runs.filter(pk__in=found), _of_all(wanted), is_sieve=False)
+    return [*lanes, few] if found else lanes
+
+
+def _lanes(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[Plan]:
     rest, times = _sieve(wanted), _created(wanted)
     is_sieve = bool(rest) or is_limited
     causes = _causes(wanted)
@@ -177,22 +257,22 @@ def _lanes(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[
         rest &= times & _in(state=wanted.states) & _is(workflow=wanted.workflow)
         failed = runs.filter(failure__is_open=True)
         sifts = is_limited or bool(rest)
-        return [_Plan(failed.filter(failure__cause_id=each), rest, sifts, is_of_cause=True) for each in causes]
+        return [Plan(failed.filter(failure__cause_id=each), rest, sifts, is_of_cause=True) for each in causes]
     if causes is not None:
         rest &= Q(failure__is_open=True, failure__cause_id__in=causes)
         wanted = wanted if wanted.id_prefix else replace(wanted, states=wanted.states or _FAILED)
     if wanted.id_prefix:
         rest &= times & _in(state=wanted.states) & _is(workflow=wanted.workflow)
-        return [_Plan(_begins_with(runs, wanted.id_prefix), rest, is_limited or bool(rest))]
+        return [Plan(_begins_with(runs, wanted.id_prefix), rest, is_limited or bool(rest))]
     runs = runs.filter(times)
     if wanted.workflow and (not wanted.states or wanted.states & _COMMON):
         rest &= _in(state=wanted.states)
-        return [_Plan(runs.filter(workflow=wanted.workflow), rest, is_limited or bool(rest))]
+        return [Plan(runs.filter(workflow=wanted.workflow), rest, is_limited or bool(rest))]
     if wanted.states:
         rest &= _is(workflow=wanted.workflow)
         sifts = is_limited or bool(rest)
-        return [_Plan(runs.filter(state=state), rest, sifts) for state in sorted(wanted.states)]
-    return [_Plan(runs, rest, is_sieve)]
+        return [Plan(runs.filter(state=state), rest, sifts) for state in sorted(wanted.states)]
+    return [Plan(runs, rest, is_sieve)]
 
 
 def _causes(wanted: RunCriteria) -> list[int] | None:
@@ -211,16 +291,30 @@ def _created(wanted: RunCriteria) -> Q:
     return _is(created_at__gte=wanted.created_from, created_at__lt=wanted.created_until)
 
 
+def _of_all(wanted: RunCriteria) -> Q:
+    """Return every condition of the filter."""
+    found = _sieve(wanted) & _created(wanted) & _in(state=wanted.states) & _is(workflow=wanted.workflow)
+    causes = _causes(wanted)
+    return found if causes is None else found & Q(failure__is_open=True, failure__cause_id__in=causes)
+
+
 def _sieve(wanted: RunCriteria) -> Q:
     """Return the conditions that no index serves."""
     rest = _is(queue=wanted.queue, finished_at__gte=wanted.finished_from, finished_at__lt=wanted.finished_until)
     if wanted.is_undone:
         rest &= UNDONE
+    if wanted.is_stuck:
+        rest &= run_conditions.STUCK
+    if wanted.is_diverged:
+        rest &= run_conditions.DIVERGED
+    if wanted.needs_attention and wanted.states != _FAILED:  # all failed runs do
+        rest &= run_conditions.needing_attention(runtime.current().now())
+    if wanted.worker:
+        rest &= run_conditions.of_worker(wanted.worker)
     if wanted.waiting_queue:
-        rest &= ~Q(state=RunState.RUNNING.value)  # its row still has what it waited for
-        rest &= Q(waiting_for=ANY_QUEUE) | Q(waiting_for__contains=f"/{escape(wanted.waiting_queue)}/")
+        rest &= run_conditions.waiting_for(wanted.waiting_queue)
     if wanted.error_text:
-        # With a redaction hook the lane searches the shown text, see `_Lane.read`.
+        # With a redaction hook the lane searches the shown text, see `Lane.read`.
         rest &= Q(error__isnull=False) if conf.REDACT else contains(wanted.error_text)
     return rest
 
@@ -231,74 +325,3 @@ def _is(**conditions: Any) -> Q:
 
 def _in(**conditions: frozenset[str]) -> Q:
     return Q(**{f"{name}__in": sorted(values) for name, values in conditions.items() if values})
-
-
-# -- one lane, and several side by side
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Runs of one lane, and the key up to which the lane was searched; None: to its end."""
-
-    runs: list[Run]
-    seen_to: Cursor | None
-
-
-@dataclass(slots=True)
-class _Lane:
-    plan: _Plan
-    by_id: bool
-    after: Cursor | None
-    shown_text: str  # text that the redacted error of a run must contain; "" for any
-    _runs: RunQuerySet = field(init=False)
-
-    def __post_init__(self) -> None:
-        runs = self.plan.runs.order_by("id") if self.by_id else self.plan.runs.newest_first()
-        if self.plan.is_of_cause:  # the failure has a copy of the key
-            runs = runs.order_by(*(f"-{name}" for name in FAILURE_KEY))
-        if self.after is not None:
-            runs = runs.filter(Q(id__gt=self.after.id) if self.by_id else Behind(self.after, self._key))
-        self._runs = runs
-
-    @property
-    def _key(self) -> tuple[str, str]:
-        return FAILURE_KEY if self.plan.is_of_cause else RUN_KEY
-
-    def matching(self, window: int = WINDOW) -> tuple[RunQuerySet, Cursor | None]:
-        """Return the matching runs, and the key of the last run that is examined for them; None: all are."""
-        end = self._window_end(window) if self.plan.is_sieve else None
-        runs = self._runs.filter(self.plan.rest)
-        if end is not None:
-            runs = runs.filter(Q(id__lte=end.id) if self.by_id else UpTo(end, self._key))
-        return runs, end
-
-    def read(self, limit: int) -> _Found:
-        """Return up to `limit` runs and one more."""
-        runs, end = self.matching()
-        if self.shown_text:
-            # A search must not disclose what the project's hook hides, not even by the place where a page ends.
-            shown, last = shown_with(self.shown_text, runs, limit + 1)
-            return _Found(list(shown), end if last is None else Cursor.of(last, by_id=self.by_id))
-        found = list(runs.defer("input", "output")[: limit + 1])
-        return _Found(found, Cursor.of(found[-1], by_id=self.by_id) if len(found) > limit else end)
-
-    def _window_end(self, window: int) -> Cursor | None:
-        last = self._runs.values_list("created_at", "id")[window - 1 : window].first()
-        return None if last is None else Cursor(None if self.by_id else last[0], last[1])
-
-
-def _merged(lanes: Sequence[_Found], *, by_id: bool, limit: int) -> RunPage:
-    """Return the first runs of all lanes, up to the key that every lane has reached."""
-    keyed = [(Cursor.of(run, by_id=by_id), run) for lane in lanes for run in lane.runs]
-    keyed.sort(key=lambda each: each[0].sort_key, reverse=not by_id)
-    ends = [lane.seen_to for lane in lanes if lane.seen_to is not None]
-    if ends:
-        choose = min if by_id else max
-        seen_to = choose(ends, key=lambda each: each.sort_key)
-        keyed = [each for each in keyed if not each[0].is_behind(seen_to)]
-    runs = [run for _, run in keyed[:limit]]
-    if len(keyed) > limit:
-        return RunPage(runs=runs, next_cursor=keyed[limit - 1][0].text)
-    if ends:
-        return RunPage(runs=runs, next_cursor=seen_to.text, is_window=True)
-    return RunPage(runs=runs)

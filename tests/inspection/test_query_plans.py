@@ -47,6 +47,18 @@ LISTS = [
     "/runs?cause=cause-1&workflow=big.workflow_3",
     "/runs?place=charge",
     "/causes",
+    "/runs?attention=true",
+    "/runs?diverged=true",
+    "/runs?stuck=true",
+    "/runs?undone=true",
+    "/runs?worker=nobody",
+    "/runs?worker=nobody&workflow=big.workflow_3",
+    "/runs?sort=created_at",
+    "/runs?sort=created_at&state=failed&workflow=big.workflow_3",
+    "/runs?sort=wake_at",
+    "/runs?sort=wake_at&workflow=nobody",
+    "/runs?sort=-finished_at&workflow=big.workflow_3",
+    "/runs?sort=finished_at&workflow=big.workflow_3&state=failed",
     "/runs?id_prefix=run-0001",
     "/runs?id_prefix=run-&queue=nobody",
     "/counts",
@@ -112,6 +124,16 @@ def test_lists_of_the_interface_sift_no_more_than_a_window(get: Callable[[str], 
             paged(get, address)
         assert scans(queries, GROWING) + sorts(queries, GROWING) == [], address
         assert sifted(queries, GROWING) <= WINDOW, address
+
+
+@pytest.mark.parametrize("filter", ["", "&state=failed", "&queue=nobody", "&cause=cause-1"])
+def test_a_list_by_the_end_reads_no_more_than_a_window(get: Callable[[str], Any], filter: str) -> None:
+    """The index has the end alone: runs that ended at one moment are sorted by id, those of a page are few."""
+    for sort in ("-finished_at", "finished_at"):
+        with CaptureQueriesContext(connection) as queries:
+            paged(get, f"/runs?sort={sort}{filter}")
+        assert scans(queries, GROWING) == []
+        assert read(queries, "durable_run") <= 6 * WINDOW  # on two pages, the ends of windows included
 
 
 def test_a_page_deep_in_the_audit_log_begins_where_it_begins(get: Callable[[str], Any]) -> None:

@@ -17,7 +17,16 @@ from durable.core.errors import ErrorInfo
 from durable.core.mistakes import has_stopped
 from durable.core.places import Place
 from durable.core.records import RunState
-from durable.inspection import awaited_queues, explain, explain_fully, is_undone, payload, possible_verbs, redacted
+from durable.inspection import (
+    RunOrder,
+    awaited_queues,
+    explain,
+    explain_fully,
+    is_undone,
+    payload,
+    possible_verbs,
+    redacted,
+)
 from durable.models import Run
 from durable.operations.audit import revision
 
@@ -39,6 +48,7 @@ __all__ = [
 ]
 
 STATES = [state.value for state in RunState]
+SORTS = [order.value for order in RunOrder if order is not RunOrder.BY_ID]
 _EXPANDABLE = ("input", "output")
 
 
@@ -206,7 +216,26 @@ class RunListQuery(PageQuery):
     waiting_queue = Text(
         required=False, max_length=128, help_text="Runs that wait for a message of this queue, or of any."
     )
+    worker = Text(
+        required=False,
+        max_length=200,
+        help_text="Runs that this worker has, and runs that are failed since it had them.",
+    )
     undone = QueryFlag(required=False, default=False, help_text="Runs whose end has undone their steps.")
+    stuck = QueryFlag(required=False, default=False, help_text="Failed runs whose compensation has stopped.")
+    diverged = QueryFlag(
+        required=False,
+        default=False,
+        help_text="Runs that the workers' code does not fit: tried again for a while, or failed because of that.",
+    )
+    attention = QueryFlag(required=False, default=False, help_text="Runs that do not go on well without a person.")
+    sort = serializers.ChoiceField(
+        required=False,
+        choices=SORTS,
+        default=RunOrder.NEWEST.value,
+        help_text="The order; a minus sign for the latest first. By `finished_at` the list has ended runs alone, by "
+        "`wake_at` runs that go on by themselves. With `id_prefix` the list is by id.",
+    )
     cause = Text(
         required=False, max_length=16, help_text="The fingerprint of a cause: runs that are failed because of it."
     )

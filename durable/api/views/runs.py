@@ -29,7 +29,7 @@ from durable.core import registry
 from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
-from durable.inspection import RunCriteria, count_by_state, list_runs
+from durable.inspection import RunCriteria, RunOrder, count_by_state, list_runs
 from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations import Started
@@ -48,17 +48,20 @@ class RunsView(View):
 
     @described(operation_id="list_runs", parameters=[RunListQuery], responses=RunPageSerializer)
     def get(self, request: Request) -> Response:
-        """Return the runs that match, the newest first; by id with `id_prefix`."""
+        """Return the runs that match, the newest first unless `sort` says otherwise; by id with `id_prefix`."""
         query = RunListQuery.read(request.query_params)
-        cursor, limit = query.pop("cursor", None), query.pop("limit")
+        cursor, limit, order = query.pop("cursor", None), query.pop("limit"), RunOrder(query.pop("sort"))
         wanted = RunCriteria(
             states=frozenset(query.pop("state", ())),
             error_text=query.pop("error", ""),
             is_undone=query.pop("undone"),
+            is_stuck=query.pop("stuck"),
+            is_diverged=query.pop("diverged"),
+            needs_attention=query.pop("attention"),
             **query,
         )
         within = visible_runs(request) if is_limited() else None
-        page = list_runs(wanted, cursor=cursor, limit=limit, within=within)
+        page = list_runs(wanted, order=order, cursor=cursor, limit=limit, within=within)
         runs: Any = page.runs  # many=True takes several
         shown = RunSerializer(runs, many=True, context=self.context_for(request, runs)).data
         return Response({"results": shown, "next_cursor": page.next_cursor})
