@@ -5,21 +5,26 @@ All queries follow an index and stop at a cap; none of them grows with the table
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db.models.functions import Substr
 
 from durable.conf import conf
+from durable.core.records import ENDED, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
-from durable.inspection.capped_counts import Count
+from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.explain_states import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
+from durable.inspection.runs import RunCriteria
+from durable.inspection.shell_command import worker_command
 from durable.inspection.snapshots import old_snapshots
-from durable.inspection.workers import Workers, queues_with_runs
+from durable.inspection.workers import QueueState, Workers
 from durable.models import Run
+from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
 __all__ = ["Finding", "collect_findings"]
@@ -27,6 +32,8 @@ __all__ = ["Finding", "collect_findings"]
 SHOWN: Final = 5  # runs that each finding lists
 CAP: Final = 1_000  # runs that are counted
 LONG: Final = 3600.0  # seconds after which an old snapshot needs attention; a dump takes less
+_Row = tuple[str, str, datetime]  # a run's id, its workflow, and since when it has been found
+_OPEN: Final = frozenset(state.value for state in RunState if state not in ENDED)
 _GONE = timedelta(seconds=15)  # a worker whose lease ended this long ago is not just slow
 
 DIVERGED = "HistoryDivergedError"
@@ -39,7 +46,9 @@ _UNDONE: Final = "compensated: a recovery does the undone steps again, from the 
 class Finding:
     """A finding: `kind` is a stable word, `title` and `advice` are for people.
 
-    `runs` holds a few runs, as (id, workflow).
+    `runs` holds a few runs, as (id, workflow), and `workflows` the number of the counted runs by workflow, the highest
+    number first. `since` is the time from which on it has been so, None if that is not known. `wanted` is the filter of
+    a list that has its runs, None if there is none. `command` is a shell command that may end it, or "".
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     no_worker, unknown_queue, redis, old_snapshot. `is_urgent`: the runs concerned do not continue until an operator
@@ -52,6 +61,10 @@ class Finding:
     count: Count
     runs: Sequence[tuple[str, str]] = ()
     is_urgent: bool = True
+    since: datetime | None = None
+    workflows: Sequence[tuple[str, int]] = ()
+    wanted: RunCriteria | None = None
+    command: str = ""
 
 
 def collect_findings(
@@ -64,8 +77,8 @@ def collect_findings(
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     failed = failed_runs(within) if failed is None else failed
     return [
-        *_surroundings(workers),
-        *_overdue(runs, now),
+        *_surroundings(workers, runs, now),
+        *_overdue(runs, now, [queue.name for queue in workers.queues if queue.has_runs]),
         *_leases(runs, now),
         *_diverging(runs),
         *_failed(failed),
@@ -73,27 +86,43 @@ def collect_findings(
     ]
 
 
-def _surroundings(workers: Workers) -> list[Finding]:
+def _surroundings(workers: Workers, runs: RunQuerySet, now: datetime) -> list[Finding]:
     if workers.problem:
         advice = (
             "Runs that are under way go on; what becomes due waits until Redis is back. Check RQ_QUEUES in the settings, "
             "and the Redis server."
         )
         return [Finding(kind="redis", title=workers.problem, advice=advice, count=Count(number=1))]
-    found: list[Finding] = []
     if not workers.uses_redis:
-        return found  # the queues of idle workers are unknown, and the check below finds runs that wait too long
-    for queue in workers.queues:
-        if queue.has_runs and not queue.is_known:
-            advice = "Add it to RQ_QUEUES and start a worker for it: no worker is notified of its runs."
-            title = f'RQ_QUEUES lacks the queue "{queue.name}", which runs want'
-            found.append(Finding(kind="unknown_queue", title=title, advice=advice, count=Count(number=1)))
-        elif not queue.workers and (queue.has_runs or queue.has_workflows):
-            advice = f"Start one: python manage.py durable_worker {queue.name}"
-            title = f'No worker serves the queue "{queue.name}"'
-            count = Count(number=1)
-            found.append(Finding(kind="no_worker", title=title, advice=advice, count=count, is_urgent=queue.has_runs))
-    return found
+        return []  # the queues of idle workers are unknown, and the check below finds runs that wait too long
+    needed = [queue for queue in workers.queues if queue.has_runs or queue.has_workflows]
+    unserved = [queue for queue in needed if not queue.workers or not queue.is_known]
+    due = [runs.due(now).filter(queue=queue.name).order_by("wake_at", "id") for queue in unserved]
+    counts, oldest = count_capped(due, CAP), sample_rows(due, ["wake_at"], 1)
+    return [
+        _unserved(queue, count, moment_of(rows[0][0]) if rows else None)
+        for queue, count, rows in zip(unserved, counts, oldest, strict=True)
+    ]
+
+
+def _unserved(queue: QueueState, due: Count, since: datetime | None) -> Finding:
+    """Return the finding of a queue without a worker; `due` are its runs that a worker could take."""
+    if not queue.is_known:
+        kind, title = "unknown_queue", f'RQ_QUEUES lacks the queue "{queue.name}", which runs want'
+        advice = "Add it to RQ_QUEUES and start a worker for it: no worker is notified of its runs."
+    else:
+        kind, title = "no_worker", f'No worker serves the queue "{queue.name}"'
+        advice = f"Start one: {worker_command(queue.name)}"
+    return Finding(
+        kind=kind,
+        title=title,
+        advice=advice,
+        count=due,
+        is_urgent=queue.has_runs,
+        since=since,
+        wanted=RunCriteria(queue=queue.name),
+        command=worker_command(queue.name) if queue.is_known else "",
+    )
 
 
 def _snapshots() -> list[Finding]:
@@ -112,46 +141,54 @@ def _snapshots() -> list[Finding]:
     ]
 
 
-def _overdue(runs: RunQuerySet, now: datetime) -> list[Finding]:
-    # One query for each queue: the index of due runs begins with the queue.
-    late = [runs.due(now - LATE).filter(queue=queue).order_by("wake_at", "id") for queue in queues_with_runs()]
-    rows = [row for each in late for row in each.values_list("id", "workflow", "waiting_for")[: CAP + 1]]
-    waits = [(run_id, workflow) for run_id, workflow, waiting_for in rows if waiting_for]
-    others = [(run_id, workflow) for run_id, workflow, waiting_for in rows if not waiting_for]
+def _overdue(runs: RunQuerySet, now: datetime, queues: Sequence[str]) -> list[Finding]:
+    # By queue, and in one statement: the index of due runs begins with the queue.
+    late = [runs.due(now - LATE).filter(queue=queue).order_by("wake_at", "id") for queue in queues]
+    found = sample_rows(late, ["id", "workflow", "wake_at", "waiting_for"], CAP + 1)
+    rows = [row for each in found for row in each]
+    waits = [_row(*row[:3]) for row in rows if row[3]]
+    others = [_row(*row[:3]) for row in rows if not row[3]]
     advice = "Check that workers serve their queues, and that one of them is a durable_worker, which has the timer and the sweep."
-    found = []
+    wanted = RunCriteria(states=_OPEN - {RunState.RUNNING.value, RunState.PAUSED.value}, needs_attention=True)
+    command = worker_command()
+    findings = []
     if waits:
         title = "Waits past their deadline, or with their message there, that no worker has taken"
-        found.append(_finding("wait_overdue", title, advice, waits))
+        findings.append(_finding("wait_overdue", title, advice, waits, wanted, command))
     if others:
-        found.append(_finding("unclaimed", "Due runs that no worker has taken", advice, others))
-    return found
+        findings.append(_finding("unclaimed", "Due runs that no worker has taken", advice, others, wanted, command))
+    return findings
 
 
 def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
     stale = runs.filter(lease_expires_at__lt=now - _GONE).order_by("lease_expires_at")
-    rows = list(stale.values_list("id", "workflow")[: CAP + 1])
+    rows = [_row(*row) for row in stale.values_list("id", "workflow", "lease_expires_at")[: CAP + 1]]
     if not rows:
         return []
+    title = "Runs held by workers that give no sign of life"
     advice = "Their workers are gone and no other has taken them over: start a worker for their queue."
-    return [_finding("stale_lease", "Runs held by workers that give no sign of life", advice, rows)]
+    wanted = RunCriteria(states=frozenset({RunState.RUNNING.value}), needs_attention=True)
+    return [_finding("stale_lease", title, advice, rows, wanted, worker_command())]
 
 
 def _diverging(runs: RunQuerySet) -> list[Finding]:
     diverging = runs.open().filter(diverged_at__isnull=False).order_by("diverged_at")
     beginnings = diverging.annotate(beginning=Substr("summary", 1, KIND_LENGTH))
-    mistaken: list[tuple[str, str]] = []
-    others: list[tuple[str, str]] = []
-    for run_id, workflow, beginning in beginnings.values_list("id", "workflow", "beginning")[: CAP + 1]:
+    mistaken: list[_Row] = []
+    others: list[_Row] = []
+    for *row, beginning in beginnings.values_list("id", "workflow", "diverged_at", "beginning")[: CAP + 1]:
         kind = kind_of_stored(beginning)
-        (mistaken if kind is SummaryKind.MISTAKE else others).append((run_id, workflow))
+        (mistaken if kind is SummaryKind.MISTAKE else others).append(_row(*row))
+    wanted = RunCriteria(states=_OPEN, is_diverged=True)
     found = []
     if mistaken:
+        title = "Runs that meet a mistake in the workers' code"
         advice = "If no deploy is under way: fix the code. Nothing is undone meanwhile."
-        found.append(_finding("mistake", "Runs that meet a mistake in the workers' code", advice, mistaken))
+        found.append(_finding("mistake", title, advice, mistaken, wanted))
     if others:
+        title = "Runs whose history the workers' code does not fit"
         advice = "If no deploy is under way: fix the code with ctx.removed() or ctx.get_version(), or bring back the workflow."
-        found.append(_finding("diverged", "Runs whose history the workers' code does not fit", advice, others))
+        found.append(_finding("diverged", title, advice, others, wanted))
     return found
 
 
@@ -220,6 +257,22 @@ def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
     return found
 
 
-def _finding(kind: str, title: str, advice: str, rows: Sequence[tuple[str, str]]) -> Finding:
-    count = Count(number=min(len(rows), CAP), is_capped=len(rows) > CAP)
-    return Finding(kind=kind, title=title, advice=advice, count=count, runs=rows[:SHOWN])
+def _row(run_id: Any, workflow: Any, since: Any) -> _Row:
+    """Convert a row as the database returns it."""
+    return unpack(run_id), unpack(workflow), moment_of(since)
+
+
+def _finding(
+    kind: str, title: str, advice: str, rows: Sequence[_Row], wanted: RunCriteria, command: str = ""
+) -> Finding:
+    return Finding(
+        kind=kind,
+        title=title,
+        advice=advice,
+        count=Count(number=min(len(rows), CAP), is_capped=len(rows) > CAP),
+        runs=[(run_id, workflow) for run_id, workflow, _ in rows[:SHOWN]],
+        since=min(since for _, _, since in rows),
+        workflows=Counter(workflow for _, workflow, _ in rows[:CAP]).most_common(),
+        wanted=wanted,
+        command=command,
+    )

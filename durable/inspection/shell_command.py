@@ -1,4 +1,4 @@
-"""The shell command of a verb, as a line that an operator can copy."""
+"""Shell commands as lines that an operator can copy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from durable.core.printable import safe
 
-__all__ = ["command"]
+__all__ = ["command", "worker_command"]
 
 
 def command(verb: str, *arguments: str, **options: Any) -> str:
@@ -20,6 +20,11 @@ def command(verb: str, *arguments: str, **options: Any) -> str:
         if value:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return " ".join(map(_quoted, words))
+
+
+def worker_command(*queues: str) -> str:
+    """Return the command that starts a worker for these queues, for all queues without any."""
+    return " ".join(map(_quoted, ["python", "manage.py", "durable_worker", *queues]))
 
 
 def _quoted(word: str) -> str:

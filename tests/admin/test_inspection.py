@@ -140,6 +140,26 @@ class TestWhatNeedsAPerson:
         ]
         assert all(finding.advice for finding in found)
 
+    def test_a_finding_says_since_when_of_which_workflows_and_where_its_runs_are_listed(self, stage: Stage) -> None:
+        due_at = stage.now
+        for number in range(7):
+            stage.start(flows.quick, id=f"unclaimed-{number}", settle=False)
+        stage.start(flows.approve, id="another", settle=False)
+        stage.start(flows.approve, id="diverging")
+        Run.objects.filter(pk="diverging").update(diverged_at=stage.now, wake_at=stage.now + timedelta(hours=1))
+        stage.advance(minutes=3)
+        found = kinds(stage)
+        unclaimed = found["unclaimed"]
+        assert unclaimed.workflows == [("tests.quick", 7), ("tests.approve", 1)]
+        assert abs(unclaimed.since - due_at) < timedelta(seconds=1)
+        assert {run.id for run in list_runs(unclaimed.wanted).runs} == {
+            "another",
+            "diverging",
+            *(f"unclaimed-{number}" for number in range(7)),
+        }
+        assert unclaimed.command == "python manage.py durable_worker"
+        assert [run.id for run in list_runs(found["diverged"].wanted).runs] == ["diverging"]
+
     def test_a_run_that_was_cancelled_while_no_code_fitted_is_no_finding(self, stage: Stage) -> None:
         stage.start(flows.approve, id="stranger")
         Run.objects.filter(pk="stranger").update(workflow="tests.nowhere", wake_at=stage.now)
@@ -173,7 +193,11 @@ class TestWhatNeedsAPerson:
 
         assert [each.is_urgent for each in found()] == [False]  # no run wants it yet
         stage.start(flows.quick, id="due", settle=False)
-        assert [each.is_urgent for each in found()] == [True]
+        stage.advance(minutes=1)
+        [finding] = found()
+        assert (finding.is_urgent, finding.count.number) == (True, 1)
+        assert finding.command == "python manage.py durable_worker default"
+        assert stage.now - finding.since == pytest.approx(timedelta(minutes=1), abs=timedelta(seconds=1))  # type: ignore[operator]
 
     def test_a_queue_that_rq_does_not_know(self, stage: Stage) -> None:
         stage.start(flows.quick, id="lost", settle=False)
