@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from tests.plugin import POSTGRES, REDIS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+    from pytest_django import DjangoDbBlocker
     from pytest_django.live_server_helper import LiveServer
 
 # An example may take its time on a busy machine, and the same commit gives the same result wherever CI runs it.
@@ -63,6 +65,17 @@ def django_db_modify_db_settings(
     if connection.vendor == "sqlite":
         test = connection.settings_dict["TEST"]
         test["NAME"] = test.get("NAME") or str(tmp_path_factory.mktemp("sqlite") / "test.sqlite3")
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: "DjangoDbBlocker") -> Iterator[None]:
+    """Django's, and a faster flush after tests that commit."""
+    from tests.support.flushing import fast_flush
+
+    with ExitStack() as stack:
+        with django_db_blocker.unblock():
+            stack.enter_context(fast_flush(["default"]))
+        yield
 
 
 @pytest.fixture
