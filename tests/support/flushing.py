@@ -78,7 +78,5 @@ def _written(alias: str) -> list[str]:
             )
             return [name for (name,) in cursor.fetchall()]
         names = sorted(set(connection.introspection.django_table_names(only_existing=True)) - kept)
-        cursor.execute(
-            " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {name})" for name in names)  # noqa: S608
-        )
+        cursor.execute(" UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {name})" for name in names))
         return [name for (name,) in cursor.fetchall()]
