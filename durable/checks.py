@@ -46,7 +46,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 from django.utils.module_loading import import_string
 
-from durable.conf import DURATIONS, conf
+from durable.conf import DURATIONS, MAX_BUILD, conf
 from durable.core import registry
 from durable.core.duration import seconds
 from durable.core.places import Place
@@ -164,6 +164,10 @@ def _are_names(value: object) -> bool:
     )
 
 
+def _is_build_or_none(value: object) -> bool:
+    return value is None or (isinstance(value, str) and 0 < len(value) <= MAX_BUILD)
+
+
 def _is_function_or_none(value: object) -> bool:
     if value is None:
         return True
@@ -199,6 +203,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "DIVERGENCE_GRACE": _DURATION,
     "MISTAKES": (_are_error_classes, "a list of classes of exceptions, or of their dotted paths"),
     "STEP_TIMEOUT": (_is_timeout, 'seconds from 0 on, a timedelta, text such as "10 minutes", or None for no limit'),
+    "BUILD": (_is_build_or_none, "a text of 1 to 200 characters, or None"),
     "DATABASE": _TEXT,
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,

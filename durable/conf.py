@@ -6,6 +6,7 @@ value or an unknown key, and this module ignores an unknown key. Must not import
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -53,6 +54,8 @@ class Values:
       raises them: the run stops, and nothing is undone. An empty list: no class is.
     - `STEP_TIMEOUT`: the limit of one attempt of a step that sets none; text such as "10 minutes" too; None or 0 for no
       limit.
+    - `BUILD`: the name of the project's code, such as a commit or an image's tag; without it the environment variable
+      DURABLE_BUILD, otherwise none. Workers tell it with themselves and with failures; at most 200 characters.
     - `DATABASE`: the alias of the database that holds durable's tables.
     - `QUEUE`: the RQ queue of workflows that name none.
     - `CLAIM_BATCH`: how many due runs a worker claims at once.
@@ -91,6 +94,7 @@ class Values:
     DIVERGENCE_GRACE: float = 600.0
     MISTAKES: Sequence[type[Exception] | str] = DEFAULT_MISTAKES
     STEP_TIMEOUT: float = 600.0
+    BUILD: str | None = None
     DATABASE: str = "default"
     QUEUE: str = "default"
     CLAIM_BATCH: int = 10
@@ -104,6 +108,10 @@ class Values:
     STATEMENT_TIMEOUT: float = 10.0
     METRICS_TOKEN: str = ""
 
+
+#: The environment variable that names the build where `BUILD` is not given.
+BUILD_VARIABLE: Final = "DURABLE_BUILD"
+MAX_BUILD: Final = 200  # characters
 
 #: The settings that are durations, or may be one, and so may be given as `timedelta`.
 DURATIONS = frozenset(
@@ -152,8 +160,14 @@ class Conf(_Attributes):
         """All settings, parsed."""
         if self._values is None:
             known = set(self.names)
-            self._values = Values(**{key: _read(key, value) for key, value in self.given.items() if key in known})
+            given = {"BUILD": os.environ.get(BUILD_VARIABLE) or None, **self.given}
+            self._values = Values(**{key: _read(key, value) for key, value in given.items() if key in known})
         return self._values
+
+    @property
+    def build(self) -> str:
+        """The name of this process's code, as rows have it; "" for none."""
+        return str(self.BUILD or "")[:MAX_BUILD]
 
     def forget(self) -> None:
         """Read the settings again at the next use."""

@@ -159,15 +159,14 @@ def _redis(workers: Workers) -> Diagnosis:
 
 def _workers(workers: Workers) -> Diagnosis:
     held = sum(len(worker.runs) for worker in workers.workers)
-    if not workers.uses_redis:
-        found = f"{plural(held, 'run')} in hand; workers without runs are not known without Redis"
-        return Diagnosis(kind="workers", verdict=OK, found=found)
-    known = [worker for worker in workers.workers if worker.state != "unknown"]
-    found = f"{plural(len(known), 'worker')}, {plural(held, 'run')} in hand"
-    if known:
+    known = [worker for worker in workers.workers if worker.state not in ("unknown", "dead")]
+    dead = sum(worker.is_dead for worker in workers.workers)
+    gone = f", and {plural(dead, 'worker')} that died in the last hour" if dead else ""
+    found = f"{plural(len(known), 'worker')}, {plural(held, 'run')} in hand{gone}"
+    if known or not workers.uses_redis:  # then only a worker of this release is known
         return Diagnosis(kind="workers", verdict=OK, found=found)
     advice = "Start some: python manage.py durable_worker"
-    return Diagnosis(kind="workers", verdict=PROBLEM, found="there are none", advice=advice)
+    return Diagnosis(kind="workers", verdict=PROBLEM, found=f"there are none{gone}", advice=advice)
 
 
 def _sweep() -> Diagnosis:

@@ -1,4 +1,4 @@
-"""`durable prune` and `workers`: delete old runs, and list the workers."""
+"""`durable prune`: delete old runs."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ from datetime import timedelta
 from typing import Final
 
 from django.core.management.base import CommandError
-from django.utils import timezone
 
 from durable.cli.actor import shell_actor
 from durable.cli.arguments import add_acting, add_confirming, add_format, confirmed, duration, is_at_terminal
 from durable.cli.exit_codes import Exit
-from durable.cli.output import Cell, Output
+from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
-from durable.inspection import Workers, worker_overview
-from durable.inspection.humanize import relative
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.operations.prune import preview_pruning, prune
 from durable.retention import STATES, Policy, Pruned, RetentionError
 
-__all__ = ["PRUNE", "WORKERS"]
+__all__ = ["PRUNE"]
 
 COUNTED: Final = 10_000  # runs that a preview counts
-
-# -- prune
 
 
 def _configure_prune(parser: ArgumentParser) -> None:
@@ -108,64 +103,4 @@ PRUNE = Subcommand(
     help="Delete runs that ended long ago with their histories and messages, and old rows of the audit log.",
     configure=_configure_prune,
     run=_prune,
-)
-
-# -- workers
-
-
-def _configure_workers(parser: ArgumentParser) -> None:
-    add_format(parser, "table", "json")
-
-
-def _workers(_options: Namespace, output: Output) -> int:
-    found = worker_overview()
-    if output.format == "json":
-        for worker in found.workers:
-            output.json(_as_data(asdict(worker)))
-    else:
-        _print_workers(output, found)
-    if found.problem:
-        output.complain(found.problem)
-        return Exit.REFUSED
-    if found.is_capped:
-        output.say("There are more than are shown.")
-    if not found.uses_redis:
-        output.say('These hold runs. Without Redis (DURABLE["REDIS"] is False) other workers are not known.')
-    elif not found.workers:
-        output.say("There are no workers: manage.py durable_worker starts some.")
-    return Exit.OK
-
-
-def _as_data(value: object) -> object:
-    if isinstance(value, dict):
-        return {name: _as_data(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_data(each) for each in value]
-    return value if value is None or isinstance(value, str | int | float) else str(value)
-
-
-def _print_workers(output: Output, found: Workers) -> None:
-    now = timezone.now()
-    output.table(
-        ["WORKER", "HOST", "PID", "QUEUES", "STATE", "SEEN", "RUNS"],
-        (
-            (
-                worker.name,
-                worker.host,
-                worker.pid,
-                " ".join(worker.queues),
-                Cell(worker.state, "running" if worker.state == "busy" else ""),
-                relative(worker.last_heartbeat, now) if worker.last_heartbeat else "",
-                " ".join(run.id for run in worker.runs),
-            )
-            for worker in found.workers
-        ),
-    )
-
-
-WORKERS = Subcommand(
-    name="workers",
-    help="List the workers, the queues they serve and the runs they hold.",
-    configure=_configure_workers,
-    run=_workers,
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from durable.cli.cause_list import CAUSES
 from durable.cli.doctor import DOCTOR
-from durable.cli.maintenance import PRUNE, WORKERS
+from durable.cli.maintenance import PRUNE
 from durable.cli.messages import ASK, RESULT, SEND, START
 from durable.cli.replay import REPLAY
 from durable.cli.run_list import LIST
 from durable.cli.show import EXPORT, SHOW, WHY
 from durable.cli.subcommand import Subcommand
 from durable.cli.verb_commands import VERBS
+from durable.cli.worker_list import WORKERS
 
 __all__ = ["SUBCOMMANDS"]
 

@@ -39,10 +39,10 @@ _LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
 Find = Callable[[str], Entry | None]
 
 
-def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime) -> FailureRecord | None:
+def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime, build: str = "") -> FailureRecord | None:
     """Return the record of the failure that `patch` makes of the run; None if it does not make the run failed.
 
-    `find` returns the run's entry at a location.
+    `find` returns the run's entry at a location. `build` names the code of this worker.
     """
     if patch.get("state") != RunState.FAILED:
         return None
@@ -56,6 +56,7 @@ def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime) -> Fa
         worker=run.worker,
         failed_at=now,
         run_created_at=run.created_at,
+        build=build,
     )
 
 

@@ -46,6 +46,8 @@ class Environment(Protocol):
     """What a pass gets from outside."""
 
     worker: str
+    #: The name of the worker's code; "" for none.
+    build: str
     short_sleep: float
     #: In seconds, 0 for none: the timeout of a step's attempt that has none of its own.
     step_timeout: float
@@ -297,7 +299,7 @@ class Journal:
                 sends=pending.sends,
                 run=run,
                 park_change_seq=park_change_seq,
-                failure=None if run is None else failure_by(self.run, run, self._entry_at, now),
+                failure=None if run is None else failure_by(self.run, run, self._entry_at, now, self.environment.build),
             )
 
     def check_not_lost(self) -> None:

@@ -302,7 +302,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
-    """The failure of a run, the newest that it had. `is_open`: the run is still failed because of it."""
+    """The failure of a run, the newest that it had. `is_open`: the run is still failed because of it.
+
+    `build` names the code of the worker on which it failed; "" if the project names none.
+    """
 
     run_id: str
     cause: Cause
@@ -312,6 +315,7 @@ class FailureRecord:
     failed_at: datetime
     run_created_at: datetime
     is_open: bool = True
+    build: str = ""
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long

@@ -40,6 +40,7 @@ class PassEnvironment:
         self._binding = binding(at.codec)
         self._eviction = eviction
         self.worker = run.worker
+        self.build = conf.build
         self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
         self.step_timeout = conf.STEP_TIMEOUT
         self.mistakes = mistakes

@@ -8,6 +8,7 @@ surfaces check who may see them. A surface that limits which runs a user sees pa
 from __future__ import annotations
 
 from durable.inspection.allowed_verbs import possible_verbs
+from durable.inspection.builds import BuildSeen, builds
 from durable.inspection.capped_counts import Count, count_capped
 from durable.inspection.causes import CauseSummary, find_cause, list_causes
 from durable.inspection.clock_skew import CLOCK_TOLERANCE, clock_difference
@@ -44,11 +45,12 @@ from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.inspection.timeline import Lane, Mark, Shape, Timeline, build_timeline
 from durable.inspection.tree import TreeNode, TreePage, history_tree
 from durable.inspection.undone import is_undone, state_word, stuck_step
-from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, worker_overview
+from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, find_worker, worker_overview
 
 __all__ = [
     "CLOCK_TOLERANCE",
     "Bar",
+    "BuildSeen",
     "CauseSummary",
     "Chosen",
     "Count",
@@ -81,6 +83,7 @@ __all__ = [
     "Workers",
     "awaited_queues",
     "build_timeline",
+    "builds",
     "clock_difference",
     "collect_findings",
     "count_by_state",
@@ -92,6 +95,7 @@ __all__ = [
     "failed_attempts",
     "failed_runs",
     "find_cause",
+    "find_worker",
     "history_tree",
     "how_to_migrate",
     "how_to_set_isolation",

@@ -7,7 +7,7 @@ cap. A pattern is text of an error's message, so it is redacted, and surfaces as
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.payloads import redacted
-from durable.models import Cause, Failure, Run
+from durable.models import Cause, CauseBuild, Failure, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
@@ -25,6 +25,7 @@ __all__ = ["BARS", "CAP", "HIDDEN_PATTERN", "WIDTH", "CauseSummary", "find_cause
 
 CAP: Final = 10_000  # runs of a cause that are counted
 MOST: Final = 50  # causes that a list has
+MOST_BUILDS: Final = 10  # builds of a cause
 SAMPLE: Final = 500  # failures of a cause from which its workflows and its last day are taken
 BARS: Final = 48  # of the last day
 WIDTH: Final = timedelta(minutes=30)  # of a bar
@@ -40,7 +41,8 @@ class CauseSummary:
 
     `count` is the number of runs that are failed because of it. The first of these failed at `since`, the last one at
     `last_at`. `workflows` and `bars`, the failures in each half hour of the last day, come from the newest `SAMPLE`
-    failures; `is_sampled` says that the last day had more. `pattern` is redacted; show it to users with `view_payload`.
+    failures; `is_sampled` says that the last day had more. `builds` are those
+    builds of the code whose workers have seen it: the newest one in a list, the newest `MOST_BUILDS` of a single cause. `pattern` is redacted; show it to users with `view_payload`.
     """
 
     fingerprint: str
@@ -58,6 +60,7 @@ class CauseSummary:
     muted_at: datetime | None
     muted_by: str
     is_new: bool
+    builds: Sequence[str]
 
     @property
     def is_muted(self) -> bool:
@@ -82,12 +85,20 @@ def list_causes(
 def find_cause(fingerprint: str, now: datetime) -> CauseSummary | None:
     """Return the cause with this fingerprint, with or without failed runs; None if there is none."""
     found = _summaries(list(_known().filter(fingerprint=fingerprint)), now, None)
-    return found[0] if found else None
+    if not found:
+        return None
+    builds = _builds().filter(cause__fingerprint=fingerprint).values_list("build", flat=True)
+    return replace(found[0], builds=list(builds[:MOST_BUILDS]))
 
 
 def _failures(within: RunQuerySet | None) -> QuerySet[Failure]:
     failures = Failure.objects.using(conf.DATABASE)
     return failures if within is None else failures.filter(run__in=within.order_by().values("pk"))
+
+
+def _builds() -> QuerySet[CauseBuild]:
+    """Return the builds that have seen causes, the newest first."""
+    return CauseBuild.objects.using(conf.DATABASE).order_by("-first_seen_at")
 
 
 def _known(within: RunQuerySet | None = None) -> QuerySet[Any]:
@@ -98,6 +109,7 @@ def _known(within: RunQuerySet | None = None) -> QuerySet[Any]:
         last_at=Subquery(last.values("failed_at")[:1]),
         since=Subquery(first.values("failed_at")[:1]),
         newest_run=Subquery(last.values("run_id")[:1]),
+        newest_build=Subquery(_builds().filter(cause=OuterRef("pk")).values("build")[:1]),
     )
 
 
@@ -127,6 +139,7 @@ def _summaries(causes: Sequence[Any], now: datetime, within: RunQuerySet | None)
             muted_at=cause.muted_at,
             muted_by=cause.muted_by,
             is_new=cause.first_seen_at > now - _NEW,
+            builds=[cause.newest_build] if cause.newest_build else [],
         )
         for cause, count, rows, pattern in zip(causes, counts, newest, patterns, strict=True)
     ]

@@ -93,9 +93,8 @@ def _surroundings(workers: Workers, runs: RunQuerySet, now: datetime) -> list[Fi
             "and the Redis server."
         )
         return [Finding(kind="redis", title=workers.problem, advice=advice, count=Count(number=1))]
-    if not workers.uses_redis:
-        return []  # the queues of idle workers are unknown, and the check below finds runs that wait too long
-    needed = [queue for queue in workers.queues if queue.has_runs or queue.has_workflows]
+    # Without Redis, a worker of the release before is known only while it holds a run.
+    needed = [queue for queue in workers.queues if queue.has_runs or (queue.has_workflows and workers.uses_redis)]
     unserved = [queue for queue in needed if not queue.workers or not queue.is_known]
     due = [runs.due(now).filter(queue=queue.name).order_by("wake_at", "id") for queue in unserved]
     counts, oldest = count_capped(due, CAP), sample_rows(due, ["wake_at"], 1)

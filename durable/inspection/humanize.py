@@ -10,7 +10,18 @@ from datetime import datetime
 
 from django.utils import timezone
 
-__all__ = ["either", "moment", "plural", "printable", "relative", "sentence", "shortened", "span", "until"]
+__all__ = [
+    "byte_size",
+    "either",
+    "moment",
+    "plural",
+    "printable",
+    "relative",
+    "sentence",
+    "shortened",
+    "span",
+    "until",
+]
 
 _LONG_WORD = 40  # characters that are left out at most, to cut a text between words
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
@@ -64,6 +75,16 @@ def either(names: Sequence[str]) -> str:
 def plural(number: int, noun: str) -> str:
     """Return a number with its noun: "1 run", "2 runs", "10,000 runs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def byte_size(number: int) -> str:
+    """Return a number of bytes in its largest unit: "184 MB", "2.1 GB", "512 B"."""
+    size, unit = float(number), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.1f} {unit}" if 0 < size < 10 and unit != "B" else f"{size:.0f} {unit}"
 
 
 def printable(text: str) -> str:

@@ -1,7 +1,8 @@
-"""The workers: which processes serve which queues, when each last sent a heartbeat, and which runs it holds.
+"""The workers: which processes serve which queues, when each gave its last sign, and which runs it holds.
 
-Redis knows which queues a worker serves, the database which runs it holds; host and process id join the two. If Redis
-does not answer, the result says so. If durable uses no Redis, only the workers that hold runs are known.
+A worker of `durable_worker` has a row of its own (`durable.models.WorkerProcess`), with or without Redis. RQ's other
+workers are known from RQ's registry; host and process id join the two. A process that is in neither and holds runs is
+"unknown". If Redis does not answer, the result says so.
 """
 
 from __future__ import annotations
@@ -9,24 +10,37 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
+from django.utils import timezone
 from redis import Redis
 from redis.exceptions import RedisError
 
 from durable.conf import conf
 from durable.core import registry
-from durable.models import Run
+from durable.models import Run, WorkerProcess
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients, worker_registry
 
-__all__ = ["HeldRun", "QueueState", "WorkerState", "Workers", "queues_with_runs", "worker_overview"]
+__all__ = [
+    "DEAD_AFTER",
+    "HeldRun",
+    "QueueState",
+    "WorkerState",
+    "Workers",
+    "find_worker",
+    "queues_with_runs",
+    "worker_overview",
+]
 
 logger = logging.getLogger("durable.inspection")
 
 MOST: Final = 200  # workers and held runs that are shown
 _MOST_QUEUES = 50
+#: How old the last sign of a worker is that is called dead: three signs (`durable.worker.presence`).
+DEAD_AFTER: Final = timedelta(seconds=45)
+_NOT_SERVING: Final = frozenset({"stopping", "dead"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +56,12 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """One worker process. `state` is RQ's ("busy", "idle", ...), "unknown" for a worker that Redis does not know.
+    """One worker process.
 
-    A worker that executes runs is busy, even if it has no job.
+    `state`: "busy" or "idle"; "stopping" (it hands over its runs, and ends when their steps allow it); "dead" (it has
+    given no sign for `DEAD_AFTER`); another word of RQ's; "unknown" for a process that holds runs and is known in no
+    other way. `slots`, `memory` (bytes) and `build` are None, None and "" where the worker has not told them. With
+    `serves_all` it also serves queues that `queues` does not name.
     """
 
     name: str
@@ -55,6 +72,19 @@ class WorkerState:
     last_heartbeat: datetime | None
     started_at: datetime | None
     runs: Sequence[HeldRun]
+    slots: int | None = None
+    build: str = ""
+    memory: int | None = None
+    serves_all: bool = False
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has given no sign for long: it was killed, or its host or the database's network is away."""
+        return self.state == "dead"
+
+    def serves(self, queue: str) -> bool:
+        """Return whether it takes runs of the queue now."""
+        return self.state not in _NOT_SERVING and (self.serves_all or queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +102,7 @@ class QueueState:
 class Workers:
     """All workers and queues at one moment. `problem` says why Redis could not be queried, or is "".
 
-    Without `uses_redis` workers poll the database: workers that hold runs are listed, idle ones are unknown.
+    Without `uses_redis` workers poll the database.
     """
 
     workers: Sequence[WorkerState]
@@ -83,11 +113,11 @@ class Workers:
 
 
 def worker_overview(within: RunQuerySet | None = None) -> Workers:
-    """Return the current workers, at most `MOST`. A few statements, and a Redis command for each worker.
+    """Return the workers, at most `MOST`, dead ones last. A few statements, and a Redis command for each RQ worker.
 
     A failure of Redis is reported in `problem` and not raised.
     """
-    held = _held(within)
+    held, processes = _held(within), _processes()
     problem, known = "", []
     try:
         for redis in redis_clients.one_queue_per_redis(redis_clients.queue_names()).values():
@@ -95,14 +125,22 @@ def worker_overview(within: RunQuerySet | None = None) -> Workers:
     except (RedisError, OSError) as error:
         logger.warning("Redis could not be asked for workers: %s", error)
         problem = f"Redis does not answer ({type(error).__name__}); this server's log says more"  # without its address
-    workers = _joined(known[:MOST], held)
+    workers = _joined(processes[:MOST], known[:MOST], held)
     return Workers(
         workers=workers,
         queues=_queues(workers, within),
         problem=problem,
-        is_capped=len(known) > MOST or len(held) >= MOST,
+        is_capped=len(known) > MOST or len(held) >= MOST or len(processes) > MOST,
         uses_redis=conf.REDIS,
     )
+
+
+def find_worker(name: str, within: RunQuerySet | None = None) -> WorkerState | None:
+    """Return the worker of this name with the runs that it holds, at most `MOST`; None if it is not known."""
+    row = WorkerProcess.objects.using(conf.DATABASE).filter(name=name).first()
+    if row is not None:
+        return _with_runs(_of_row(row), _held(within, worker=name))
+    return next((each for each in worker_overview(within).workers if each.name == name), None)
 
 
 def queues_with_runs(within: RunQuerySet | None = None) -> list[str]:
@@ -135,24 +173,58 @@ def _of(redis: Redis) -> list[WorkerState]:
     ]
 
 
-def _held(within: RunQuerySet | None) -> list[HeldRun]:
+def _processes() -> list[WorkerState]:
+    """Return the workers that have a row, one more than are shown at most; those with the newest signs first."""
+    rows = WorkerProcess.objects.using(conf.DATABASE).order_by("-last_seen_at")
+    return [_of_row(row) for row in rows[: MOST + 1]]
+
+
+def _of_row(row: WorkerProcess) -> WorkerState:
+    is_dead = row.last_seen_at < timezone.now() - DEAD_AFTER
+    return WorkerState(
+        name=row.name,
+        host=row.host,
+        pid=row.pid,
+        queues=tuple(row.queues),
+        state="dead" if is_dead else "stopping" if row.state == WorkerProcess.State.STOPPING else "idle",
+        last_heartbeat=row.last_seen_at,
+        started_at=row.started_at,
+        runs=(),
+        slots=row.slots,
+        build=row.build,
+        memory=row.memory,
+        serves_all=row.serves_all,
+    )
+
+
+def _held(within: RunQuerySet | None, *, worker: str | None = None) -> list[HeldRun]:
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     found = runs.filter(lease_expires_at__isnull=False).order_by("-lease_expires_at")
+    if worker is not None:
+        found = found.filter(worker=worker)
     columns = ("id", "workflow", "worker", "queue", "lease_expires_at")
     return [HeldRun(**row) for row in found.values(*columns)[:MOST]]
 
 
-def _joined(known: Iterable[WorkerState], held: Sequence[HeldRun]) -> list[WorkerState]:
-    by_process: dict[tuple[str, int], list[HeldRun]] = {}
+def _with_runs(worker: WorkerState, runs: Sequence[HeldRun]) -> WorkerState:
+    # A worker that executes several runs at once waits for jobs in the meantime.
+    return replace(worker, runs=tuple(runs), state="busy" if runs and worker.state == "idle" else worker.state)
+
+
+def _joined(
+    processes: Sequence[WorkerState], known: Iterable[WorkerState], held: Sequence[HeldRun]
+) -> list[WorkerState]:
+    by_name: dict[str, list[HeldRun]] = {}
     for run in held:
-        by_process.setdefault(_process(run.worker), []).append(run)
-    states = []
-    for worker in known:
-        # RQ's forking worker runs its jobs in children, which have other process ids.
-        runs = by_process.pop((worker.host, worker.pid), [])
-        # A worker that executes several runs at once waits for jobs in the meantime.
-        state = "busy" if runs and worker.state == "idle" else worker.state
-        states.append(replace(worker, runs=tuple(runs), state=state))
+        by_name.setdefault(run.worker, []).append(run)
+    states = [_with_runs(worker, by_name.pop(worker.name, [])) for worker in processes]
+    newest = {(each.host, each.pid): each for each in reversed(processes)}
+    by_process: dict[tuple[str, int], list[HeldRun]] = {}
+    for name, runs in by_name.items():
+        by_process.setdefault(_process(name), []).extend(runs)
+    others = [each for each in known if not _is_same(each, newest.get((each.host, each.pid)))]
+    # RQ's forking worker runs its jobs in children, which have other process ids.
+    states += [_with_runs(worker, by_process.pop((worker.host, worker.pid), [])) for worker in others]
     strangers = [
         WorkerState(
             name=runs[0].worker,
@@ -166,7 +238,15 @@ def _joined(known: Iterable[WorkerState], held: Sequence[HeldRun]) -> list[Worke
         )
         for (host, pid), runs in by_process.items()
     ]
-    return states + strangers
+    return sorted(states + strangers, key=lambda each: each.is_dead)
+
+
+def _is_same(registered: WorkerState, process: WorkerState | None) -> bool:
+    """Return whether RQ's record is about the process with this row, and not about a later one with its id."""
+    if process is None or process.last_heartbeat is None:
+        return False
+    seen = registered.last_heartbeat
+    return seen is None or seen <= process.last_heartbeat + DEAD_AFTER
 
 
 def _process(worker: str) -> tuple[str, int]:
@@ -178,11 +258,12 @@ def _process(worker: str) -> tuple[str, int]:
 def _queues(workers: Sequence[WorkerState], within: RunQuerySet | None) -> list[QueueState]:
     known, with_runs = redis_clients.queue_names(), queues_with_runs(within)
     with_workflows = {conf.QUEUE, *(each.queue for each in registry.all())}
-    serving = [queue for worker in workers if worker.state != "unknown" for queue in worker.queues]
+    # Without Redis, the only sign of a worker of the release before is the run that it holds.
+    serving = [worker for worker in workers if worker.state != "unknown" or not conf.REDIS]
     return [
         QueueState(
             name=name,
-            workers=serving.count(name),
+            workers=sum(worker.serves(name) for worker in serving),
             is_known=name in known or not conf.REDIS,
             has_runs=name in with_runs,
             has_workflows=name in with_workflows,

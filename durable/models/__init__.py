@@ -1,19 +1,22 @@
-"""The tables: runs, their histories, their inboxes, their failures and the audit log.
+"""The tables: runs, their histories, their inboxes, their failures, workers and the audit log.
 
 The models own columns, constraints and indexes. They must not decide anything about workflows, and surfaces write them
 only through `durable.operations`.
 """
 
 from durable.models.audit import OperatorAction
-from durable.models.causes import Cause, Failure
+from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.history import Attempt, Entry, EntryMetadata
 from durable.models.idempotency import IdempotencyKey
 from durable.models.inbox import QueueMessage
 from durable.models.run import Run
+from durable.models.workers import Build, WorkerProcess
 
 __all__ = [
     "Attempt",
+    "Build",
     "Cause",
+    "CauseBuild",
     "Entry",
     "EntryMetadata",
     "Failure",
@@ -21,4 +24,5 @@ __all__ = [
     "OperatorAction",
     "QueueMessage",
     "Run",
+    "WorkerProcess",
 ]

@@ -13,7 +13,7 @@ from durable.core.records import FailureRecord
 from durable.models.fields import NameField, SafeTextField
 from durable.models.run import Run
 
-__all__ = ["Cause", "Failure"]
+__all__ = ["Cause", "CauseBuild", "Failure"]
 
 
 class Cause(models.Model):
@@ -50,6 +50,7 @@ class Failure(models.Model):
     failed_at = models.DateTimeField()
     run_created_at = models.DateTimeField()
     is_open = models.BooleanField(default=True)
+    build = NameField[str, str](max_length=200, default="", db_default="", blank=True)
 
     class Meta:
         indexes = [
@@ -78,4 +79,20 @@ class Failure(models.Model):
             failed_at=self.failed_at,
             run_created_at=self.run_created_at,
             is_open=self.is_open,
+            build=self.build,
         )
+
+
+class CauseBuild(models.Model):
+    """A build (`durable.models.workers.Build`) whose workers have seen the cause, and when one first did."""
+
+    cause = models.ForeignKey(Cause, on_delete=models.CASCADE, related_name="builds", db_index=False)
+    build = NameField[str, str](max_length=200)
+    first_seen_at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["cause", "first_seen_at"], name="durable_causebuild_by_time")]
+        constraints = [models.UniqueConstraint(fields=["cause", "build"], name="durable_causebuild_once")]
+
+    def __str__(self) -> str:
+        return f"{self.cause_id}: {self.build}"

@@ -28,7 +28,7 @@ from durable.core.records import (
     RunChange,
     RunRecord,
 )
-from durable.models import Attempt, Cause, EntryMetadata, Failure, QueueMessage, Run
+from durable.models import Attempt, Cause, CauseBuild, EntryMetadata, Failure, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.models.run import RunQuerySet
 from durable.store import row_rules
@@ -256,6 +256,9 @@ class OrmStore(DatabaseStore):
         )
         rows = [Failure(cause=cause, **{name: getattr(failure, name) for name in FAILURE_NAMES})]
         self._upsert(Failure, rows, ["run"], ["cause", *FAILURE_NAMES[1:]])
+        if failure.build:
+            seen = CauseBuild(cause=cause, build=failure.build, first_seen_at=failure.failed_at)
+            CauseBuild.objects.using(self.alias).bulk_create([seen], ignore_conflicts=True)
 
     def _consume(self, run_id: str, consumed: dict[str, row_rules.Consumed]) -> None:
         messages = QueueMessage.objects.using(self.alias).filter(run_id=run_id)

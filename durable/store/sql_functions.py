@@ -67,7 +67,7 @@ COMMIT: Final = SQLFunction(
 
 #: Parameters: those of COMMIT, and the run's failure as JSON. Returns the same as COMMIT.
 FAIL: Final = SQLFunction(
-    "durable_fail_1",
+    "durable_fail_2",
     ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", "json"],
     ["pending", "rings"],
 )

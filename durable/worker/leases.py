@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
@@ -33,6 +33,7 @@ from durable.notifier import notify, redis_clients
 from durable.store.base import Store
 from durable.worker.claim_bounds import bounds
 from durable.worker.overruns import Overruns, Steps
+from durable.worker.presence import Presence
 from durable.worker.retry import RETRY
 from durable.worker.scheduler import DEFERRAL, Scheduler
 from durable.worker.shutdown import ShutdownFlag
@@ -77,7 +78,7 @@ class LeaseManager:
     """Keeps the leases of a worker's runs. A context manager: the thread lives as long as the `with` block.
 
     `scheduler` says which runs wait too long. `pulse` is called at every tick, to tell others that the worker lives and
-    to hear from them.
+    to hear from them. `presence` is this process's row in the table of workers.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class LeaseManager:
         stop: ShutdownFlag,
         scheduler: Scheduler,
         pulse: Callable[[], object] | None = None,
+        presence: Presence | None = None,
     ) -> None:
         self.pulse = pulse
+        self._presence = presence
         self._store = store
         self._stop = stop
         self._scheduler = scheduler
@@ -195,8 +198,9 @@ class LeaseManager:
 
     def _run(self) -> None:
         try:
-            while self._wait() != "end":
-                self._tick()
+            with self._presence or nullcontext():
+                while self._wait() != "end":
+                    self._tick()
         finally:
             close_connections()
 
@@ -220,6 +224,8 @@ class LeaseManager:
                 close_connections()
             if (pulse := self.pulse) is not None:
                 pulse()
+            if self._presence is not None:
+                self._presence.sign()
         except SESSION_TROUBLE as error:
             close_connections()
             self._try_again_at = time.monotonic() + RETRY

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty
 from types import TracebackType
 from typing import Final, Self
@@ -30,6 +30,7 @@ from durable.store import Store
 from durable.worker.executor import JOB_TIME_LIMIT, Execute, RunExecutor
 from durable.worker.leases import LeaseManager
 from durable.worker.pools import Pool
+from durable.worker.presence import Presence
 from durable.worker.scheduler import Scheduler
 from durable.worker.shutdown import ShutdownFlag, stop
 
@@ -45,6 +46,7 @@ class WorkerLoop:
     """Executes due runs, up to `pool.size` at once, while its `with` block lasts.
 
     `execute` executes the pass of one run. `pulse` is called twice a second in the thread of the LeaseManager.
+    A process that serves `queues` (with `serves_all`, others too) has a row in the table of workers.
     """
 
     def __init__(
@@ -55,11 +57,16 @@ class WorkerLoop:
         execute: Execute = execute_pass,
         stop: ShutdownFlag = stop,
         pulse: Callable[[], object] | None = None,
+        queues: Sequence[str] | None = None,
+        serves_all: bool = False,
     ) -> None:
         self.stop = stop
         self._pool = pool
         self._scheduler = Scheduler(pool.size, in_batches=pool.is_inline)
-        self.leases = LeaseManager(store=store, stop=stop, scheduler=self._scheduler, pulse=pulse)
+        presence = None
+        if queues is not None:
+            presence = Presence(queues=queues, slots=pool.size, stop=stop, serves_all=serves_all)
+        self.leases = LeaseManager(store=store, stop=stop, scheduler=self._scheduler, pulse=pulse, presence=presence)
         self._executor = RunExecutor(store=store, execute=execute, leases=self.leases, stop=stop)
 
     def __enter__(self) -> Self:

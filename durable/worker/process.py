@@ -52,7 +52,8 @@ def run_worker(
     say(f"worker ready, pid {os.getpid()}")
     _tell_that_it_is_ready()
     pool = ThreadPool(concurrency) if concurrency > 1 else InlinePool()
-    with WorkerLoop(pool, store=store_for(conf.DATABASE)) as loop:
+    is_open = serves_all and not conf.REDIS
+    with WorkerLoop(pool, store=store_for(conf.DATABASE), queues=queues, serves_all=is_open) as loop:
         if conf.REDIS:
             rq_serve.serve(loop, queues, say=say, logging_level=logging_level)
         else:

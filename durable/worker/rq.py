@@ -74,7 +74,8 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         from durable.worker.pools import InlinePool
 
         try:
-            with WorkerLoop(InlinePool(), store=store_for(conf.DATABASE)) as self.loop:
+            queues = self.queue_names()
+            with WorkerLoop(InlinePool(), store=store_for(conf.DATABASE), queues=queues) as self.loop:
                 return self._work_with(self.loop, *args, **kwargs)
         finally:
             self.loop = None

@@ -31,6 +31,7 @@ from durable.execution.connections import SESSION_TROUBLE, close_connections, cl
 from durable.notifier import notify, redis_clients, sweep_heartbeat
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.store.base import Store
+from durable.worker import presence
 from durable.worker.retry import RETRY
 
 __all__ = ["DeadlineListener", "Periodic", "Sweep", "Timer"]
@@ -177,6 +178,7 @@ class Sweep(Periodic):
         self._round: Iterator[Pruned] | None = None
         self._next_round = 0.0
         self._unlogged = Pruned()
+        self._next_burial = 0.0  # when dead workers are looked for again, monotonic
         self._next_row = 0.0  # when the audit log may be written to again, monotonic
 
     def tick(self, now: datetime) -> datetime:
@@ -186,7 +188,14 @@ class Sweep(Periodic):
         sweep_heartbeat.record(now, worker_name())
         self._prune(now)
         self._log(now)
+        self._forget_dead(now)
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
+
+    def _forget_dead(self, now: datetime) -> None:
+        """Delete the rows of workers that have been dead for long; once in a while."""
+        if time.monotonic() >= self._next_burial:
+            self._next_burial = time.monotonic() + PRUNE_EVERY
+            presence.forget_dead(now)
 
     def _prune(self, now: datetime) -> None:
         """Continue the round of pruning, or begin one if it is time; for a moment only."""

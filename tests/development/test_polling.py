@@ -210,7 +210,7 @@ class TestSurfaces:
         assert "problem" not in said
         assert "no issues" in run_command(site, environment, "check")
         call_command("durable", "workers")
-        assert "other workers are not known" in capsys.readouterr().err
+        assert "There are no workers" in capsys.readouterr().err
 
     def test_workers_that_hold_runs_are_listed(self, manage: Run, start: Start, site: Project) -> None:
         manage("durable_worker")

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -233,3 +234,14 @@ def test_a_day_old_failure_is_no_longer_drawn() -> None:
     Failure.objects.update(failed_at=now() - timedelta(days=2))
     [cause] = list_causes(now())
     assert sum(cause.bars) == 0
+
+
+def test_a_cause_tells_the_builds_that_have_seen_it() -> None:
+    for build in ("7f3a", "8a0c", ""):
+        with override_settings(DURABLE={**settings.DURABLE, "BUILD": build or None}):
+            declined(f"of-{build}")
+    [listed] = list_causes(now())
+    assert listed.builds == ["8a0c"]
+    single = find_cause(listed.fingerprint, now())
+    assert single is not None
+    assert single.builds == ["8a0c", "7f3a"]

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from durable.core.control_flow import LeaseLost
 from durable.core.records import Cause, FailureRecord, RunChange, RunState
 from durable.models import Cause as CauseModel
-from durable.models import Failure
+from durable.models import CauseBuild, Failure
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
@@ -123,9 +123,21 @@ def test_failures_of_one_cause_share_its_row(database_store: OrmStore | Postgres
     assert set(shared.values_list("run_id", flat=True)) == {"a", "b"}
 
 
+def test_the_builds_that_have_seen_a_cause_are_noted_once(database_store: OrmStore | PostgresStore) -> None:
+    assert failed(database_store, "a", build="7f3a").build == "7f3a"
+    failed(database_store, "b", build="7f3a", failed_at=at(5))
+    failed(database_store, "c", build="8a0c\x00", failed_at=at(6))
+    failed(database_store, "d")
+    stored = database_store.failure("c")
+    assert stored is not None
+    assert stored.build == "8a0c\x00"
+    rows = CauseBuild.objects.using(database_store.alias).order_by("first_seen_at")
+    assert [(row.build, row.first_seen_at) for row in rows] == [("7f3a", at(1)), ("8a0c\x00", at(6))]
+
+
 def test_a_commit_that_fails_a_run_is_one_statement_too(postgres_store: PostgresStore) -> None:
     held = [started(postgres_store, each) for each in "abc"]
     with CaptureQueriesContext(connections[POSTGRES]) as captured:
         for each in held:
             commit(postgres_store, each, run=ENDS, failure=a_failure(each.id))
-    assert ["durable_fail_1" in each["sql"] for each in captured.captured_queries] == [True] * 3
+    assert ["durable_fail_2" in each["sql"] for each in captured.captured_queries] == [True] * 3

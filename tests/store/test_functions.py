@@ -32,7 +32,7 @@ NAMES = (
     "durable_sends_1",
     "durable_commit_1",
     "durable_complete_1",
-    "durable_fail_1",
+    "durable_fail_2",
 )
 
 #: A value for every column that a patch may have, other than that of a run in the hands of a worker.

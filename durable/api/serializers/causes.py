@@ -31,6 +31,10 @@ class CauseSerializer(serializers.Serializer[CauseSummary]):
     since = Moment(help_text="When the first of these runs failed.")
     last_at = Moment(help_text="When the last of these runs failed.")
     workflows = serializers.ListField(child=serializers.CharField(), help_text="Those of its newest failures.")
+    builds = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="The newest build of the code whose workers have seen it; empty where none is named.",
+    )
     is_muted = serializers.BooleanField()
 
     @extend_schema_field(serializers.CharField(allow_null=True))

@@ -71,9 +71,7 @@ class QueueListSerializer(serializers.Serializer[Any]):
 
     results = QueueSerializer(many=True)
     problem = serializers.CharField(help_text="Why Redis could not be asked for workers; empty if it was.")
-    uses_redis = serializers.BooleanField(
-        help_text="False where workers poll the database: then only those that hold runs are known."
-    )
+    uses_redis = serializers.BooleanField(help_text="False where workers poll the database.")
 
 
 class HeldRunSerializer(serializers.Serializer[Any]):
@@ -91,7 +89,14 @@ class WorkerSerializer(serializers.Serializer[Any]):
     host = serializers.CharField()
     pid = serializers.IntegerField()
     queues = serializers.ListField(child=serializers.CharField())
-    state = serializers.CharField()
+    serves_all = serializers.BooleanField(help_text="Whether it serves other queues too, after these.")
+    state = serializers.CharField(
+        help_text="busy, idle, stopping (it hands over its runs), dead (no sign for 45 seconds), another word of RQ's, or "
+        "unknown."
+    )
+    slots = serializers.IntegerField(allow_null=True, help_text="How many runs it executes at once.")
+    build = serializers.CharField(help_text="Its code; empty where the project names none.")
+    memory = serializers.IntegerField(allow_null=True, help_text="Its resident set, in bytes.")
     last_heartbeat = Moment(allow_null=True)
     started_at = Moment(allow_null=True)
     runs = HeldRunSerializer(many=True)
@@ -102,9 +107,7 @@ class WorkerListSerializer(serializers.Serializer[Any]):
 
     results = WorkerSerializer(many=True)
     problem = serializers.CharField(help_text="Why Redis could not be asked for workers; empty if it was.")
-    uses_redis = serializers.BooleanField(
-        help_text="False where workers poll the database: then only those that hold runs are known."
-    )
+    uses_redis = serializers.BooleanField(help_text="False where workers poll the database.")
 
 
 @extend_schema_serializer(component_name="OperatorAction")

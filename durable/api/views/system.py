@@ -81,7 +81,7 @@ class WorkersView(View):
 
     @described(operation_id="list_workers", responses=WorkerListSerializer)
     def get(self, request: Request) -> Response:
-        """Return the worker processes that Redis knows or that hold runs, with the runs that each is executing."""
+        """Return the worker processes, with the runs that each is executing; those killed in the last hour as dead."""
         found = _look(request)
         data = {"results": found.workers, "problem": found.problem, "uses_redis": found.uses_redis}
         return Response(WorkerListSerializer(data).data)

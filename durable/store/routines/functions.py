@@ -339,6 +339,44 @@ BEGIN
     run_created_at = EXCLUDED.run_created_at, is_open = EXCLUDED.is_open;
 END $$
 """),
+    # The same, with the build of the worker, which is noted with the cause as well.
+    Function.of("""
+CREATE FUNCTION durable_fail_2(
+  of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
+  unreceived json, patch jsonb, known_change_seq bigint, sends json, failure json,
+  OUT pending text, OUT rings text
+) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  f record;
+  found_id bigint;
+BEGIN
+  SELECT c.pending, c.rings INTO pending, rings FROM durable_commit_1(of_run, with_fence, at, deleted, entries,
+    failures, consumed, unreceived, patch, known_change_seq, sends) AS c;
+  IF pending IS NULL THEN
+    RETURN;
+  END IF;
+  SELECT * INTO f FROM json_to_record(failure) AS x(
+    fingerprint text, place text, error_type text, pattern text, first_seen_at timestamptz, workflow text, queue text,
+    worker text, failed_at timestamptz, run_created_at timestamptz, is_open boolean, build text);
+  LOOP
+    SELECT id INTO found_id FROM durable_cause WHERE fingerprint = f.fingerprint FOR KEY SHARE;
+    EXIT WHEN FOUND;
+    INSERT INTO durable_cause (fingerprint, place, error_type, pattern, first_seen_at, muted_by)
+    VALUES (f.fingerprint, f.place, f.error_type, f.pattern, f.first_seen_at, '')
+    ON CONFLICT (fingerprint) DO NOTHING;
+  END LOOP;
+  INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open, build)
+  VALUES (of_run, found_id, f.workflow, f.queue, f.worker, f.failed_at, f.run_created_at, f.is_open,
+    f.build)
+  ON CONFLICT (run_id) DO UPDATE SET cause_id = EXCLUDED.cause_id, workflow = EXCLUDED.workflow,
+    queue = EXCLUDED.queue, worker = EXCLUDED.worker, failed_at = EXCLUDED.failed_at,
+    run_created_at = EXCLUDED.run_created_at, is_open = EXCLUDED.is_open, build = EXCLUDED.build;
+  IF f.build <> '' THEN
+    INSERT INTO durable_causebuild (cause_id, build, first_seen_at) VALUES (found_id, f.build, f.first_seen_at)
+    ON CONFLICT (cause_id, build) DO NOTHING;
+  END IF;
+END $$
+"""),
     # Write the end of a completed run where nothing else is to be written. Returns the same as durable_record_1.
     Function.of("""
 CREATE FUNCTION durable_complete_1(of_run text, with_fence bigint, at timestamptz, with_output text)

@@ -1,0 +1,137 @@
+"""The presence of a worker process: its row in the table of workers, which it writes itself.
+
+Owns that row (`durable.models.WorkerProcess`) and the row of its build. The thread of the LeaseManager calls `sign`
+twice a second; about every 15 seconds, and when the worker begins to stop, one statement is sent. Decides nothing: runs
+are held by leases. Whatever goes wrong here is logged and has no other effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from django.db import connections, transaction
+
+from durable.conf import conf
+from durable.core import clock
+from durable.execution.connections import close_connections, worker_name
+from durable.models import Build, WorkerProcess
+from durable.notifier import redis_clients
+from durable.worker.shutdown import ShutdownFlag
+
+__all__ = ["KEPT", "SIGN_EVERY", "Presence", "forget_dead"]
+
+logger = logging.getLogger("durable.worker")
+
+# Seconds between two signs: one statement of an idle worker in this time, and known as dead three of them later.
+SIGN_EVERY: Final = 15.0
+# Seconds for which a sign waits for a lock of its table, as a migration takes one. The leases are renewed by the same
+# thread.
+PATIENCE: Final = 1
+#: How long the row of a worker that gives no sign is kept, so that operators see what has died.
+KEPT: Final = timedelta(hours=1)
+_STATM: Final = Path("/proc/self/statm")
+
+_log_this = redis_clients.LogThrottle()
+
+
+class Presence:
+    """The row of this process while the `with` block lasts: `queues` in their order, and the number of `slots`.
+
+    With `serves_all` the process also serves queues that are not named. Use it in one thread.
+    """
+
+    def __init__(self, *, queues: Sequence[str], slots: int, stop: ShutdownFlag, serves_all: bool = False) -> None:
+        self._queues = list(queues)
+        self._slots = slots
+        self._stop = stop
+        self._serves_all = serves_all
+        self._name = ""
+        self._written = ""  # the state in the row
+        self._next_at = 0.0  # monotonic
+
+    def __enter__(self) -> Self:
+        self._name = worker_name()
+        self._started_at = clock.now()
+        self.sign()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Delete the row: the process ends as it should."""
+        if self._written:
+            self._try(lambda: WorkerProcess.objects.using(conf.DATABASE).filter(name=self._name).delete())
+
+    def sign(self) -> None:
+        """Write the row if it is time, or if the worker has begun to stop since the last time."""
+        state = WorkerProcess.State.STOPPING if self._stop.requested else WorkerProcess.State.SERVING
+        now = time.monotonic()
+        if now < self._next_at and state == self._written:
+            return
+        self._next_at = now + SIGN_EVERY
+        if self._try(lambda: self._write(state)):
+            self._written = state
+
+    def _write(self, state: str) -> None:
+        rows = WorkerProcess.objects.using(conf.DATABASE)
+        seen = {"state": state, "memory": _resident_bytes(), "last_seen_at": clock.now()}
+        if self._written and rows.filter(name=self._name).update(**seen):
+            return
+        rows.update_or_create(  # at the start, and after the row was pruned because the database was away for long
+            name=self._name,
+            defaults={
+                **seen,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "queues": self._queues,
+                "serves_all": self._serves_all,
+                "slots": self._slots,
+                "build": conf.build,
+                "started_at": self._started_at,
+            },
+        )
+        if conf.build:
+            build = Build(name=conf.build, first_seen_at=self._started_at)
+            Build.objects.using(conf.DATABASE).bulk_create([build], ignore_conflicts=True)
+
+    def _try(self, write: Callable[[], object]) -> bool:
+        """Call `write`, without waiting long for a lock. Return False if it raised."""
+        try:
+            with transaction.atomic(using=conf.DATABASE):
+                _set_patience()
+                write()
+        except Exception as error:  # noqa: BLE001 - the leases must be renewed whatever happens here
+            close_connections()
+            if _log_this("presence"):
+                logger.warning(
+                    "this worker cannot write its row in the table of workers: %s: %s", type(error).__name__, error
+                )
+            return False
+        _log_this.clear("presence")
+        return True
+
+
+def forget_dead(now: datetime) -> None:
+    """Delete the rows of workers that have given no sign for `KEPT`."""
+    WorkerProcess.objects.using(conf.DATABASE).filter(last_seen_at__lt=now - KEPT).delete()
+
+
+def _set_patience() -> None:
+    connection = connections[conf.DATABASE]
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL lock_timeout = '{PATIENCE}s'")
+
+
+def _resident_bytes() -> int | None:
+    """Return how much memory the process occupies; None where the system does not tell."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return None
