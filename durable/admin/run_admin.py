@@ -21,6 +21,7 @@ from durable.admin import (
     causes_page,
     list_page,
     overview,
+    payload_page,
     replay_page,
     run_page,
     send_page,
@@ -79,6 +80,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("<str:key>/live/", run_page.live, "live"),
             ("<str:key>/step/", step_page.show, "step"),
             ("<str:key>/export/", run_page.export, "export"),
+            ("<str:key>/payload/", payload_page.show, "payload"),
+            ("<str:key>/raw/", payload_page.download, "raw"),
         ]
         changing: Sequence[tuple[str, View, str]] = [
             ("bulk/", bulk_page.show, "bulk"),

@@ -6,13 +6,13 @@ from django.http import Http404, HttpRequest, HttpResponse
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
+from durable.admin.payload_view import view_of
 from durable.conf import conf
 from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
 from durable.inspection import (
     EntryDetail,
     possible_verbs,
-    pretty,
     read_entry_detail,
     redacted_error,
     redacted_traceback,
@@ -42,7 +42,10 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "detail": detail,
         "entry": detail.entry,
         "metadata": metadata,
-        "fields": [(field.name, pretty(field.value)) for field in detail.fields],
+        "fields": [
+            view_of(admin, run.id, field.name, field.value, {"of": field.name, "at": location})
+            for field in detail.fields
+        ],
         "error": redacted_error(run.workflow, metadata.error),
         "traceback": redacted_traceback(run.workflow, metadata.error) if with_payloads else "",
         "rollback_error": redacted_error(run.workflow, metadata.rollback_error),

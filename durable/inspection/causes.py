@@ -15,13 +15,24 @@ from django.db.models import OuterRef, QuerySet, Subquery
 
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
+from durable.core.records import RunState
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.payloads import redacted
 from durable.models import Cause, CauseBuild, Failure, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = ["BARS", "CAP", "HIDDEN_PATTERN", "WIDTH", "CauseSummary", "find_cause", "list_causes"]
+__all__ = [
+    "BARS",
+    "CAP",
+    "HIDDEN_PATTERN",
+    "WIDTH",
+    "CauseOfRun",
+    "CauseSummary",
+    "cause_of",
+    "find_cause",
+    "list_causes",
+]
 
 CAP: Final = 10_000  # runs of a cause that are counted
 MOST: Final = 50  # causes that a list has
@@ -89,6 +100,29 @@ def find_cause(fingerprint: str, now: datetime) -> CauseSummary | None:
         return None
     builds = _builds().filter(cause__fingerprint=fingerprint).values_list("build", flat=True)
     return replace(found[0], builds=list(builds[:MOST_BUILDS]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseOfRun:
+    """The cause of a failed run: how many runs are failed because of it, and when the first of these failed."""
+
+    fingerprint: str
+    count: Count
+    since: datetime | None
+
+
+def cause_of(run: Run) -> CauseOfRun | None:
+    """Return the cause of a failed run, None for any other; at most three statements."""
+    if run.state != RunState.FAILED:
+        return None
+    open_ones = Failure.objects.using(conf.DATABASE).filter(is_open=True)
+    failure = open_ones.filter(pk=run.pk).select_related("cause").first()
+    if failure is None:
+        return None
+    of_cause = open_ones.filter(cause=failure.cause_id)
+    [count] = count_capped([of_cause.order_by("-failed_at")], CAP)
+    since = of_cause.order_by("failed_at").values_list("failed_at", flat=True).first()
+    return CauseOfRun(fingerprint=failure.cause.fingerprint, count=count, since=since)
 
 
 def _failures(within: RunQuerySet | None) -> QuerySet[Failure]:

@@ -14,7 +14,7 @@ from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
 from durable.inspection.fork_outcomes import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.payloads import payload, redacted, redacted_traceback
-from durable.inspection.size_limit import TooLarge, read_within
+from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
 from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, QueueMessage, Run
 from durable.store.outline_rows import long_data
@@ -65,8 +65,8 @@ class EntryDetail:
     """The details of an entry.
 
     `status` is the entry's; that of a join or race that raised an error is "failed". `branches` are its branches, the
-    failed ones first. `facts` are the engine's own words about the entry, by name. `fields` are the payloads, without values if the user
-    may not see them.
+    failed ones first. `facts` are the engine's own words about the entry, by name. `fields` are the payloads: none if the user
+    may not see them, and none if they are `too_large`.
     """
 
     entry: Entry
@@ -75,15 +75,18 @@ class EntryDetail:
     facts: Sequence[tuple[str, str]]
     fields: Sequence[Field]
     attempts: Sequence[FailedAttempt]
+    too_large: TooLarge | None = None
 
 
-def read_entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryDetail | None:
-    """Return the entry at `location`, or None. A few statements; values too large for a page are not read."""
+def read_entry_detail(run: Run, location: str, *, with_payloads: bool, most: int = PAGE_BYTES) -> EntryDetail | None:
+    """Return the entry at `location`, or None. A few statements; values of more than `most` bytes are not read."""
     found = Entry.objects.using(conf.DATABASE).filter(run=run, location=location)
     entry = found.select_related("metadata").defer("output", "arguments", "data").first()
     if entry is None:
         return None
-    fields = _read(run, entry, found, with_payloads=with_payloads)
+    read = _read(run, entry, found, most) if with_payloads else None
+    if not isinstance(read, list):
+        _read_facts(entry)
     attempts = Attempt.objects.using(conf.DATABASE).filter(run=run, location=location).order_by("-id")[:MOST]
     outcome = outcome_of(run.id, location, with_errors=True) if entry.kind in FORKS else None
     return EntryDetail(
@@ -91,7 +94,8 @@ def read_entry_detail(run: Run, location: str, *, with_payloads: bool) -> EntryD
         status=entry.metadata.status if outcome is None else outcome.status(entry.metadata.status),
         branches=[] if outcome is None else list(_branches(run, outcome, with_payloads=with_payloads)),
         facts=list(_facts(entry)),
-        fields=fields,
+        fields=read if isinstance(read, list) else [],
+        too_large=read if isinstance(read, TooLarge) else None,
         attempts=[
             FailedAttempt(attempt=each, error=_error(run.workflow, each.error, with_payloads=with_payloads))
             for each in attempts
@@ -116,19 +120,19 @@ def newest_messages(run: Run, most: int) -> QuerySet[QueueMessage]:
     return QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order")[:most]
 
 
-def _read(run: Run, entry: Entry, found: QuerySet[Entry], *, with_payloads: bool) -> list[Field]:
-    """Load the entry's data, and return its fields; without values if they are hidden or too large."""
-    if with_payloads:
-        read = read_within(found, "output", "arguments", "data").get(entry.pk, _GONE)
-        if not isinstance(read, TooLarge):
-            entry.output, entry.arguments, entry.data = read
-            return list(_fields(run, entry))
-        fields = [Field(name="payload", value=str(read))]
-    else:
-        fields = []
+def _read(run: Run, entry: Entry, found: QuerySet[Entry], most: int) -> list[Field] | TooLarge:
+    """Load the entry's data, and return its fields; nothing is loaded of what is too large."""
+    read = read_within(found, "output", "arguments", "data", most=most).get(entry.pk, _GONE)
+    if isinstance(read, TooLarge):
+        return read
+    entry.output, entry.arguments, entry.data = read
+    return list(_fields(run, entry))
+
+
+def _read_facts(entry: Entry) -> None:
+    """Load the part of the entry's data that has no payloads."""
     entry.data = dict(long_data(conf.DATABASE, [(entry.pk, 0)])).get(entry.pk, {})
     entry.output = entry.arguments = None
-    return fields
 
 
 def _branches(run: Run, outcome: ForkOutcome, *, with_payloads: bool) -> Iterator[BranchOutcome]:

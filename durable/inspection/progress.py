@@ -23,6 +23,7 @@ class Progress:
 
     entries: int
     completed: int
+    failed_attempts: int
     active: float
     revision: str
 
@@ -61,6 +62,7 @@ def progress_of(run: Run) -> Progress:
     return Progress(
         entries=found["entries"],
         completed=found["completed"],
+        failed_attempts=failed["number"],
         active=active,
         revision="-".join(map(str, [*row, *parts])),
     )

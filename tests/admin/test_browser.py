@@ -113,6 +113,7 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
     assert Order.objects.get().status == Order.Status.SENT
 
     # from a step on, as a new run
+    page.get_by_role("link", name="History").click()
     page.get_by_role("link", name="hand over").click()
     page.get_by_role("link", name="Replay from here").click()
     page.get_by_role("heading", name="Steps that run again").wait_for()
@@ -243,7 +244,7 @@ def test_a_page_asks_while_it_is_seen_and_until_the_end(
     page.wait_for_timeout(1500)
     assert asked == []
     page.get_by_text("Timeline", exact=True).first.wait_for()
-    page.locator("#input summary").click()  # closed by hand, and so it stays
+    page.locator("#input > summary").click()  # closed by hand, and so it stays
     get_run("run").send("approved")
     stage.settle("run")
     page.evaluate(hide, False)
@@ -261,7 +262,7 @@ def test_reading_goes_on_while_the_page_is_patched(
     stage.start(flows.approve, {"lines": [f"line {number}" for number in range(400)]}, id="run")
     page = log_into(*OPERATOR)
     page.goto(live_server.url + url("change", "run"))
-    read = page.locator("#input pre")
+    read = page.locator("#input .durable-json")
     read.evaluate("""pre => {
         pre.scrollTop = 400;
         pre.focus({ preventScroll: true });
@@ -278,7 +279,7 @@ def test_reading_goes_on_while_the_page_is_patched(
     assert before["selected"] > 4000
     read.evaluate("pre => { pre.isKept = true }")  # as long as the element lives
     get_run("run").send("approved", "by hand")
-    page.get_by_text("by hand").first.wait_for(timeout=WAIT, state="attached")
+    page.locator(".durable-tabs", has_text="Messages 1").wait_for(timeout=WAIT)
     assert read.evaluate(reading) == before
     get_run("run").cancel()
     page.locator(".durable-headline .durable-cancelled").wait_for(timeout=WAIT)

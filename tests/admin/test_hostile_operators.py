@@ -136,8 +136,10 @@ def test_hostile_addresses_break_no_page(stage: Stage, operator: Client, value: 
     stage.start(flows.approve, id="run")
     pages = {
         "changelist": ["q", "after", "state", "workflow", "queue", "waiting", "since", "begin", "end", "live"],
-        "change": ["start", "only"],
-        "live": ["start"],
+        "change": ["start", "only", "part"],
+        "live": ["start", "before"],
+        "payload": ["of", "at", "id", "part"],
+        "raw": ["of", "at", "id"],
         "step": ["at"],
         "replay": ["at"],
         "send": ["queue"],

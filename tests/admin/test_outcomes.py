@@ -100,7 +100,7 @@ class TestAFailedJoin:
             "careful/ship/label",
             "careful/ship/label/buy",
         }
-        assert "durable-caught" in text_of(operator.get(url("change", "run")))
+        assert "durable-caught" in text_of(operator.get(url("change", "run"), {"part": "history"}))
         stage.start(flows.album, id="fatal")
         assert not any(node.is_caught for node in history_tree("fatal").nodes)
 
@@ -120,7 +120,7 @@ class TestARecovery:
         drawn = build_timeline(run, history_tree("run").nodes, stage.now)
         kinds = [shape.kind for lane in drawn.lanes for shape in lane.shapes if shape.location == "charge"]
         assert kinds == ["failed", "backoff", "attempt"]
-        assert "1 failed" in text_of(operator.get(url("change", "run")))
+        assert "1 failed" in text_of(operator.get(url("change", "run"), {"part": "history"}))
 
     def test_what_operators_did_is_marked_on_the_timeline(self, stage: Stage, operator: Client) -> None:
         stage.start(flows.switched, id="run")
@@ -200,10 +200,10 @@ class TestTheStepsPage:
 
     def test_a_paused_run_has_no_next_try(self, stage: Stage, operator: Client) -> None:
         stage.start(flows.stubborn, id="run")
-        assert "next try" in text_of(operator.get(url("live", "run"))).partition("History")[2]
+        assert "next try" in text_of(operator.get(url("live", "run"), {"part": "history"})).partition("History")[2]
         get_run("run").pause()
         stage.advance(hours=1)
-        page = text_of(operator.get(url("live", "run")))
+        page = text_of(operator.get(url("live", "run"), {"part": "history"}))
         assert "next try" not in page.partition("History")[2]
         assert "tried again once the run is resumed" in page
         assert "Next try" not in text_of(operator.get(url("step", "run"), {"at": "charge"}))

@@ -227,13 +227,13 @@ def test_times_on_a_page_are_told_again_each_minute(stage: Stage, operator: Clie
 
 def test_the_tree_shows_branches_winners_and_what_was_pruned(stage: Stage, operator: Client) -> None:
     stage.start(flows.branches, id="branches")
-    body = text_of(operator.get(url("change", "branches")))
+    body = text_of(operator.get(url("change", "branches"), {"part": "history"}))
     for word in ("ship", "label", "mail", "fastest", "winner", "lost; its records are pruned", "careful"):
         assert word in body
     stage.start(flows.broken_branch, id="broken")
-    assert "1 of 2 branches failed" in text_of(operator.get(url("change", "broken")))
+    assert "1 of 2 branches failed" in text_of(operator.get(url("change", "broken"), {"part": "history"}))
     stage.start(flows.looping, 12, id="loops")
-    body = text_of(operator.get(url("change", "loops")))
+    body = text_of(operator.get(url("change", "loops"), {"part": "history"}))
     assert "12 iterations; the records of iterations 0 to " in body
 
 

@@ -225,18 +225,28 @@ function say(text) {
 function addCopiers(inside) {
   if (!navigator.clipboard) return;
   for (const code of inside.querySelectorAll("code.durable-copy")) {
-    if (code.nextElementSibling?.matches(".durable-copier")) continue;
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "durable-copier";
-    button.textContent = "Copy";
-    button.setAttribute("aria-label", `Copy ${code.textContent}`);
-    button.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(button.previousElementSibling.textContent);
-      button.textContent = "Copied";
-    });
-    code.after(button);
+    addCopier(code, () => `Copy ${code.textContent}`, () => navigator.clipboard.writeText(code.textContent));
   }
+  for (const link of inside.querySelectorAll("a[data-durable-text]")) {
+    const text = async () => new Blob([await (await fetch(link.href)).text()], { type: "text/plain" });
+    const copy = () => navigator.clipboard.write([new ClipboardItem({ "text/plain": text() })]);
+    addCopier(link, () => "Copy all of it", copy);
+  }
+}
+
+// Adds a button after the element, once.
+function addCopier(element, label, copy) {
+  if (element.nextElementSibling?.matches(".durable-copier")) return;
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "durable-copier";
+  button.textContent = "Copy";
+  button.setAttribute("aria-label", label());
+  button.addEventListener("click", async () => {
+    await copy();
+    button.textContent = "Copied";
+  });
+  element.after(button);
 }
 
 for (const form of document.querySelectorAll("form[data-durable-once]")) {

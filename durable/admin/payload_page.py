@@ -1,0 +1,126 @@
+"""One payload of a run by itself: a page in parts, and a download.
+
+An address has `of=input` or `of=output`, `of=message` or `of=response` with the message's `id`, or `at=` an entry's location with
+the `of=` name of one of its payloads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.http import content_disposition_header
+
+from durable.admin import access, pages
+from durable.admin.base import AdminPages
+from durable.admin.payload_view import folded_html, view_of
+from durable.admin.streamed_response import streamed
+from durable.conf import conf
+from durable.core.location import display_location, unescape
+from durable.core.places import Place, of_message
+from durable.inspection import payload, read_entry_detail
+from durable.inspection.humanize import printable
+from durable.inspection.payload_text import PART, PayloadText
+from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
+from durable.models import QueueMessage, Run
+
+__all__ = ["download", "show"]
+
+_OF_RUN = ("input", "output")
+_OF_MESSAGE = {"message": "body", "response": "response"}
+_ANY_SIZE = 2**62
+
+
+def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show a part of the payload; a short one can be folded."""
+    access.demand(request, "view_payload")
+    run = pages.find(key)
+    title, value = _find(request, run, PAGE_BYTES)
+    address = {name: request.GET[name] for name in ("of", "at", "id") if name in request.GET}
+    context: dict[str, Any] = {
+        "title": title,
+        "run": run,
+        "run_url": admin.url("change", run.id),
+        "view": view_of(admin, run.id, title, value, address, most=0),
+    }
+    if not isinstance(value, TooLarge):
+        text = PayloadText(value)
+        parts = text.parts()
+        wanted = request.GET.get("part", "")
+        number = int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) < 10 else 1
+        number = min(max(1, number), len(parts))
+        begin, end = parts[number - 1]
+        context |= {
+            "html": folded_html(value, PART) if len(parts) == 1 else text.text[begin:end],
+            "number": number,
+            "parts": len(parts),
+            "previous": number - 1,
+            "next": number + 1 if number < len(parts) else 0,
+        }
+    return admin.page(request, "payload", context)
+
+
+def download(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBase:
+    """Return the payload, decoded and redacted, as a JSON file that is written while it is sent."""
+    access.demand(request, "view_payload")
+    run = pages.find(key)
+    title, value = _find(request, run, _ANY_SIZE)
+    response = streamed(request, _written(value), "application/json")
+    response["Cache-Control"] = "no-store"
+    response["X-Content-Type-Options"] = "nosniff"
+    disposition = content_disposition_header(as_attachment=True, filename=f"{run.id} {title}.json")
+    response["Content-Disposition"] = disposition or "attachment"
+    return response
+
+
+def _written(value: Any) -> Iterator[str]:
+    return map(printable, json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value))
+
+
+def _find(request: HttpRequest, run: Run, most: int) -> tuple[str, Any]:
+    """Return the title of the wanted payload, and it as JSON data, or TooLarge above `most` bytes. Raises Http404."""
+    name, location, message = (request.GET.get(each, "") for each in ("of", "at", "id"))
+    if location:
+        found = _of_entry(run, location, name, most)
+    elif name in _OF_MESSAGE:
+        found = _of_message(run, name, message, most)
+    elif name in _OF_RUN:
+        rows = Run.objects.using(conf.DATABASE).filter(pk=run.pk)
+        found = name, _decoded(run, name, read_within(rows, name, most=most).get(run.pk), Place(run.id, name))
+    else:
+        found = "", None
+    title, value = found
+    if value is None:
+        raise Http404("There is no such payload: the run has not recorded it, or it may have been pruned.")
+    return title, value if isinstance(value, TooLarge) else value[0]
+
+
+def _of_message(run: Run, name: str, message_id: str, most: int) -> tuple[str, Any]:
+    rows = QueueMessage.objects.using(conf.DATABASE).filter(run=run, pk=message_id)
+    row = rows.defer("body", "response").first()
+    if row is None:
+        return "", None
+    read = read_within(rows, _OF_MESSAGE[name], most=most).get(row.pk)
+    queue = unescape(row.queue)
+    place = of_message(run.id, name, row.id, row.queue)
+    return f"{name} of {queue}", _decoded(run, f"{name}:{queue}", read, place)
+
+
+def _of_entry(run: Run, location: str, name: str, most: int) -> tuple[str, Any]:
+    detail = read_entry_detail(run, location, with_payloads=True, most=most)
+    title = f"{name} of {display_location(location)}"
+    if detail is None:
+        return title, None
+    if detail.too_large is not None:
+        return title, detail.too_large
+    return title, next(([field.value] for field in detail.fields if field.name == name), None)
+
+
+def _decoded(run: Run, field: str, read: Any, place: Place) -> Any:
+    """Return a list of the value alone, TooLarge, or None for a payload that is not there."""
+    if isinstance(read, TooLarge) or read is None or read[0] is None:
+        return read if isinstance(read, TooLarge) else None
+    return [payload(run.workflow, field, read[0], place)]

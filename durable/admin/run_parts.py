@@ -1,0 +1,227 @@
+"""The parts of a run's page: each has an address, and only the queries of the part that is shown are made.
+
+A part is a function that returns what its template `_run_<name>.html` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy
+
+from durable.admin import access, charts
+from durable.admin.base import AdminPages
+from durable.admin.message_rows import MOST_MESSAGES, message_rows
+from durable.admin.payload_view import PayloadView, view_of
+from durable.conf import conf
+from durable.core.places import Place
+from durable.inspection import (
+    Progress,
+    build_timeline,
+    count_capped,
+    history_tree,
+    payload,
+    redacted_error,
+    redacted_traceback,
+    stuck_step,
+)
+from durable.inspection.size_limit import TooLarge, read_within
+from durable.inspection.tree import PAGE
+from durable.models import Attempt, OperatorAction, Run
+
+__all__ = ["Part", "Shown", "part_of", "parts_of"]
+
+_MOST: Final = 20  # related runs and actions
+_MOST_ATTEMPTS: Final = 30
+_CAP: Final = 1_000  # related runs and actions that are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a part is made of."""
+
+    admin: AdminPages
+    request: HttpRequest
+    run: Run
+    progress: Progress
+    now: datetime
+
+    @property
+    def may_see_payloads(self) -> bool:
+        """Whether the user may see payloads and tracebacks."""
+        return access.may(self.request, "view_payload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A tab of the page; `count` is "" where a number would say nothing."""
+
+    name: str
+    title: str
+    count: str
+    query: str
+    is_current: bool
+
+
+def _timeline(shown: Shown) -> dict[str, Any]:
+    tree = history_tree(shown.run.id)
+    error, stuck = _error(shown), _stuck(shown)
+    return {
+        "tree": tree,
+        "timeline": charts.drawn(build_timeline(shown.run, tree.nodes, shown.now)),
+        **error,
+        **stuck,
+        **_payloads(shown),
+    }
+
+
+def _history(shown: Shown) -> dict[str, Any]:
+    only_failed = shown.request.GET.get("only") == "failed"
+    start = _whole_number(shown.request.GET.get("start"))
+    tree = history_tree(shown.run.id, start=start, only_failed=only_failed)
+    return {
+        "tree": tree,
+        "roots": charts.shallow(tree.roots),
+        "tree_size": PAGE,
+        "only_failed": only_failed,
+        "replay_url": shown.admin.url("replay", shown.run.id),
+    }
+
+
+def _payloads(shown: Shown) -> dict[str, Any]:
+    """Return the input and the output, in one bounded read."""
+    if not shown.may_see_payloads:
+        return {"input": None, "output": None}
+    run = shown.run
+    found = Run.objects.using(conf.DATABASE).filter(pk=run.pk)
+    return {name: _payload(shown, name, read_within(found, name).get(run.pk, [None])) for name in ("input", "output")}
+
+
+def _payload(shown: Shown, name: str, read: Any) -> PayloadView | None:
+    if not isinstance(read, TooLarge):
+        if read[0] is None:
+            return None
+        read = payload(shown.run.workflow, name, read[0], Place(shown.run.id, name))
+    return view_of(shown.admin, shown.run.id, name, read, {"of": name})
+
+
+def _attempts(shown: Shown) -> dict[str, Any]:
+    found = Attempt.objects.using(conf.DATABASE).filter(run=shown.run).order_by("-id")
+    before = _whole_number(shown.request.GET.get("before"))
+    if before is not None:
+        found = found.filter(id__lt=before)
+    rows = list(found[: _MOST_ATTEMPTS + 1])
+    attempts = rows[:_MOST_ATTEMPTS]
+    workflow = shown.run.workflow
+    return {
+        "attempts": [
+            (each, redacted_error(workflow, each.error), redacted_traceback(workflow, each.error))
+            if shown.may_see_payloads
+            else (each, redacted_error(workflow, each.error), "")
+            for each in attempts
+        ],
+        "older": attempts[-1].pk if len(rows) > len(attempts) else None,
+    }
+
+
+def _messages(shown: Shown) -> dict[str, Any]:
+    rows = message_rows(shown.admin, shown.run, with_payloads=shown.may_see_payloads)
+    return {"messages_of_run": rows, "most_messages": MOST_MESSAGES}
+
+
+def _related(shown: Shown) -> dict[str, Any]:
+    """Return the related runs, each with its relation to this one."""
+    run = shown.run
+    runs = Run.objects.using(conf.DATABASE).only("id", "workflow", "state", "created_at", "summary")
+    around = [("started by", run.parent_id), ("made from", run.replay_of_id)]
+    found = runs.in_bulk([each for _, each in around if each])
+    related = [(word, found[run_id]) for word, run_id in around if run_id in found]
+    related += [("started", each) for each in runs.filter(parent=run).order_by()[:_MOST]]
+    related += [("made into", each) for each in runs.filter(replay_of=run).order_by()[:_MOST]]
+    return {"related": related, "most_related": _MOST}
+
+
+def _audit(shown: Shown) -> dict[str, Any]:
+    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=shown.run.id).order_by("-created_at", "-id")
+    return {"actions": list(found[:_MOST]), "most_actions": _MOST}
+
+
+def _error(shown: Shown) -> dict[str, Any]:
+    run = shown.run
+    return {
+        "error": redacted_error(run.workflow, run.error),
+        "traceback": redacted_traceback(run.workflow, run.error) if shown.may_see_payloads else "",
+    }
+
+
+def _stuck(shown: Shown) -> dict[str, Any]:
+    """Return the step that could not be undone, and the error of its handler."""
+    run = shown.run
+    stuck = stuck_step(run)
+    if stuck is None:
+        return {"stuck": None, "stuck_error": "", "stuck_traceback": ""}
+    error = stuck.metadata.rollback_error
+    return {
+        "stuck": stuck,
+        "stuck_error": redacted_error(run.workflow, error),
+        "stuck_traceback": redacted_traceback(run.workflow, error) if shown.may_see_payloads else "",
+    }
+
+
+def _whole_number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+_PARTS: Final[Mapping[str, tuple[Any, Callable[[Shown], dict[str, Any]]]]] = {
+    "timeline": (gettext_lazy("Timeline"), _timeline),
+    "history": (gettext_lazy("History"), _history),
+    "payloads": (gettext_lazy("Input and output"), _payloads),
+    "attempts": (gettext_lazy("Failed attempts"), _attempts),
+    "messages": (gettext_lazy("Messages"), _messages),
+    "related": (gettext_lazy("Related"), _related),
+    "audit": (gettext_lazy("Audit"), _audit),
+}
+
+
+def part_of(request: HttpRequest) -> str:
+    """Return the name of the part that an address wants: the history if it names a place in it, else the first one."""
+    name = request.GET.get("part", "")
+    if name not in _PARTS and ("start" in request.GET or "only" in request.GET):
+        return "history"
+    return name if name in _PARTS else "timeline"
+
+
+def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
+    """Return the tabs, and what the part that is shown has. One statement counts what the run's row does not tell."""
+    current = part_of(shown.request)
+    counts = {
+        "history": f"{shown.progress.entries:,}",
+        "attempts": f"{shown.progress.failed_attempts:,}",
+        "messages": f"{shown.run.message_count:,}",
+        **_counted(shown.run),
+    }
+    parts = [
+        Part(
+            name=name,
+            title=title,
+            count=counts.get(name, ""),
+            query="?" if name == "timeline" else f"?{urlencode({'part': name})}",
+            is_current=name == current,
+        )
+        for name, (title, _) in _PARTS.items()
+    ]
+    return parts, {"part": current, "part_template": f"durable/admin/_run_{current}.html", **_PARTS[current][1](shown)}
+
+
+def _counted(run: Run) -> dict[str, str]:
+    runs = Run.objects.using(conf.DATABASE)
+    actions = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id).order_by("-created_at", "-id")
+    found = count_capped([runs.filter(parent=run).order_by(), runs.filter(replay_of=run).order_by(), actions], _CAP)
+    around = sum(each is not None for each in (run.parent_id, run.replay_of_id))
+    related = found[0].number + found[1].number + around
+    return {"related": f"{related:,}{'+' if found[0].is_capped or found[1].is_capped else ''}", "audit": str(found[2])}

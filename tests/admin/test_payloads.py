@@ -1,0 +1,199 @@
+"""Payloads on the pages: their size, folds, parts and downloads, and who may see them."""
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
+
+from durable import get_run
+from durable.admin.payload_view import folded_html
+from durable.inspection.payload_text import PayloadText
+from durable.inspection.size_limit import PAGE_BYTES
+from durable.models import Run
+from tests.admin import flows
+from tests.admin.conftest import Stage
+from tests.admin.pages import text_of, url
+
+PARTS = ["timeline", "history", "payloads", "attempts", "messages", "related", "audit"]
+
+
+def downloaded(client: Client, run_id: str, **address: str) -> Any:
+    response: Any = client.get(url("raw", run_id), address)
+    assert response.status_code == 200
+    assert response["X-Content-Type-Options"] == "nosniff"
+    assert response["Content-Disposition"].startswith("attachment;")
+    assert response["Content-Type"] == "application/json"
+    assert "no-store" in response["Cache-Control"]
+    text = b"".join(response.streaming_content) if response.streaming else response.content
+    return json.loads(text)
+
+
+class TestParts:
+    @pytest.mark.parametrize("part", PARTS)
+    def test_each_has_an_address_and_is_marked_as_the_open_one(self, stage: Stage, operator: Client, part: str) -> None:
+        stage.start(flows.approve, id="run")
+        page = operator.get(url("change", "run"), {"part": part})
+        assert f"durable/admin/_run_{part}.html" in [each.name for each in page.templates]
+        assert [each.name for each in page.context["parts"]] == PARTS
+        tabs = text_of(page).partition("Parts of this page")[2].partition("</nav>")[0]
+        assert tabs.partition('aria-current="true"')[0].count("<a ") == PARTS.index(part) + 1
+        assert tabs.count('aria-current="true"') == 1
+
+    def test_counts_stand_beside_their_titles(
+        self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(flows.SWITCH, "broken", True)
+        stage.start(flows.stubborn, id="run")
+        get_run("run").send("news", 1)
+        get_run("run").send("news", 2)
+        get_run("run").pause()
+        get_run("run").restart(id="again")
+        counts = {each.name: each.count for each in operator.get(url("change", "run")).context["parts"]}
+        assert counts["attempts"] == "1"
+        assert counts["messages"] == "2"
+        assert counts["audit"] == "2"  # the pause and the restart
+        assert counts["history"] == str(Run.objects.get(pk="run").entries.count())
+
+    def test_only_what_is_shown_is_asked_for(self, stage: Stage, operator: Client) -> None:
+        from django.db import connection
+
+        stage.start(flows.approve, id="run")
+        tables = {"messages": "durable_queuemessage", "attempts": '"durable_attempt"."error"'}
+        for part in PARTS:
+            with CaptureQueriesContext(connection) as asked:
+                operator.get(url("change", "run"), {"part": part})
+            sql = " ".join(each["sql"] for each in asked.captured_queries)
+            assert ('"durable_queuemessage"."body"' in sql) == (part == "messages")
+            assert (tables["attempts"] in sql) == (part == "attempts")
+
+    def test_failed_attempts_are_paged_with_their_errors(
+        self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(flows.SWITCH, "broken", True)
+        stage.start(flows.stubborn, id="run")
+        page = text_of(operator.get(url("change", "run"), {"part": "attempts"}))
+        assert "GatewayTimeout: no answer for 1" in page
+        assert "in charge" in page  # of the traceback
+        assert "Older" not in page
+
+    def test_the_run_that_failed_leads_to_its_cause(
+        self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(flows.SWITCH, "broken", True)
+        for number in range(3):
+            stage.start(flows.switched, number, id=f"run-{number}")
+        page = text_of(operator.get(url("change", "run-1")))
+        assert "3 runs failed for this cause" in page
+        assert "/admin/durable/run/causes/" in page
+
+
+class TestViewer:
+    def test_a_payload_has_its_size_and_folds(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, {"cats": ["Mochi", "<b>Tama"], "age": 3}, id="run")
+        page = text_of(operator.get(url("change", "run")))
+        size = len(json.dumps(downloaded(operator, "run", of="input"), indent=2))
+        assert f"{size} B" in page
+        assert "<summary>" in page.partition('"durable-json"')[2]
+        assert "&lt;b&gt;Tama" in page
+
+    def test_what_is_folded_is_the_text(self) -> None:
+        value: Any = {"a": [1, [], {"b": "x\ny"}], "ü": None, "empty": {}}
+        html = str(folded_html(value, 1_000))
+        text = PayloadText(value).text
+        for tag in ("<details open>", "</details>", "<summary>"):
+            html = html.replace(tag, "")
+        shown = (
+            html.replace("&quot;", '"')
+            .replace(" <span>3</span></summary>", "\n")
+            .replace(" <span>1</span></summary>", "\n")
+        )
+        assert shown == text + "\n"
+
+    def test_a_fold_that_is_cut_is_closed(self) -> None:
+        html = folded_html({"a": {"b": ["x" * 100] * 10}}, 150)
+        assert html.count("<details") == html.count("</details>") == 2
+        assert len(html) < 400
+
+    def test_a_large_one_is_shown_in_parts(self, stage: Stage, operator: Client) -> None:
+        lines = [f"line {number}" for number in range(20_000)]
+        stage.start(flows.quick, lines, id="run")
+        page = text_of(operator.get(url("change", "run")))
+        assert "line 10&quot;" in page
+        assert "line 19999&quot;" not in page
+        assert len(page) < 150_000
+        address = url("payload", "run") + "?of=output"
+        first = operator.get(address)
+        parts = first.context["parts"]
+        whole = "".join(operator.get(f"{address}&part={number + 1}").context["html"] for number in range(parts))
+        assert json.loads(whole) == lines
+        assert parts > 3
+        assert max(len(text_of(operator.get(f"{address}&part={number + 1}"))) for number in range(parts)) < 400_000
+        assert downloaded(operator, "run", of="output") == lines
+
+    @pytest.mark.parametrize("length", [50, 1_000, 99_999])
+    def test_parts_are_the_whole_text(self, length: int) -> None:
+        text = PayloadText(["x" * 3_000, *range(5_000)])
+        parts = text.parts(length)
+        assert "".join(text.text[begin:end] for begin, end in parts) == text.text
+        assert all(0 < end - begin <= length for begin, end in parts)
+
+    def test_one_that_no_page_can_hold_can_be_downloaded(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, id="run")
+        Run.objects.filter(pk="run").update(output=json.dumps("x" * PAGE_BYTES))
+        for address in (url("change", "run"), url("payload", "run") + "?of=output"):
+            assert "too large for this page" in text_of(operator.get(address))
+        assert downloaded(operator, "run", of="output") == "x" * PAGE_BYTES
+
+    def test_bytes_are_shown_as_text(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, b"\x00\xff<b>", id="run")
+        assert r"b&#x27;\\x00\\xff&lt;b&gt;&#x27;" in text_of(operator.get(url("change", "run")))
+        assert downloaded(operator, "run", of="output") == repr(b"\x00\xff<b>")
+
+
+class TestAddresses:
+    def test_each_kind_of_payload_has_one(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.approve, {"cat": "Mochi"}, id="run")
+        message = get_run("run").send("approved", {"by": "ada"})
+        assert downloaded(operator, "run", of="input")["args"] == [{"cat": "Mochi"}]
+        assert downloaded(operator, "run", of="message", id=message) == {"by": "ada"}
+        assert downloaded(operator, "run", of="output", at="prepare") == {"cat": "Mochi"}
+        assert downloaded(operator, "run", of="arguments", at="prepare") == [{"cat": "Mochi"}]
+        page = text_of(operator.get(url("change", "run"), {"part": "messages"}))
+        assert "of=message&amp;id=" in page
+        step = text_of(operator.get(url("step", "run"), {"at": "prepare"}))
+        assert "of=output&amp;at=prepare" in step
+
+    @pytest.mark.parametrize(
+        "address",
+        [{}, {"of": "output"}, {"of": "error"}, {"of": "message", "id": "x"}, {"of": "output", "at": "nowhere"}],
+    )
+    def test_what_is_not_there_is_not_found(self, stage: Stage, operator: Client, address: dict[str, str]) -> None:
+        stage.start(flows.approve, id="run")
+        for name in ("payload", "raw"):
+            assert "There is no such payload" in text_of(operator.get(url(name, "run"), address), 404)
+            assert operator.get(url(name, "nobody"), address).status_code == 404
+
+    def test_a_message_of_another_run_is_not_found(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.approve, id="run")
+        stage.start(flows.approve, id="other")
+        message = get_run("other").send("approved", 1)
+        assert operator.get(url("raw", "run"), {"of": "message", "id": message}).status_code == 404
+
+    def test_they_need_the_permission(self, stage: Stage, log_in: Any) -> None:
+        stage.start(flows.approve, id="run")
+        client = log_in("view_run")
+        for name in ("payload", "raw"):
+            for run_id in ("run", "nobody"):
+                assert "durable.view_payload" in text_of(client.get(url(name, run_id), {"of": "input"}), 403)
+        assert 'id="input"' not in text_of(client.get(url("change", "run")))
+        client = log_in(name="eve")
+        assert client.get(url("raw", "run"), {"of": "input"}).status_code == 403
+
+    def test_the_redaction_hook_decides(self, stage: Stage, operator: Client, settings: Settings) -> None:
+        stage.start(flows.quick, {"secret": "alert"}, id="run")
+        settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide"}
+        assert "alert" not in json.dumps(downloaded(operator, "run", of="output"))
+        assert "alert" not in text_of(operator.get(url("payload", "run"), {"of": "output"}))
