@@ -26,6 +26,7 @@ from durable.admin import (
     run_page,
     send_page,
     step_page,
+    workers_page,
 )
 from durable.admin.base import AdminPages
 from durable.inspection.humanize import sentence
@@ -75,6 +76,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("overview/", overview.show, "overview"),
             ("causes/", causes_page.show_all, "causes"),
             ("causes/<str:fingerprint>/", causes_page.show, "cause"),
+            ("workers/", workers_page.show_all, "workers"),
+            ("workers/<str:key>/show/", workers_page.show, "worker"),
             ("<str:key>/change/", run_page.show, "change"),
             ("<str:key>/", run_page.lead, "lead"),  # Django's admin redirects from there as well
             ("<str:key>/live/", run_page.live, "live"),
