@@ -36,10 +36,10 @@ def asgi_server() -> Iterator[str]:
     thread = threading.Thread(target=server.run, name="asgi-server")
     thread.start()
     try:
-        assert begun.wait(30), "the server does not begin to listen"
+        assert begun.wait(120), "the server does not begin to listen"
         host, port = server.servers[0].sockets[0].getsockname()[:2]
         yield f"http://{host}:{port}"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive(), "the server does not stop"

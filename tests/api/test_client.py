@@ -113,7 +113,7 @@ def at_once(address: str, token: str, path: str, body: dict[str, Any], key: str 
 
     def send() -> httpx.Response:
         with client_of(address, token) as client:
-            ready.wait(30)
+            ready.wait(120)
             return client.post(path, json=body, headers={"Idempotency-Key": key} if key else {})
 
     with ThreadPoolExecutor(6) as pool:

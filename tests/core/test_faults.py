@@ -359,7 +359,7 @@ class Gate:
     def commit(self, batch: Batch) -> Committed:
         if any(entry.location == self.location for entry in batch.entries) and not self.is_writing.is_set():
             self.is_writing.set()
-            assert self.may_end.wait(10)
+            assert self.may_end.wait(120)
         committed: Committed = self.inner.commit(batch)
         return committed
 
@@ -372,7 +372,7 @@ def test_11_what_changes_while_a_commit_is_written_is_not_taken_for_written(h: H
         return ctx.step("a", lambda: "written")
 
     def noting(ctx: Any) -> Any:
-        ctx.step("wait until it is written", lambda: gate.is_writing.wait(10), ephemeral=True)
+        ctx.step("wait until it is written", lambda: gate.is_writing.wait(120), ephemeral=True)
         return ctx.step("noted meanwhile", meanwhile, ephemeral=True)
 
     def meanwhile() -> str:

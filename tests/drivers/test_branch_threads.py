@@ -65,7 +65,7 @@ def test_work_at_the_same_time_has_threads_of_its_own(log: Log) -> None:
     both = threading.Barrier(2)
 
     def work() -> None:
-        both.wait(10)
+        both.wait(120)
         log.noting("work")()
 
     with branch_threads.keep():
@@ -88,7 +88,7 @@ def test_only_the_outermost_block_ends_what_is_kept(log: Log) -> None:
 def test_a_thread_still_at_work_when_the_block_is_left_ends_afterwards(log: Log) -> None:
     may_end = threading.Event()
     with branch_threads.keep():
-        wait = branch_threads.run(lambda: may_end.wait(10), log.noting("end"))
+        wait = branch_threads.run(lambda: may_end.wait(120), log.noting("end"))
     assert log.names() == []
     may_end.set()
     wait()

@@ -115,7 +115,7 @@ def test_atomic_steps_beside_other_commits_where_there_is_one_writer(h: Harness)
     store = MemoryOnly(h._store)
     done = threading.Thread(target=threaded_pass, args=(h, "run"), kwargs={"store": store}, daemon=True)
     done.start()
-    done.join(20)
+    done.join(120)
     assert not done.is_alive(), "two branches wait for each other"
     assert run.output == "done"
 
@@ -151,7 +151,7 @@ def test_after_a_commit_that_was_not_answered_nothing_more_is_written(
 
     async def going_on(ctx: Any) -> None:
         if not flavour.is_async:
-            await ctx.step("first", lambda: store.has_failed.wait(10))
+            await ctx.step("first", lambda: store.has_failed.wait(120))
         await ctx.step("second", int)
 
     async def ship(ctx: Any) -> Any:
@@ -209,7 +209,7 @@ class Held(Interfering):
 
     def commit(self, batch: Batch) -> Committed:
         self.batches.append({each.location for each in batch.entries if each.kind == "step"})
-        assert self.all_wait.wait(20)
+        assert self.all_wait.wait(120)
         found: Committed = self.inner.commit(batch)
         return found
 
@@ -250,7 +250,7 @@ def test_branches_of_an_async_workflow_are_concurrent(h: Harness) -> None:
         return "met"
 
     async def branch(ctx: Any) -> Any:
-        return await ctx.step("a", meet, timeout=10)
+        return await ctx.step("a", meet, timeout=120)
 
     async def ship(ctx: Any) -> Any:
         return await ctx.join("join", dict.fromkeys("abc", branch))
@@ -264,7 +264,7 @@ def test_branches_of_a_sync_workflow_are_concurrent(h: Harness) -> None:
     barrier = threading.Barrier(3)
 
     def branch(ctx: Any) -> Any:
-        return ctx.step("a", lambda: barrier.wait(10) is not None)
+        return ctx.step("a", lambda: barrier.wait(120) is not None)
 
     def ship(ctx: Any) -> Any:
         return ctx.join("join", dict.fromkeys("abc", branch))
@@ -288,7 +288,7 @@ def test_no_more_threads_than_the_setting_says(h: Harness, settings: Any) -> Non
             most = max(most, now)
             if now > 1:
                 two_at_once.set()
-        two_at_once.wait(20)
+        two_at_once.wait(120)
         threading.Event().wait(0.002)
         with lock:
             now -= 1

@@ -71,7 +71,7 @@ class Workers:
         states = [f"{child.pid} {child.status()}" for child in _children(process)]
         for child in _children(process):
             child.send_signal(signal.SIGABRT)
-        psutil.wait_procs(_children(process), timeout=5)
+        psutil.wait_procs(_children(process), timeout=30)
         return f"{states}\n{self.log.read_text(errors='replace')[-8000:]}"
 
     @property

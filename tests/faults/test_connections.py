@@ -103,7 +103,7 @@ def work_until_ended(
     """Shifts, as RQ would start them; a lease without a worker expires between them."""
     for _ in range(8):
         with around():
-            work_off("default", store=store_for("default"), seconds=5)
+            work_off("default", store=store_for("default"), seconds=120)
         connections.close_all()
         run = Run.objects.get(pk=handle.id)
         if run.state in ("completed", "failed"):
@@ -155,7 +155,7 @@ def test_a_flush_that_waits_too_long_for_a_lock_is_made_again(redis_connection: 
         with transaction.atomic():
             Run.objects.select_for_update().get(pk=handle.id)
             held.set()
-            let_go.wait(30)
+            let_go.wait(120)
         connections.close_all()
 
     run = store_for("default").claim_run(
@@ -164,7 +164,7 @@ def test_a_flush_that_waits_too_long_for_a_lock_is_made_again(redis_connection: 
     assert run is not None
     thread = threading.Thread(target=hold)
     thread.start()
-    assert held.wait(30)
+    assert held.wait(120)
     with connection.cursor() as cursor:
         cursor.execute("SET statement_timeout = 100")
     try:
@@ -198,7 +198,7 @@ class Adversary(threading.Thread):
                     cursor.execute("SET LOCAL deadlock_timeout = '60s'")  # so that the other side is the victim
                 Run.objects.select_for_update().get(pk=self.sender)
                 self.locked.set()
-                self.goes_on.wait(30)
+                self.goes_on.wait(120)
                 Run.objects.select_for_update().get(pk=self.receiver)
         finally:
             connections.close_all()
@@ -209,7 +209,7 @@ class Adversary(threading.Thread):
             get_run(self.receiver).send("go", "sent")
             return
         self.start()
-        assert self.locked.wait(30)
+        assert self.locked.wait(120)
         get_run(self.receiver).send("go", "sent")
         self.goes_on.set()
 
@@ -230,7 +230,7 @@ def test_a_pass_that_is_the_victim_of_a_deadlock_is_made_again(redis_connection:
     _adversary = Adversary()
     _adversary.sender, _adversary.receiver = sender.id, receiver.id
     work_until_ended(sender)
-    _adversary.join(30)
+    _adversary.join(120)
     assert sender.output == "sent"
     assert sender.history()[0].attempts == 1
     assert [message.order for message in store_for("default").messages(receiver.id)] == [1]

@@ -282,10 +282,10 @@ def open_beside_a_step(ctx: Context) -> None:
 
     def last() -> None:
         is_under_way.set()
-        may_end.wait(20)
+        may_end.wait(120)
 
     def leave(c: Context) -> None:
-        is_under_way.wait(20)
+        is_under_way.wait(120)
         leave_autocommit_off()
         try:
             c.step("step", lambda: 1)

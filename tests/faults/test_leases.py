@@ -79,7 +79,7 @@ class Skewed:
 
     def work(self, until: threading.Event, ready: threading.Barrier) -> None:
         try:
-            ready.wait(30)
+            ready.wait(120)
             while not until.is_set():
                 # a thousandth of a second counts as 20, and each clock is wrong by up to two leases
                 passed = (time.monotonic() - self._began) * 20_000
@@ -130,13 +130,13 @@ def test_of_real_connections_with_wrong_clocks_only_the_newest_fence_writes(seed
     until, ready = threading.Event(), threading.Barrier(len(workers) + 1)
     with ThreadPoolExecutor(len(workers)) as pool:
         futures = [pool.submit(worker.work, until, ready) for worker in workers]
-        ready.wait(30)
+        ready.wait(120)
         deadline = time.monotonic() + 90
         while sum(worker.refused for worker in workers) < 100 and time.monotonic() < deadline:
             until.wait(0.01)
         until.set()
         for future in futures:
-            future.result(30)
+            future.result(120)
     assert sum(worker.refused for worker in workers) >= 100, "they did not come into each other's way"
     accepted = {each for worker in workers for each in worker.accepted}
     written: set[tuple[str, int, int]] = set()

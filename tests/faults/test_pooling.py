@@ -108,7 +108,7 @@ def test_runs_live_behind_a_pooler_that_forgets_every_session(
         [(each,) for one, other in pairs for each in (other, one)], ids=[each for pair in pairs for each in pair]
     )
     for _ in range(40):
-        work_off(conf.QUEUE, store=store or store_for(ALIAS), seconds=5)
+        work_off(conf.QUEUE, store=store or store_for(ALIAS), seconds=120)
         if not Run.objects.using(ALIAS).exclude(state__in=["completed", "failed"]).exists():
             break
     joined = dict.fromkeys("abc", "done")

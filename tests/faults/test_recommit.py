@@ -214,7 +214,7 @@ def test_a_renewal_under_the_fence_of_before_is_not_taken_for_a_loss(redis_conne
             return getattr(store, name)
 
         def renew(self, held: Any, lease_until: Any) -> dict[str, str]:
-            assert has_changed.wait(20)
+            assert has_changed.wait(120)
             kept = store.renew(held, lease_until)
             renewed.set()
             return kept
@@ -223,16 +223,16 @@ def test_a_renewal_under_the_fence_of_before_is_not_taken_for_a_loss(redis_conne
         eviction.is_changing_fence = True
         changed = store.change(record.id, lambda row, _entries: RunChange(run=fence_raised(row)))
         has_changed.set()
-        assert renewed.wait(20)
+        assert renewed.wait(120)
         record.fence = changed.fence
         eviction.is_changing_fence = False
         renewed.clear()
-        assert renewed.wait(20)  # under the new one
+        assert renewed.wait(120)  # under the new one
         seen.append(eviction.requested)
         raise LeaseLost
 
     idle.start()
-    with override_settings(DURABLE={"LEASE": 0.5}):
+    with override_settings(DURABLE={"LEASE": 6.0}):
         work_off("default", store=Racing(), execute=work, seconds=1)
     assert seen == [False]
 

@@ -76,7 +76,7 @@ def away(ctx: Context) -> list[Any]:
 
 
 def work() -> None:
-    work_off(conf.QUEUE, store=store_for(conf.DATABASE), seconds=5)
+    work_off(conf.QUEUE, store=store_for(conf.DATABASE), seconds=120)
 
 
 def test_a_run_lives_wholly_in_the_database_that_the_settings_name(

@@ -44,7 +44,7 @@ def _handled() -> Iterator[None]:
     _may_end.set()
     for thread in threading.enumerate():
         if thread.name == "durable-branch":
-            thread.join(20)
+            thread.join(120)
     signal.signal(signal.SIGUSR1, before)
 
 
@@ -55,9 +55,9 @@ def signal_main() -> None:
 
 
 def last(name: str) -> None:
-    if _both.wait(20) == 0:
+    if _both.wait(120) == 0:
         signal_main()
-    _may_end.wait(20)
+    _may_end.wait(120)
     _log.append(name)
 
 

@@ -45,7 +45,7 @@ pytestmark = [
     pytest.mark.usefixtures("redis_connection"),
 ]
 QUEUE = "default"
-WAIT = 60.0  # seconds until a test gives up
+WAIT = 120.0  # seconds until a test gives up
 
 _done: list[tuple[str, str]] = []  # run and what was done, in the order of time
 

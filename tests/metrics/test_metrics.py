@@ -326,7 +326,7 @@ def test_the_counts_of_all_workers_are_served_at_one_port(child_environment: dic
                 text = answer.read().decode()
         finally:
             worker.terminate()
-            worker.wait(30)
+            worker.wait(120)
     assert 'durable_passes_total{outcome="completed",queue="default",workflow="e2e.bystander"} 20.0' in text
     assert scraped(text)["durable_runs/completed"] == 20
     with pytest.raises(urllib.error.URLError):

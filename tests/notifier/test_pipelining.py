@@ -173,7 +173,7 @@ def test_after_an_interruption_at_any_line_it_goes_on(sender: PipelinedSender, r
             sys.settrace(before)
         other = threading.Thread(target=open_and_send, args=(str(line),), daemon=True)
         other.start()
-        other.join(10)
+        other.join(120)
         assert redis_connection.echo("mine") == b"mine"
         assert sent(redis_connection, line + 1) == [str(each).encode() for each in range(line + 1)]
         if was_sent:
@@ -187,7 +187,7 @@ def test_a_thread_does_not_wait_for_another_one(sender: PipelinedSender, monkeyp
 
     def slow(connection: Connection, *args: Any, **kwargs: Any) -> None:
         sending.set()
-        assert go_on.wait(10)
+        assert go_on.wait(120)
         send(connection, *args, **kwargs)
 
     sender.open()
@@ -195,7 +195,7 @@ def test_a_thread_does_not_wait_for_another_one(sender: PipelinedSender, monkeyp
         patch.setattr(Connection, "send_command", slow)
         other = threading.Thread(target=sender.send, args=("RPUSH", LIST, "a"))
         other.start()
-        assert sending.wait(10)
+        assert sending.wait(120)
         assert not sender.send("RPUSH", LIST, "b")
         go_on.set()
         other.join()

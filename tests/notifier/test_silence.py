@@ -110,7 +110,7 @@ def developers_redis() -> Iterator[tuple[int, list[object]]]:
         thread.start()
         yield server.getsockname()[1], came
         server.shutdown(socket.SHUT_RDWR)
-    thread.join(30)
+    thread.join(120)
 
 
 @pytest.mark.parametrize("rings", [False, True])

@@ -281,13 +281,13 @@ class Elsewhere:
             with transaction.atomic(), connection.cursor() as cursor:
                 cursor.execute(self.sql, self.params)
                 self._has_begun.set()
-                assert self._may_end.wait(20)
+                assert self._may_end.wait(120)
         finally:
             connections.close_all()
 
     def __enter__(self) -> None:
         self._thread.start()
-        assert self._has_begun.wait(20)
+        assert self._has_begun.wait(120)
 
     def __exit__(self, *_: object) -> None:
         self._may_end.set()

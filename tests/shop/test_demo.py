@@ -92,7 +92,7 @@ def test_then_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
             assert answer.status == 200
         processes = family(process)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     assert_gone(processes)
 
 
@@ -106,6 +106,6 @@ def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing_behind(
         processes = family(process)
         directories = {each.environ().get("DURABLE_DEMO_DIRECTORY") for each in processes} - {None}
         process.send_signal(how)
-        assert process.wait(30) != 0
+        assert process.wait(120) != 0
         assert_gone(processes)
         assert [Path(str(path)).exists() for path in directories] == [False]

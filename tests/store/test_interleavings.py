@@ -29,7 +29,7 @@ LockingStore = OrmStore | PostgresStore
 #: The orders of F's statement and end, `F` and `f`, and those of C.
 ORDERS: Final = ["FfCc", "FCfc", "FCcf", "CFfc", "CFcf", "CcFf"]
 ENDS: Final = ["COMMIT", "ROLLBACK"]
-PATIENCE: Final = 30.0
+PATIENCE: Final = 120.0
 
 COMMITS: Final[dict[str, Callable[[Store, RunRecord], Any]]] = {
     "one entry": lambda store, held: commit(store, held, entries=[an_entry("late")]),

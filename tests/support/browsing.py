@@ -25,7 +25,7 @@ def working(environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Po
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
         yield process
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def complaints_of(page: Page) -> list[str]:

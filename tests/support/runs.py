@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
@@ -12,8 +12,9 @@ from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome
 from durable.models import Run
 from durable.store import Store
+from tests.support.notifications import jobs
 
-__all__ = ["NOW", "Passes", "finish", "new_runs", "park", "state", "stored_runs"]
+__all__ = ["NOW", "Passes", "assert_released", "finish", "new_runs", "park", "state", "stored_runs"]
 
 #: When the first of `stored_runs` was created.
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -100,6 +101,15 @@ def state(store: Store, run_id: str) -> RunRecord:
     run = store.get(run_id)
     assert run is not None
     return run
+
+
+def assert_released(store: Store, ids: Iterable[str], queue: str = "default") -> None:
+    """Assert that a stopped worker has released these due runs: claimable, no crash counted, the queue notified once."""
+    assert len(jobs(queue)) == 1
+    now = timezone.now()
+    due = store.claim(queues=[queue], now=now, lease_until=now + timedelta(minutes=1), worker="next", limit=100)
+    assert sorted(each.id for each in due) == sorted(ids)
+    assert {each.crashes for each in due} == {0}
 
 
 def stored_runs(count: int, state: str, workflow: str = "orders", minutes: int = 0) -> None:

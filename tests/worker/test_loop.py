@@ -28,7 +28,7 @@ from durable.worker.executor import Execute
 from durable.worker.shutdown import ShutdownFlag
 from tests.support.databases import only_with_a_server
 from tests.support.notifications import jobs, take_job
-from tests.support.runs import Passes, finish, new_runs, park, state
+from tests.support.runs import Passes, assert_released, finish, new_runs, park, state
 from tests.support.waiting import eventually
 from tests.support.worker import work_off
 
@@ -64,7 +64,7 @@ def in_thread(
         yield thread
     finally:
         stop.request()
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -257,8 +257,8 @@ class TestLeases:
         (run_id,) = new_runs(store)
         passes = Passes()
         passes.what = passes.hold
-        with override_settings(DURABLE={"LEASE": 2.0}), in_thread(store, passes):
-            assert passes.begun.wait(60)
+        with override_settings(DURABLE={"LEASE": 6.0}), in_thread(store, passes):
+            assert passes.begun.wait(120)
             first = state(store, run_id).lease_expires_at
             assert first is not None
             eventually(lambda: (state(store, run_id).lease_expires_at or first) > first + timedelta(seconds=2.0))
@@ -274,13 +274,13 @@ class TestLeases:
         def wait(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
             later = timezone.now() + timedelta(hours=1)
             assert store.claim_run(record.id, now=later, lease_until=later, worker="another") is not None
-            eviction.wait(20)
+            eviction.wait(120)
             reasons.append(eviction.reason)
             evicted.set()
             raise LeaseLost
 
         with override_settings(DURABLE={"LEASE": 0.3}), in_thread(store, Passes(wait)):
-            assert evicted.wait(20)
+            assert evicted.wait(120)
         assert reasons == ["lease lost"]
         assert state(store, run_id).worker == "another"
 
@@ -291,7 +291,7 @@ class TestLeases:
         slow, quick = Passes(), Passes()
         slow.what = slow.hold
         with in_thread(store, slow):
-            assert slow.begun.wait(10)
+            assert slow.begun.wait(120)
             eventually(lambda: len(jobs()) == 1)
             monkeypatch.setattr(scheduler, "MAX_WAIT", 60.0)  # a pass of the other worker may take its time
             work_off(QUEUE, store=store, execute=quick)
@@ -314,7 +314,7 @@ class TestLeases:
                 return getattr(store, name)
 
         def wait(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
-            eviction.wait(20)
+            eviction.wait(120)
             seen.append(eviction.reason)
             raise LeaseLost
 
@@ -330,16 +330,12 @@ class TestStop:
         passes.what = passes.hold
         stop = ShutdownFlag()
         with in_thread(store, passes, stop) as thread:
-            assert passes.begun.wait(10)
+            assert passes.begun.wait(120)
             stop.request()
-            thread.join(20)
+            thread.join(120)
             assert not thread.is_alive()
         assert len(passes.passed) == 1
-        assert len(jobs()) == 1
-        now = timezone.now()
-        due = store.claim(queues=[QUEUE], now=now, lease_until=now + timedelta(minutes=1), worker="next", limit=10)
-        assert sorted(each.id for each in due) == sorted(ids)
-        assert {each.crashes for each in due} == {0}
+        assert_released(store, ids)
 
     def test_nothing_is_claimed_after_a_stop(self, store: Store) -> None:
         new_runs(store)
@@ -359,9 +355,9 @@ class TestStop:
         passes.what = passes.hold
         stop = ShutdownFlag()
         with in_thread(store, passes, stop, lambda: rq_entry.stop_if_told(QUEUE, "stock", stop)) as thread:
-            assert passes.begun.wait(10)
+            assert passes.begun.wait(120)
             redis_connection.hset("rq:worker:stock", "shutdown_requested_date", "2026-01-01T00:00:00Z")
-            thread.join(20)
+            thread.join(120)
             assert not thread.is_alive()
         assert len(jobs()) == 1
 
@@ -372,7 +368,7 @@ class TestStop:
 
         def terminated(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
             os.kill(os.getpid(), signal.SIGTERM)
-            eviction.wait(20)
+            eviction.wait(120)
             assert eviction.reason == "shutdown"
             return park(record, store, None)
 

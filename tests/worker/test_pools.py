@@ -8,7 +8,7 @@ from durable.worker import pools
 from durable.worker.pools import ThreadPool
 from tests.support.waiting import eventually
 
-WAIT = 60.0  # seconds until a test gives up
+WAIT = 120.0  # seconds until a test gives up
 
 
 class Noted(ThreadPool):

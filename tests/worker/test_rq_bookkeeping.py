@@ -239,12 +239,12 @@ def test_a_worker_ends_whose_farewell_to_the_channel_of_commands_does_not(
     ending = threading.Thread(target=worker.teardown, daemon=True)
     ending.start()
     assert begun.wait(60)
-    ending.join(30)
+    ending.join(120)
     has_ended = not ending.is_alive()
     never.set()
     for each in threading.enumerate():  # none may outlive its connection
         if each.name == "durable-farewell" or each is worker.pubsub_thread:
-            each.join(30)
+            each.join(120)
     assert has_ended
 
 
@@ -312,14 +312,14 @@ def test_a_redis_that_does_not_answer_a_heartbeat_keeps_no_lease_from_being_rene
 
     def hang(*_: object) -> None:
         has_begun.set()
-        seen.append(may_end.wait(20))
+        seen.append(may_end.wait(120))
 
     def pulse_twice(_queue: str) -> None:
         assert worker.loop is not None
         pulse = worker.loop.leases.pulse
         assert pulse is not None
         pulse()
-        assert has_begun.wait(20)
+        assert has_begun.wait(120)
         pulse()
         assert seen == []
         may_end.set()
