@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from durable.core.current import current_step
     from durable.core.errors import (
         BulkCountError,
+        BulkNotStoppedError,
         BulkOrderError,
         ContractError,
         CriticalError,
@@ -73,6 +74,7 @@ _MODULES = {
     "durable.context": ("AsyncContext", "Context"),
     "durable.core.errors": (
         "BulkCountError",
+        "BulkNotStoppedError",
         "BulkOrderError",
         "ContractError",
         "CriticalError",
@@ -137,6 +139,7 @@ __all__ = [
     "BlockResult",
     "Break",
     "BulkCountError",
+    "BulkNotStoppedError",
     "BulkOrderError",
     "Context",
     "Continue",

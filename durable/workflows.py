@@ -2,47 +2,109 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from durable.context import Context
+from durable.core.bulk_runs import BULK, DECISION
 from durable.core.results import Break, Continue
 from durable.definitions import workflow
 from durable.operations.bulk import BulkOrder, perform_page
-from durable.operations.common import BULK
+from durable.operations.canary import look
 
 __all__ = ["bulk"]
 
-_REFUSALS_KEPT = 100
+_REFUSALS_KEPT: Final = 100
+_COUNTED: Final = ("done", "refused", "refusals")
+_LOOK_EVERY: Final = (1.0, 15.0)  # seconds between two looks at the canary: the first interval, the longest one
+
+State = dict[str, Any]
 
 
 @workflow(name=BULK)
-def bulk(ctx: Context, order: BulkOrder) -> dict[str, Any]:
+def bulk(ctx: Context, order: BulkOrder) -> State:
     """Apply one verb to many runs, a page of them at a time.
 
     The state of the loop is the progress: how many runs were `done` and `refused`, and how many are `left`, if that is
-    known. At the end the output is the same, with the first `refusals`, each as run, outcome and detail.
+    known. `phase` is "canary" until the first runs have been tried, "watch" until these have come to something,
+    "stopped" while an operator has to decide, and then "rest". `tried` are the runs of the canary, `again` is how many
+    of them have failed, and `open` how many were under way when the canary's time was over.
+
+    At the end the output is the same, with the first `refusals`, each as run, outcome and detail.
     """
 
-    def page(scope: Context, state: dict[str, Any]) -> Continue | Break:
-        # Each page is one transaction: a worker that dies has either processed and recorded a whole page, or nothing.
-        perform = partial(perform_page, order)  # bound, so that each page does not record the whole order
-        results, cursor = scope.step("apply", perform, state["cursor"], atomic=True, timeout=120)
-        refused = [each for each in results if each.outcome != "done"]
-        left = state["left"]
-        after = {
-            "cursor": cursor,
-            "done": state["done"] + len(results) - len(refused),
-            "refused": state["refused"] + len(refused),
-            "left": None if left is None else max(0, left - len(results)),
-            "refusals": [*state["refusals"], *([each.run_id, each.outcome, each.detail] for each in refused)][
-                :_REFUSALS_KEPT
-            ],
-        }
-        if cursor is None:
-            return Break({name: after[name] for name in ("done", "refused", "refusals")})
-        return Continue(after)
+    def iteration(scope: Context, state: State) -> Continue[State] | Break[State]:
+        phase = state.get("phase", "rest")
+        if phase == "watch":
+            return _watch(scope, order, state)
+        if phase == "stopped":
+            return _decide(scope, state)
+        return _page(scope, order, state)
 
-    begin = {"cursor": None, "done": 0, "refused": 0, "left": order.selection.total, "refusals": []}
-    outcome: dict[str, Any] = ctx.loop("runs", page, state=begin)
+    begin: State = {"cursor": None, "done": 0, "refused": 0, "left": order.total, "refusals": []}
+    if order.canary is not None:
+        begin |= {"phase": "canary", "tried": []}
+    outcome: State = ctx.loop("runs", iteration, state=begin)
     return outcome
+
+
+def _page(scope: Context, order: BulkOrder, state: State) -> Continue[State] | Break[State]:
+    """Apply the verb to the next runs.
+
+    Each page is one transaction: a worker that dies has either processed and recorded a whole page, or nothing.
+    """
+    limit = order.page_size
+    canary = order.canary if state.get("phase") == "canary" else None
+    if canary is not None:
+        limit = min(limit, canary.first - len(state["tried"]))
+    perform = partial(perform_page, order)  # bound, so that each page does not record the whole order
+    results, cursor = scope.step("apply", perform, state["cursor"], limit, atomic=True, timeout=120)
+    refused = [each for each in results if each.outcome != "done"]
+    left = state["left"]
+    after = {
+        **state,
+        "cursor": cursor,
+        "done": state["done"] + len(results) - len(refused),
+        "refused": state["refused"] + len(refused),
+        "left": None if left is None else max(0, left - len(results)),
+        "refusals": [*state["refusals"], *([each.run_id, each.outcome, each.detail] for each in refused)][
+            :_REFUSALS_KEPT
+        ],
+    }
+    if cursor is None:
+        return Break(_outcome(after))
+    if canary is not None:
+        after["tried"] = [*state["tried"], *(each.new_id or each.run_id for each in results if each.outcome == "done")]
+        if len(after["tried"]) >= canary.first:
+            after |= {"phase": "watch", "until": (scope.now() + timedelta(seconds=canary.within)).isoformat()}
+    pause = order.pause_after(len(results))
+    if pause is not None:
+        scope.sleep("pace", pause)
+    return Continue(after)
+
+
+def _watch(scope: Context, order: BulkOrder, state: State) -> Continue[State]:
+    """Look at the runs of the canary, and wait for them."""
+    assert order.canary is not None
+    looks = state.get("looks", 0)
+    found = scope.step("look", partial(look, state["tried"], datetime.fromisoformat(state["until"])))
+    after = {**state, "looks": looks + 1, "again": found.failed, "open": found.open}
+    if found.failed >= order.canary.stop_after or (found.open and found.is_over):
+        return Continue({**after, "phase": "stopped"})
+    if not found.open:
+        return Continue({**after, "phase": "rest"})
+    first, longest = _LOOK_EVERY
+    scope.sleep("wait", min(first * 1.5 ** min(looks, 20), longest))
+    return Continue(after)
+
+
+def _decide(scope: Context, state: State) -> Continue[State] | Break[State]:
+    """Wait until an operator decides whether the bulk goes on. The body of the message is True if it does."""
+    if scope.queue.next(DECISION).body is True:
+        return Continue({**state, "phase": "rest"})
+    return Break({**_outcome(state), "stopped": True, "left": state["left"]})
+
+
+def _outcome(state: State) -> State:
+    return {name: state[name] for name in _COUNTED}

@@ -16,6 +16,7 @@ from durable.admin import access, pages
 from durable.admin.base import AdminPages
 from durable.admin.forms import ActForm
 from durable.admin.verbs import VERBS
+from durable.core.bulk_runs import BULK
 from durable.core.errors import (
     DurableError,
     InvalidTransitionError,
@@ -111,7 +112,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
                 form = ActForm({**request.POST.dict(), "expected": revision(run)})
             else:
                 messages.success(request, verb.done)
-                return HttpResponseRedirect(admin.url("change", shown))
+                return HttpResponseRedirect(admin.url("change" if run.workflow != BULK else "bulk_result", shown))
     context = {
         **asking_context(admin, run),
         "title": f"{verb.title}: run {run.id}",

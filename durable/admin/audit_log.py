@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime, time, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.dateparse import parse_date
 from django.utils.html import format_html
+from django.utils.timezone import make_aware
 
 from durable.admin import pages
 from durable.admin.access import may
 from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
 from durable.conf import conf
+from durable.core.clock import to_utc
 from durable.inspection import StatementTimeoutError, reading
+from durable.inspection.actions import ActionCriteria, search_actions
+from durable.inspection.bulks import bulks_among
 from durable.inspection.humanize import printable, sentence
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, Outcome
@@ -29,7 +36,7 @@ __all__ = ["OperatorActionAdmin"]
 
 _CAP = 10_000  # rows that the list counts and pages through
 _WINDOW = 100_000  # newest rows that are searched if no index serves the filter
-_FILTERS = frozenset({"source__exact", "action", "outcome"})
+_FILTERS = frozenset({"source__exact", "action", "outcome", "person", "reason", "since", "until", "bulk"})
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[OperatorAction]
@@ -76,12 +83,83 @@ class OutcomeFilter(_WordFilter):
     words = tuple(Outcome)
 
 
+class _TextFilter(admin.SimpleListFilter):
+    """A filter with a field to type in. `OperatorActionAdmin.get_queryset` applies it."""
+
+    template = "durable/admin/_audit_filter.html"
+    kind = "text"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("", "")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
+        return queryset
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """Yield the one choice: the value, and the other parts of the address."""
+        name = str(self.parameter_name)
+        others = [(key, value) for key, value in changelist.get_filters_params().items() if key != name]
+        if changelist.query:
+            others.append((SEARCH_VAR, changelist.query))
+        yield {"name": name, "value": self.value() or "", "kind": self.kind, "others": _flat(others)}
+
+
+def _flat(parts: Sequence[tuple[str, Any]]) -> list[tuple[str, str]]:
+    return [(key, each) for key, value in parts for each in (value if isinstance(value, list) else [value])]
+
+
+class PersonFilter(_TextFilter):
+    """Filter by who did it."""
+
+    title = "who"
+    parameter_name = "person"
+
+
+class ReasonFilter(_TextFilter):
+    """Filter by a part of the reason."""
+
+    title = "reason"
+    parameter_name = "reason"
+
+
+class SinceFilter(_TextFilter):
+    """Filter by a first day."""
+
+    title = "from"
+    parameter_name = "since"
+    kind = "date"
+
+
+class UntilFilter(_TextFilter):
+    """Filter by a last day."""
+
+    title = "to"
+    parameter_name = "until"
+    kind = "date"
+
+
+class BulkFilter(_TextFilter):
+    """Filter by the bulk of which an action is a part."""
+
+    title = "bulk"
+    parameter_name = "bulk"
+
+
 class OperatorActionAdmin(_ModelAdmin):
-    """The actions of operators, the newest first."""
+    """The actions of operators, the newest first. A bulk is one row, unless its runs or one of them is asked for."""
 
     list_display = ["when", "who", "source", "action", "run", "outcome", "reason"]
     fields = ["when", "who", "source", "action", "run", "reason", "outcome", "before", "after", "detail"]
-    list_filter = ["source", ActionFilter, OutcomeFilter]
+    list_filter = [
+        PersonFilter,
+        ReasonFilter,
+        SinceFilter,
+        UntilFilter,
+        BulkFilter,
+        "source",
+        ActionFilter,
+        OutcomeFilter,
+    ]
     search_fields = ["run_id__startswith"]
     search_help_text = (
         f"A run's id, or the beginning of one. Beginnings and filters look through the newest {_WINDOW:,} actions."
@@ -96,9 +174,11 @@ class OperatorActionAdmin(_ModelAdmin):
         return lookup in _FILTERS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
-        """Return the log from durable's database."""
-        found = super().get_queryset(request).using(conf.DATABASE)
-        return _newest(found) if set(request.GET) & _FILTERS and "q" not in request.GET else found
+        """Return the log from durable's database, as far as its own filters choose it."""
+        given = request.GET
+        if given.get("q", "").strip():
+            return super().get_queryset(request).using(conf.DATABASE)
+        return search_actions(_criteria(given), window=_WINDOW).order_by(*self.ordering)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[OperatorAction], search_term: str
@@ -111,6 +191,14 @@ class OperatorActionAdmin(_ModelAdmin):
         # In an order that keeps the database on the index of runs.
         is_run = exact.order_by("created_at", "id").values_list("pk").first() is not None
         return (exact if is_run else _newest(queryset).filter(run_id__startswith=term)), False
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list, which knows which of its rows are those of bulks."""
+        changelist: Any = super().get_changelist_instance(request)
+        bulks = bulks_among(each.run_id for each in changelist.result_list if each.run_id and not each.bulk_id)
+        for each in changelist.result_list:
+            each.is_bulk = each.run_id in bulks
+        return changelist
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list under its own name: there is nothing to select."""
@@ -137,9 +225,14 @@ class OperatorActionAdmin(_ModelAdmin):
 
     @admin.display(description="run")
     def run(self, action: OperatorAction) -> str:
-        """A link to the run's page, which says if the run was deleted."""
+        """A link to the run's page, which says if the run was deleted, or to the bulk's."""
         if not action.run_id:
             return "—"
+        if getattr(action, "is_bulk", False):
+            address = reverse(
+                "admin:durable_run_bulk_result", args=[as_key(action.run_id)], current_app=self.admin_site.name
+            )
+            return format_html('<a href="{}">bulk: {}</a>', address, action.detail.removesuffix(", by this run"))
         address = reverse("admin:durable_run_change", args=[as_key(action.run_id)], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', address, action.run_id)
 
@@ -162,6 +255,32 @@ class OperatorActionAdmin(_ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: OperatorAction | None = None) -> bool:
         return False
+
+
+def _criteria(given: QueryDict) -> ActionCriteria:
+    bulk = given.get("bulk", "").strip()
+    return ActionCriteria(
+        bulk_id=bulk,
+        person=given.get("person", "").strip(),
+        source=given.get("source__exact", ""),
+        action=given.get("action", ""),
+        outcome=given.get("outcome", ""),
+        reason=given.get("reason", "").strip(),
+        since=_day(given.get("since", "")),
+        until=_day(given.get("until", ""), days_later=1),
+        is_grouped=not bulk and not given.get("outcome"),
+    )
+
+
+def _day(text: str, *, days_later: int = 0) -> datetime | None:
+    """Return the beginning of a day, or of a later one, in the current time zone; None for a text that is no day."""
+    try:
+        day = parse_date(text.strip())
+        if day is None:
+            return None
+        return to_utc(make_aware(datetime.combine(day + timedelta(days=days_later), time.min)))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _newest(actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:

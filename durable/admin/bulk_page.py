@@ -13,22 +13,25 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 
-from durable.admin import access, action_page
+from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
 from durable.admin.forms import BulkForm, FilterForm
 from durable.admin.verbs import BULK, VERBS
 from durable.conf import conf
+from durable.core.bulk_runs import BULK as BULK_RUN
 from durable.core.ids import new_id
-from durable.inspection import Chosen, Filtered, RunCriteria, parse_search, reading
+from durable.inspection import Chosen, Filtered, RunCriteria, explain, parse_search, reading
+from durable.inspection.bulk_causes import causes_among
+from durable.inspection.bulks import FailedAgain, find_bulk
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as
-from durable.operations.common import BULK as BULK_RUN
 
 __all__ = ["show"]
 
 _MOST_IDS = 500  # ids that one page can select
 _MOST_WORKFLOWS = 5  # that the page names
+_CAREFUL = ("first", "stop_after", "within", "rate")  # fields of the form that a link may fill in
 
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -46,6 +49,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     _deny(request, name if name in BULK else BULK[0], ids)
     if name not in BULK:
         return _again(admin, request, "Choose what to do with the runs first.")
+    again = _failed_again(given.get("bulk", ""))
     wanted = _wanted(given) if "all" in given else None
     if "all" in given and wanted is None:
         return _again(admin, request, "Nothing was done: the filter has a mistake. Correct it, and choose again.")
@@ -53,14 +57,17 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     if verb.is_grave and wanted is not None and wanted.is_empty:
         why = f"{verb.title} cannot be taken back, and the list has no filter: choose a workflow or a state first."
         return _again(admin, request, f"Nothing was done: {why}")
-    selection = ids if wanted is None else Filtered(wanted)
-    if not selection:
+    chosen = again or (Filtered(wanted) if wanted is not None else None)
+    if chosen is None and not ids:
         return _again(admin, request, "Choose at least one run, or all that the filter finds.")
     with reading():
-        eligibility = bulk.eligible(name, Chosen(tuple(ids)) if wanted is None else Filtered(wanted))
+        eligibility = bulk.eligible(name, chosen or Chosen(tuple(ids)))
+        causes = causes_among(chosen or Chosen(tuple(ids)), bulk.allowed_states(name))
     shown = _whole_number(given.get("count", "")) if is_confirmed else eligibility.count
     is_typed = verb.is_grave and max(eligibility.count, shown) > bulk.AT_ONCE
-    form = BulkForm(request.POST if is_confirmed else None, initial={"token": new_id()}, is_typed=is_typed)
+    careful = {each: given[each] for each in _CAREFUL if each in given}
+    initial = {"token": new_id(), **careful}
+    form = BulkForm(request.POST if is_confirmed else None, initial=initial, is_typed=is_typed)
     is_ticked = verb.option is not None and bool(given.get(verb.option.name))
     problem, status = "", 200
     if is_confirmed:
@@ -69,10 +76,11 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
             try:
                 if is_typed and not _is_started(form.cleaned_data["token"]):
                     _check_grown(eligibility, shown)
-                return _do(admin, request, name, selection, form.cleaned_data, is_ticked=is_ticked)
+                return _do(admin, request, name, chosen or ids, form, is_ticked=is_ticked)
             except action_page.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
-    found = Run.objects.using(conf.DATABASE).only("id", "workflow", "state", "created_at").in_bulk(eligibility.shown)
+    found = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk(eligibility.shown)
+    now = pages.now()
     context = {
         "title": f"{verb.title}: {'all runs of a filter' if 'all' in given else 'runs'}",
         "verb": verb,
@@ -83,9 +91,12 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "eligibility": eligibility,
         "workflows": _largest(eligibility),
         "left_alone": _left_alone(eligibility),
-        "runs": [found[each] for each in eligibility.shown if each in found],
+        "causes": causes,
+        "rows": [(found[each], explain(found[each], now).headline) for each in eligibility.shown if each in found],
         "ids": ids,
         "is_all": "all" in given,
+        "again": given.get("bulk", "") if again else "",
+        "is_careful": bool(careful) or any(form[each].errors for each in _CAREFUL),
         "filter": given.get("filter", ""),
         "list_url": _list_url(admin, request),
         "at_once": bulk.AT_ONCE,
@@ -94,22 +105,26 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 
 def _do(
-    admin: AdminPages, request: HttpRequest, name: str, selection: Any, given: dict[str, Any], *, is_ticked: bool
+    admin: AdminPages, request: HttpRequest, name: str, selection: Any, form: BulkForm, *, is_ticked: bool
 ) -> HttpResponse:
-    verb = VERBS[name]
+    verb, given = VERBS[name], form.cleaned_data
     options = {verb.option.name: True} if verb.option is not None and is_ticked else {}
     with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
-        report = bulk.apply(name, selection, as_id=given["token"], **options)
+        report = bulk.apply(
+            name, selection, as_id=given["token"], canary=form.canary, rate=given.get("rate"), **options
+        )
     if report.run_id is not None:
-        messages.success(request, "It is done in the background; this is the run that does it.")
-        return HttpResponseRedirect(admin.url("change", report.run_id))
-    if report.done:
+        messages.success(request, "It is done in the background; this page shows how far it is.")
+    elif report.done:
         messages.success(request, f"{verb.title}: done for {report.done:,} run{'' if report.done == 1 else 's'}.")
-    for result in report.refused[:10]:
-        messages.warning(request, f"{result.run_id}: {result.detail}")
-    if len(report.refused) > 10:
-        messages.warning(request, f"and {len(report.refused) - 10} more were refused; the audit log has them all.")
-    return HttpResponseRedirect(_list_url(admin, request))
+    return HttpResponseRedirect(admin.url("bulk_result", report.bulk_id))
+
+
+def _failed_again(bulk_id: str) -> FailedAgain | None:
+    """Return the runs of this bulk that have failed again; None if there is no such bulk."""
+    with reading():
+        earlier = find_bulk(bulk_id) if bulk_id else None
+    return None if earlier is None else FailedAgain(bulk_id, earlier.verb)
 
 
 def _is_started(token: str) -> bool:

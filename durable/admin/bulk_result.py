@@ -1,57 +1,101 @@
-"""What a background bulk has done so far: numbers, and the runs for which its verb was refused, by reason."""
+"""The page of a bulk: how far it is, what it did, which runs it was refused for, and which have failed again."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any, Final
 
-from durable.conf import conf
-from durable.core.places import Place
-from durable.inspection import payload
-from durable.models import Entry, Run
-from durable.operations.common import BULK
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.http import urlencode
 
-__all__ = ["BulkProgress", "Refused", "progress_of_bulk"]
+from durable.admin import access, pages
+from durable.admin.base import AdminPages
+from durable.admin.url_keys import as_id
+from durable.admin.verbs import VERBS
+from durable.inspection import explain, possible_verbs
+from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, refusals
+from durable.inspection.order_words import order_words
+from durable.inspection.shell_command import command
+from durable.operations.audit import PERMISSIONS
 
+__all__ = ["live", "show"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """The runs of a bulk with one outcome other than "done": (run id, reason) of the first ones."""
-
-    outcome: str
-    runs: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BulkProgress:
-    """The numbers as text, and the refused runs that the bulk has kept (its first 100), by outcome."""
-
-    numbers: str
-    refused: tuple[Refused, ...] = ()
-
-    def __str__(self) -> str:
-        return self.numbers
+_SHOWN: Final = 20  # runs that have failed again
+_DECISIONS: Final = ("go_on", "stop_here")
 
 
-def progress_of_bulk(run: Run) -> BulkProgress | None:
-    """Return the progress of a background bulk; None for any other run. At most one statement."""
-    if run.workflow != BULK:
-        return None
-    found = payload(run.workflow, "output", run.output, Place(run.id, "output"))
+def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show the whole page."""
+    return admin.page(request, "bulk_result", _context(admin, request, _found(key)))
+
+
+def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Return the part of the page that changes, or 304 if nothing has changed."""
+    found = _found(key)
+    etag = _etag(found)
+    if pages.is_known(request, etag):
+        return pages.unchanged(etag)
+    return pages.tagged(admin.page(request, "_bulk_result", _context(admin, request, found)), etag)
+
+
+def _found(key: str) -> BulkSummary:
+    """Return the bulk of a URL. Raises Http404."""
+    bulk_id = as_id(key)
+    found = find_bulk(bulk_id)
     if found is None:
-        entries = Entry.objects.using(conf.DATABASE).filter(run=run, location="runs")
-        loop = entries.values_list("data", flat=True).first()
-        found = payload(run.workflow, "state:runs", (loop or {}).get("state"), Place(run.id, "state", "runs"))
-    if not isinstance(found, dict):
-        return BulkProgress(numbers="No run has been processed yet")
-    counts = [f"{found[name]:,} {name}" for name in ("done", "refused", "left") if isinstance(found.get(name), int)]
-    return BulkProgress(numbers=", ".join(counts), refused=_by_outcome(found.get("refusals")))
+        raise Http404(f'There is no bulk "{bulk_id}". The audit log may have been pruned since.')
+    return found
 
 
-def _by_outcome(refusals: object) -> tuple[Refused, ...]:
-    """Group [run id, outcome, reason] by outcome; a redaction hook may have put anything in their place."""
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for each in refusals if isinstance(refusals, list) else []:
-        match each:
-            case [str(run_id), str(outcome), str(reason)]:
-                groups.setdefault(outcome, []).append((run_id, reason))
-    return tuple(Refused(outcome=outcome, runs=tuple(runs)) for outcome, runs in groups.items())
+def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dict[str, Any]:
+    now = pages.now()
+    title = VERBS[found.verb].title if found.verb in VERBS else found.verb.capitalize()
+    runs = failed_again(found.id, found.verb).defer("input", "output").order_by("pk")[:_SHOWN] if found.again else []
+    recover = {"verb": "recover", "bulk": found.id}
+    return {
+        "title": f"{title}: what came of it",
+        "now": now,
+        "bulk": found,
+        "verb_title": title,
+        "words": order_words(found.order) if found.order is not None and access.may(request, "view_payload") else "",
+        "refusals": refusals(found.id),
+        "failed": [(run, explain(run, now).headline) for run in runs],
+        "recover_url": f"{admin.url('bulk')}?{urlencode(recover)}",
+        "decisions": _decisions(admin, request, found),
+        "run_url": "" if found.run is None else admin.url("change", found.run.id),
+        "verb_urls": _verbs(admin, request, found),
+        "log_url": _log_url(admin, request, found.id),
+        "live_url": admin.url("bulk_live", found.id),
+        "etag": _etag(found),
+        "command": command("bulk", found.id),
+    }
+
+
+def _decisions(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[tuple[str, str]]:
+    """Return the titles and the addresses of what can be done with a bulk that its canary has stopped."""
+    if found.run is None or found.stopped is None or not access.may(request, PERMISSIONS["go_on"]):
+        return []
+    return [(VERBS[name].title, admin.url("act", found.run.id, name)) for name in _DECISIONS]
+
+
+def _verbs(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[tuple[str, str, bool]]:
+    """Return the other verbs that the bulk's run allows: title, address, and whether it is grave."""
+    if found.run is None:
+        return []
+    names = [
+        name
+        for name in possible_verbs(found.run)
+        if name in ("pause", "resume", "cancel") and access.may(request, PERMISSIONS[name])
+    ]
+    return [(VERBS[name].title, admin.url("act", found.run.id, name), VERBS[name].is_grave) for name in names]
+
+
+def _log_url(admin: AdminPages, request: HttpRequest, bulk_id: str) -> str:
+    address = reverse("admin:durable_operatoraction_changelist", current_app=admin.admin_site.name)
+    return f"{address}?{urlencode({'bulk': bulk_id})}" if access.may(request, "view_run") else ""
+
+
+def _etag(found: BulkSummary) -> str:
+    run = found.run
+    state = "" if run is None else f"{run.state} {run.waiting_for} {run.wake_at}"
+    return pages.etag_of(pages.now(), found.id, found.numbers, found.phase, state, found.was_stopped)

@@ -21,6 +21,7 @@ from durable.operations.causes import mute, unmute
 __all__ = ["ShownCause", "mark", "show", "show_all", "shown"]
 
 SAMPLES: Final = 10  # runs on the page of a cause
+CANARY: Final = {"first": 5, "stop_after": 3}  # that the page proposes
 _MARKS: Final = {"mute": mute, "unmute": unmute}
 
 
@@ -28,7 +29,8 @@ _MARKS: Final = {"mute": mute, "unmute": unmute}
 class ShownCause:
     """A cause, the drawing of its last day, and its addresses.
 
-    `recover_url` leads to the confirmation of a recovery of all its runs.
+    `recover_url` leads to the confirmation of a recovery of all its runs, `canary_url` to that of one which tries a few
+    of them first.
     """
 
     cause: CauseSummary
@@ -36,6 +38,7 @@ class ShownCause:
     url: str
     runs_url: str
     recover_url: str
+    canary_url: str
 
     @property
     def total(self) -> int:
@@ -60,6 +63,7 @@ def _shown(cause: CauseSummary, site: str) -> ShownCause:
         url=url("cause", cause.fingerprint),
         runs_url=url("changelist") + query,
         recover_url=f"{url('bulk')}?{retry}",
+        canary_url=f"{url('bulk')}?{retry}&{urlencode(CANARY)}",
     )
 
 

@@ -16,6 +16,7 @@ from durable.core.ids import MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
+from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 
 __all__ = ["SINCE", "ActForm", "BulkForm", "FilterForm", "MuteForm", "ReplayRunForm", "SendMessageForm"]
 
@@ -101,7 +102,10 @@ class ActForm(_Asking):
 
 
 class BulkForm(_Asking):
-    """A verb on many runs; with `is_typed` it asks for the number of runs that the page showed (`count`)."""
+    """A verb on many runs; with `is_typed` it asks for the number of runs that the page showed (`count`).
+
+    `first`, `stop_after` and `within` are the canary's, `rate` is the bulk's.
+    """
 
     count = forms.IntegerField(required=False, widget=forms.HiddenInput)
     number = forms.CharField(
@@ -111,7 +115,45 @@ class BulkForm(_Asking):
         widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off"}),
     )
 
+    first = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=MAX_FIRST,
+        label="Try on so many first",
+        help_text="It waits for these runs before it goes on with the rest. Empty: it does not wait.",
+    )
+    stop_after = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=MAX_FIRST,
+        label="Stop after so many failures",
+        help_text="It stops if so many of the first runs fail again, and asks you whether to go on. Empty: one.",
+    )
+    within = forms.FloatField(
+        required=False,
+        min_value=0.1,
+        max_value=MAX_WITHIN.total_seconds() / 60,
+        label="Time for the first, in minutes",
+        help_text=f"It also stops if one of them is still under way then. Empty: {WITHIN.total_seconds() / 60:g}.",
+    )
+    rate = forms.FloatField(
+        required=False,
+        min_value=0.001,
+        max_value=1_000,
+        label="Runs a second",
+        help_text="At most so many, to spare what the runs call. Empty: as fast as it can.",
+    )
+
     field_order = ["number", "reason"]
+
+    @property
+    def canary(self) -> Canary | None:
+        """The canary that was asked for."""
+        given = self.cleaned_data
+        minutes = given.get("within")
+        if not given.get("first"):
+            return None
+        return Canary.of(given["first"], given.get("stop_after"), None if minutes is None else minutes * 60)
 
     def __init__(self, *args: Any, is_typed: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -123,6 +165,11 @@ class BulkForm(_Asking):
         typed = re.sub(r"[\s,.]", "", given.get("number", ""))
         if self.is_typed and typed != str(given.get("count")):
             self.add_error("number", "Type the number of runs that is shown above. Nothing was done.")
+        first, stop_after = given.get("first"), given.get("stop_after")
+        if first and stop_after and stop_after > first:
+            self.add_error("stop_after", f"At most {first}: no more are tried first.")
+        elif not first and stop_after and "first" not in self.errors:
+            self.add_error("first", "Say how many are tried first.")
         return given
 
 

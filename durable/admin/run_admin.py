@@ -18,6 +18,7 @@ from durable.admin import (
     access,
     action_page,
     bulk_page,
+    bulk_result,
     causes_page,
     list_page,
     overview,
@@ -78,6 +79,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("causes/<str:fingerprint>/", causes_page.show, "cause"),
             ("workers/", workers_page.show_all, "workers"),
             ("workers/<str:key>/show/", workers_page.show, "worker"),
+            ("bulk/<str:key>/", bulk_result.show, "bulk_result"),
+            ("bulk/<str:key>/live/", bulk_result.live, "bulk_live"),
             ("<str:key>/change/", run_page.show, "change"),
             ("<str:key>/", run_page.lead, "lead"),  # Django's admin redirects from there as well
             ("<str:key>/live/", run_page.live, "live"),

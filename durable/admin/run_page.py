@@ -13,15 +13,17 @@ from django.utils.http import content_disposition_header
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
-from durable.admin.bulk_result import progress_of_bulk
 from durable.admin.run_parts import Shown, parts_of
 from durable.admin.streamed_response import streamed
 from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
+from durable.core.bulk_runs import BULK
 from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
 from durable.inspection import Progress, awaited_queues, explain_fully, possible_verbs, progress_of, written
+from durable.inspection.bulks import find_bulk
 from durable.inspection.causes import cause_of
+from durable.inspection.order_words import order_words
 from durable.inspection.shell_command import command
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS
@@ -78,6 +80,8 @@ def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBa
 def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progress, now: datetime) -> dict[str, Any]:
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
     explanation = explain_fully(run, now)
+    bulk = find_bulk(run.id) if run.workflow == BULK else None
+    has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
     parts, shown = parts_of(Shown(admin=admin, request=request, run=run, progress=progress, now=now))
     return {
         "title": f"Run {run.id}",
@@ -88,7 +92,9 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "explained_at": display_location(explanation.location),
         "cause": cause_of(run),
         "progress": progress,
-        "bulk": progress_of_bulk(run),
+        "bulk": bulk,
+        "bulk_url": "" if bulk is None else admin.url("bulk_result", run.id),
+        "order": order_words(bulk.order) if bulk is not None and has_order else "",
         "wall": wall,
         "waited": wall - progress.active if wall >= progress.active else None,  # branches work side by side
         "buttons": _buttons(admin, request, run, explanation.remedies),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from durable import operations
 from durable.operations.audit import PERMISSIONS
+from durable.operations.bulk_decisions import go_on, stop_here
 
 __all__ = ["BULK", "VERBS", "Option", "Verb"]
 
@@ -72,6 +73,16 @@ def _restart(run_id: str, token: str) -> str:
     return operations.restart(run_id, as_id=token).id
 
 
+def _go_on(run_id: str, _token: str) -> str:
+    go_on(run_id)
+    return run_id
+
+
+def _stop_here(run_id: str, _token: str) -> str:
+    stop_here(run_id)
+    return run_id
+
+
 VERBS: Final = {
     verb.name: verb
     for verb in (
@@ -130,6 +141,20 @@ VERBS: Final = {
             done="A new run with the same input has begun; this is it.",
             does="A new run of the same workflow begins with the same input, from the very start. This run stays as it is.",
             perform=_restart,
+        ),
+        Verb(
+            name="go_on",
+            title="Go on with the rest",
+            done="It goes on with the rest.",
+            does="The bulk applies its verb to the rest of its runs, and does not wait for them.",
+            perform=_go_on,
+        ),
+        Verb(
+            name="stop_here",
+            title="Stop here",
+            done="It has stopped; the rest of its runs are left alone.",
+            does="The bulk ends. What it did stays done, and the rest of its runs are left alone.",
+            perform=_stop_here,
         ),
     )
 }

@@ -30,6 +30,7 @@ A project catches a middle class, or one of its children::
     │   ├── StalePlanError
     │   ├── UndiscoveredWorkflowError
     │   ├── BulkCountError
+    │   ├── BulkNotStoppedError
     │   ├── BulkOrderError
     │   └── OperationDeniedError      also a PermissionDenied of Django; in `durable.operations.audit`
     ├── RunFailedError                the run whose result was requested has failed
@@ -50,6 +51,7 @@ from durable.core.tracebacks import kind_of, message_of, traceback_of
 __all__ = [
     "STOPPED",
     "BulkCountError",
+    "BulkNotStoppedError",
     "BulkOrderError",
     "ContractError",
     "CriticalError",
@@ -429,6 +431,17 @@ class BulkCountError(OperationError):
         super().__init__(
             f"{action} was expected to act on {expected:,} runs, and {found} allow it now: look at the selection again, "
             "then give the new number"
+        )
+
+
+class BulkNotStoppedError(OperationError):
+    """A decision was given to a run that is not a bulk which its canary has stopped; nothing was done."""
+
+    def __init__(self, run_id: str, found: str) -> None:
+        self.run_id = run_id
+        super().__init__(
+            f'run "{run_id}" is not a bulk that its canary has stopped: it is {found}. Pause, resume or cancel it like any '
+            "other run"
         )
 
 

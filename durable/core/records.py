@@ -359,7 +359,8 @@ class ActionRecord:
     """One action of an operator, as a row of the audit log.
 
     `actor_id` is the user's key, None if the log's database does not know the user. `actor_label` names the actor in
-    any case. `before` and `after` are states of the run, "" where there was none.
+    any case. `before` and `after` are states of the run, "" where there was none. `bulk_id` is the id of the bulk that
+    the action is a part of, "" if there is none.
     """
 
     action: str
@@ -373,6 +374,7 @@ class ActionRecord:
     before: str = ""
     after: str = ""
     detail: str = ""
+    bulk_id: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -127,6 +127,12 @@ class Summary(str):
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
         return bool(doing) and doing[0]["kind"] == _BACKING_OFF
 
+    @property
+    def is_trying_again(self) -> bool:
+        """Whether a step or a rollback handler of the run has failed and waits for its next attempt."""
+        doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
+        return self.kind is SummaryKind.HANDLER_BACKOFF or any(each["kind"] != "asleep" for each in doing)
+
     def with_facts(self, **facts: Any) -> Summary:
         """Return the summary with other facts."""
         return Summary(self.kind, **{**self.facts, **facts})

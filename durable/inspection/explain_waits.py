@@ -7,6 +7,7 @@ from typing import Final
 
 from durable.conf import conf
 from durable.core import location as locations
+from durable.core.bulk_runs import is_stopped
 from durable.core.location import display_location
 from durable.core.records import EntryKind, EntryStatus
 from durable.core.summary import SummaryKind
@@ -58,6 +59,13 @@ def sleeping(facts: Facts) -> Explanation:
     if run.diverged_at is not None:
         return _MISFITS.get(facts.summary.kind, _diverged)(facts)
     overdue = late(facts)
+    if overdue is None and not facts.is_due and is_stopped(run.workflow, run.state, run.waiting_for):
+        return Explanation(
+            headline="Stopped after its first runs: go on with the rest, or stop here",
+            detail="Too many of them failed again, or some had not come to an end in time",
+            needs_attention=True,
+            remedies=("go_on", "stop_here"),
+        )
     if run.waiting_for:
         return _waiting(facts, overdue)
     if overdue is not None:

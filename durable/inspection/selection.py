@@ -42,6 +42,16 @@ class Filtered:
         page = list_runs(self.wanted, cursor=cursor, limit=limit)
         return [run.id for run in page.runs], page.next_cursor
 
+    def narrowed(self, states: Collection[str]) -> Filtered:
+        """Return the filter for runs in one of these states alone."""
+        wanted = self._in(frozenset(states))
+        # Failed runs that fit the filter no longer when a page is read are left out by its cause or place.
+        return self if wanted is None or wanted.cause or wanted.place else Filtered(wanted)
+
+    def failed(self) -> Sequence[RunQuerySet]:
+        """Return the matching runs that are failed, as disjoint querysets."""
+        return [runs for runs, _ in self._lanes(RunState.FAILED.value)]
+
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return up to `limit` ids of matching runs in these states."""
         wanted = self._in(frozenset(states))
@@ -119,6 +129,10 @@ class Chosen:
         begin = 0 if cursor is None else int(cursor)
         end = begin + limit
         return self.ids[begin:end], str(end) if end < len(self.ids) else None
+
+    def failed(self) -> Sequence[RunQuerySet]:
+        """Return the runs that are failed."""
+        return [Run.objects.using(conf.DATABASE).filter(pk__in=self.ids, state=RunState.FAILED.value)]
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return the first `limit` ids of runs in these states."""

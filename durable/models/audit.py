@@ -16,6 +16,8 @@ class OperatorAction(models.Model):
 
     The row outlives the run, whose id it has as text, and the user, whose name stays in `actor_label`. The columns are
     those of `durable.core.records.ActionRecord`; the outcomes are those of `durable.operations.audit.Outcome`.
+
+    A bulk has a row of its own, whose `run_id` is the bulk's id. The rows of its runs have this id as their `bulk_id`.
     """
 
     class Source(models.TextChoices):
@@ -27,7 +29,7 @@ class OperatorAction(models.Model):
         CODE = "code", "code"
 
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
     )
     actor_label = SafeTextField[str, str](default="", blank=True)
     source = NameField[str, str](max_length=16, choices=Source.choices)
@@ -39,12 +41,18 @@ class OperatorAction(models.Model):
     outcome = NameField[str, str](max_length=64)
     detail = SafeTextField[str, str](default="", db_default="", blank=True)
     created_at = models.DateTimeField()
+    bulk_id = NameField[str, str]("bulk", max_length=200, default="", db_default="", blank=True)
 
     class Meta:
         ordering = ["-created_at", "-id"]
         indexes = [
             models.Index(fields=["run_id", "created_at", "id"], name="durable_action_by_run"),
             models.Index(fields=["created_at", "id"], name="durable_action_newest"),
+            models.Index(fields=["actor", "created_at", "id"], name="durable_action_by_actor"),
+            # the log with one row for each bulk
+            models.Index(fields=["created_at", "id"], condition=Q(bulk_id=""), name="durable_action_top"),
+            # the rows of a bulk, by their outcome
+            models.Index(fields=["bulk_id", "outcome", "id"], condition=~Q(bulk_id=""), name="durable_action_of_bulk"),
         ]
         constraints = [
             models.CheckConstraint(

@@ -39,10 +39,12 @@ __all__ = [
     "Outcome",
     "acting",
     "acting_as",
+    "bulk_id",
     "code_actor",
     "log_refused",
     "reason",
     "revision",
+    "within_bulk",
 ]
 
 logger = logging.getLogger("durable.audit")
@@ -70,6 +72,8 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "prune": "delete_run",
     "mute": "operate_run",
     "unmute": "operate_run",
+    "go_on": "operate_run",
+    "stop_here": "operate_run",
 }
 
 
@@ -173,6 +177,7 @@ class ActorScope:
 
 
 _acting: contextvars.ContextVar[ActorScope | None] = contextvars.ContextVar("durable_acting", default=None)
+_bulk: contextvars.ContextVar[str] = contextvars.ContextVar("durable_bulk", default="")
 
 
 @contextmanager
@@ -244,6 +249,21 @@ def acting() -> ActorScope | None:
     """
     found = _acting.get()
     return found if found is not None and found.inside_run == running_run() else None
+
+
+@contextmanager
+def within_bulk(id: str) -> Iterator[None]:
+    """Record the actions inside the block as parts of the bulk with this id."""
+    token = _bulk.set(id)
+    try:
+        yield
+    finally:
+        _bulk.reset(token)
+
+
+def bulk_id() -> str:
+    """Return the id of the bulk that the action is a part of; "" if there is none."""
+    return _bulk.get()
 
 
 def reason() -> str:

@@ -103,6 +103,7 @@ class Attribution:
             before=str(before),
             after=str(after),
             detail=detail[:_DETAIL],
+            bulk_id=audit.bulk_id(),
         )
 
     def _state(self) -> str:

@@ -1,14 +1,16 @@
 """Apply one verb to many runs: count the eligible runs, and perform one operation for each run.
 
 Few runs are processed at once. Many are processed by an ordinary run of the workflow `durable.bulk`, so that operators
-can see its progress, pause it and cancel it. Either way each run is decided and logged separately: a refusal for one
-run does not stop the others. The permission of the requesting user is checked again when the verb is performed.
+can see its progress, pause it and cancel it; so is a bulk with a canary or a rate. Either way each run is decided and
+logged separately: a refusal for one run does not stop the others. The audit log has one row for the bulk, and the rows
+of its runs refer to it. The permission of the requesting user is checked again when the verb is performed.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,17 +18,21 @@ from django.contrib.auth import get_user_model
 
 from durable import runtime
 from durable.core import registry
+from durable.core.bulk_runs import BULK
 from durable.core.current import running_run
+from durable.core.ids import check_id, new_id
 from durable.operations import audit
 from durable.operations.audit import Actor, Outcome, acting_as
 from durable.operations.audited import REFUSALS, audited, outcome_of
-from durable.operations.common import BULK
+from durable.operations.canary import Canary
 from durable.operations.eligibility import (
     GRAVE,
     MAX_COUNTED,
     Countable,
     Eligibility,
+    Narrowed,
     Selection,
+    allowed_states,
     check_expected,
     count,
 )
@@ -40,9 +46,11 @@ __all__ = [
     "BulkOrder",
     "BulkReport",
     "BulkResult",
+    "Canary",
     "Eligibility",
     "Ids",
     "Selection",
+    "allowed_states",
     "apply",
     "eligible",
     "perform_page",
@@ -50,6 +58,7 @@ __all__ = [
 
 AT_ONCE: Final = 100  # runs that are processed while the operator waits
 PAGE: Final = 50  # runs in one step of a background bulk: one transaction
+_RATES: Final = (0.001, 1_000.0)  # runs a second
 
 _VERBS: Final = {"cancel": cancel, "pause": pause, "recover": recover, "resume": resume, "wake": wake}
 _OPTIONS: Final = {"cancel": {"rollback"}, "wake": {"end_sleeps"}}
@@ -75,19 +84,27 @@ class Ids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkResult:
-    """The result for one run: an `Outcome` and, if nothing was done, the reason."""
+    """The result for one run: an `Outcome` and, if nothing was done, the reason.
+
+    `new_id` is the run that goes on instead of this one, "" if there is none.
+    """
 
     run_id: str
     outcome: str
     detail: str = ""
+    new_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkReport:
-    """The report of a bulk: the result for each run, or the id of the background run that processes many runs."""
+    """The report of a bulk: the result for each run, or the id of the background run that processes many runs.
+
+    `bulk_id` is the bulk's id in the audit log, which is that of the background run if there is one.
+    """
 
     results: tuple[BulkResult, ...] = ()
     run_id: str | None = None
+    bulk_id: str = ""
 
     @property
     def done(self) -> int:
@@ -104,7 +121,8 @@ class BulkReport:
 class BulkOrder:
     """The input of `durable.bulk`: the verb, the selection, the reason and the requesting user.
 
-    `user` is the user's key, or None if no user requested the bulk.
+    `user` is the user's key, or None if no user requested the bulk. `total` is the number of runs that allowed the verb
+    when it was requested, None if it was not counted to the end. `rate` is in runs a second.
     """
 
     verb: str
@@ -114,6 +132,18 @@ class BulkOrder:
     source: str = "code"
     user: Any = None
     label: str = ""
+    total: int | None = None
+    canary: Canary | None = None
+    rate: float | None = None
+
+    @property
+    def page_size(self) -> int:
+        """The number of runs that are processed before the next pause: those of a second, if there is a rate."""
+        return PAGE if self.rate is None else max(1, min(PAGE, int(self.rate)))
+
+    def pause_after(self, count: int) -> float | None:
+        """The seconds to wait after `count` runs so that the rate is kept; None without a rate."""
+        return None if self.rate is None or not count else count / self.rate
 
 
 def eligible(verb: str, selection: Selection | Iterable[str]) -> Eligibility:
@@ -129,6 +159,8 @@ def apply(
     in_background: bool | None = None,
     as_id: str | None = None,
     expected: int | None = None,
+    canary: Canary | None = None,
+    rate: float | None = None,
     **options: Any,
 ) -> BulkReport:
     """Apply `verb` to each of the runs; `options` are the verb's own: `rollback` of cancel, `end_sleeps` of wake.
@@ -139,35 +171,55 @@ def apply(
 
     `expected` is the number of runs that `eligible` found. If another number allows the verb by now, nothing is done.
 
+    With a `canary`, the first runs are tried alone, and the bulk stops if they fail (`durable.operations.canary`). With
+    a `rate`, at most so many runs are processed in a second. Both are done in the background.
+
     Raises ValueError, also for a grave verb on a selection that nothing limits; TypeError; BulkCountError if the number
     is not the expected one; RunConflictError if the id belongs to another run; and OperationDeniedError if the actor
     lacks the permission for the verb.
     """
     _check_verb(verb, options)
+    _check_rate(rate)
     chosen = _as_selection(selection)
     if verb in GRAVE and isinstance(chosen, Countable) and chosen.is_everything:
         raise ValueError(f"{verb} cannot be taken back, and these are all runs: choose a workflow or a state first")
+    is_slow = canary is not None or rate is not None
     if in_background is None:
-        in_background = chosen.total is None or chosen.total > AT_ONCE
+        in_background = is_slow or chosen.total is None or chosen.total > AT_ONCE
+    if is_slow and not in_background:
+        raise ValueError("a bulk with a canary or a rate is done in the background")
     if in_background:
-        return BulkReport(run_id=_start(verb, chosen, options, as_id, expected))
-    with audited(runtime.current(), verb, ""):  # an actor without the permission gets one refusal, not one for each run
+        started = _start(verb, chosen, options, as_id, expected, canary, rate)
+        return BulkReport(run_id=started, bulk_id=started)
+    at, bulk_id = runtime.current(), new_id() if as_id is None else check_id(as_id)
+    with audited(at, verb, "") as attribution:  # an actor without the permission gets one refusal, not one for each run
         if expected is not None:
             check_expected(verb, chosen, expected)
+        at.store.log([attribution.done(before="", after="", run_id=bulk_id, detail=_many(verb, chosen.total))])
     results: list[BulkResult] = []
     cursor: str | None = None
-    while True:
-        ids, cursor = chosen.page(cursor, AT_ONCE)
-        results += [_one(verb, each, options) for each in ids]
-        if cursor is None:
-            return BulkReport(results=tuple(results))
+    with ExitStack() as stack:
+        if audit.acting() is None:  # the log has what was refused to the application's own code too
+            stack.enter_context(acting_as(audit.code_actor()))
+        stack.enter_context(audit.within_bulk(bulk_id))
+        while True:
+            ids, cursor = chosen.page(cursor, AT_ONCE)
+            results += [_one(verb, each, options) for each in ids]
+            if cursor is None:
+                return BulkReport(results=tuple(results), bulk_id=bulk_id)
 
 
-def perform_page(order: BulkOrder, cursor: str | None) -> tuple[list[BulkResult], str | None]:
-    """Process the next page of a background bulk. Return the results and the next cursor, None at the end."""
-    ids, after = order.selection.page(cursor, PAGE)
+def perform_page(order: BulkOrder, cursor: str | None, limit: int | None = None) -> tuple[list[BulkResult], str | None]:
+    """Process the next page of a background bulk, of at most `limit` runs.
+
+    Return the results and the next cursor, None at the end.
+    """
+    ids, after = order.selection.page(cursor, PAGE if limit is None else limit)
     own = running_run()
-    with acting_as(_actor(order), reason=order.reason):
+    with ExitStack() as stack:
+        stack.enter_context(acting_as(_actor(order), reason=order.reason))
+        if own is not None:
+            stack.enter_context(audit.within_bulk(own))
         # Sort the ids, so that transactions lock the rows of several runs in one order and cannot deadlock.
         return [_one(order.verb, each, order.options) for each in sorted(ids) if each != own], after
 
@@ -180,10 +232,24 @@ def _one(verb: str, run_id: str, options: Mapping[str, Any]) -> BulkResult:
     return BulkResult(run_id=run_id, outcome=str(Outcome.DONE))
 
 
-def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str | None, expected: int | None) -> str:
+def _start(
+    verb: str,
+    selection: Selection,
+    options: dict[str, Any],
+    as_id: str | None,
+    expected: int | None,
+    canary: Canary | None,
+    rate: float | None,
+) -> str:
     at, bulk = runtime.current(), registry.get(BULK)
     acting = audit.acting()
     actor = audit.code_actor() if acting is None else acting.actor
+    total = selection.total
+    if total is None:
+        found = count(verb, selection)
+        total = None if found.is_capped else found.count
+    if isinstance(selection, Narrowed):  # the other runs are left alone, and not refused one by one
+        selection = selection.narrowed(allowed_states(verb))
     order = BulkOrder(
         verb=verb,
         selection=selection,
@@ -192,22 +258,27 @@ def _start(verb: str, selection: Selection, options: dict[str, Any], as_id: str 
         source=actor.source,
         user=None if actor.user is None else actor.user.pk,
         label=actor.label,
+        total=total,
+        canary=canary,
+        rate=rate,
     )
     request = StartRequest(workflow=bulk.name, signature=inspect.signature(bulk.function), queue=bulk.queue)
     with audited(at, verb, "") as attribution, at.store.transaction():
-        found = None if as_id is None else at.store.get(as_id)
-        if found is not None and found.workflow == bulk.name:
-            return found.id  # the bulk was requested twice; a filter by time differs by now
+        existing = None if as_id is None else at.store.get(as_id)
+        if existing is not None and existing.workflow == bulk.name:
+            return existing.id  # the bulk was requested twice; a filter by time differs by now
         if expected is not None:
             check_expected(verb, selection, expected)
         created = put(at, request, [(as_id, (order,), {})])
         [(run, _)] = created
-        many = "runs" if selection.total is None else f"{selection.total:,} runs"
-        at.store.log(
-            [attribution.done(before="", after=run.state, run_id=run.id, detail=f"{verb} {many}, by this run")]
-        )
+        detail = f"{_many(verb, total)}, by this run"
+        at.store.log([attribution.done(before="", after=run.state, run_id=run.id, detail=detail)])
     announce_started(at, created)
     return run.id
+
+
+def _many(verb: str, total: int | None) -> str:
+    return f"{verb} runs" if total is None else f"{verb} {total:,} run{'' if total == 1 else 's'}"
 
 
 def _actor(order: BulkOrder) -> Actor:
@@ -230,6 +301,12 @@ def _as_selection(selection: Selection | Iterable[str]) -> Selection:
         if not isinstance(each, str):
             raise TypeError(f"the runs of a bulk are ids, which are text, not {each!r}: write [run.id for run in ...]")
     return Ids(ids)
+
+
+def _check_rate(rate: float | None) -> None:
+    slowest, fastest = _RATES
+    if rate is not None and not slowest <= rate <= fastest:
+        raise ValueError(f"the rate of a bulk is {slowest:g} to {fastest:,g} runs a second, not {rate!r}")
 
 
 def _check_verb(verb: str, options: Mapping[str, Any]) -> None:

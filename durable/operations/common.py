@@ -13,6 +13,7 @@ from django.db import connections
 
 from durable import runtime, signals
 from durable.conf import conf
+from durable.core.bulk_runs import BULK
 from durable.core.current import is_in_step, running_run
 from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
@@ -22,7 +23,6 @@ from durable.operations.async_calls import run_sync
 from durable.runtime import Runtime
 
 __all__ = [
-    "BULK",
     "UNENDED",
     "Waiting",
     "announce",
@@ -40,9 +40,6 @@ T = TypeVar("T")
 Waiting: TypeAlias = Generator[float, None, T]
 
 logger = logging.getLogger("durable.operations")
-
-#: The workflow that performs background bulks with the permissions of the user who requested them.
-BULK = "durable.bulk"
 
 #: The likely reason why a wait inside a transaction does not end.
 IN_TRANSACTION = (

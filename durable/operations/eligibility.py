@@ -16,7 +16,17 @@ from durable.core.errors import BulkCountError
 from durable.core.tally import Tally
 from durable.operations.lifecycle import ALLOWED
 
-__all__ = ["GRAVE", "MAX_COUNTED", "Countable", "Eligibility", "Selection", "check_expected", "count"]
+__all__ = [
+    "GRAVE",
+    "MAX_COUNTED",
+    "Countable",
+    "Eligibility",
+    "Narrowed",
+    "Selection",
+    "allowed_states",
+    "check_expected",
+    "count",
+]
 
 MAX_COUNTED: Final = 10_000  # eligible runs; beyond them the number is "more than" this
 GRAVE: Final = frozenset({"cancel"})  # verbs that cannot be taken back
@@ -57,6 +67,14 @@ class Countable(Protocol):
         """Return up to `limit` ids of runs in `states`."""
 
 
+@runtime_checkable
+class Narrowed(Protocol):
+    """A selection of runs that can be limited to some states."""
+
+    def narrowed(self, states: Collection[str]) -> Selection:
+        """Return the selection of those of the runs that are in one of these states when a page is read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eligibility:
     """The selected runs whose state allows a verb now.
@@ -80,9 +98,14 @@ class Eligibility:
         return f"{'more than' if self.count >= MAX_COUNTED else 'at least'} {self.count:,}"
 
 
+def allowed_states(verb: str) -> frozenset[str]:
+    """Return the states that allow the verb."""
+    return frozenset(str(each) for each in ALLOWED[verb])
+
+
 def count(verb: str, selection: Selection) -> Eligibility:
     """Count the selected runs that allow `verb` now, up to MAX_COUNTED of them."""
-    allowed = frozenset(str(each) for each in ALLOWED[verb])
+    allowed = allowed_states(verb)
     if isinstance(selection, Countable):
         tally, shown = selection.tally(allowed, MAX_COUNTED + 1), selection.sample(allowed, _SHOWN)
     else:

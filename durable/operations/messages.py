@@ -18,6 +18,7 @@ from durable.operations.common import (
     UNENDED,
     Waiting,
     await_for,
+    check_not_an_order,
     check_state,
     require_step,
     wait_for,
@@ -103,6 +104,7 @@ def _body_of(at: Runtime, run_id: str, message: Message | OutgoingMessage) -> An
 def _put(at: Runtime, message: OutgoingMessage) -> Message:
     """Put the message into the run's inbox; return it as stored, or the earlier one with its idempotency id."""
     run = record(message.to)
+    check_not_an_order(run.workflow, "send to")
     if run.state in ENDED and message.idempotency_id is not None:
         before = at.store.sent_before(run.id, message.idempotency_id)
         if before is not None:

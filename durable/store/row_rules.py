@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 #: The columns of the audit log that are equal when one action repeats another.
-ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label")
+ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label", "bulk_id")
 _REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")
 
 _NAMES: Final = tuple(each.name for each in fields(RunRecord))

@@ -214,7 +214,8 @@ class TestBulk:
             url("bulk"), {**hidden(page), **chosen, "confirmed": "1", "reason": "all of them"}, follow=True
         )
         assert "done for 2 runs" in text_of(done)
-        assert "Done: " in text_of(done)  # the one that was refused, by its id
+        assert "Done: 3; 1 refused" in text_of(done)
+        assert url("change", "done") in text_of(done)
         assert set(Run.objects.filter(state="cancelled").values_list("id", flat=True)) == {"run-0", "run-1"}
         assert traces("run-0") == [("ada", "cancel", "done", "all of them")]
 
@@ -226,10 +227,10 @@ class TestBulk:
         assert "in the background" in text_of(page)
         done = operator.post(url("bulk"), {**hidden(page), **chosen, "confirmed": "1", "reason": "night"})
         bulk_run = Run.objects.get(workflow="durable.bulk")
-        assert done["Location"] == url("change", bulk_run.id)
-        assert "No run has been processed yet" in text_of(operator.get(done["Location"]))
+        assert done["Location"] == url("bulk_result", bulk_run.id)
+        assert "Under way: 0 of 3" in text_of(operator.get(done["Location"]))
         assert stage.settle(bulk_run.id).state == "completed"
-        assert "3 done, 0 refused" in text_of(operator.get(done["Location"]))
+        assert "Done: 3 of 3" in text_of(operator.get(done["Location"]))
         assert Run.objects.filter(state="paused").count() == 3
         assert traces("run-1") == [("ada", "pause", "done", "night")]
 

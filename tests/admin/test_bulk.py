@@ -98,18 +98,16 @@ def test_chosen_runs_are_counted_by_workflow_too(operator: Client) -> None:
     assert "Cancel <strong>2</strong> runs of the 4 that were chosen." in text_of(page)
 
 
-def test_the_page_of_a_bulk_lists_what_was_refused_by_reason(stage: Stage, operator: Client) -> None:
+@pytest.mark.parametrize("in_background", [False, True])
+def test_the_result_lists_what_was_refused_by_reason(stage: Stage, operator: Client, in_background: bool) -> None:
     stage.start(flows.approve, id="asleep")
     stage.start(flows.quick, id="ended")
-    report = bulk.apply("pause", ["asleep", "ended", "nowhere"], in_background=True)
-    assert report.run_id is not None
-    stage.settle(report.run_id)
-    page = operator.get(url("change", report.run_id))
-    assert str(page.context["bulk"]) == "1 done, 2 refused"
-    found = {each.outcome: each.runs for each in page.context["bulk"].refused}
-    assert {outcome: [run_id for run_id, _ in runs] for outcome, runs in found.items()} == {
-        "refused": ["ended"],
-        "missing": ["nowhere"],
-    }
-    assert "cannot pause a run that is completed" in text_of(page)
+    report = bulk.apply("pause", ["asleep", "ended", "nowhere"], in_background=in_background)
+    if report.run_id is not None:
+        stage.settle(report.run_id)
+    page = operator.get(url("bulk_result", report.bulk_id))
+    assert page.context["bulk"].headline == "Done: 3 of 3; 2 refused" if in_background else "Done: 3; 2 refused"
+    found = {each.outcome: each for each in page.context["refusals"]}
+    assert {outcome: each.runs for outcome, each in found.items()} == {"refused": ("ended",), "missing": ("nowhere",)}
+    assert "cannot pause a run that is completed" in found["refused"].reason
     assert url("change", "ended") in text_of(page)

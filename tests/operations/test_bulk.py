@@ -151,13 +151,22 @@ def test_each_run_is_decided_by_itself(h: Harness) -> None:
     get_run(ids[1]).cancel()
     h._store._actions.clear()
     with acting_as(ROOT, reason="deploy"):
-        report = bulk.apply("pause", [*ids, "missing", ids[0]])
-    assert report.run_id is None
+        report = bulk.apply("pause", [*ids, "missing", ids[0]], as_id="b1")
+    assert (report.run_id, report.bulk_id) == (None, "b1")
     assert report.done == 3
     assert [(each.run_id, each.outcome) for each in report.refused] == [("r001", "refused"), ("missing", "missing")]
     assert "cannot pause a run that is cancelled" in report.refused[0].detail
     assert states(ids) == ["paused", "cancelled", "paused", "paused"]
-    rows = [(row.run_id, row.action, row.outcome, row.reason) for row in h.actions]
+    head, *rest = h.actions
+    assert (head.run_id, head.action, head.reason, head.detail, head.bulk_id) == (
+        "b1",
+        "pause",
+        "deploy",
+        "pause 5 runs",
+        "",
+    )
+    assert {row.bulk_id for row in rest} == {"b1"}
+    rows = [(row.run_id, row.action, row.outcome, row.reason) for row in rest]
     assert rows == [
         ("r000", "pause", "done", "deploy"),
         ("r001", "pause", "refused", "deploy"),

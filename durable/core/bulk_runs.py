@@ -1,0 +1,21 @@
+"""The run of a bulk in the background, as others recognize it: its workflow's name, and its wait for a decision."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from durable.core.location import awaited_queues
+from durable.core.records import ENDED
+
+__all__ = ["BULK", "DECISION", "is_stopped"]
+
+#: The workflow that performs background bulks with the permissions of the user who requested them.
+BULK: Final = "durable.bulk"
+
+#: The message queue of a bulk that its canary has stopped: True to go on with the rest, anything else to stop there.
+DECISION: Final = "decision"
+
+
+def is_stopped(workflow: str, state: str, waiting_for: str) -> bool:
+    """Return whether a run is a bulk that its canary has stopped, and that waits for the decision."""
+    return workflow == BULK and state not in ENDED and awaited_queues(state, waiting_for) == [DECISION]

@@ -1,0 +1,69 @@
+"""The failed runs of a selection by cause, for the confirmation of a bulk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, runtime_checkable
+
+from django.db.models import Count
+
+from durable.conf import conf
+from durable.core.records import RunState
+from durable.models import Cause, Failure
+from durable.models.run import RunQuerySet
+
+__all__ = ["CauseOfBulk", "causes_among"]
+
+_MOST: Final = 10_000  # failed runs whose causes are counted
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseOfBulk:
+    """A cause, and the number of selected runs that are failed because of it.
+
+    The last one may be the rest: `fingerprint` is "" then, and `place` says so.
+    """
+
+    fingerprint: str
+    place: str
+    error_type: str
+    number: int
+
+
+@runtime_checkable
+class _WithFailures(Protocol):
+    def failed(self) -> Sequence[RunQuerySet]:
+        """Return the selected runs that are failed, as disjoint querysets."""
+
+
+def causes_among(selection: Any, states: frozenset[str]) -> list[CauseOfBulk]:
+    """Return the causes of the selected runs if failed ones are among `states`, the most frequent first.
+
+    Counts up to `_MOST` runs. One statement for each index that the selection follows, and one for the causes.
+    """
+    if RunState.FAILED not in states or not isinstance(selection, _WithFailures):
+        return []
+    numbers: Counter[int] = Counter()
+    for runs in selection.failed():
+        failures = Failure.objects.using(conf.DATABASE).filter(is_open=True, run__in=runs.values("pk")[:_MOST])
+        numbers.update(dict(failures.order_by().values_list("cause").annotate(Count("pk"))))
+    named = numbers.most_common(_NAMED)
+    causes = Cause.objects.using(conf.DATABASE).in_bulk([key for key, _ in named])
+    rows = [
+        CauseOfBulk(
+            fingerprint=causes[key].fingerprint,
+            place=causes[key].place,
+            error_type=causes[key].error_type,
+            number=number,
+        )
+        for key, number in named
+        if key in causes
+    ]
+    rest = len(numbers) - len(named)
+    if rest:
+        others = numbers.total() - sum(number for _, number in named)
+        rows.append(CauseOfBulk(fingerprint="", place=f"{rest} other causes", error_type="", number=others))
+    return rows

@@ -1,0 +1,300 @@
+"""A bulk as operators see it: how far it is, what it did, which runs it was refused for, and which have failed again.
+
+Read from the rows of the audit log that belong to the bulk and, for a bulk in the background, from the state of its
+run. A constant number of statements, each with a cap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.db.models import Exists, OuterRef, QuerySet
+
+from durable import runtime
+from durable.conf import conf
+from durable.core.bulk_runs import BULK, is_stopped
+from durable.core.places import Place
+from durable.core.records import RunState
+from durable.core.tally import Tally
+from durable.inspection.capped_counts import Count, count_capped
+from durable.inspection.explanation import capitalized
+from durable.inspection.payloads import payload
+from durable.inspection.size_limit import TooLarge, read_within
+from durable.models import Entry, OperatorAction, Run
+from durable.models.run import RunQuerySet
+
+__all__ = [
+    "CAP",
+    "BulkSummary",
+    "FailedAgain",
+    "Refusals",
+    "bulks_among",
+    "failed_again",
+    "find_bulk",
+    "order_of",
+    "refusals",
+]
+
+CAP: Final = 10_000  # rows of a bulk that are counted, and searched for failed runs
+_READ: Final = 500  # refused rows that are grouped
+_SHOWN: Final = 20  # runs of a group
+_MOST_INPUT: Final = 1024 * 1024  # bytes of an order that are read
+_DONE: Final = "done"
+_REFUSED: Final = ["conflict", "denied", "invalid", "missing", "refused", "stale"]  # `durable.operations.audit.Outcome`
+_FOLLOWED: Final = frozenset(
+    {"recover", "resume", "wake", "cancel", "replay"}
+)  # verbs after which a run can fail again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkSummary:
+    """A bulk: who requested it, and how far it is.
+
+    `run` is the run that does it in the background, None for a bulk that was done at once, and for one whose run was
+    deleted. `done` and `refused` are numbers of runs, `total` is that of the runs that were to be processed, None if it
+    is not known. `again` counts those that have failed since, among the newest `CAP` that were done; None if the verb
+    is not followed. `stopped` are the failed and the open runs of a canary that stopped the bulk, None if it is not
+    stopped; `was_stopped` says that an operator ended it there.
+    """
+
+    id: str
+    verb: str
+    actor: str
+    source: str
+    reason: str
+    began_at: datetime
+    run: Run | None
+    done: Count
+    refused: Count
+    total: int | None
+    again: Count | None
+    order: Any = None
+    phase: str = ""
+    stopped: tuple[int, int] | None = None
+    was_stopped: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does nothing more."""
+        return self.run is None or self.run.finished_at is not None
+
+    @property
+    def processed(self) -> int:
+        """The number of runs that were processed so far."""
+        return self.done.number + self.refused.number
+
+    @property
+    def numbers(self) -> str:
+        """How far it is, in words: "312 of 1,060; 3 refused; 2 failed again"."""
+        of = "" if self.total is None or self.total < self.processed else f" of {self.total:,}"
+        parts = [f"{self.processed:,}{'+' if self.done.is_capped else ''}{of}"]
+        parts += [f"{self.refused} refused"] if self.refused else []
+        parts += [f"{self.again} failed again"] if self.again else []
+        return "; ".join(parts)
+
+    @property
+    def headline(self) -> str:
+        """What it does now, as one sentence without a full stop."""
+        if self.stopped is not None:
+            failed, still = self.stopped
+            why = [f"{failed} of them failed again"] if failed else []
+            why += [f"{still} had not come to an end in time"] if still else []
+            return f"Stopped after the first {self.done}: {' and '.join(why)}"
+        if self.was_stopped:
+            return f"Stopped by an operator: {self.numbers}"
+        if self.is_over:
+            ended = RunState.COMPLETED if self.run is None else self.run.state
+            return f"{'Done' if ended == RunState.COMPLETED else capitalized(ended)}: {self.numbers}"
+        if self.phase == "watch":
+            return f"Waiting for the first {self.done} before the rest: {self.numbers}"
+        return (
+            f"{'Paused' if self.run is not None and self.run.state == RunState.PAUSED else 'Under way'}: {self.numbers}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusals:
+    """The runs of a bulk that were refused for one reason: the first ones, and how many there are."""
+
+    outcome: str
+    reason: str
+    runs: tuple[str, ...]
+    number: int
+
+
+def find_bulk(bulk_id: str) -> BulkSummary | None:
+    """Return the bulk with this id; None if there is none. At most seven statements."""
+    run = Run.objects.using(conf.DATABASE).filter(pk=bulk_id).defer("input", "output").first()
+    if run is not None and run.workflow != BULK:
+        return None
+    rows = _rows(bulk_id)
+    first = rows.order_by("bulk_id", "outcome", "id").first()  # along the index
+    head = _head(bulk_id) or first
+    if head is None or (run is None and first is None):
+        return None
+    state = {} if run is None else _state_of(run)
+    done, refused = _counted(bulk_id, state)
+    order = None if run is None else order_of(run)
+    return BulkSummary(
+        id=bulk_id,
+        verb=head.action,
+        actor=head.actor_label,
+        source=head.source,
+        reason=head.reason,
+        began_at=head.created_at,
+        run=run,
+        done=done,
+        refused=refused,
+        total=None if order is None else order.total,
+        again=_number_failed_again(bulk_id, head.action) if head.action in _FOLLOWED else None,
+        order=order,
+        phase=str(state.get("phase", "")),
+        stopped=_stopped(run, state),
+        was_stopped=state.get("stopped") is True,
+    )
+
+
+def refusals(bulk_id: str) -> list[Refusals]:
+    """Return the first refused runs of the bulk by reason, the most frequent first. One statement."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    found = _rows(bulk_id).filter(outcome__in=_REFUSED).order_by("outcome", "id")
+    for outcome, run_id, detail in found.values_list("outcome", "run_id", "detail")[:_READ]:
+        groups.setdefault((outcome, detail.replace(f'"{run_id}"', "").replace("  ", " ")), []).append(run_id)
+    made = [
+        Refusals(outcome=outcome, reason=reason, runs=tuple(runs[:_SHOWN]), number=len(runs))
+        for (outcome, reason), runs in groups.items()
+    ]
+    return sorted(made, key=lambda each: -each.number)
+
+
+def failed_again(bulk_id: str, verb: str) -> RunQuerySet:
+    """Return the runs that the bulk's verb was applied to and that are failed now, among the newest `CAP` of its rows.
+
+    For a replay as new runs these are the new ones.
+    """
+    runs = Run.objects.using(conf.DATABASE).filter(state=RunState.FAILED.value)
+    originals = _done(bulk_id).order_by("-id").values("run_id")[:CAP]
+    if verb != "replay":
+        return runs.filter(pk__in=originals)
+    return runs.filter(replay_of__in=originals, pk__gte=f"{bulk_id}-", pk__lt=f"{bulk_id}-\U0010ffff")
+
+
+def order_of(run: Run) -> Any:
+    """Return the order of a bulk's run; None if it is too large or cannot be read. Two statements."""
+    found = read_within(Run.objects.using(conf.DATABASE).filter(pk=run.pk), "input", most=_MOST_INPUT).get(run.pk)
+    if found is None or isinstance(found, TooLarge):
+        return None
+    try:
+        given: Any = runtime.current().decode(found[0], Place(run.pk, "input"))
+        [order] = given["args"]
+    except Exception:  # noqa: BLE001  # a deleted class of a selection, a lost key: the rows of the log are enough
+        return None
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAgain:
+    """The runs of a bulk that have failed again, as the selection of another bulk."""
+
+    bulk_id: str
+    verb: str
+
+    @property
+    def total(self) -> int | None:
+        """Always None: the runs would have to be counted."""
+        return None
+
+    @property
+    def is_everything(self) -> bool:
+        """Always False: the bulk is a condition."""
+        return False
+
+    def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
+        """Return up to `limit` ids after `cursor`, by id, and the next cursor; None at the end."""
+        found = self._runs().order_by("pk")
+        ids = list((found if cursor is None else found.filter(pk__gt=cursor)).values_list("pk", flat=True)[:limit])
+        return ids, ids[-1] if len(ids) == limit else None
+
+    def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
+        """Return up to `limit` ids of them, if failed runs are asked for."""
+        return self.page(None, limit)[0] if RunState.FAILED in states else []
+
+    def tally(self, states: Collection[str], most: int) -> Tally:  # noqa: ARG002  # all of them are failed
+        """Count them by workflow. One statement."""
+        found = list(self._runs().values_list("workflow", flat=True)[:most])
+        numbers = {(RunState.FAILED.value, workflow): found.count(workflow) for workflow in set(found)}
+        return Tally(numbers=numbers, partial=frozenset({RunState.FAILED.value}) if len(found) >= most else frozenset())
+
+    def failed(self) -> Sequence[RunQuerySet]:
+        """Return them."""
+        return [self._runs()]
+
+    def _runs(self) -> RunQuerySet:
+        return failed_again(self.bulk_id, self.verb)
+
+
+def bulks_among(run_ids: Iterable[str]) -> set[str]:
+    """Return those of the ids that are the ids of bulks. One statement."""
+    members = _rows_of(OuterRef("run_id"))
+    heads = OperatorAction.objects.using(conf.DATABASE).filter(run_id__in=list(run_ids), bulk_id="")
+    return set(heads.filter(Exists(members)).values_list("run_id", flat=True))
+
+
+# -- the parts
+
+
+def _rows(bulk_id: str) -> QuerySet[OperatorAction]:
+    return _rows_of(bulk_id)
+
+
+def _rows_of(bulk_id: Any) -> QuerySet[OperatorAction]:
+    # Not empty: the condition of the index on bulks.
+    return OperatorAction.objects.using(conf.DATABASE).filter(bulk_id=bulk_id).exclude(bulk_id="").order_by()
+
+
+def _done(bulk_id: str) -> QuerySet[OperatorAction]:
+    return _rows(bulk_id).filter(outcome=_DONE)
+
+
+def _head(bulk_id: str) -> OperatorAction | None:
+    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=bulk_id, outcome=_DONE, bulk_id="")
+    return found.order_by("created_at", "id").first()
+
+
+def _counted(bulk_id: str, state: dict[str, Any]) -> tuple[Count, Count]:
+    """Return the numbers of runs done and refused: as the bulk's run has counted them, else from the log."""
+    known = [state.get(name) for name in ("done", "refused")]
+    if all(isinstance(each, int) for each in known):
+        return Count(number=int(str(known[0]))), Count(number=int(str(known[1])))
+    rows = _rows(bulk_id)
+    done, refused = count_capped([rows.filter(outcome=_DONE), rows.filter(outcome__in=_REFUSED)], CAP)
+    return done, refused
+
+
+def _number_failed_again(bulk_id: str, verb: str) -> Count:
+    [found] = count_capped([failed_again(bulk_id, verb).order_by()], CAP)
+    return found
+
+
+def _state_of(run: Run) -> dict[str, Any]:
+    """Return the state of the bulk's loop or, at its end, its output; {} if there is none yet, or if it is hidden.
+
+    Its numbers and words are the app's own. Its reasons of refusals are not shown from here.
+    """
+    recorded = Run.objects.using(conf.DATABASE).filter(pk=run.pk).values_list("output", flat=True).first()
+    found = payload(run.workflow, "output", recorded, Place(run.pk, "output"))
+    if found is None:
+        entries = Entry.objects.using(conf.DATABASE).filter(run=run, location="runs")
+        loop = entries.values_list("data", flat=True).first()
+        found = payload(run.workflow, "state:runs", (loop or {}).get("state"), Place(run.pk, "state", "runs"))
+    return found if isinstance(found, dict) else {}
+
+
+def _stopped(run: Run | None, state: dict[str, Any]) -> tuple[int, int] | None:
+    if run is None or run.wake_at is not None or not is_stopped(run.workflow, run.state, run.waiting_for):
+        return None
+    failed, still = (state.get(name) for name in ("again", "open"))
+    return (failed if isinstance(failed, int) else 0, still if isinstance(still, int) else 0)

@@ -1,0 +1,59 @@
+"""The decision about a bulk that its canary has stopped: go on with the rest, or stop there.
+
+The bulk's run waits for it as for any message, so that the decision outlasts a crash and is taken once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable import runtime
+from durable.core.bulk_runs import BULK, DECISION, is_stopped
+from durable.core.errors import BulkNotStoppedError
+from durable.core.ids import new_id
+from durable.core.places import Place, of_message
+from durable.core.records import OutgoingMessage, RunRecord
+from durable.operations.audited import audited
+from durable.operations.common import require_step
+from durable.runtime import Runtime
+
+__all__ = ["go_on", "stop_here"]
+
+
+def go_on(run_id: str) -> None:
+    """Continue a bulk that its canary has stopped: apply the verb to the rest of the runs.
+
+    The actor needs the permission of the bulk's verb too. Raises RunNotFoundError, BulkNotStoppedError,
+    OperationDeniedError.
+    """
+    _decide("go_on", run_id, goes_on=True)
+
+
+def stop_here(run_id: str) -> None:
+    """End a bulk that its canary has stopped: the rest of the runs are left alone. Raises as `go_on` does."""
+    _decide("stop_here", run_id, goes_on=False)
+
+
+def _decide(action: str, run_id: str, *, goes_on: bool) -> None:
+    require_step("deciding about a bulk", "decide in a step")
+    at = runtime.current()
+    with audited(at, action, run_id) as attribution, at.store.transaction():
+        run = attribution.lock()
+        # With a message in its inbox the run is due, and its decision is taken.
+        if not is_stopped(run.workflow, run.state, run.waiting_for) or at.store.inbox(run.id, [DECISION], 1, None):
+            raise BulkNotStoppedError(run.id, "taken up again" if run.workflow == BULK else f"a run of {run.workflow}")
+        if goes_on and attribution.acting is not None:
+            attribution.acting.check(_verb_of(at, run))
+        message_id = new_id()
+        body = at.encode(goes_on, "a decision", of_message(run.id, "message", message_id, DECISION))
+        message = OutgoingMessage(id=message_id, to=run.id, queue=DECISION, body=body, sent_at=at.now())
+        _, queues = at.store.send([message])
+        at.store.log([attribution.done(before=run.state, after=run.state)])
+    if queues:
+        at.notify(queues)
+
+
+def _verb_of(at: Runtime, run: RunRecord) -> str:
+    given: Any = at.decode(run.input, Place(run.id, "input"))
+    [order] = given["args"]
+    return str(order.verb)

@@ -1,0 +1,102 @@
+"""The audit log in the admin: a bulk is one row, and the log is searched by person, verb, reason and day."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from durable import Actor, acting_as
+from durable.models import OperatorAction
+from durable.operations import bulk
+from tests.admin import flows
+from tests.admin.conftest import Stage
+from tests.admin.pages import text_of, url
+
+DAY = datetime(2026, 3, 5, 12, tzinfo=UTC)
+
+
+def rows(client: Client, **query: str) -> list[tuple[str, str]]:
+    page = client.get(reverse("admin:durable_operatoraction_changelist"), query)
+    assert page.status_code == 200
+    return [(each.action, each.run_id) for each in page.context["cl"].result_list]
+
+
+def an_action(**columns: Any) -> OperatorAction:
+    given = {"action": "wake", "source": "cli", "outcome": "done", "run_id": "run", "created_at": DAY, **columns}
+    return OperatorAction.objects.create(**given)
+
+
+def test_a_bulk_is_one_row_that_leads_to_its_result(stage: Stage, operator: Client) -> None:
+    for name in ("a", "b"):
+        stage.start(flows.approve, id=name)
+    with acting_as(Actor("cli", label="ops")):
+        report = bulk.apply("pause", ["a", "b", "nowhere"])
+    an_action(run_id="alone")
+    assert rows(operator) == [("pause", report.bulk_id), ("wake", "alone")]
+    body = text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
+    assert url("bulk_result", report.bulk_id) in body
+    assert "bulk: pause 3 runs" in body
+
+
+def test_the_rows_of_a_bulk_are_found_by_bulk_by_run_and_by_outcome(stage: Stage, operator: Client) -> None:
+    for name in ("a", "b"):
+        stage.start(flows.approve, id=name)
+    with acting_as(Actor("cli", label="ops")):
+        report = bulk.apply("pause", ["a", "b", "nowhere"], as_id="the-bulk")
+    assert sorted(rows(operator, bulk=report.bulk_id)) == [
+        ("pause", "a"),
+        ("pause", "b"),
+        ("pause", "nowhere"),
+        ("pause", "the-bulk"),
+    ]
+    assert rows(operator, q="a") == [("pause", "a")]
+    assert rows(operator, outcome="missing") == [("pause", "nowhere")]
+    assert rows(operator, bulk=report.bulk_id, outcome="missing") == [("pause", "nowhere")]
+
+
+def test_by_person(operator: Client) -> None:
+    olga = User.objects.create_user("olga")
+    an_action(run_id="by-olga", actor=olga, actor_label="olga")
+    an_action(run_id="by-cron", actor_label="cron of olga")
+    assert rows(operator, person="olga") == [("wake", "by-olga")]
+    assert rows(operator, person="CRON") == [("wake", "by-cron")]
+    assert rows(operator, person="nobody") == []
+
+
+def test_by_verb_reason_and_day_together(operator: Client) -> None:
+    an_action(run_id="before", reason="Bank is back", created_at=DAY - timedelta(days=1))
+    an_action(run_id="that-day", reason="the bank is back")
+    an_action(run_id="another-reason", reason="night")
+    an_action(run_id="another-verb", reason="the bank is back", action="pause")
+    an_action(run_id="after", reason="the bank is back", created_at=DAY + timedelta(days=1))
+    assert rows(operator, reason="bank", action="wake") == [("wake", "after"), ("wake", "that-day"), ("wake", "before")]
+    day = {"since": "2026-03-05", "until": "2026-03-05"}
+    assert rows(operator, **day, reason="BANK", action="wake") == [("wake", "that-day")]
+    assert rows(operator, since="2026-03-06") == [("wake", "after")]
+
+
+def test_a_reason_of_long_ago_is_found_before_its_day(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("durable.admin.audit_log._WINDOW", 3)
+    an_action(run_id="old", reason="the bank")
+    for number in range(5):
+        an_action(run_id=f"new-{number}", created_at=DAY + timedelta(days=1))
+    assert rows(operator, reason="bank") == []
+    assert rows(operator, reason="bank", until="2026-03-05") == [("wake", "old")]
+
+
+@pytest.mark.parametrize("name", ["person", "reason", "since", "until", "bulk"])
+@pytest.mark.parametrize(
+    "value", ["\x00", "x" * 5_000, "2026-13-45", "0001-01-01", "9999-12-31", "<b>", "\u202e", "%_"]
+)
+def test_hostile_filters_are_answered(operator: Client, name: str, value: str) -> None:
+    assert operator.get(reverse("admin:durable_operatoraction_changelist"), {name: value}).status_code == 200
+
+
+def test_a_filter_keeps_the_others(operator: Client) -> None:
+    query = {"person": "olga", "action": "wake"}
+    body = text_of(operator.get(reverse("admin:durable_operatoraction_changelist"), query))
+    assert '<input type="hidden" name="person" value="olga">' in body
+    assert 'value="olga" maxlength="200"' in body
