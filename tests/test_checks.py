@@ -20,7 +20,7 @@ from durable.conf import Values
 from durable.core import registry
 from durable.core.registry import Registry
 from durable.crypto import FernetCodec
-from tests.core.test_registry import Definition, one, other
+from tests.support.definitions import Definition, one, other
 
 JSON_QUEUE = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}
 #: Settings whose value is a name: what has no such thing says the name.

@@ -6,6 +6,7 @@ in LAYERS where it belongs.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -245,6 +246,17 @@ def test_operators_surfaces_write_through_operations_only() -> None:
 
 def test_only_the_adapters_import_rq() -> None:
     assert [f"{found.module}:{found.line}" for found in imports() if is_import_of_rq_elsewhere(found)] == []
+
+
+def test_no_test_module_imports_another() -> None:
+    """What several of them need is in `tests/support` or in a module beside them."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and re.search(r"\.test_\w+$", f".{node.module}")
+    ]
+    assert found == []
 
 
 def test_importing_durable_needs_no_configured_django() -> None:

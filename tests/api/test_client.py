@@ -27,7 +27,7 @@ from durable.api.stream.events import EventBuilder
 from durable.models import QueueMessage, Run
 from tests.api import workflows
 from tests.api.serving import asgi_server
-from tests.api.test_stream import parsed
+from tests.api.streaming import parsed
 from tests.e2e.workers import Workers
 from tests.faults.passing import pass_once
 from tests.support.locks import sessions

@@ -12,7 +12,7 @@ from durable import Context, get_run, workflow
 from durable.api import sizes
 from durable.models import Attempt, Entry, Run
 from tests.api.conftest import Api, MakeApi
-from tests.api.test_stream import Reader
+from tests.api.streaming import Reader
 from tests.api.workflows import fail, loop
 from tests.faults.passing import pass_once
 

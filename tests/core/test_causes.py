@@ -15,7 +15,7 @@ from durable.core.transitions import TRANSITIONS
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.conftest import NOW
-from tests.core.test_ways_out import WAYS
+from tests.core.ways_out import WAYS
 
 PATTERNS = {
     "timeout 9": "timeout #",

@@ -7,51 +7,13 @@ from typing import Any
 
 import pytest
 
-from durable import Break, Continue, HistoryDivergedError
+from durable import Break, HistoryDivergedError
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.flavours import Flavour
+from tests.core.scopes import SCOPES, join, root
 
 Body = Callable[[Any], Any]
-
-
-async def root(ctx: Any, body: Body) -> Any:
-    return await body(ctx)
-
-
-async def loop(ctx: Any, body: Body) -> Any:
-    async def iteration(ctx: Any, n: int) -> Any:
-        if n:
-            return Break(await body(ctx))
-        await ctx.step("first iteration", int)
-        return Continue(n + 1)
-
-    return await ctx.loop("loop", iteration, state=0)
-
-
-async def join(ctx: Any, body: Body) -> Any:
-    async def other(ctx: Any) -> Any:
-        await ctx.sleep("rest", 600)
-
-    return (await ctx.join("join", {"other": other, "body": body}))["body"]
-
-
-async def race(ctx: Any, body: Body) -> Any:
-    async def other(ctx: Any) -> Any:
-        await ctx.sleep("rest", 600)
-
-    return (await ctx.race("race", {"other": other, "body": body})).value
-
-
-async def block(ctx: Any, body: Body) -> Any:
-    return (await ctx.try_block("block", body)).value
-
-
-async def deep(ctx: Any, body: Body) -> Any:
-    return await block(ctx, lambda ctx: join(ctx, lambda ctx: loop(ctx, body)))
-
-
-SCOPES = [root, loop, join, race, block, deep]
 
 
 class Code:

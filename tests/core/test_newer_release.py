@@ -14,7 +14,7 @@ from durable.testing import Harness, Pass, SimulatedCrash
 from tests.core import undoing
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
-from tests.core.test_divergence import SCOPES
+from tests.core.scopes import SCOPES
 
 TAG = '{"$:hologram":"a"}'
 

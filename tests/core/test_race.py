@@ -12,9 +12,9 @@ import pytest
 from durable.core.branches import _Fork
 from durable.testing import Harness
 from tests.core import undoing
+from tests.core.branches import failing, sleeping, stepping, waiting
 from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
-from tests.core.test_join import failing, sleeping, stepping, waiting
 
 
 def raced(branches: dict[str, Any]) -> Any:

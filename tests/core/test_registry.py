@@ -2,10 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.apps import AppConfig
@@ -14,21 +11,7 @@ from django.apps import apps as django_apps
 from durable.apps import DurableConfig
 from durable.core import registry
 from durable.core.registry import Registry, UnknownWorkflowError
-
-
-def one(ctx: object) -> None: ...
-
-
-def other(ctx: object) -> None: ...
-
-
-@dataclass(eq=False)
-class Definition:
-    name: str
-    function: Callable[..., Any] = one
-    queue: str = "default"
-    is_async: bool = field(default=False)
-    mistakes: tuple[type[Exception] | str, ...] | None = None
+from tests.support.definitions import Definition, one, other
 
 
 def test_a_workflow_is_found_by_its_name() -> None:
@@ -121,4 +104,7 @@ def test_modules_named_workflows_are_imported(tmp_path: Path, monkeypatch: pytes
 
 
 def test_where_names_the_line() -> None:
-    assert registry.source_location(Definition("x", one)).startswith(f"{__name__}.one ({__file__}:")
+    def here(ctx: object) -> None: ...
+
+    found = registry.source_location(Definition("x", here))
+    assert found.startswith(f"{__name__}.{here.__qualname__} ({__file__}:")

@@ -13,7 +13,7 @@ from typing import Final
 from sybil import Document, Example, Region
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
-__all__ = ["PAGES", "ROOT", "SITE", "is_run", "lines_of", "page", "reason_not_to_run"]
+__all__ = ["PAGES", "ROOT", "SITE", "TUTORIAL", "is_run", "lines_of", "page", "reason_not_to_run"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SITE: Final = ROOT / "docs"
@@ -22,6 +22,7 @@ PAGES: Final = tuple(
     for path in (ROOT / "README.md", *sorted(SITE.rglob("*.md")))
     if "_build" not in path.parts
 )
+TUTORIAL: Final = "docs/tutorial.md"  # has a project and servers of its own: see test_tutorial
 _NOT_RUN: Final = re.compile(r"\*Not run by the tests: (?P<reason>[^*]+)\*\s*\Z")
 _INFO: Final = re.compile(r"(?P<language>[^\n{]*)\n")  # a language in braces is a directive of the site's
 

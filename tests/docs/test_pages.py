@@ -8,11 +8,9 @@ import pytest
 from django.core.management import CommandError
 
 from tests.docs import stages
-from tests.docs.pages import PAGES, lines_of, page, reason_not_to_run
+from tests.docs.pages import PAGES, TUTORIAL, lines_of, page, reason_not_to_run
 from tests.docs.playing import play
 from tests.docs.shell import Command, commands, fits
-
-TUTORIAL = "docs/tutorial.md"  # has a project and servers of its own: see test_tutorial
 
 #: How many blocks say that they are not run. A new one is a decision, and shows here.
 NOT_RUN = {

@@ -23,9 +23,8 @@ from typing import Final
 import pytest
 import redis
 
-from tests.docs.pages import is_run, language, page
+from tests.docs.pages import TUTORIAL, is_run, language, page
 from tests.docs.shell import Command, commands, fits
-from tests.docs.test_pages import TUTORIAL
 
 PATIENCE: Final = 120.0  # seconds for one command, or for what a worker does meanwhile
 MARK: Final = "this command has ended with"

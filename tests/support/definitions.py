@@ -1,0 +1,24 @@
+"""Definitions of workflows for a registry, which needs neither their functions nor a context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Definition", "one", "other"]
+
+
+def one(ctx: object) -> None: ...
+
+
+def other(ctx: object) -> None: ...
+
+
+@dataclass(eq=False)
+class Definition:
+    name: str
+    function: Callable[..., Any] = one
+    queue: str = "default"
+    is_async: bool = field(default=False)
+    mistakes: tuple[type[Exception] | str, ...] | None = None
