@@ -2,80 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
-from durable.admin import access, action_page, charts, pages
+from durable.admin import access, action_page, attention, pages
 from durable.admin.base import AdminPages
 from durable.admin.forms import MuteForm
-from durable.inspection import CauseSummary, RunCriteria, explain, find_cause, list_causes, list_runs, reading
+from durable.inspection import (
+    RunCriteria,
+    explain,
+    failed_attempts,
+    find_cause,
+    is_undone,
+    list_causes,
+    list_runs,
+    reading,
+    spread_of,
+)
+from durable.inspection.causes import BARS, WIDTH
+from durable.inspection.shell_command import command
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.causes import mute, unmute
 
-__all__ = ["ShownCause", "mark", "show", "show_all", "shown"]
+__all__ = ["mark", "show", "show_all"]
 
 SAMPLES: Final = 10  # runs on the page of a cause
 CANARY: Final = {"first": 5, "stop_after": 3}  # that the page proposes
+MOST_NAMES: Final = 8  # workflows, queues and workers each that it names
+MOST_PAUSES: Final = 2  # workflows whose open runs it offers to pause
 _MARKS: Final = {"mute": mute, "unmute": unmute}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownCause:
-    """A cause, the drawing of its last day, and its addresses.
-
-    `recover_url` leads to the confirmation of a recovery of all its runs, `canary_url` to that of one which tries a few
-    of them first.
-    """
-
-    cause: CauseSummary
-    columns: Sequence[charts.SparkColumn]
-    url: str
-    runs_url: str
-    recover_url: str
-    canary_url: str
-
-    @property
-    def total(self) -> int:
-        """The number of drawn failures."""
-        return sum(self.cause.bars)
-
-
-def shown(causes: Sequence[CauseSummary], site: str = "admin") -> list[ShownCause]:
-    """Return the causes as pages show them. `site` is the name of the admin site."""
-    return [_shown(each, site) for each in causes]
-
-
-def _shown(cause: CauseSummary, site: str) -> ShownCause:
-    def url(name: str, *args: str) -> str:
-        return reverse(f"admin:durable_run_{name}", args=args, current_app=site)
-
-    query = f"?{urlencode({'cause': cause.fingerprint})}"
-    retry = urlencode({"verb": "recover", "all": "on", "filter": query})
-    return ShownCause(
-        cause=cause,
-        columns=charts.spark(cause.bars),
-        url=url("cause", cause.fingerprint),
-        runs_url=url("changelist") + query,
-        recover_url=f"{url('bulk')}?{retry}",
-        canary_url=f"{url('bulk')}?{retry}&{urlencode(CANARY)}",
-    )
 
 
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the causes of failed runs, muted ones apart."""
     now = pages.now()
     site = admin.admin_site.name
+    rows = attention.rows_of_causes(list_causes(now, muted=False), site)
     context = {
-        "title": "Causes of failed runs",
+        "title": attention.headline(rows) if rows else "Causes of failed runs",
         "now": now,
-        "causes": shown(list_causes(now, muted=False), site),
-        "muted": shown(list_causes(now, muted=True), site),
+        "rows": rows,
+        "muted": attention.rows_of_causes(list_causes(now, muted=True), site),
     }
     return admin.page(request, "causes", context)
 
@@ -114,13 +84,31 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
     cause = find_cause(fingerprint, now)
     if cause is None:
         raise Http404(f'There is no cause "{fingerprint}". A cause without runs is kept for a day.')
+    site = admin.admin_site.name
     runs = list_runs(RunCriteria(cause=fingerprint), limit=SAMPLES).runs
+    attempts = failed_attempts(runs)
+    spread = spread_of(fingerprint)
     context: dict[str, Any] = {
-        "title": f"{cause.place or 'Code of the workflow itself'} · {cause.error_type}",
+        "title": attention.title_of(cause),
         "now": now,
         "form": form,
-        "each": _shown(cause, admin.admin_site.name),
-        "rows": [(run, explain(run, now)) for run in runs],
+        "cause": cause,
+        "row": attention.rows_of_causes([cause], site)[0],
+        "most": max(cause.bars),
+        "hours": [now - BARS * WIDTH + each * (BARS * WIDTH) / 4 for each in range(4)],
+        "spread": spread,
+        "workers": [(name.rpartition(":")[0] or name, name, number) for name, number in spread.workers[:MOST_NAMES]],
+        "canary_url": attention.bulk_url("recover", attention.query_of(RunCriteria(cause=fingerprint)), site, CANARY),
+        "pauses": [
+            attention.Verb(
+                title=f"Pause the open runs of {workflow}",
+                url=attention.bulk_url("pause", attention.query_of(RunCriteria(workflow=workflow)), site),
+            )
+            for workflow, _ in spread.workflows[:MOST_PAUSES]
+        ],
+        "rows": [(run, explain(run, now), attempts.get(run.id, 0)) for run in runs],
+        "undone": sum(is_undone(run) for run in runs),
+        "command": command("recover", cause=fingerprint),
         "mark": "unmute" if cause.is_muted else "mute",
     }
     return admin.page(request, "cause", context, status=status)

@@ -1,14 +1,15 @@
-"""The overview: runs that need attention, failed ones by cause, runs by state, and workers with their runs."""
+"""The overview: what needs a person, runs by state, how many ended and how long they took, queues and workers."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 
-from durable.admin import access, causes_page, charts, pages
+from durable.admin import access, attention, charts, pages
 from durable.admin.base import AdminPages
 from durable.inspection import (
     collect_findings,
@@ -22,30 +23,37 @@ from durable.inspection.counts import CAP
 
 __all__ = ["context", "show"]
 
-CAUSES: Final = 8  # causes that the overview has
-#: The kinds of findings for which there is a row for each cause.
-_TOLD_BY_CAUSE: Final = frozenset({"exhausted", "failed"})
+CAUSES: Final = 8  # that the overview has
+#: The text of a time from now: the browser counts it on, so it is no change of the page.
+_FROM_NOW: Final = re.compile(r"(?<=data-durable-relative=\"1\">)[^<]*")
 
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the overview alone, for a page that refreshes itself."""
     now = pages.now()
     response = admin.page(request, "_overview", context(request, now))
-    etag = pages.etag_of(now, response.content.decode())
+    etag = pages.etag_of(now, _FROM_NOW.sub("", response.content.decode()))
     return pages.unchanged(etag) if pages.is_known(request, etag) else pages.tagged(response, etag)
 
 
 def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
     """Return what the overview shows at the moment `now`; a constant number of statements."""
+    site = getattr(request, "current_app", "admin")
     edge = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
     workers = worker_overview()
-    findings = [each for each in collect_findings(now, workers) if each.kind not in _TOLD_BY_CAUSE]
+    causes = list_causes(now, muted=False, most=CAUSES + 1)
+    found = attention.rows_of_findings(collect_findings(now, workers, failed=[]), site)  # a cause has the failed ones
+    rows = [*attention.rows_of_causes(causes[:CAUSES], site), *found]
+    states = count_by_state()
     return {
         "now": now,
-        "states": [(state, count, f"?{urlencode({'state': state})}") for state, count in count_by_state().items()],
+        "headline": attention.headline(rows, has_more=len(causes) > CAUSES),
+        "rows": rows,
+        "has_more": len(causes) > CAUSES,
+        "has_urgent_findings": any(row.is_urgent for row in found),
+        "failed": states["failed"],
+        "states": [(state, count, f"?{urlencode({'state': state})}") for state, count in states.items()],
         "count_cap": CAP,
-        "causes": causes_page.shown(list_causes(now, muted=False, most=CAUSES)),
-        "findings": findings,
         "may": {each: access.may(request, each) for each in ("view_payload", "operate_run")},
         "charts": [charts.chart("The last hour", last_hour(edge)), charts.chart("The last day", last_day(edge))],
         "workers": workers,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from durable.inspection.allowed_verbs import possible_verbs
 from durable.inspection.builds import BuildSeen, builds
 from durable.inspection.capped_counts import Count, count_capped
-from durable.inspection.causes import CauseSummary, find_cause, list_causes
+from durable.inspection.causes import CauseSpread, CauseSummary, find_cause, list_causes, spread_of
 from durable.inspection.clock_skew import CLOCK_TOLERANCE, clock_difference
 from durable.inspection.counts import count_by_state
 from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
 from durable.inspection.explain_states import Explanation, awaited_queues, explain, explain_fully, open_entries
 from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, failed_runs
-from durable.inspection.findings import Finding, collect_findings
+from durable.inspection.findings import Finding, collect_findings, how_it_failed
 from durable.inspection.payloads import jsonable, payload, pretty, redacted, redacted_error, redacted_traceback
 from durable.inspection.pending_migrations import (
     how_to_migrate,
@@ -51,6 +51,7 @@ __all__ = [
     "CLOCK_TOLERANCE",
     "Bar",
     "BuildSeen",
+    "CauseSpread",
     "CauseSummary",
     "Chosen",
     "Count",
@@ -97,6 +98,7 @@ __all__ = [
     "find_cause",
     "find_worker",
     "history_tree",
+    "how_it_failed",
     "how_to_migrate",
     "how_to_set_isolation",
     "inbox",
@@ -120,6 +122,7 @@ __all__ = [
     "redacted",
     "redacted_error",
     "redacted_traceback",
+    "spread_of",
     "state_word",
     "stuck_step",
     "usual_durations",

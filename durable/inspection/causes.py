@@ -6,6 +6,7 @@ cap. A pattern is text of an error's message, so it is redacted, and surfaces as
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -28,10 +29,12 @@ __all__ = [
     "HIDDEN_PATTERN",
     "WIDTH",
     "CauseOfRun",
+    "CauseSpread",
     "CauseSummary",
     "cause_of",
     "find_cause",
     "list_causes",
+    "spread_of",
 ]
 
 CAP: Final = 10_000  # runs of a cause that are counted
@@ -79,6 +82,16 @@ class CauseSummary:
         return self.muted_at is not None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseSpread:
+    """Where the newest failed runs of a cause failed, at most `SAMPLE` of them: each name with its number, the highest first."""
+
+    workflows: Sequence[tuple[str, int]]
+    queues: Sequence[tuple[str, int]]
+    workers: Sequence[tuple[str, int]]
+    is_sampled: bool
+
+
 def list_causes(
     now: datetime, *, muted: bool | None = None, most: int = MOST, within: RunQuerySet | None = None
 ) -> list[CauseSummary]:
@@ -123,6 +136,14 @@ def cause_of(run: Run) -> CauseOfRun | None:
     [count] = count_capped([of_cause.order_by("-failed_at")], CAP)
     since = of_cause.order_by("failed_at").values_list("failed_at", flat=True).first()
     return CauseOfRun(fingerprint=failure.cause.fingerprint, count=count, since=since)
+
+
+def spread_of(fingerprint: str, within: RunQuerySet | None = None) -> CauseSpread:
+    """Return the workflows, queues and workers of the newest failed runs of a cause; one statement."""
+    failures = _failures(within).filter(cause__fingerprint=fingerprint, is_open=True).order_by("-failed_at")
+    rows = list(failures.values_list("workflow", "queue", "worker")[: SAMPLE + 1])
+    workflows, queues, workers = (Counter(row[each] for row in rows[:SAMPLE]).most_common() for each in range(3))
+    return CauseSpread(workflows=workflows, queues=queues, workers=workers, is_sampled=len(rows) > SAMPLE)
 
 
 def _failures(within: RunQuerySet | None) -> QuerySet[Failure]:

@@ -27,7 +27,7 @@ from durable.models import Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = ["Finding", "collect_findings"]
+__all__ = ["Finding", "collect_findings", "how_it_failed"]
 
 SHOWN: Final = 5  # runs that each finding lists
 CAP: Final = 1_000  # runs that are counted
@@ -238,6 +238,12 @@ _CAUSES: Final = (
         concerns=lambda _run: True,
     ),
 )
+
+
+def how_it_failed(run: FailedRun) -> tuple[str, str, str]:
+    """Return the kind of finding that the failed run belongs to, its title, and the advice."""
+    cause = next(cause for cause in _CAUSES if cause.concerns(run))
+    return cause.kind, cause.title, cause.advice
 
 
 def _failed(failed: Sequence[FailedRun]) -> list[Finding]:

@@ -10,10 +10,12 @@ from urllib.parse import quote as url_quote
 
 from django import template
 from django.http import HttpRequest
+from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from durable.admin.url_keys import as_key
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 register = template.Library()
+
+_MINUTE: Final = timedelta(minutes=1)
 
 
 @register.simple_tag
@@ -57,6 +61,14 @@ def ago(then: datetime | None, now: datetime) -> SafeString | str:
         title,
         humanize.relative(then, now, 1),
     )
+
+
+@register.simple_tag
+def sign_of_life(then: datetime | None, now: datetime) -> SafeString | str:
+    """When a worker was last heard of; less than a minute ago is now, so that a heartbeat alone is no change."""
+    if then is not None and now - then < _MINUTE:
+        return gettext("now")
+    return ago(then, now)
 
 
 @register.simple_tag
@@ -170,11 +182,12 @@ def durable_places(context: dict[str, Any]) -> list[Place]:
 
 
 @register.simple_tag(takes_context=True)
-def durable_overview(context: dict[str, Any]) -> dict[str, Any] | None:
-    """What the overview shows, None for a user who may not see runs."""
+def durable_overview(context: dict[str, Any]) -> SafeString | str:
+    """The overview, "" for a user who may not see runs."""
     from durable.admin import access, overview, pages
 
     request: HttpRequest = context["request"]
     if not access.may(request, "view_run"):
-        return None
-    return overview.context(request, pages.now())
+        return ""
+    shown = render_to_string("durable/admin/_overview.html", overview.context(request, pages.now()), request)
+    return visible_text(shown)

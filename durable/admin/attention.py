@@ -1,0 +1,214 @@
+"""What needs a person, as rows: causes of failed runs and findings, each with its number, its list and its verb."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from durable.admin import charts
+from durable.conf import conf
+from durable.inspection import CauseSummary, FailedRun, Finding, RunCriteria, failed_runs, how_it_failed
+from durable.models import Run
+
+if TYPE_CHECKING:
+    from durable.inspection import Count
+
+__all__ = [
+    "Row",
+    "Verb",
+    "bulk_url",
+    "headline",
+    "query_of",
+    "rows_of_causes",
+    "rows_of_findings",
+    "title_of",
+]
+
+#: Kinds of failures that need no words of their own.
+_ORDINARY: Final = frozenset({"exhausted", "failed"})
+_MOST_WORKFLOWS: Final = 3  # that a row names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A link to the confirmation of a verb. `needs` is the permission without which it is not shown."""
+
+    title: str
+    url: str
+    needs: str = "operate_run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of what needs a person.
+
+    `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs. `says` is text of an error's
+    message, for users with `view_payload`; `advice` is for everybody. `is_urgent`: runs stand still until a person acts.
+    `columns` draw the failures of the last day, and `total` is their number, `is_sampled` if there were more.
+    """
+
+    key: str
+    title: str
+    url: str
+    list_url: str
+    count: Count | None
+    is_urgent: bool
+    is_new: bool = False
+    says: str = ""
+    advice: str = ""
+    workflows: str = ""
+    since: datetime | None = None
+    last_at: datetime | None = None
+    columns: Sequence[charts.SparkColumn] = ()
+    total: int = 0
+    is_sampled: bool = False
+    verbs: Sequence[Verb] = ()
+    command: str = ""
+    runs: Sequence[tuple[str, str]] = ()
+
+
+def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin") -> list[Row]:
+    """Return a row for each cause, the one first whose runs have failed since the latest moment."""
+    newest_first = sorted(causes, key=lambda cause: (cause.since is not None, cause.since), reverse=True)
+    failed = failed_runs(Run.objects.using(conf.DATABASE).filter(pk__in=[each.newest_run for each in causes]))
+    newest = {run.id: run for run in failed}
+    return [_row_of_cause(each, newest.get(each.newest_run), site) for each in newest_first]
+
+
+def rows_of_findings(findings: Sequence[Finding], site: str = "admin") -> list[Row]:
+    """Return a row for each finding, the urgent ones first."""
+    return [_row_of_finding(each, site) for each in sorted(findings, key=lambda finding: not finding.is_urgent)]
+
+
+def title_of(cause: CauseSummary) -> str:
+    """Return the cause in a few words: where the runs failed and with which error."""
+    return f"{cause.place or _('Code of the workflow itself')} · {cause.error_type}"
+
+
+def headline(rows: Sequence[Row], *, has_more: bool = False) -> str:
+    """Return the sentence that says what needs a person; `has_more`: there are more causes than rows of causes."""
+    urgent = [row for row in rows if row.is_urgent]
+    causes = [row for row in urgent if row.columns]
+    others = len(urgent) - len(causes)
+    if not urgent:
+        return _("Nothing needs a person")
+    if not causes and others == 1:
+        return urgent[0].title
+    if not causes:
+        return ngettext("%(number)d finding needs a person", "%(number)d findings need a person", others) % {
+            "number": others
+        }
+    number = f"{len(causes)}+" if has_more else str(len(causes))
+    if others:
+        return _("%(causes)s and %(others)s need a person") % {
+            "causes": _causes(len(causes), number),
+            "others": ngettext("%(number)d other finding", "%(number)d other findings", others) % {"number": others},
+        }
+    needs = ngettext("%(causes)s needs a person", "%(causes)s need a person", len(causes))
+    return needs % {"causes": _causes(len(causes), number)} + _of_which_new(causes)
+
+
+def _causes(size: int, number: str) -> str:
+    return ngettext("%(number)s cause of failure", "%(number)s causes of failure", size) % {"number": number}
+
+
+def _of_which_new(causes: Sequence[Row]) -> str:
+    new = sum(row.is_new for row in causes)
+    if not new:
+        return ""
+    if len(causes) == 1:
+        return _(", and it is new")
+    if new == len(causes):
+        return _(", all of them new")
+    return ngettext(", %(number)d of them is new", ", %(number)d of them are new", new) % {"number": new}
+
+
+def query_of(wanted: RunCriteria) -> str:
+    """Return the query of the list's address that has this filter."""
+    given: list[tuple[str, str]] = [("state", state) for state in sorted(wanted.states)]
+    texts = {"workflow": wanted.workflow, "queue": wanted.queue, "cause": wanted.cause, "worker": wanted.worker}
+    flags = {"diverged": wanted.is_diverged, "attention": wanted.needs_attention, "undone": wanted.is_undone}
+    given += [(name, text) for name, text in texts.items() if text]
+    given += [(name, "1") for name, is_set in flags.items() if is_set]
+    return f"?{urlencode(given)}"
+
+
+def bulk_url(verb: str, query: str, site: str = "admin", options: Mapping[str, int] = MappingProxyType({})) -> str:
+    """Return the address of the confirmation of a verb on all runs that the list's query has.
+
+    `options` are proposals for fields of its form.
+    """
+    given = urlencode({"verb": verb, "all": "on", "filter": query, **options})
+    return f"{reverse('admin:durable_run_bulk', current_app=site)}?{given}"
+
+
+def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, site: str) -> Row:
+    query = query_of(RunCriteria(cause=cause.fingerprint))
+    recover = Verb(title=_("Recover these %(count)s") % {"count": cause.count}, url=bulk_url("recover", query, site))
+    return Row(
+        key=cause.fingerprint,
+        title=title_of(cause),
+        url=reverse("admin:durable_run_cause", args=[cause.fingerprint], current_app=site),
+        list_url=_list_url(query, site),
+        count=cause.count,
+        is_urgent=cause.count.number > 0 and not cause.is_muted,
+        is_new=cause.is_new,
+        says=cause.pattern,
+        advice=_advice_of(newest),
+        workflows=_named(cause.workflows),
+        since=cause.since,
+        last_at=cause.last_at,
+        columns=charts.spark(cause.bars),
+        total=sum(cause.bars),
+        is_sampled=cause.is_sampled,
+        verbs=[recover] if cause.count else [],
+    )
+
+
+def _advice_of(run: FailedRun | None) -> str:
+    """Return what to know about the newest failed run of a cause before it is recovered."""
+    if run is None:
+        return ""
+    kind, title, advice = how_it_failed(run)
+    parts = [] if kind in _ORDINARY else [f"{title}.", advice]
+    if run.is_compensated:
+        parts.append(_("The newest run was compensated: a recovery does the undone steps again."))
+    return " ".join(parts)
+
+
+def _row_of_finding(finding: Finding, site: str) -> Row:
+    url = "" if finding.wanted is None else _list_url(query_of(finding.wanted), site)
+    workflows = [f"{workflow} {number:,}" for workflow, number in finding.workflows]
+    return Row(
+        key=f"{finding.kind} {finding.title}",
+        title=finding.title,
+        url=url,
+        list_url=url,
+        count=finding.count if finding.wanted is not None else None,
+        is_urgent=finding.is_urgent,
+        advice=finding.advice,
+        workflows=_named(workflows),
+        since=finding.since,
+        command=finding.command,
+        runs=finding.runs,
+    )
+
+
+def _list_url(query: str, site: str) -> str:
+    return reverse("admin:durable_run_changelist", current_app=site) + query
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_WORKFLOWS
+    shown = list(names[:_MOST_WORKFLOWS])
+    if more > 0:
+        shown.append(ngettext("%(number)d more", "%(number)d more", more) % {"number": more})
+    return ", ".join(shown)

@@ -1,0 +1,186 @@
+"""The overview: one sentence, a row with its list and its verb for all that needs a person, and an ETag that lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from html import unescape
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from durable.admin import attention, charts
+from durable.admin.attention import Row, Verb, headline
+from durable.inspection import Count, RunCriteria
+from durable.models import Failure, Run
+from tests.admin import flows
+from tests.admin.conftest import Stage
+from tests.admin.pages import url
+
+pytestmark = pytest.mark.django_db
+
+OVERVIEW = "/admin/durable/"
+
+
+@pytest.fixture(autouse=True)
+def _switch() -> Iterator[None]:
+    flows.SWITCH["broken"] = True
+    yield
+    flows.SWITCH["broken"] = False
+
+
+def text_of(client: Client, address: str = OVERVIEW) -> str:
+    response = client.get(address)
+    assert response.status_code == 200
+    return unescape(response.content.decode())
+
+
+def rows_of(stage: Stage, operator: Client) -> list[Row]:
+    found: list[Row] = operator.get(url("overview")).context["rows"]
+    return found
+
+
+def row(*, is_cause: bool = True, is_new: bool = False, is_urgent: bool = True, title: str = "one") -> Row:
+    columns = charts.spark([1]) if is_cause else []
+    return Row(
+        key=title,
+        title=title,
+        url="",
+        list_url="",
+        count=Count(number=1),
+        is_urgent=is_urgent,
+        is_new=is_new,
+        columns=columns,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([], "Nothing needs a person"),
+        ([row(is_urgent=False, is_cause=False)], "Nothing needs a person"),
+        ([row()], "1 cause of failure needs a person"),
+        ([row(is_new=True)], "1 cause of failure needs a person, and it is new"),
+        ([row(), row(is_new=True), row()], "3 causes of failure need a person, 1 of them is new"),
+        ([row(is_new=True), row(is_new=True)], "2 causes of failure need a person, all of them new"),
+        ([row(is_cause=False, title="Redis is away")], "Redis is away"),
+        ([row(is_cause=False), row(is_cause=False)], "2 findings need a person"),
+        ([row(), row(), row(is_cause=False)], "2 causes of failure and 1 other finding need a person"),
+    ],
+)
+def test_one_sentence_says_what_is_wrong(rows: list[Row], sentence: str) -> None:
+    assert headline(rows) == sentence
+
+
+def test_the_sentence_says_that_there_are_more_causes_than_rows() -> None:
+    assert headline([row(), row()], has_more=True) == "2+ causes of failure need a person"
+
+
+def test_every_row_leads_to_a_list_and_to_a_verb_or_a_command(stage: Stage, operator: Client) -> None:
+    stage.start(flows.switched, 1, id="failed")
+    stage.start(flows.quick, id="due", settle=False)
+    stage.start(flows.approve, id="diverging")
+    Run.objects.filter(pk="diverging").update(diverged_at=stage.now, wake_at=stage.now + timedelta(hours=1))
+    stage.advance(minutes=3)
+    shown = text_of(operator)
+    rows = rows_of(stage, operator)
+    assert len(rows) >= 3
+    for each in rows:
+        assert each.list_url, each.title
+        assert operator.get(each.list_url).status_code == 200
+        assert each.list_url in shown
+        assert each.verbs or each.command or each.advice, each.title
+    for command in [each.command for each in rows if each.command]:
+        assert f'<code class="durable-copy">{command}</code>' in shown
+
+
+def test_causes_come_with_the_newest_incident_first(stage: Stage, operator: Client) -> None:
+    stage.start(flows.switched, 1, id="old")
+    stage.advance(hours=1)
+    stage.start(flows.saga, id="new")
+    stage.advance(hours=1)
+    stage.start(flows.switched, 2, id="old again")
+    assert [each.title for each in rows_of(stage, operator) if each.columns] == [
+        "Code of the workflow itself · CriticalError",
+        "charge · GatewayTimeout",
+    ]
+
+
+def test_a_cause_whose_runs_were_compensated_says_so(stage: Stage, operator: Client) -> None:
+    stage.start(flows.saga, id="undone")
+    assert "a recovery does the undone steps again" in text_of(operator)
+
+
+def test_a_queue_that_no_run_needs_now_is_not_urgent(stage: Stage, operator: Client) -> None:
+    assert all(not each.is_urgent for each in rows_of(stage, operator))
+    assert "Nothing needs a person" in text_of(operator)
+
+
+def test_times_that_only_go_on_are_no_change(stage: Stage, operator: Client) -> None:
+    stage.now = stage.now.replace(second=10, microsecond=0)
+    stage.start(flows.switched, 1, id="failed")
+    first = operator.get(url("overview"))
+    known = {"If-None-Match": first["ETag"]}
+    stage.advance(seconds=40)
+    again = operator.get(url("overview"))
+    assert again.content != first.content
+    assert operator.get(url("overview"), headers=known).status_code == 304
+    stage.start(flows.switched, 2, id="failed too")
+    assert operator.get(url("overview"), headers=known).status_code == 200
+
+
+def test_a_viewer_gets_no_verbs(stage: Stage, log_in: Callable[..., Client]) -> None:
+    stage.start(flows.switched, 1, id="failed")
+    shown = text_of(log_in("view_run"))
+    assert "Recover these" not in shown
+    assert "In the list" in shown
+
+
+def test_the_overview_costs_the_same_with_many_causes_and_queues(stage: Stage, operator: Client) -> None:
+    def statements() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert operator.get(url("overview")).status_code == 200
+        return len(queries)
+
+    stage.start(flows.switched, 1, id="failed")
+    stage.start(flows.quick, id="due", settle=False)
+    before = statements()
+    for number in range(5):
+        stage.start(flows.saga, number, id=f"other-{number}")
+        stage.start(flows.quick, id=f"due-{number}", settle=False)
+    assert statements() == before
+
+
+def test_the_page_of_a_cause_offers_to_pause_its_workflow(stage: Stage, operator: Client) -> None:
+    stage.start(flows.switched, 1, id="failed")
+    stage.start(flows.nap, id="other")
+    cause = Failure.objects.get(run_id="failed").cause.fingerprint
+    response = operator.get(reverse("admin:durable_run_cause", args=[cause]))
+    [verb] = response.context["pauses"]
+    assert isinstance(verb, Verb)
+    assert verb.url in unescape(response.content.decode())
+    confirmation = operator.get(verb.url)
+    assert confirmation.status_code == 200
+    assert confirmation.context["eligibility"].count == 0  # its only run has failed
+    stage.start(flows.switched, 2, id="open", settle=False)
+    assert operator.get(verb.url).context["eligibility"].shown == ("open",)
+
+
+def test_the_page_of_a_cause_names_where_its_runs_failed(stage: Stage, operator: Client) -> None:
+    for number in range(3):
+        stage.start(flows.switched, number, id=f"failed-{number}")
+    cause = Failure.objects.get(run_id="failed-1").cause.fingerprint
+    spread = operator.get(reverse("admin:durable_run_cause", args=[cause])).context["spread"]
+    assert (spread.workflows, spread.queues) == ([("tests.switched", 3)], [("default", 3)])
+    assert [number for _, number in spread.workers] == [3]
+
+
+def test_the_list_reads_the_query_of_a_filter(stage: Stage, operator: Client) -> None:
+    wanted = RunCriteria(states=frozenset({"failed", "sleeping"}), workflow="a b", queue="q", cause="c" * 16)
+    response = operator.get(url("changelist") + attention.query_of(wanted))
+    form = response.context["form"]
+    assert form.is_valid()
+    assert form.wanted() == wanted
