@@ -27,14 +27,14 @@ KEPT: Final = (ContentType, Permission)
 
 @contextmanager
 def fast_flush(aliases: Iterable[str]) -> Iterator[None]:
-    """Inside, the tests that commit are flushed by `flush`. The databases `aliases` have been migrated."""
-    made = {alias: _made(alias) for alias in aliases}
+    """Inside, the tests that commit are flushed by `flush`, on those of the databases that the session has created."""
+    made = {alias: _made(alias) for alias in aliases if _is_migrated(alias)}
     flush_all = TransactionTestCase._fixture_teardown  # type: ignore[attr-defined]
 
     def tear_down(case: Any) -> None:
         names = case._databases_names(include_mirrors=False)
         is_plain = case.available_apps is None and not case.serialized_rollback
-        if is_plain and all(made.get(alias) == _made(alias) for alias in names):
+        if is_plain and all(alias in made and made[alias] == _made(alias) for alias in names):
             for alias in names:
                 flush(alias)
             return
@@ -55,6 +55,10 @@ def flush(alias: str) -> None:
         connection.ops.execute_sql_flush(statements)
     ContentType.objects.clear_cache()  # as `post_migrate` does
     restore(using=alias)
+
+
+def _is_migrated(alias: str) -> bool:
+    return ContentType._meta.db_table in connections[alias].introspection.table_names()
 
 
 def _made(alias: str) -> list[tuple[Any, ...]]:
