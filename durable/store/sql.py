@@ -108,7 +108,7 @@ GET_RUNS: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = ANY(%(runs)s:
 LOCK_RUN: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = %(run)s FOR NO KEY UPDATE"
 
 #: Parameters: sends (JSON). A row for each in order: place, queue to notify, id of the message sent before.
-SEND_MANY: Final = "SELECT place, ring, before FROM durable_sends_1(%(sends)s::json)"
+SEND_MANY: Final = "SELECT place, queue_to_notify, before FROM durable_sends_1(%(sends)s::json)"
 
 # The metadata is looked up for each entry: OFFSET 0 keeps PostgreSQL from reading the metadata of all runs instead,
 # which it would do where it expects a history to be long.

@@ -53,7 +53,7 @@ FLUSH: Final = SQLFunction("durable_flush_1", ["text", "bigint", "json"])
 SEND: Final = SQLFunction(
     "durable_send_1",
     ["text", "text", "text", "text", "timestamptz", "text", "integer"],
-    ["place", "ring", "before"],
+    ["place", "queue_to_notify", "before"],
 )
 
 #: Parameters: run, fence, now; then as JSON the deleted locations, entries, attempts, consumed messages, waits whose
@@ -62,14 +62,14 @@ SEND: Final = SQLFunction(
 COMMIT: Final = SQLFunction(
     "durable_commit_1",
     ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json"],
-    ["pending", "rings"],
+    ["pending", "queues_to_notify"],
 )
 
 #: Parameters: those of COMMIT, and the run's failure as JSON. Returns the same as COMMIT.
 FAIL: Final = SQLFunction(
     "durable_fail_2",
     ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", "json"],
-    ["pending", "rings"],
+    ["pending", "queues_to_notify"],
 )
 
 #: Parameters: run, fence, time and output of a run that ends as `is_completion` says. Returns the same as RECORD.

@@ -36,6 +36,14 @@ BREAKS = {
         "ALTER FUNCTION durable_send_1 RESET ALL",
         "the function durable_send_1 differs from the one in the migrations",
     ),
+    "a function that names its result otherwise": (
+        (
+            "DROP FUNCTION durable_send_1; CREATE FUNCTION durable_send_1(new_id text, to_run text, to_queue text, "
+            "with_body text, at timestamptz, with_idempotency_id text, rise integer, "
+            "OUT place bigint, OUT other text, OUT before text) LANGUAGE plpgsql AS $$ BEGIN place := 7; END $$"
+        ),
+        "the function durable_send_1 differs from the one in the migrations",
+    ),
     "a missing function": ("DROP FUNCTION durable_complete_1", "the function durable_complete_1 is missing"),
     "another signature": (
         (

@@ -1,7 +1,7 @@
 """Check on PostgreSQL that the database's functions and triggers are those of the migrations, and restore them.
 
-The operations of the applied migrations define which ones are expected. A function's text and settings are compared,
-and a trigger's definition and whether it is enabled. What an operator may change without changing their effect (owner,
+The operations of the applied migrations define which ones are expected. A function's text, settings and names of
+parameters are compared, and a trigger's definition and whether it is enabled. What an operator may change without changing their effect (owner,
 grants, further settings, schema) is not compared.
 """
 
@@ -90,17 +90,20 @@ def _wrong_functions(alias: str, expected: Iterable[Function]) -> Iterable[Diffe
     wanted = {each.signature: each for each in expected}
     rows = _query(
         alias,
-        "SELECT wanted.signature, p.prosrc, p.proconfig FROM unnest(%s::text[]) AS wanted(signature) "
+        "SELECT wanted.signature, p.prosrc, p.proconfig, p.proargnames FROM unnest(%s::text[]) AS wanted(signature) "
         "LEFT JOIN pg_proc AS p ON p.oid = to_regprocedure(wanted.signature)",
         [list(wanted)],
     )
-    for signature, body, settings in rows:
+    for signature, body, settings, names in rows:
         function = wanted[signature]
         if body is None:
             yield Difference(kind="function", name=function.name, problem="missing", mending=(function.statement,))
+        elif tuple(names or ()) != function.names:  # CREATE OR REPLACE cannot change them
+            anew = (function.dropping, function.statement)
+            yield Difference(kind="function", name=function.name, problem="different", mending=anew)
         elif body != function.body or not function.settings <= set(settings or ()):
-            anew = function.statement.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
-            yield Difference(kind="function", name=function.name, problem="different", mending=(anew,))
+            replacing = function.statement.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
+            yield Difference(kind="function", name=function.name, problem="different", mending=(replacing,))
 
 
 def _wrong_triggers(alias: str, expected: Iterable[Trigger]) -> Iterable[Difference]:

@@ -9,20 +9,25 @@ from typing import Final, Self, TypeAlias
 __all__ = ["Function", "Routine", "Trigger"]
 
 _FUNCTION: Final = re.compile(
-    r"CREATE FUNCTION (?P<name>\w+)\((?P<parameters>[^)]*)\).*?LANGUAGE plpgsql(?P<settings>.*?)AS \$\$(?P<body>.*)\$\$",
+    r"CREATE FUNCTION (?P<name>\w+)\((?P<parameters>[^)]*)\)(?P<result>.*?)LANGUAGE plpgsql(?P<settings>.*?)AS \$\$(?P<body>.*)\$\$",
     re.DOTALL,
 )
+_COLUMNS: Final = re.compile(r"RETURNS TABLE \((?P<columns>[^)]*)\)")
 _SETTING: Final = re.compile(r"SET (\w+) TO (\w+)")
 _TRIGGER: Final = re.compile(r"CREATE TRIGGER (\w+) .*? ON (\w+) ", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """A function. `signature` has the types of its parameters, as to_regprocedure takes it."""
+    """A function. `signature` has the types of its parameters, as to_regprocedure takes it.
+
+    `names` are those of its parameters, then those of its result's columns.
+    """
 
     name: str
     statement: str
     signature: str
+    names: tuple[str, ...]
     body: str
     settings: frozenset[str]  # each as "name=value"
 
@@ -32,11 +37,14 @@ class Function:
         found = _FUNCTION.search(statement)
         assert found is not None, statement
         parameters = [each.split() for each in found["parameters"].split(",") if each.strip()]
+        columns = _COLUMNS.search(found["result"])
+        returned = [each.split() for each in columns["columns"].split(",")] if columns else []
         types = ", ".join(each[-1] for each in parameters if each[0] != "OUT")
         return cls(
             name=found["name"],
             statement=statement.strip(),
             signature=f"{found['name']}({types})",
+            names=(*(each[-2] for each in parameters), *(each[0] for each in returned)),
             body=found["body"],
             settings=frozenset(f"{name}={value}" for name, value in _SETTING.findall(found["settings"])),
         )

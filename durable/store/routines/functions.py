@@ -144,7 +144,7 @@ END $$
     Function.of("""
 CREATE FUNCTION durable_send_1(
   new_id text, to_run text, to_queue text, with_body text, at timestamptz, with_idempotency_id text, rise integer,
-  OUT place bigint, OUT ring text, OUT before text
+  OUT place bigint, OUT queue_to_notify text, OUT before text
 ) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
   r record;
@@ -172,14 +172,14 @@ BEGIN
   WHERE id = to_run;
   IF is_awaited AND r.state NOT IN ('paused', 'completed', 'failed', 'cancelled')
     AND (r.lease_expires_at IS NULL OR r.lease_expires_at <= at) THEN
-    ring := r.queue;
+    queue_to_notify := r.queue;
   END IF;
 END $$
 """),
     # Put messages into inboxes, in their order. Returns for each what durable_send_1 returns. Locks the runs first,
     # in the order of their ids.
     Function.of("""
-CREATE FUNCTION durable_sends_1(sends json) RETURNS TABLE (place bigint, ring text, before text)
+CREATE FUNCTION durable_sends_1(sends json) RETURNS TABLE (place bigint, queue_to_notify text, before text)
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
   one record;
@@ -189,7 +189,7 @@ BEGIN
   FOR one IN SELECT * FROM json_to_recordset(sends) AS x(
     number integer, id text, run_id text, queue text, body text, sent_at timestamptz, idempotency_id text
   ) ORDER BY number LOOP
-    RETURN QUERY SELECT s.place, s.ring, s.before FROM durable_send_1(
+    RETURN QUERY SELECT s.place, s.queue_to_notify, s.before FROM durable_send_1(
       one.id, one.run_id, one.queue, one.body, one.sent_at, one.idempotency_id, 1) AS s;
   END LOOP;
 END $$
@@ -202,13 +202,13 @@ END $$
 CREATE FUNCTION durable_commit_1(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
-  OUT pending text, OUT rings text
+  OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
   r record;
   new durable_run;
   one record;
-  rung text;
+  notified text;
   queues text[] := '{}';
   concerned text[];
   awaited text;
@@ -293,15 +293,15 @@ BEGIN
     FOR one IN SELECT * FROM json_to_recordset(sends) AS x(
       number integer, id text, run_id text, queue text, body text, sent_at timestamptz, idempotency_id text
     ) ORDER BY number LOOP
-      SELECT s.ring INTO rung FROM durable_send_1(one.id, one.run_id, one.queue, one.body, one.sent_at,
-        one.idempotency_id, (one.run_id <> of_run)::integer) AS s;
-      IF rung IS NOT NULL AND rung <> ALL (queues) THEN
-        queues := queues || rung;
+      SELECT s.queue_to_notify INTO notified FROM durable_send_1(one.id, one.run_id, one.queue, one.body,
+        one.sent_at, one.idempotency_id, (one.run_id <> of_run)::integer) AS s;
+      IF notified IS NOT NULL AND notified <> ALL (queues) THEN
+        queues := queues || notified;
       END IF;
     END LOOP;
   END IF;
   IF queues <> '{}' THEN
-    rings := array_to_json(queues)::text;
+    queues_to_notify := array_to_json(queues)::text;
   END IF;
 END $$
 """),
@@ -311,14 +311,14 @@ END $$
 CREATE FUNCTION durable_fail_1(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json, failure json,
-  OUT pending text, OUT rings text
+  OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
   f record;
   found_id bigint;
 BEGIN
-  SELECT c.pending, c.rings INTO pending, rings FROM durable_commit_1(of_run, with_fence, at, deleted, entries,
-    failures, consumed, unreceived, patch, known_change_seq, sends) AS c;
+  SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_commit_1(of_run, with_fence, at,
+    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends) AS c;
   IF pending IS NULL THEN
     RETURN;
   END IF;
@@ -344,14 +344,14 @@ END $$
 CREATE FUNCTION durable_fail_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json, failure json,
-  OUT pending text, OUT rings text
+  OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
   f record;
   found_id bigint;
 BEGIN
-  SELECT c.pending, c.rings INTO pending, rings FROM durable_commit_1(of_run, with_fence, at, deleted, entries,
-    failures, consumed, unreceived, patch, known_change_seq, sends) AS c;
+  SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_commit_1(of_run, with_fence, at,
+    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends) AS c;
   IF pending IS NULL THEN
     RETURN;
   END IF;
