@@ -18,6 +18,9 @@ from durable.core.errors import ErrorInfo
 __all__ = [
     "ENDED",
     "ActionRecord",
+    "Activity",
+    "ActivityKind",
+    "AskedOfActivity",
     "AttemptRecord",
     "Batch",
     "Cause",
@@ -95,6 +98,13 @@ class Request(StrEnum):
     PAUSE = "pause"
     CANCEL = "cancel"
     CANCEL_ROLLBACK = "cancel_rollback"
+
+
+class ActivityKind(StrEnum):
+    """What an activity calls: a step's function, or the rollback handler of a step."""
+
+    STEP = "step"
+    ROLLBACK = "rollback"
 
 
 @dataclass(slots=True)
@@ -352,6 +362,38 @@ class Committed:
 
     request: str = Request.NONE
     queues_to_notify: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """An attempt of a step, or a call of a rollback handler, that runs now.
+
+    `attempt` counts from 1, `timeout` is in seconds, 0 for none. `fence` is that of the worker's lease of the run.
+    """
+
+    run_id: str
+    location: str
+    attempt: int
+    kind: str
+    fence: int
+    worker: str
+    began_at: datetime
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedOfActivity:
+    """What operators have asked of an activity: its stack, or that it is abandoned.
+
+    The activity may have been replaced meanwhile: compare `attempt` and `fence`.
+    """
+
+    run_id: str
+    location: str
+    attempt: int
+    fence: int
+    stack: bool
+    abandon: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

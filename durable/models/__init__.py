@@ -1,9 +1,10 @@
-"""The tables: runs, their histories, their inboxes, their failures, workers and the audit log.
+"""The tables: runs, their histories, their inboxes, their failures, what runs now, workers and the audit log.
 
 The models own columns, constraints and indexes. They must not decide anything about workflows, and surfaces write them
 only through `durable.operations`.
 """
 
+from durable.models.activities import Activity
 from durable.models.audit import OperatorAction
 from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.history import Attempt, Entry, EntryMetadata
@@ -13,6 +14,7 @@ from durable.models.run import Run
 from durable.models.workers import Build, WorkerProcess
 
 __all__ = [
+    "Activity",
     "Attempt",
     "Build",
     "Cause",

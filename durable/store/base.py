@@ -13,6 +13,8 @@ from typing import Protocol
 
 from durable.core.records import (
     ActionRecord,
+    Activity,
+    AskedOfActivity,
     AttemptRecord,
     Batch,
     Committed,
@@ -185,6 +187,23 @@ class Store(Protocol):
         """Return what operators have requested of those of the runs that are to be paused or cancelled, by id; one
         query.
         """
+
+    def report(
+        self, begun: Sequence[Activity], ended: Sequence[Activity], watched: Sequence[str]
+    ) -> tuple[dict[str, str], list[AskedOfActivity]]:
+        """Note which steps run now. Return the requests of the runs `watched`, as `requests` does, and what operators
+        have asked of their activities; on PostgreSQL one statement.
+
+        An activity that is noted again, with another attempt or fence, replaces the former one of its run and location.
+        None is written for a run whose lease is no longer held under its fence, and none replaces that of a newer
+        fence.
+        """
+
+    def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
+        """Store the stack of an activity that is still noted under that fence."""
+
+    def forget_activities(self) -> None:
+        """Delete activities that are not current: their workers have died or lost the run. At most a few hundred."""
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         """Release runs that were claimed and not begun: no lease, due now, `pending` again if they were `running`.

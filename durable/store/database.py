@@ -16,10 +16,19 @@ from typing import Any, Final
 from django.db import transaction
 
 from durable.core.errors import RunNotFoundError
-from durable.core.records import ActionRecord, AttemptRecord, Entry, FailureRecord, Message, RunChange, RunRecord
+from durable.core.records import (
+    ActionRecord,
+    AskedOfActivity,
+    AttemptRecord,
+    Entry,
+    FailureRecord,
+    Message,
+    RunChange,
+    RunRecord,
+)
 from durable.models import Attempt, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
 from durable.models import Entry as EntryModel
-from durable.store import outline_rows, row_rules
+from durable.store import activities, outline_rows, row_rules
 from durable.store.atomic import committed_or_raised
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
 
@@ -103,6 +112,12 @@ class DatabaseStore(ABC):
             self._bulk_create(QueueMessage, [QueueMessage(**MESSAGE.attributes(each)) for each in messages])
             newest = max((each.order for each in messages), default=0)
             Run.objects.using(self.alias).filter(id=run_id).update(message_count=newest)
+
+    def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
+        activities.answer_stack(self.alias, asked, stack, now)
+
+    def forget_activities(self) -> None:
+        activities.forget(self.alias)
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
         names = ActionRecord.__slots__

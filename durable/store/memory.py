@@ -19,6 +19,8 @@ from durable.core.location import escape
 from durable.core.records import (
     ENDED,
     ActionRecord,
+    Activity,
+    AskedOfActivity,
     AttemptRecord,
     Batch,
     Committed,
@@ -71,6 +73,7 @@ class MemoryStore:
         self._inboxes: dict[str, list[str]] = {}  # message ids in order
         self._actions: list[ActionRecord] = []
         self._failures: dict[str, FailureRecord] = {}
+        self._activities: dict[tuple[str, str], Activity] = {}
 
     # -- verbs, from outside a pass
 
@@ -351,6 +354,31 @@ class MemoryStore:
                 each: self._runs[each].pending_request
                 for each in run_ids
                 if each in self._runs and self._runs[each].pending_request
+            }
+
+    def report(
+        self, begun: Sequence[Activity], ended: Sequence[Activity], watched: Sequence[str]
+    ) -> tuple[dict[str, str], list[AskedOfActivity]]:
+        with self._lock:
+            for each in ended:
+                noted = self._activities.get((each.run_id, each.location))
+                if noted is not None and noted.fence == each.fence:
+                    del self._activities[each.run_id, each.location]
+            held = {(run.id, run.fence) for run in self._held([(each.run_id, each.fence) for each in begun])}
+            for each in begun:
+                noted = self._activities.get((each.run_id, each.location))
+                if (each.run_id, each.fence) in held and (noted is None or noted.fence <= each.fence):
+                    self._activities[each.run_id, each.location] = each
+            return self.requests(watched), []
+
+    def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
+        """Do nothing: no operator can ask."""
+
+    def forget_activities(self) -> None:
+        with self._lock:
+            held = {(run.id, run.fence) for run in self._runs.values() if run.lease_expires_at is not None}
+            self._activities = {
+                key: each for key, each in self._activities.items() if (each.run_id, each.fence) in held
             }
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:

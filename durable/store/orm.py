@@ -18,6 +18,8 @@ from django.db.models.functions import Coalesce, Length
 
 from durable.core.control_flow import LeaseLost
 from durable.core.records import (
+    Activity,
+    AskedOfActivity,
     Batch,
     Committed,
     Entry,
@@ -31,7 +33,7 @@ from durable.core.records import (
 from durable.models import Attempt, Cause, CauseBuild, EntryMetadata, Failure, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.models.run import RunQuerySet
-from durable.store import row_rules
+from durable.store import activities, row_rules
 from durable.store.base import Claimed, DuePoint
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, ENTRY, FAILURE_NAMES, MESSAGE, METADATA, RUN, cause_row
@@ -304,6 +306,13 @@ class OrmStore(DatabaseStore):
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
         return dict(self._runs.with_ids(run_ids).exclude(pending_request="").values_list("id", "pending_request"))
+
+    def report(
+        self, begun: Sequence[Activity], ended: Sequence[Activity], watched: Sequence[str]
+    ) -> tuple[dict[str, str], list[AskedOfActivity]]:
+        if begun or ended:
+            activities.note(self.alias, begun, ended)
+        return (self.requests(watched), activities.asked(self.alias, watched)) if watched else ({}, [])
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         with transaction.atomic(using=self.alias):

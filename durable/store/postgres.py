@@ -18,6 +18,8 @@ from django.db import connections
 from durable.core.control_flow import LeaseLost
 from durable.core.location import escape
 from durable.core.records import (
+    Activity,
+    AskedOfActivity,
     Batch,
     Committed,
     Entry,
@@ -42,6 +44,7 @@ from durable.store.parameters import (
     start_parameters,
 )
 from durable.store.rows import (
+    ACTIVITY,
     RUN,
     failure_row,
     json_rows,
@@ -232,6 +235,18 @@ class PostgresStore(DatabaseStore):
         rows = self._rows(sql.REQUESTS, {"runs": [pack(each) for each in run_ids]})
         return {unpack(run_id): request for run_id, request in rows}
 
+    def report(
+        self, begun: Sequence[Activity], ended: Sequence[Activity], watched: Sequence[str]
+    ) -> tuple[dict[str, str], list[AskedOfActivity]]:
+        parameters: dict[str, Any] = {"runs": [pack(each) for each in watched]}
+        if begun or ended:
+            noted = {"begun": json_rows(map(ACTIVITY.dumped, begun)), "ended": json_rows(map(ACTIVITY.dumped, ended))}
+            rows = self._rows(sql.REPORT, {**parameters, **noted})
+        else:
+            rows = self._rows(sql.ASKED, parameters)
+        requests = {unpack(run_id): request for run_id, request, *_ in rows if request}
+        return requests, [_asked(*row) for row in rows if not row[1]]
+
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         if held:
             self._rows(sql.RELEASE, {**_holding(held), "now": now})
@@ -261,6 +276,13 @@ _NOTHING_ASKED: Final = Committed()
 
 def _answered(request: str) -> Committed:
     return Committed(request=request) if request else _NOTHING_ASKED
+
+
+def _asked(
+    run_id: str, _request: str, location: str, attempt: int, fence: int, stack: bool, abandon: bool
+) -> AskedOfActivity:
+    where = {"run_id": unpack(run_id), "location": unpack(location)}
+    return AskedOfActivity(**where, attempt=attempt, fence=fence, stack=stack, abandon=abandon)
 
 
 def _only_entries(batch: Batch) -> bool:

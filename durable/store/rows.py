@@ -15,8 +15,9 @@ from typing import Any, Final
 from django.db import models
 
 from durable.core.location import escape, unescape
+from durable.core.records import Activity as ActivityRecord
 from durable.core.records import AttemptRecord, Cause, Entry, FailureRecord, Message, OutgoingMessage, RunRecord
-from durable.models import Attempt, EntryMetadata, QueueMessage, Run
+from durable.models import Activity, Attempt, EntryMetadata, QueueMessage, Run
 from durable.models import Entry as EntryModel
 from durable.models.fields import (
     ErrorField,
@@ -36,6 +37,7 @@ from durable.models.fields import (
 )
 
 __all__ = [
+    "ACTIVITY",
     "ATTEMPT",
     "ENTRY",
     "ENTRY_FIELDS",
@@ -61,6 +63,7 @@ type_of: Final = {
     models.DateTimeField: "timestamptz",
     models.IntegerField: "integer",
     models.BigIntegerField: "bigint",
+    models.FloatField: "double precision",
 }
 
 
@@ -145,6 +148,7 @@ ENTRY: Final = Columns(EntryModel, Entry)
 METADATA: Final = Columns(EntryMetadata, Entry)
 ATTEMPT: Final = Columns(Attempt, AttemptRecord)
 MESSAGE: Final = Columns(QueueMessage, Message)
+ACTIVITY: Final = Columns(Activity, ActivityRecord)
 
 
 #: The columns of a failure, its run first, without its cause.

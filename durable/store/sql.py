@@ -11,9 +11,10 @@ from typing import Final
 
 from durable.core.records import MessageState, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
-from durable.store.rows import ENTRY, ENTRY_FIELDS, ENTRY_NUMBERS, MESSAGE, METADATA, RUN
+from durable.store.rows import ACTIVITY, ENTRY, ENTRY_FIELDS, ENTRY_NUMBERS, MESSAGE, METADATA, RUN
 
 __all__ = [
+    "ASKED",
     "CLAIM",
     "CLAIM_OF_ONE",
     "CLAIM_RUN",
@@ -31,6 +32,7 @@ __all__ = [
     "NEXT_DEADLINE",
     "RELEASE",
     "RENEW",
+    "REPORT",
     "REQUESTS",
     "SEND_MANY",
     "SENT_BEFORE",
@@ -88,6 +90,36 @@ RETURNING r.id, r.pending_request"""
 
 #: Parameters: runs.
 REQUESTS: Final = f"SELECT id, pending_request FROM {RUN.table} WHERE id = ANY(%(runs)s) AND pending_request <> ''"
+
+_ASKED = f"""SELECT id AS run_id, pending_request, NULL::text AS location, NULL::integer AS attempt,
+  NULL::bigint AS fence,
+  false AS stack, false AS abandon
+FROM {RUN.table} WHERE id = ANY(%(runs)s) AND pending_request <> ''
+UNION ALL
+SELECT run_id, '', location, attempt, fence, wants_stack, abandon_asked_at IS NOT NULL
+FROM {ACTIVITY.table} CROSS JOIN LATERAL (SELECT stack_asked_at IS NOT NULL AND stack_taken_at IS NULL) AS w(wants_stack)
+WHERE run_id = ANY(%(runs)s) AND (wants_stack OR abandon_asked_at IS NOT NULL)"""
+
+#: Parameters: runs. Rows of run, pending request, location, attempt, fence, whether the stack is asked for, whether to abandon.
+ASKED: Final = _ASKED
+
+_NOTED = [name for name in ACTIVITY.names if name not in ("run_id", "location")]
+
+#: The same after writing activities. A worker that has lost the lease writes none. Parameters: runs; begun and ended
+#: activities (JSON).
+REPORT: Final = f"""WITH ended AS (
+  DELETE FROM {ACTIVITY.table} AS a
+  USING json_to_recordset(%(ended)s::json) AS e(run_id text, location text, fence bigint)
+  WHERE a.run_id = e.run_id AND a.location = e.location AND a.fence = e.fence),
+begun AS (
+  INSERT INTO {ACTIVITY.table} AS a ({ACTIVITY.sql()}, stack)
+  SELECT {ACTIVITY.sql("x.")}, '' FROM json_to_recordset(%(begun)s::json) AS x({ACTIVITY.typed()})
+  JOIN {RUN.table} AS r ON r.id = x.run_id AND r.fence = x.fence AND r.lease_expires_at IS NOT NULL
+  ORDER BY x.run_id, x.location
+  ON CONFLICT (run_id, location) DO UPDATE SET {", ".join(f"{name} = EXCLUDED.{name}" for name in _NOTED)},
+    stack_asked_at = NULL, stack_taken_at = NULL, stack = '', abandon_asked_at = NULL
+  WHERE a.fence <= EXCLUDED.fence)
+{_ASKED}"""
 
 #: Parameters: runs, fences, now.
 RELEASE: Final = f"""WITH {_LEASED}

@@ -12,7 +12,7 @@ import pytest
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
-from durable.models import Attempt, Cause, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
+from durable.models import Activity, Attempt, Cause, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
 from durable.store import Store
 from durable.store.memory import MemoryStore
 from durable.store.orm import OrmStore
@@ -25,7 +25,8 @@ SQLITE = "store_sqlite"
 POSTGRES = "store_postgres"
 
 _TABLES = [
-    model._meta.db_table for model in (OperatorAction, Failure, Cause, Attempt, QueueMessage, EntryMetadata, Entry, Run)
+    model._meta.db_table
+    for model in (Activity, OperatorAction, Failure, Cause, Attempt, QueueMessage, EntryMetadata, Entry, Run)
 ]
 
 

@@ -1,0 +1,79 @@
+"""Activities on any database that Django supports: what runs now, and what operators have asked about it.
+
+PostgreSQL has one statement for `report` (`durable.store.sql`). The rest is rare, hence ordinary ORM statements for
+every database. Must not decide which steps are noted: `durable.worker.activities` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from django.db import connections, transaction
+from django.db.models import Q
+
+from durable.core.records import Activity, AskedOfActivity
+from durable.models import Activity as ActivityModel
+from durable.models import Run
+from durable.store.rows import ACTIVITY
+
+__all__ = ["answer_stack", "asked", "forget", "note"]
+
+FORGOTTEN: Final = 500  # rows that one call of `forget` deletes
+
+_RESET: Final = {"stack_asked_at": None, "stack_taken_at": None, "stack": "", "abandon_asked_at": None}
+
+
+def note(alias: str, begun: Sequence[Activity], ended: Sequence[Activity]) -> None:
+    """Write the rows of activities that have begun, where the lease is still held, and delete those that have ended."""
+    rows = ActivityModel.objects.using(alias)
+    with transaction.atomic(using=alias):
+        if not connections[alias].features.has_select_for_update:
+            Run.objects.using(alias).lock_table()  # a transaction that reads first could not write beside a writer
+        for each in ended:
+            rows.filter(run_id=each.run_id, location=each.location, fence=each.fence).delete()
+        held = _held(alias, begun)
+        for each in begun:
+            if (each.run_id, each.fence) not in held:
+                continue
+            values = {name: getattr(each, name) for name in ACTIVITY.names if name not in ("run_id", "location")}
+            row, is_new = rows.get_or_create(run_id=each.run_id, location=each.location, defaults=values)
+            if not is_new and row.fence <= each.fence:
+                rows.filter(pk=row.pk).update(**values, **_RESET)
+
+
+def asked(alias: str, run_ids: Sequence[str]) -> list[AskedOfActivity]:
+    """Return what operators have asked of the activities of these runs."""
+    wants_stack = Q(stack_asked_at__isnull=False, stack_taken_at__isnull=True)
+    found = ActivityModel.objects.using(alias).filter(wants_stack | Q(abandon_asked_at__isnull=False))
+    return [
+        AskedOfActivity(
+            run_id=each.run_id,
+            location=each.location,
+            attempt=each.attempt,
+            fence=each.fence,
+            stack=each.stack_asked_at is not None and each.stack_taken_at is None,
+            abandon=each.abandon_asked_at is not None,
+        )
+        for each in found.filter(run_id__in=run_ids).order_by("pk")
+    ]
+
+
+def answer_stack(alias: str, asked: AskedOfActivity, stack: str, now: datetime) -> None:
+    """Store the stack of an activity, unless it has ended."""
+    where = {"run_id": asked.run_id, "location": asked.location, "attempt": asked.attempt, "fence": asked.fence}
+    ActivityModel.objects.using(alias).filter(**where).update(stack=stack, stack_taken_at=now)
+
+
+def forget(alias: str) -> None:
+    """Delete rows whose workers have died or have lost the run, a bounded number at once."""
+    rows = ActivityModel.objects.using(alias)
+    old = list(rows.left_over().order_by("began_at", "id").values_list("pk", flat=True)[:FORGOTTEN])
+    if old:
+        rows.filter(pk__in=old).left_over().delete()
+
+
+def _held(alias: str, begun: Sequence[Activity]) -> set[tuple[str, int]]:
+    runs = Run.objects.using(alias).filter(id__in={each.run_id for each in begun}, lease_expires_at__isnull=False)
+    return set(runs.order_by().values_list("id", "fence"))
