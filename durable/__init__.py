@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from durable.context import AsyncContext, Context
     from durable.core.current import current_step
     from durable.core.errors import (
+        AttemptAbandonedError,
         BulkCountError,
         BulkNotStoppedError,
         BulkOrderError,
@@ -73,6 +74,7 @@ _MODULES = {
     "durable.operations.audit": ("Actor", "OperationDeniedError", "acting_as"),
     "durable.context": ("AsyncContext", "Context"),
     "durable.core.errors": (
+        "AttemptAbandonedError",
         "BulkCountError",
         "BulkNotStoppedError",
         "BulkOrderError",
@@ -135,6 +137,7 @@ __all__ = [
     "Actor",
     "AsyncContext",
     "AsyncQueueMessage",
+    "AttemptAbandonedError",
     "BlockFailure",
     "BlockResult",
     "Break",

@@ -6,24 +6,28 @@ import contextvars
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Protocol
 
-from durable.core.effects import StepInfo
+from durable.core.effects import Call, StepInfo
+from durable.core.records import RunRecord
 
 if TYPE_CHECKING:
     from durable.core.scope import Scope
 
 __all__ = [
+    "Interruptible",
     "current_scope",
     "current_step",
     "is_in_step",
+    "is_running",
     "running_place",
     "running_run",
     "running_scope",
     "running_step",
+    "running_steps",
     "running_workflow",
     "timed_step",
-    "timed_steps",
 ]
 
 _step: contextvars.ContextVar[StepInfo | None] = contextvars.ContextVar("durable_step", default=None)
@@ -91,17 +95,50 @@ class running_step:  # noqa: N801  # used like a function
         _step.reset(self.token)
 
 
+class Interruptible(Protocol):
+    """A call that can be interrupted from another thread."""
+
+    def interrupt(self, step: timed_step) -> None:
+        """Interrupt the call of `step`, unless it has ended."""
+
+
 class timed_step:  # noqa: N801  # used like a function
     """Wrap what a step's timeout limits: the call of its function, or the wait for the returned awaitable.
 
-    Meanwhile the step is among `timed_steps`.
+    Meanwhile the step is among `running_steps`. `since` is monotonic, `thread` the id of the thread. `awaitable`
+    is what the function has returned, None while it runs. The driver sets `awaitable` and `interruptible`.
     """
 
-    __slots__ = ("info", "since")
+    __slots__ = ("abandoned_at", "awaitable", "call", "interruptible", "is_interrupting", "since", "thread")
 
-    def __init__(self, info: StepInfo) -> None:
-        self.info = info
+    def __init__(self, call: Call) -> None:
+        self.call = call
         self.since = time.monotonic()
+        self.thread = get_ident()
+        self.awaitable: Any = None
+        self.interruptible: Interruptible | None = None
+        self.is_interrupting = False
+        self.abandoned_at: float | None = None
+
+    @property
+    def info(self) -> StepInfo:
+        """What the function may know of the step."""
+        return self.call.info
+
+    def is_of(self, run: RunRecord) -> bool:
+        """Return True if the pass with this record of the run calls the step; an earlier pass has another record."""
+        return self.call.info._run is run
+
+    def abandon(self) -> None:
+        """Interrupt the call as its timeout would; called from another thread. Repeat it as long as the step runs.
+
+        The call may swallow the interruption, or be where nothing can interrupt it.
+        """
+        if self.abandoned_at is None:
+            self.abandoned_at = time.monotonic()
+        interruptible = self.interruptible
+        if interruptible is not None:
+            interruptible.interrupt(self)
 
     def __enter__(self) -> None:
         _timed[self] = None
@@ -113,9 +150,14 @@ class timed_step:  # noqa: N801  # used like a function
 _timed: dict[timed_step, None] = {}
 
 
-def timed_steps() -> list[tuple[StepInfo, float]]:
-    """Return the steps whose functions run in this process, with their start times (monotonic)."""
-    return [(each.info, each.since) for each in list(_timed)]
+def running_steps() -> list[timed_step]:
+    """Return the steps whose functions run in this process."""
+    return list(_timed)
+
+
+def is_running(step: timed_step) -> bool:
+    """Return True if the step is still among `running_steps`."""
+    return step in _timed
 
 
 def current_scope() -> Scope | None:

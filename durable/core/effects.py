@@ -55,7 +55,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.idempotency_keys import idempotency_key
-from durable.core.records import RunPatch, RunRecord
+from durable.core.records import Entry, RunPatch, RunRecord
 
 if TYPE_CHECKING:
     from durable.core.scope import Scope
@@ -124,7 +124,8 @@ class Call:
     """Call a user's function with these arguments. Answer: its value. Raises the function's error, or StepTimeoutError.
 
     With `record`, the call, `record(value)` and a save are one transaction. If other branches run beside it
-    (`is_concurrent`), that save writes the step's record only. `timeout` is in seconds, 0 for none.
+    (`is_concurrent`), that save writes the step's record only. `timeout` is in seconds, 0 for none. `entry` is the
+    step's; None for a rollback handler.
     """
 
     function: Callable[..., Any]
@@ -135,6 +136,7 @@ class Call:
     record: Callable[[Any], None] | None = None
     is_rollback: bool = False
     is_concurrent: bool = False
+    entry: Entry | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ A project catches a middle class, or one of its children::
     │   ├── RollbackError
     │   ├── StepExhaustedError
     │   ├── StepTimeoutError
+    │   ├── AttemptAbandonedError
     │   ├── JoinError
     │   ├── RaceError
     │   └── MessageTimeoutError
@@ -50,6 +51,7 @@ from durable.core.tracebacks import kind_of, message_of, traceback_of
 
 __all__ = [
     "STOPPED",
+    "AttemptAbandonedError",
     "BulkCountError",
     "BulkNotStoppedError",
     "BulkOrderError",
@@ -155,6 +157,14 @@ class StepTimeoutError(WorkflowError):
             f'step "{step}" ran longer than its timeout of {timeout:g} s; give it a longer timeout=, '
             "retry_on_timeout=True, or less to do"
         )
+
+
+class AttemptAbandonedError(WorkflowError):
+    """An operator has abandoned an attempt of a step while it ran. The step's own policy decides about the next one."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        super().__init__(f'an operator abandoned the attempt of step "{step}" while it ran')
 
 
 class JoinError(WorkflowError):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from durable.core.control_flow import ControlFlow, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import (
+    AttemptAbandonedError,
     ContractError,
     CriticalError,
     ErrorInfo,
@@ -29,10 +30,12 @@ from durable.core.scope import Scope
 from durable.core.signatures import check_call
 from durable.core.summary import backing_off
 
-__all__ = ["check_catch", "step", "try_step"]
+__all__ = ["ABANDONED", "check_catch", "step", "try_step"]
 
 STEP_CATCHES: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted", "rollback")
 STEP_CATCHES_DEFAULT: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted")
+#: The key in an entry's data of an attempt that an operator has abandoned and that its worker could not interrupt.
+ABANDONED: Final = "abandoned"
 _TYPE_LIMIT = 60  # characters of an error's type that lists show
 _REPR_LIMIT = 200  # characters of an argument that the codec refuses, shown to operators
 
@@ -155,11 +158,15 @@ class _Attempt:
     # -- before the attempt
 
     def _settle_lost(self) -> Operation:
-        """Record an attempt that was committed as begun, and whose worker died, as failed."""
-        error = ErrorInfo(
-            "WorkerDied",
-            f'the worker died during attempt {self.entry.attempts} of step "{self.name}"',
-        )
+        """Record an attempt that was committed as begun, and whose worker died or has given it up, as failed."""
+        if ABANDONED in self.entry.data:
+            self.entry.data = {key: value for key, value in self.entry.data.items() if key != ABANDONED}
+            error = ErrorInfo.of(AttemptAbandonedError(self.name))
+        else:
+            error = ErrorInfo(
+                "WorkerDied",
+                f'the worker died during attempt {self.entry.attempts} of step "{self.name}"',
+            )
         yield from self._record_failure(error, _RETRY)
 
     def _wait_for_backoff(self) -> None:
@@ -228,6 +235,7 @@ class _Attempt:
             info,
             record,
             is_concurrent=self.scope.is_concurrent,
+            entry=self.entry,
         )
         if record is None:
             self._record(value)
@@ -324,6 +332,8 @@ def _verdict(error: Exception, options: StepPolicy) -> str:
     """Return what to do after this error: retry, or the kind of final failure."""
     if isinstance(error, PayloadError):
         return "payload"
+    if isinstance(error, AttemptAbandonedError):  # `retry_if` judges errors of the function
+        return _RETRY
     if isinstance(error, RollbackError):
         return "rollback"
     if isinstance(error, CriticalError):

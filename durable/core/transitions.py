@@ -37,6 +37,8 @@ diagram with `TRANSITIONS`.
     rolling_back                                --released-->                same
     running                                     --deferred-->                pending
     rolling_back                                --deferred-->                same
+    running                                     --given_up-->                pending
+    rolling_back                                --given_up-->                same
 
     by a pass
 
@@ -92,6 +94,7 @@ __all__ = [
     "diverging",
     "failed",
     "fence_raised",
+    "given_up",
     "handed_over",
     "parked",
     "pause_dropped",
@@ -155,6 +158,7 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
     "fence_raised": _same(RUNNING, ROLLING_BACK),
     "released": {**_to(PENDING, RUNNING), **_same(ROLLING_BACK)},
     "deferred": {**_to(PENDING, RUNNING), **_same(ROLLING_BACK)},
+    "given_up": {**_to(PENDING, RUNNING), **_same(ROLLING_BACK)},
     # by a pass
     "progressed": _same(RUNNING, ROLLING_BACK),
     "parked": {**_to(SLEEPING, RUNNING), **_same(ROLLING_BACK)},
@@ -406,6 +410,18 @@ def released(run: RunRecord, *, now: datetime) -> RunPatch:
         "worker": "",
         "lease_expires_at": None,
         "wake_at": _earliest(run.wake_at, now),
+    }
+
+
+def given_up(run: RunRecord, *, now: datetime) -> RunPatch:
+    """A release by a worker whose step an operator has abandoned and that cannot interrupt it: it writes no more."""
+    return {
+        "state": _led(run, "given_up"),
+        "fence": run.fence + 1,
+        "worker": "",
+        "lease_expires_at": None,
+        "wake_at": _earliest(run.wake_at, now),
+        "change_seq": run.change_seq,
     }
 
 

@@ -15,11 +15,11 @@ from asgiref.sync import async_to_sync
 
 from durable.core.current import running_step, timed_step
 from durable.core.effects import Call
-from durable.core.errors import StepTimeoutError
+from durable.core.errors import AttemptAbandonedError, StepTimeoutError, WorkflowError
 from durable.core.tracebacks import is_readable, kind_of
 from durable.drivers.host import Host
 from durable.drivers.raised import call_readably, step_failure
-from durable.drivers.timeouts import TimedOut, arose_from, call_with_timeout
+from durable.drivers.timeouts import InterruptibleTask, TimedOut, arose_from, call_with_timeout
 
 __all__ = ["call_atomically", "call_step", "call_unawaited", "within_timeout"]
 
@@ -43,12 +43,13 @@ def call_unawaited(effect: Call, host: Host) -> Any:
 
 
 def _called(effect: Call, host: Host) -> Any:
+    step = timed_step(effect)
     try:
-        with timed_step(effect.info):
-            return call_with_timeout(lambda: call_readably(effect.function, *effect.args), effect.timeout)
+        with step:
+            return call_with_timeout(lambda: call_readably(effect.function, *effect.args), effect.timeout, step)
     except TimedOut:
         host.interrupted()
-        raise StepTimeoutError(effect.name, effect.timeout) from None
+        raise _interrupted(effect, step) from None
     except BaseException as error:
         failure = step_failure(effect, error, host)
         if failure is None:
@@ -76,18 +77,26 @@ def call_atomically(effect: Call, host: Host) -> Any:
 
 async def within_timeout(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
     """Await the awaitable of a step's function, and cancel it at the timeout. Raises StepTimeoutError."""
+    step = timed_step(effect)
     try:
         async with asyncio.timeout(effect.timeout if effect.timeout > 0 else None) as limit:
-            with timed_step(effect.info):
+            step.awaitable, step.interruptible = awaitable, InterruptibleTask(limit)
+            with step:
                 return await _readably(effect, awaitable, host)
     except TimeoutError:
         if not limit.expired():
             raise
-        raise StepTimeoutError(effect.name, effect.timeout) from None
+        raise _interrupted(effect, step) from None
     except Exception as error:
         if limit.expired() and arose_from(error, asyncio.CancelledError):
-            raise StepTimeoutError(effect.name, effect.timeout) from error
+            raise _interrupted(effect, step) from error
         raise
+
+
+def _interrupted(effect: Call, step: timed_step) -> WorkflowError:
+    if step.abandoned_at is not None:
+        return AttemptAbandonedError(effect.name)
+    return StepTimeoutError(effect.name, effect.timeout)
 
 
 async def _readably(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:

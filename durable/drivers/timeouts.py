@@ -1,4 +1,4 @@
-"""Timeouts for synchronous code: interrupt it wherever it is.
+"""Timeouts: interrupt synchronous code wherever it is; and the same for an attempt that an operator abandons.
 
 Owns how code is interrupted. In the main thread a timer signal interrupts whatever blocks: a sleep, a socket, a query.
 In other threads the exception is set asynchronously, and raised at the thread's next bytecode. The interruption derives
@@ -9,18 +9,21 @@ while the call goes on.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from types import FrameType
 from typing import Any, Final, TypeVar
 
+from durable.core.current import timed_step
 from durable.drivers import watchdog
 
-__all__ = ["TimedOut", "arose_from", "call_with_timeout"]
+__all__ = ["InterruptibleTask", "TimedOut", "arose_from", "call_with_timeout"]
 
 T = TypeVar("T")
 
@@ -32,7 +35,7 @@ AGAIN: Final = 5.0  # seconds between two interruptions, and so the time that co
 
 
 class TimedOut(Exception):  # for the driver only, which knows the step's name
-    """The call was interrupted at its timeout."""
+    """The call was interrupted, at its timeout or because its attempt was abandoned."""
 
 
 class _Interruption(KeyboardInterrupt):
@@ -54,30 +57,34 @@ def arose_from(error: BaseException, interruption: type[BaseException]) -> bool:
     return False
 
 
-def call_with_timeout(call: Callable[[], T], timeout: float) -> T:
-    """Return `call()`, interrupted after `timeout` seconds (0 for none). Raises TimedOut."""
-    if timeout <= 0:
-        return call()
+def call_with_timeout(call: Callable[[], T], timeout: float, step: timed_step) -> T:
+    """Return `call()`, interrupted after `timeout` seconds (0 for none) or when `step` is abandoned. Raises TimedOut."""
     if threading.current_thread() is threading.main_thread():
-        return _call_with_signal(call, timeout)
-    return _call_with_watchdog(call, timeout)
+        return _call_with_signal(call, timeout, step)
+    return _call_with_watchdog(call, timeout, step)
 
 
-def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
+def _call_with_signal(call: Callable[[], T], timeout: float, step: timed_step) -> T:
     is_running = True
 
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        if is_running:
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if timeout <= 0 and step.abandoned_at is None:  # a timer of other code
+            if callable(before):
+                before(signum, frame)
+        elif is_running:
             raise _Interruption
 
     before = _set_handler(_SIGALRM, interrupt)
     began, outer = time.monotonic(), 0.0
     try:
         try:  # the timer may go off before the next line
-            outer, _ = signal.setitimer(signal.ITIMER_REAL, timeout, AGAIN)
+            step.interruptible = _MAIN_THREAD
+            if timeout > 0:
+                outer, _ = signal.setitimer(signal.ITIMER_REAL, timeout, AGAIN)
             return call()
         finally:
             is_running = False
+            step.interruptible = None
     except _Interruption:
         raise TimedOut from None
     except Exception as error:
@@ -86,17 +93,57 @@ def _call_with_signal(call: Callable[[], T], timeout: float) -> T:
         raise
     finally:
         is_running = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        step.interruptible = None
+        while step.is_interrupting:  # the signal must not come after the handler has gone
+            time.sleep(0)
+        if timeout > 0:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         _set_handler(_SIGALRM, before)
         if outer:  # a timer of other code continues with its remaining time
             signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (time.monotonic() - began)))
 
 
-def _call_with_watchdog(call: Callable[[], T], timeout: float) -> T:
+class _MainThread:
+    """The main thread, in a call that a signal interrupts."""
+
+    def interrupt(self, step: timed_step) -> None:
+        # no lock, because the main thread may be interrupted while it holds one; the order of the two flags decides
+        step.is_interrupting = True
+        try:
+            main = threading.main_thread().ident
+            if step.interruptible is self and main is not None and callable(signal.getsignal(_SIGALRM)):
+                signal.pthread_kill(main, _SIGALRM)
+        finally:
+            step.is_interrupting = False
+
+
+_MAIN_THREAD: Final = _MainThread()
+
+
+class InterruptibleTask:
+    """A task in a block of `asyncio.timeout`, which ends at once when the step is abandoned."""
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+
+    def interrupt(self, _step: timed_step) -> None:
+        """End the block as at its timeout. Code that swallows the cancellation is not cancelled again."""
+        with suppress(RuntimeError):  # the loop is closed: the task has ended
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        with suppress(RuntimeError):  # the block has ended, or is ending
+            self._limit.reschedule(self._loop.time())
+
+
+def _call_with_watchdog(call: Callable[[], T], timeout: float, step: timed_step) -> T:
     target = _Target(threading.get_ident())
     try:
         try:  # the time may be over before the next line
-            target.watch(timeout)
+            step.interruptible = target
+            if timeout > 0:
+                target.watch(timeout)
             return call()
         finally:
             target.leave()
@@ -129,6 +176,13 @@ class _Target:
             if self._is_running:
                 self._has_fired = True
                 self._watch = watchdog.watch(AGAIN, self._interrupt)
+                _raise_in(self._thread_id, _Interruption)
+
+    def interrupt(self, _step: timed_step) -> None:
+        """Interrupt the thread once."""
+        with self._lock:
+            if self._is_running:
+                self._has_fired = True
                 _raise_in(self._thread_id, _Interruption)
 
     def leave(self) -> None:

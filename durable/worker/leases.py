@@ -23,7 +23,7 @@ from django.db import Error
 
 from durable.conf import conf
 from durable.core import clock
-from durable.core.current import timed_steps
+from durable.core.current import is_running, running_steps, timed_step
 from durable.core.errors import RunNotFoundError
 from durable.core.records import RunChange, RunRecord
 from durable.core.transitions import deferred
@@ -31,8 +31,10 @@ from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.execution.eviction import LEASE_LOST, Eviction
 from durable.notifier import notify, redis_clients
 from durable.store.base import Store
+from durable.worker.activities import Activities
 from durable.worker.claim_bounds import bounds
-from durable.worker.overruns import Overruns, Steps
+from durable.worker.giving_up import given_up
+from durable.worker.overruns import Overruns
 from durable.worker.presence import Presence
 from durable.worker.retry import RETRY
 from durable.worker.scheduler import DEFERRAL, Scheduler
@@ -45,8 +47,8 @@ logger = logging.getLogger("durable.worker")
 # Seconds between two ticks, and less with a very short LEASE: half of what a run may wait behind a pass. A steady tick
 # rather than a call for each pass, because waking this thread would cost the pass its interpreter lock.
 TICK: Final = 0.5
-# Seconds after which a running step hears of an operator's request, and between two such queries: one query a second
-# for all long steps of a process, and none for short ones.
+# Seconds after which a running step is noted and hears of an operator's request, and between two such queries: one
+# query a second for all long steps of a process, and none for short ones.
 LONG: Final = 1.0
 
 _log_this = redis_clients.LogThrottle()
@@ -101,6 +103,8 @@ class LeaseManager:
         self._try_again_at = 0.0
         self._asked_at = -math.inf
         self._overruns = Overruns(stop.request)
+        self._activities = Activities(store, self._give_up)
+        self._given_up: list[timed_step] = []
         self._calls: SimpleQueue[str] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="durable-leases", daemon=True)
 
@@ -201,6 +205,7 @@ class LeaseManager:
             with self._presence or nullcontext():
                 while self._wait() != "end":
                     self._tick()
+                self._activities.clear()
         finally:
             close_connections()
 
@@ -219,8 +224,8 @@ class LeaseManager:
                 self._drop_expired()
             self._return()
             self._renew()
-            self._ask_for(timed_steps())
-            if not self._leases:
+            self._report()
+            if not self._leases and self._activities.is_empty:
                 close_connections()
             if (pulse := self.pulse) is not None:
                 pulse()
@@ -238,7 +243,8 @@ class LeaseManager:
             if _log_this("tick"):
                 logger.exception("the leases of the runs cannot be kept now, trying again")
         try:
-            self._overruns.look(timed_steps(), self._begun, self._expire)
+            steps = [(each.info, each.since) for each in running_steps()]
+            self._overruns.look(steps, self._occupied, self._expire)
         except Exception:
             if _log_this("overruns"):
                 logger.exception("steps that go on after their timeout cannot be looked for, trying again")
@@ -283,10 +289,12 @@ class LeaseManager:
         self._note_requests(kept, kept)
         self._lose(lost)
 
-    def _begun(self) -> set[str]:
-        """Return the ids of the runs whose passes are under way."""
+    def _occupied(self) -> set[str]:
+        """Return the ids of the runs whose passes are under way, those of runs that were given up included."""
+        self._given_up = [each for each in self._given_up if is_running(each)]
         with self._lock:
-            return {run_id for run_id, each in self._leases.items() if each.eviction is not None}
+            begun = {run_id for run_id, each in self._leases.items() if each.eviction is not None}
+        return begun | {each.info.run_id for each in self._given_up}
 
     def _expire(self, run_ids: set[str]) -> None:
         """Let the leases of these runs expire now. The worker that claims them next counts a crash."""
@@ -294,16 +302,34 @@ class LeaseManager:
             pairs = [(run_id, each.fence) for run_id, each in self._leases.items() if run_id in run_ids]
         self._store.renew(pairs, clock.now())
 
-    def _ask_for(self, steps: Steps) -> None:
-        """Tell long-running steps what operators have requested of their runs. Short steps cost no query."""
+    def _report(self) -> None:
+        """Note the long-running steps, and tell them what operators have requested. Short steps cost no statement."""
         now = time.monotonic()
         if now < max(self._asked_at + LONG, self._try_again_at):
             return
-        long = {step.run_id for step, since in steps if now - since >= LONG} & self._begun()
-        if not long:
+        long = self._held([step for step in running_steps() if now - step.since >= LONG])
+        if not long and self._activities.is_empty:
             return
         self._asked_at = now
-        self._note_requests(self._store.requests(sorted(long)), long)
+        self._note_requests(self._activities.report(long), {step.info.run_id for step, _ in long})
+
+    def _held(self, steps: Iterable[timed_step]) -> list[tuple[timed_step, int]]:
+        """Return those of the steps whose passes have the lease of their run, with its fence."""
+        with self._lock:
+            found = [(step, self._leases.get(step.info.run_id)) for step in steps]
+            return [(step, lease.fence) for step, lease in found if lease is not None and step.is_of(lease.record)]
+
+    def _give_up(self, step: timed_step, fence: int) -> None:
+        """Give a run up whose step goes on although an operator has abandoned it. Its slot stays occupied."""
+        with self._lock:
+            lease = self._leases.get(step.info.run_id)
+        if lease is None or lease.fence != fence:
+            return
+        with suppress(RunNotFoundError):
+            self._store.change(lease.record.id, lambda run, entries: given_up(run, entries, step, fence, clock.now()))
+        self._given_up.append(step)
+        self._lose([lease])
+        _note_released([lease.record])
 
     def _note_requests(self, requests: Mapping[str, str], run_ids: Iterable[str]) -> None:
         with self._lock:

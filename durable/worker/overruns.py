@@ -28,7 +28,7 @@ HAND_OVER: Final = 10.0
 # Seconds within which the process exits after that, even if the database does not answer: one statement's time.
 AT_LAST: Final = 5.0
 
-Steps = Sequence[tuple[StepInfo, float]]
+Steps = Sequence[tuple[StepInfo, float]]  # with their start times (monotonic)
 
 
 class Overruns:

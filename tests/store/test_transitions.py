@@ -20,7 +20,7 @@ from tests.store.making import a_run, the
 from tests.support.transitions import CALLS, NOW, PAUSE, at, columns_of, odd_run, patched
 
 #: By writer, the transitions that it writes.
-VERBS = [*list(TRANSITIONS)[1 : list(TRANSITIONS).index("sent_to")], "fence_raised", "deferred"]
+VERBS = [*list(TRANSITIONS)[1 : list(TRANSITIONS).index("sent_to")], "fence_raised", "deferred", "given_up"]
 COMMITS = [each for each in list(TRANSITIONS)[list(TRANSITIONS).index("progressed") :] if each != "pause_dropped"]
 HELD = (RunState.RUNNING, RunState.ROLLING_BACK)
 REFUSED = [state for state in RunState if state not in TRANSITIONS["claimed"]]

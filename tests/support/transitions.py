@@ -98,6 +98,7 @@ CALLS: Final[dict[str, Callable[[RunRecord], RunPatch]]] = {
     "renewed": lambda run: transitions.renewed(run, lease_until=at(60)),
     "fence_raised": transitions.fence_raised,
     "released": lambda run: transitions.released(run, now=NOW),
+    "given_up": lambda run: transitions.given_up(run, now=NOW),
     "deferred": lambda run: transitions.deferred(run, wake_at=at(90)),
     "progressed": transitions.progressed,
     "parked": lambda run: transitions.parked(run, wake_at=at(120), waiting_for="/q/", summary="waiting"),

@@ -1,0 +1,128 @@
+"""The activities of this process: its running steps, as operators see them, and what operators ask of them.
+
+Owns what is noted in the database about running steps, once a second and only about steps that have run for a second.
+A step pays for it with an entry in a dictionary of the process (`durable.core.current.timed_step`). Obeys what is
+asked: answers with a stack, interrupts an attempt that is abandoned, and gives the run up if that does not help.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from django.db import Error
+
+from durable.core import clock
+from durable.core.current import timed_step
+from durable.core.records import Activity, ActivityKind, AskedOfActivity
+from durable.drivers.timeouts import AGAIN
+from durable.execution.connections import worker_name
+from durable.store.base import Store
+from durable.worker.stacks import stack_of
+
+__all__ = ["GIVE_UP", "Activities"]
+
+logger = logging.getLogger("durable.worker")
+
+#: Seconds that an abandoned attempt has to end, with two interruptions, before its run is given up.
+GIVE_UP: Final = 2 * AGAIN
+FORGET: Final = 60.0  # seconds between two deletions of what other workers have left
+
+#: A running step and the fence of its run's lease.
+Held = tuple[timed_step, int]
+
+
+class Activities:
+    """Notes the running steps of a LeaseManager's runs in `store`.
+
+    `give_up` is called with a step that an operator has abandoned and that cannot be interrupted.
+    """
+
+    def __init__(self, store: Store, give_up: Callable[[timed_step, int], object]) -> None:
+        self._store = store
+        self._give_up = give_up
+        self._noted: dict[timed_step, Activity] = {}
+        self._interrupted: dict[timed_step, float] = {}
+        self._forgot_at = time.monotonic()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is noted in the database."""
+        return not self._noted
+
+    def report(self, running: Sequence[Held]) -> Mapping[str, str]:
+        """Note what has begun and ended, and obey what operators ask. Return the pending requests of these runs.
+
+        One statement on PostgreSQL.
+        """
+        now = {step: self._activity(step, fence) for step, fence in running}
+        begun = {(each.run_id, each.location): each for step, each in now.items() if self._noted.get(step) != each}
+        over = [each for step, each in self._noted.items() if step not in now]
+        ended = [each for each in over if (each.run_id, each.location) not in begun]
+        watched = sorted({each.run_id for each in now.values()})
+        requests, asked = self._store.report(list(begun.values()), ended, watched)
+        self._noted = now
+        self._interrupted = {step: at for step, at in self._interrupted.items() if step in now}
+        for each in asked:
+            self._obey(each)
+        if begun and time.monotonic() >= self._forgot_at + FORGET:
+            self._forgot_at = time.monotonic()
+            self._store.forget_activities()
+        return requests
+
+    def clear(self) -> None:
+        """Delete what is noted. What the database does not take is left over."""
+        if self._noted:
+            with suppress(Error):
+                self.report([])
+
+    def _activity(self, step: timed_step, fence: int) -> Activity:
+        """Return what is noted of the step; when it began is computed once, whatever the clock does later."""
+        noted = self._noted.get(step)
+        if noted is not None:
+            return noted if noted.fence == fence else replace(noted, fence=fence)
+        info = step.info
+        return Activity(
+            run_id=info.run_id,
+            location=info.location,
+            attempt=info.attempt,
+            kind=(ActivityKind.ROLLBACK if step.call.is_rollback else ActivityKind.STEP).value,
+            fence=fence,
+            worker=worker_name(),
+            began_at=clock.now() - timedelta(seconds=time.monotonic() - step.since),
+            timeout=info.timeout,
+        )
+
+    def _obey(self, asked: AskedOfActivity) -> None:
+        wanted = (asked.run_id, asked.location, asked.attempt, asked.fence)
+        for step, each in self._noted.items():
+            if (each.run_id, each.location, each.attempt, each.fence) != wanted:
+                continue
+            if asked.stack and (stack := stack_of(step)):
+                self._store.answer_stack(asked, stack, clock.now())
+            if asked.abandon:
+                self._abandon(step, asked.fence)
+            return
+
+    def _abandon(self, step: timed_step, fence: int) -> None:
+        """Interrupt the step; give its run up if it goes on nevertheless."""
+        now, info = time.monotonic(), step.info
+        about = {"run_id": info.run_id, "location": info.location}
+        if step.abandoned_at is not None and now - step.abandoned_at >= GIVE_UP:
+            text = (
+                'step "%s" of run %s, attempt %d, was abandoned and cannot be interrupted: the run is given up, and the '
+                "function goes on until it returns"
+            )
+            logger.error(text, info.location, info.run_id, info.attempt, extra=about)
+            self._give_up(step, fence)
+        elif now - self._interrupted.get(step, -AGAIN) >= AGAIN:
+            if step.abandoned_at is None:
+                text = 'step "%s" of run %s, attempt %d, is interrupted: an operator has abandoned it'
+                logger.warning(text, info.location, info.run_id, info.attempt, extra=about)
+            self._interrupted[step] = now
+            step.abandon()

@@ -1,0 +1,45 @@
+"""The change that gives a run up whose step cannot be interrupted: other workers may claim it, this one writes no more.
+
+Owns what is written then. The attempt is recorded as begun, with a mark, so that the next pass settles it as failed by
+the step's own policy, like an attempt whose worker died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from durable.core import transitions
+from durable.core.current import timed_step
+from durable.core.records import Entry, EntryStatus, RunChange, RunRecord
+from durable.core.steps import ABANDONED
+
+__all__ = ["given_up"]
+
+
+def given_up(
+    run: RunRecord, entries: Callable[[], Sequence[Entry]], step: timed_step, fence: int, now: datetime
+) -> RunChange:
+    """Return the change of a locked run; one that changes nothing if the attempt has ended or the lease is lost."""
+    nothing = RunChange(run={"change_seq": run.change_seq})
+    if run.fence != fence or run.lease_expires_at is None:
+        return nothing
+    released = transitions.given_up(run, now=now)
+    begun = step.call.entry
+    if begun is None:  # a rollback handler is called again, and its attempt is not counted
+        return RunChange(run=released)
+    attempt = step.info.attempt
+    recorded = next((each for each in entries() if each.location == begun.location), None)
+    if recorded is not None and recorded.attempts >= attempt and recorded.status != EntryStatus.RUNNING:
+        return nothing
+    marked = replace(
+        begun,
+        status=EntryStatus.RUNNING,
+        attempts=attempt,
+        data={**begun.data, ABANDONED: True},
+        output=None,  # the function may have returned in this moment
+        completed_at=None,
+        finished_ordinal=None,
+    )
+    return RunChange(run=released, entries=[marked])

@@ -1,0 +1,435 @@
+"""What a worker notes of its running steps, and how it obeys what operators ask of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+
+from durable import AsyncContext, Context, Handle, workflow
+from durable.conf import conf
+from durable.core import clock
+from durable.execution.connections import worker_name
+from durable.execution.passes import execute_pass
+from durable.models import Activity, Attempt, Entry, Run
+from durable.store import store_for
+from durable.worker import activities, leases
+from durable.worker.loop import WorkerLoop
+from durable.worker.pools import InlinePool, ThreadPool
+from durable.worker.shutdown import ShutdownFlag
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+
+LIMIT = 120.0  # seconds
+go_on = threading.Event()
+begun: list[str] = []
+
+
+def hold(name: str = "held") -> str:
+    """A step's function that goes on until the test lets it, a moment at a time."""
+    begun.append(name)
+    until = time.monotonic() + LIMIT
+    while not go_on.is_set() and time.monotonic() < until:
+        time.sleep(0.01)
+    return name
+
+
+def block(name: str = "blocked") -> str:
+    """A step's function that blocks in one call of the system; from its second attempt on it returns at once."""
+    begun.append(name)
+    if begun.count(name) == 1:
+        time.sleep(LIMIT)
+    return name
+
+
+def swallow() -> str:
+    """A step's function that lets nothing end it before the test does."""
+    begun.append("swallow")
+    while begun.count("swallow") == 1 and not go_on.is_set():
+        try:
+            time.sleep(0.01)
+        except BaseException:
+            continue
+    return f"call {begun.count('swallow')}"
+
+
+async def ahold(name: str = "held") -> str:
+    begun.append(name)
+    for _ in range(int(LIMIT / 0.01)):
+        if begun.count(name) > 1 or go_on.is_set():
+            break
+        await asyncio.sleep(0.01)
+    return name
+
+
+RETRIED: dict[str, Any] = {"max_retries": 2, "retry_backoff_base": 0}
+
+
+@workflow(name="tests.activities.one")
+def one(ctx: Context, timeout: float = 90) -> Any:
+    return ctx.step("hold", hold, timeout=timeout, **RETRIED)
+
+
+@workflow(name="tests.activities.blocked")
+def blocked(ctx: Context, timeout: float = 90, atomic: bool = False) -> Any:
+    return ctx.step("block", block, timeout=timeout, atomic=atomic, **RETRIED)
+
+
+@workflow(name="tests.activities.swallowing")
+def swallowing(ctx: Context) -> Any:
+    ctx.step("before", lambda: None)
+    return ctx.step("swallow", swallow, **RETRIED)
+
+
+@workflow(name="tests.activities.last")
+def last(ctx: Context) -> Any:
+    return ctx.step("block", block, max_retries=0)
+
+
+@workflow(name="tests.activities.branches")
+def branches(ctx: Context) -> Any:
+    return ctx.join("all", {name: lambda c, name=name: c.step("hold", hold, name) for name in ("left", "right")})  # type: ignore[misc]
+
+
+@workflow(name="tests.activities.abranches")
+async def abranches(ctx: AsyncContext, seconds: float = 90) -> Any:
+    async def branch(c: AsyncContext, name: str) -> Any:
+        return await c.step("hold", ahold, name, timeout=seconds, **RETRIED)
+
+    return await ctx.join("all", {name: lambda c, name=name: branch(c, name) for name in ("left", "right")})  # type: ignore[misc]
+
+
+@workflow(name="tests.activities.undoing")
+def undoing(ctx: Context) -> Any:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("charge", lambda: "charged", rollback=refund)
+    raise ValueError("undo")
+
+
+def refund(_context: Any, _output: Any) -> None:
+    hold("refund")
+
+
+@workflow(name="tests.activities.short")
+def short(ctx: Context) -> Any:
+    return [ctx.step(f"step {number}", lambda: None) for number in range(50)]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    go_on.clear()
+    begun.clear()
+    monkeypatch.setattr(leases, "LONG", 0.2)
+    monkeypatch.setattr(leases, "TICK", 0.05)
+    yield
+    go_on.set()
+
+
+@pytest.fixture
+def working() -> Iterator[Callable[..., threading.Thread]]:
+    """Starts a worker in a thread, which works until nothing is due."""
+    threads: list[threading.Thread] = []
+
+    def start(slots: int = 1) -> threading.Thread:
+        def work() -> None:
+            try:
+                pool = InlinePool() if slots == 1 else ThreadPool(slots)
+                with WorkerLoop(
+                    pool, store=store_for(conf.DATABASE), execute=execute_pass, stop=ShutdownFlag()
+                ) as loop:
+                    loop.work("default", LIMIT)
+            finally:
+                connections.close_all()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        threads.append(thread)
+        return thread
+
+    yield start
+    go_on.set()
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+
+
+def beside(act: Callable[[], None], run: Callable[[], None]) -> None:
+    """Call `run` in this thread, the main one, and `act` in another."""
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            go_on.set()
+            connections.close_all()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    run()
+    thread.join(LIMIT)
+    assert not failed, failed
+
+
+def in_the_main_thread() -> None:
+    loop = WorkerLoop(InlinePool(), store=store_for(conf.DATABASE), execute=execute_pass, stop=ShutdownFlag())
+    with loop:
+        loop.work("default", LIMIT)
+
+
+def current(count: int = 1) -> list[Activity]:
+    """The current activities, once there are so many, by location."""
+    eventually(lambda: Activity.objects.current(timezone.now()).count() == count)
+    return list(Activity.objects.current(timezone.now()).order_by("location"))
+
+
+def ask(**columns: Any) -> None:
+    eventually(lambda: Activity.objects.update(**columns) > 0)
+
+
+def finished(handle: Handle[Any]) -> None:
+    eventually(lambda: handle.state in {"completed", "failed", "cancelled"})
+
+
+def errors_of(handle: Handle[Any]) -> list[str]:
+    return [each.error.type for each in Attempt.objects.filter(run=handle.id).order_by("id")]
+
+
+# -- what is noted
+
+
+def test_a_long_step_is_noted_with_its_place_attempt_beginning_and_worker(
+    working: Callable[..., threading.Thread],
+) -> None:
+    before = timezone.now()
+    handle = one.start()
+    working()
+    [activity] = current()
+    assert (activity.run_id, activity.location, activity.attempt) == (handle.id, "hold", 1)
+    assert (activity.kind, activity.timeout, activity.worker) == ("step", 90.0, worker_name())
+    assert before <= activity.began_at <= timezone.now()
+    assert activity.fence == Run.objects.get(pk=handle.id).fence
+    assert not Entry.objects.filter(run=handle.id).exists()
+    go_on.set()
+    finished(handle)
+    eventually(lambda: not Activity.objects.exists())
+    assert handle.output == "held"
+
+
+def test_short_steps_never_reach_the_table(
+    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = _reports(monkeypatch)
+    monkeypatch.setattr(leases, "LONG", LIMIT)
+    handle = short.start()
+    working().join(LIMIT)
+    assert handle.state == "completed"
+    assert reported == []
+
+
+@pytest.mark.parametrize("of", [branches, abranches])
+def test_each_branch_is_noted(working: Callable[..., threading.Thread], of: Any) -> None:
+    handle = of.start()
+    working()
+    assert [each.location for each in current(2)] == ["all/left/hold", "all/right/hold"]
+    go_on.set()
+    finished(handle)
+    assert handle.output == {"left": "left", "right": "right"}
+
+
+def test_each_slot_is_noted(working: Callable[..., threading.Thread]) -> None:
+    handles = [one.start() for _ in range(8)]
+    working(slots=8)
+    assert {each.run_id for each in current(8)} == {each.id for each in handles}
+    go_on.set()
+    for handle in handles:
+        finished(handle)
+
+
+def test_a_rollback_handler_is_noted_as_one(working: Callable[..., threading.Thread]) -> None:
+    handle = undoing.start()
+    working()
+    [activity] = current()
+    assert (activity.location, activity.kind, activity.attempt) == ("charge", "rollback", 1)
+    go_on.set()
+    finished(handle)
+
+
+def test_a_clock_that_jumps_changes_no_beginning(
+    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.start()
+    working()
+    [before] = current()
+    reported = len(seen := _reports(monkeypatch))
+    monkeypatch.setattr(clock, "now", lambda: timezone.now() - timedelta(hours=3))
+    eventually(lambda: len(seen) > reported + 1)
+    assert Activity.objects.get().began_at == before.began_at
+
+
+def _reports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    seen: list[int] = []
+    report = activities.Activities.report
+
+    def noting(self: activities.Activities, running: Any) -> Any:
+        answer = report(self, running)
+        seen.append(len(running))
+        return answer
+
+    monkeypatch.setattr(activities.Activities, "report", noting)
+    return seen
+
+
+def test_a_run_that_was_taken_over_has_no_activity_of_the_late_worker(
+    working: Callable[..., threading.Thread],
+) -> None:
+    handle = one.start()
+    working()
+    [activity] = current()
+    Run.objects.filter(pk=handle.id).update(fence=activity.fence + 1)  # as another worker does
+    assert current(0) == []
+    assert Activity.objects.left_over().count() <= 1
+    go_on.set()
+    eventually(lambda: not Activity.objects.exists())
+
+
+# -- the stack
+
+
+@pytest.mark.parametrize(("of", "function"), [(one, "hold"), (branches, "hold"), (abranches, "ahold")])
+def test_a_worker_answers_with_the_stack_of_the_step(
+    working: Callable[..., threading.Thread], of: Any, function: str
+) -> None:
+    of.start()
+    working()
+    current(1 if of is one else 2)
+    ask(stack_asked_at=timezone.now())
+    eventually(lambda: not Activity.objects.filter(stack_taken_at=None).exists())
+    for activity in Activity.objects.all():
+        first, *_ = activity.stack.splitlines()
+        assert first.endswith(f"in {function}"), activity.stack
+        assert "test_activities.py" in first
+        assert "durable/drivers" not in activity.stack
+
+
+def test_the_main_threads_step_has_a_stack_too() -> None:
+    def act() -> None:
+        ask(stack_asked_at=timezone.now())
+        eventually(lambda: not Activity.objects.filter(stack_taken_at=None).exists())
+        stacks.append(Activity.objects.get().stack)
+
+    stacks: list[str] = []
+    one.start()
+    beside(act, in_the_main_thread)
+    assert stacks[0].splitlines()[0].endswith("in hold")
+
+
+# -- abandoned
+
+
+@pytest.mark.parametrize("timeout", [90, 0])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_in_the_main_thread_a_blocking_call_is_interrupted(timeout: float, atomic: bool) -> None:
+    handle = blocked.start(timeout, atomic)
+    beside(lambda: ask(abandon_asked_at=timezone.now()), in_the_main_thread)
+    assert (handle.state, handle.output) == ("completed", "blocked")
+    assert errors_of(handle) == ["AttemptAbandonedError"]
+    assert begun == ["blocked", "blocked"]
+
+
+@pytest.mark.parametrize("timeout", [90, 0])
+def test_in_a_thread_it_is_interrupted_between_two_calls(
+    working: Callable[..., threading.Thread], timeout: float
+) -> None:
+    handle = one.start(timeout)
+    working()
+    ask(abandon_asked_at=timezone.now())
+    eventually(lambda: len(begun) == 2)
+    go_on.set()
+    finished(handle)
+    assert errors_of(handle) == ["AttemptAbandonedError"]
+    assert handle.output == "held"
+
+
+@pytest.mark.parametrize("timeout", [90, 0])
+def test_an_async_step_is_cancelled_and_its_neighbour_goes_on(
+    working: Callable[..., threading.Thread], timeout: float
+) -> None:
+    handle = abranches.start(timeout)
+    working()
+    current(2)
+    Activity.objects.filter(location="all/left/hold").update(abandon_asked_at=timezone.now())
+    eventually(lambda: begun.count("left") == 2 or errors_of(handle) != [])
+    go_on.set()
+    finished(handle)
+    assert errors_of(handle) == ["AttemptAbandonedError"]
+    assert begun.count("right") == 1
+
+
+def test_an_abandoned_last_attempt_fails_the_run() -> None:
+    handle = last.start()
+    beside(lambda: ask(abandon_asked_at=timezone.now()), in_the_main_thread)
+    assert handle.state == "failed"
+    assert "an operator abandoned the attempt" in str(handle.error)
+    assert begun == ["blocked"]
+
+
+def test_a_step_that_cannot_be_interrupted_loses_its_run_and_writes_no_more(
+    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
+    monkeypatch.setattr(activities, "AGAIN", 0.1)
+    handle = swallowing.start()
+    stuck = working()
+    ask(abandon_asked_at=timezone.now())
+    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    assert Run.objects.get(pk=handle.id).crashes == 0
+    working()
+    finished(handle)
+    assert stuck.is_alive()
+    go_on.set()
+    stuck.join(LIMIT)
+    assert (handle.state, handle.output) == ("completed", "call 2")
+    assert errors_of(handle) == ["AttemptAbandonedError"]
+    [entry] = Entry.objects.filter(run=handle.id, location="swallow")
+    assert entry.metadata.attempts == 2
+    assert "abandoned" not in entry.data
+
+
+def test_after_its_last_attempt_a_step_that_was_given_up_is_exhausted(
+    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
+    monkeypatch.setitem(RETRIED, "max_retries", 0)
+    handle = swallowing.start()
+    working()
+    ask(abandon_asked_at=timezone.now())
+    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    working()
+    finished(handle)
+    assert handle.state == "failed"
+    assert begun == ["swallow"]
+
+
+def test_what_was_asked_of_an_earlier_attempt_is_not_done_to_the_next(
+    working: Callable[..., threading.Thread],
+) -> None:
+    handle = one.start()
+    working()
+    [activity] = current()
+    Activity.objects.filter(pk=activity.pk).update(attempt=7, abandon_asked_at=timezone.now())
+    Activity.objects.filter(pk=activity.pk).update(stack_asked_at=timezone.now())
+    assert begun == ["held"]
+    go_on.set()
+    finished(handle)
+    assert errors_of(handle) == []
