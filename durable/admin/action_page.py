@@ -121,7 +121,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
         "problem": problem,
         "is_ticked": is_ticked,
         "is_possible": name in possible_verbs(run),
-        "command": command(name, run.id),
+        "command": command(name.replace("_", "-"), run.id),
     }
     return admin.page(request, "act", context, status=status)
 

@@ -126,7 +126,9 @@ def _buttons(admin: AdminPages, request: HttpRequest, run: Run, remedies: Sequen
                 name=verb,
                 title="Send a message" if is_send else VERBS[verb].title,
                 url=admin.url("send", run.id) if is_send else admin.url("act", run.id, verb),
-                command=command(verb, run.id, *([(awaited_queues(run) or ["QUEUE"])[0], "-"] if is_send else [])),
+                command=command(
+                    verb.replace("_", "-"), run.id, *([(awaited_queues(run) or ["QUEUE"])[0], "-"] if is_send else [])
+                ),
                 is_grave=not is_send and VERBS[verb].is_grave,
                 is_first=not buttons and verb in remedies,
             )

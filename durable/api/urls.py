@@ -6,15 +6,18 @@ from django.urls import path, re_path
 
 from durable.api.views.actions import (
     CancelView,
+    GoOnView,
     PauseView,
     PlanView,
     RecoverView,
     ReplayView,
     RestartView,
     ResumeView,
+    StopHereView,
     WakeView,
 )
 from durable.api.views.audit import ActionsView
+from durable.api.views.bulks import BulksView, BulkView
 from durable.api.views.causes import CausesView
 from durable.api.views.history import EntriesView, EntryView, TreeView
 from durable.api.views.messages import AskView, MessagesView, MessageView
@@ -44,6 +47,10 @@ urlpatterns = [
     path("runs/<str:run_id>/restart", RestartView.as_view(), name="restart"),
     path("runs/<str:run_id>/replay", ReplayView.as_view(), name="replay"),
     path("runs/<str:run_id>/replay-plan", PlanView.as_view(), name="replay-plan"),
+    path("runs/<str:run_id>/go-on", GoOnView.as_view(), name="go-on"),
+    path("runs/<str:run_id>/stop-here", StopHereView.as_view(), name="stop-here"),
+    path("bulks", BulksView.as_view(), name="bulks"),
+    path("bulks/<str:bulk_id>", BulkView.as_view(), name="bulk"),
     path("causes", CausesView.as_view(), name="causes"),
     path("counts", CountsView.as_view(), name="counts"),
     path("workflows", WorkflowsView.as_view(), name="workflows"),

@@ -215,7 +215,7 @@ def _why_data(run: Run, explanation: Explanation) -> dict[str, Any]:
 def _remedies(run: Run, explanation: Explanation) -> list[str]:
     """Return commands to copy. A message's body is read from standard input, so that the operator has to write one."""
     more = {"send": [*(awaited_queues(run) or ["QUEUE"])[:1], "-"], "replay": [explanation.location or "LOCATION"]}
-    return [command(verb, run.id, *more.get(verb, [])) for verb in explanation.remedies]
+    return [command(verb.replace("_", "-"), run.id, *more.get(verb, [])) for verb in explanation.remedies]
 
 
 WHY = Subcommand(name="why", help="Explain why runs do not go on, and what to do.", configure=_configure_why, run=_why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from durable.cli.bulks import BULK
 from durable.cli.cause_list import CAUSES
 from durable.cli.doctor import DOCTOR
 from durable.cli.maintenance import PRUNE
@@ -19,5 +20,6 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     *(LIST, CAUSES, SHOW, WHY, RESULT),
     *(START, SEND, ASK),
     *VERBS,
+    BULK,
     *(REPLAY, EXPORT, PRUNE, DOCTOR, WORKERS),
 )

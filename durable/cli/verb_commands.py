@@ -25,6 +25,7 @@ from durable.cli.arguments import (
     given_ids,
     is_at_terminal,
 )
+from durable.cli.bulks import add_canary, is_slow, start_bulk
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
@@ -33,13 +34,14 @@ from durable.inspection import Filtered, RunCriteria
 from durable.inspection.undone import Undone, undone_steps
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS, outcome_of
+from durable.operations.bulk_decisions import go_on, stop_here
 
 __all__ = ["VERBS"]
 
 PAGE = 100  # runs whose states are read at a time
 
 
-def _configure(add_options: Callable[[ArgumentParser], None], parser: ArgumentParser) -> None:
+def _configure(verb: str, add_options: Callable[[ArgumentParser], None], parser: ArgumentParser) -> None:
     takes_causes = add_options is add_cause
     add_ids(parser, may_be_none=takes_causes)
     add_options(parser)
@@ -47,6 +49,8 @@ def _configure(add_options: Callable[[ArgumentParser], None], parser: ArgumentPa
     parser.add_argument(
         "--expect", type=int, metavar="N", help="do nothing unless N of the runs are in a state that allows it"
     )
+    if verb in operations.ALLOWED:
+        add_canary(parser)
     add_confirming(parser)
     add_format(parser)
 
@@ -67,6 +71,8 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
         if len(ids) > 1 and not confirmed(output, f"{verb.capitalize()} {len(ids)} runs?"):
             output.say("Nothing was done.")
             return Exit.REFUSED
+    if verb in operations.ALLOWED and is_slow(options):
+        return start_bulk(verb, _selection(options, ids), options, output)
     done = refused = 0
     with acting_as(shell_actor(options.user), reason=options.reason):
         for run_id in ids:
@@ -86,10 +92,20 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
 
 def _chosen(options: Namespace) -> Iterable[str]:
     """Return the ids given, or those of the failed runs of a cause."""
-    wanted = RunCriteria(cause=getattr(options, "cause", ""), place=getattr(options, "place", ""))
+    wanted = _wanted(options)
     if wanted.is_empty == (not options.ids):
         raise CommandError("give the ids of runs, or --cause or --place, and not both", returncode=Exit.USAGE)
     return given_ids(options.ids) if wanted.is_empty else _of_causes(wanted)
+
+
+def _selection(options: Namespace, ids: Iterable[str]) -> Filtered | list[str]:
+    """Return the runs of a bulk in the background: the filter by cause itself, or the ids."""
+    wanted = _wanted(options)
+    return list(ids) if wanted.is_empty else Filtered(wanted)
+
+
+def _wanted(options: Namespace) -> RunCriteria:
+    return RunCriteria(cause=getattr(options, "cause", ""), place=getattr(options, "place", ""))
 
 
 def _of_causes(wanted: RunCriteria) -> Iterator[str]:
@@ -170,7 +186,7 @@ def _verb(
     return Subcommand(
         name=name,
         help=help,
-        configure=partial(_configure, options),
+        configure=partial(_configure, name, options),
         run=partial(_run, name, call, past),
         alias=alias,
     )
@@ -212,5 +228,17 @@ VERBS = (
         lambda run_id, _: operations.restart(run_id).id,
         past="restarted",
         options=add_cause,
+    ),
+    _verb(
+        "go-on",
+        "Continue bulks that their canary has stopped, with the rest of their runs.",
+        lambda run_id, _: go_on(run_id),
+        past="continued",
+    ),
+    _verb(
+        "stop-here",
+        "End bulks that their canary has stopped; the rest of their runs are left alone.",
+        lambda run_id, _: stop_here(run_id),
+        past="ended",
     ),
 )

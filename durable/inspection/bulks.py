@@ -36,6 +36,7 @@ __all__ = [
     "find_bulk",
     "order_of",
     "refusals",
+    "refusals_of",
 ]
 
 CAP: Final = 10_000  # rows of a bulk that are counted, and searched for failed runs
@@ -72,6 +73,7 @@ class BulkSummary:
     total: int | None
     again: Count | None
     order: Any = None
+    actor_id: Any = None
     phase: str = ""
     stopped: tuple[int, int] | None = None
     was_stopped: bool = False
@@ -133,7 +135,7 @@ def find_bulk(bulk_id: str) -> BulkSummary | None:
     rows = _rows(bulk_id)
     first = rows.order_by("bulk_id", "outcome", "id").first()  # along the index
     head = _head(bulk_id) or first
-    if head is None or (run is None and first is None):
+    if head is None or (run is None and first is None and head.after):  # an action on a run, which was deleted
         return None
     state = {} if run is None else _state_of(run)
     done, refused = _counted(bulk_id, state)
@@ -151,6 +153,7 @@ def find_bulk(bulk_id: str) -> BulkSummary | None:
         total=None if order is None else order.total,
         again=_number_failed_again(bulk_id, head.action) if head.action in _FOLLOWED else None,
         order=order,
+        actor_id=head.actor_id,
         phase=str(state.get("phase", "")),
         stopped=_stopped(run, state),
         was_stopped=state.get("stopped") is True,
@@ -159,9 +162,14 @@ def find_bulk(bulk_id: str) -> BulkSummary | None:
 
 def refusals(bulk_id: str) -> list[Refusals]:
     """Return the first refused runs of the bulk by reason, the most frequent first. One statement."""
-    groups: dict[tuple[str, str], list[str]] = {}
     found = _rows(bulk_id).filter(outcome__in=_REFUSED).order_by("outcome", "id")
-    for outcome, run_id, detail in found.values_list("outcome", "run_id", "detail")[:_READ]:
+    return refusals_of(found.values_list("outcome", "run_id", "detail")[:_READ])
+
+
+def refusals_of(rows: Iterable[tuple[str, str, str]]) -> list[Refusals]:
+    """Group refused runs, each as outcome, id and detail, by reason; the most frequent first."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for outcome, run_id, detail in rows:
         groups.setdefault((outcome, detail.replace(f'"{run_id}"', "").replace("  ", " ")), []).append(run_id)
     made = [
         Refusals(outcome=outcome, reason=reason, runs=tuple(runs[:_SHOWN]), number=len(runs))

@@ -27,6 +27,13 @@ _WORDS = {
     "waiting_queue": 'that wait for a message in "{}"',
     "cause": "that failed because of {}",
     "place": 'that failed at "{}"',
+    "worker": 'of the worker "{}"',
+}
+_FLAGS = {
+    "is_undone": "whose steps were undone",
+    "is_stuck": "whose compensation has stopped",
+    "is_diverged": "that the workers' code does not fit",
+    "needs_attention": "that need a person",
 }
 
 
@@ -70,5 +77,6 @@ def _conditions(wanted: RunCriteria) -> Iterator[str]:
         moment = getattr(wanted, name)
         if moment is not None:
             yield words.format(f"{moment:%Y-%m-%d %H:%M} UTC")
-    if wanted.is_undone:
-        yield "whose steps were undone"
+    for name, words in _FLAGS.items():
+        if getattr(wanted, name):
+            yield words

@@ -48,6 +48,7 @@ WRITES: list[tuple[str, dict[str, Any], str]] = [
     ("/runs/a/wake", {}, "operate_run"),
     ("/runs/a/pause", {}, "operate_run"),
     ("/runs/a/cancel", {}, "operate_run"),
+    ("/bulks", {"verb": "pause", "ids": ["a"]}, "operate_run"),
     ("/runs/a/replay", {"location": "step 0"}, "replay_run"),
 ]
 

@@ -429,3 +429,65 @@ def test_no_complaint_repeats_control_characters(shell: Shell, stage: Stage, arg
     assert done.status != 0
     assert "\x1b" not in done.out + done.err
     assert "[2J" in done.err
+
+
+class TestBulk:
+    def failed(self, stage: Stage, count: int) -> list[str]:
+        ids = [f"order-{number}" for number in range(count)]
+        for each in ids:
+            stage.start(failing, "away", id=each)
+        return ids
+
+    def test_a_canary_stops_a_recovery_until_it_goes_on(self, shell: Shell, stage: Stage) -> None:
+        ids = self.failed(stage, 4)
+        [cause] = shell("causes", "-o", "ids").lines
+        begun = shell("recover", "--cause", cause, "--canary", "2", "--within", "5 min", "--reason", "the bank is back")
+        [bulk_id] = begun.lines
+        assert begun.status == 0
+        assert f"durable bulk {bulk_id}" in begun.err
+        stage.settle(bulk_id)
+        tried = [each for each in ids if state(each) == "pending"]
+        assert len(tried) == 2
+        for each in tried:
+            stage.settle(each)
+        for _ in range(3):
+            get_run(bulk_id).wake(end_sleeps=True)
+            stage.settle(bulk_id)
+            if "Stopped" in shell("bulk", bulk_id).out:
+                break
+        shown = shell("bulk", bulk_id)
+        assert "Stopped after the first 2: 2 of them failed again." in shown.out
+        assert f"that failed because of {cause}" in shown.out
+        assert f"durable go-on {bulk_id}" in shown.out
+        assert sorted(shell("bulk", bulk_id, "-o", "ids").lines) == sorted(tried)
+        assert f"durable go-on {bulk_id}" in shell("why", bulk_id).out
+        workflows.mended.append(True)
+        assert shell("go-on", bulk_id).err == "1 continued\n"
+        assert stage.settle(bulk_id).state == "completed"
+        assert shell("bulk", bulk_id).out.startswith("Done: 4 of 4; 2 failed again.")
+        assert shell("stop-here", bulk_id).status == 1
+
+    def test_a_rate(self, shell: Shell, stage: Stage) -> None:
+        stage.start(napping, id="one")
+        [bulk_id] = shell("pause", "one", "nowhere", "--rate", "2").lines
+        stage.settle(bulk_id)
+        shown = shell("bulk", bulk_id)
+        assert "Done: 2 of 2; 1 refused." in shown.out
+        assert "missing: 1." in shown.out
+
+    @pytest.mark.parametrize(
+        ("arguments", "status", "problem"),
+        [
+            (["pause", "one", "--stop-after", "2"], 2, "options of --canary"),
+            (["pause", "one", "--canary", "0"], 1, "1 to 100 runs"),
+            (["pause", "one", "--canary", "2", "--stop-after", "3"], 1, "after 1 to 2 failures"),
+            (["pause", "one", "--rate", "0"], 1, "0.001 to 1,000 runs a second"),
+            (["bulk", "one"], 1, 'there is no bulk "one"'),
+            (["go-on", "one"], 1, "not a bulk that its canary has stopped"),
+        ],
+    )
+    def test_what_cannot_be(self, shell: Shell, stage: Stage, arguments: list[str], status: int, problem: str) -> None:
+        stage.start(napping, id="one")
+        done = shell(*arguments)
+        assert (done.status, state("one")) == (status, "sleeping")
+        assert problem in done.err

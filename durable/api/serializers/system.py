@@ -8,9 +8,9 @@ from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
 from durable.api.paging import PageQuery
-from durable.api.serializers.fields import Id, Moment
+from durable.api.serializers.fields import Id, Moment, Text
 from durable.models import OperatorAction
-from durable.operations.audit import SOURCES, Outcome
+from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
 
 __all__ = [
     "ActionListQuery",
@@ -125,6 +125,7 @@ class ActionSerializer(serializers.Serializer[OperatorAction]):
     after = serializers.CharField()
     outcome = serializers.ChoiceField(choices=[str(each) for each in Outcome])
     detail = serializers.CharField()
+    bulk = serializers.CharField(source="bulk_id", help_text="The bulk that it is a part of; empty if there is none.")
 
     @extend_schema_field(serializers.CharField())
     def get_run(self, action: OperatorAction) -> str:
@@ -144,3 +145,10 @@ class ActionListQuery(PageQuery):
     """The actions to list."""
 
     run = Id(required=False)
+    bulk = Id(required=False, help_text="The row of a bulk, and the rows of its runs.")
+    actor = Text(required=False, max_length=200, help_text="A user's name, or a part of a name that the log has.")
+    action = serializers.ChoiceField(choices=list(PERMISSIONS), required=False)
+    outcome = serializers.ChoiceField(choices=[str(each) for each in Outcome], required=False)
+    reason = Text(required=False, max_length=200, help_text="A part of the reason.")
+    since = Moment(required=False, help_text="Included.")
+    until = Moment(required=False, help_text="Excluded.")

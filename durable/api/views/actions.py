@@ -21,8 +21,20 @@ from durable.api.views.base import View
 from durable.api.views.runs import reference
 from durable.operations import Started
 from durable.operations.audit import acting_as
+from durable.operations.bulk_decisions import go_on, stop_here
 
-__all__ = ["CancelView", "PauseView", "PlanView", "RecoverView", "ReplayView", "RestartView", "ResumeView", "WakeView"]
+__all__ = [
+    "CancelView",
+    "GoOnView",
+    "PauseView",
+    "PlanView",
+    "RecoverView",
+    "ReplayView",
+    "RestartView",
+    "ResumeView",
+    "StopHereView",
+    "WakeView",
+]
 
 
 class ActionView(View):
@@ -137,6 +149,39 @@ class RecoverView(ActionView):
     def act(self, run_id: str, given: dict[str, Any]) -> None:
         """Recover."""
         operations.recover(run_id)
+
+
+class GoOnView(ActionView):
+    """Continue a bulk."""
+
+    action = "go_on"
+
+    @described(operation_id="go_on_with_bulk", request=ActionForm, responses=RunReferenceSerializer)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Continue a bulk that its canary has stopped with the rest of the runs.
+
+        Needs `durable.operate_run`, and the permission of the bulk's verb.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> None:
+        """Go on."""
+        go_on(run_id)
+
+
+class StopHereView(ActionView):
+    """End a bulk."""
+
+    action = "stop_here"
+
+    @described(operation_id="stop_bulk_here", request=ActionForm, responses=RunReferenceSerializer)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """End a bulk that its canary has stopped: the rest of the runs are left alone. Needs `durable.operate_run`."""
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> None:
+        """Stop."""
+        stop_here(run_id)
 
 
 class RestartView(ActionView):

@@ -13,10 +13,9 @@ from durable.api.paging import cursor_of, key_of
 from durable.api.schema import described
 from durable.api.serializers.system import ActionListQuery, ActionPageSerializer, ActionSerializer
 from durable.api.views.base import View
-from durable.conf import conf
 from durable.core.clock import to_utc
+from durable.inspection.actions import ActionCriteria, search_actions
 from durable.inspection.pagination import InvalidCursorError
-from durable.models import OperatorAction
 
 __all__ = ["ActionsView"]
 
@@ -28,12 +27,22 @@ class ActionsView(View):
 
     @described(operation_id="list_operator_actions", parameters=[ActionListQuery], responses=ActionPageSerializer)
     def get(self, request: Request) -> Response:
-        """Return the actions on runs, the newest first, with actor, source and reason; refused ones included."""
+        """Return the actions on runs, the newest first, with actor, source and reason; refused ones included.
+
+        Conditions other than run, bulk, user and time are looked for among the newest 100,000 actions before `until`.
+        """
         query = ActionListQuery.read(request.query_params)
-        found = OperatorAction.objects.using(conf.DATABASE).order_by("-created_at", "-id")
-        found = found.filter(_behind(query.get("cursor")))
-        if "run" in query:
-            found = found.filter(run_id=query["run"])
+        wanted = ActionCriteria(
+            run_id=query.get("run", ""),
+            bulk_id=query.get("bulk", ""),
+            person=query.get("actor", ""),
+            action=query.get("action", ""),
+            outcome=query.get("outcome", ""),
+            reason=query.get("reason", ""),
+            since=query.get("since"),
+            until=query.get("until"),
+        )
+        found = search_actions(wanted).order_by("-created_at", "-id").filter(_behind(query.get("cursor")))
         if is_limited():
             found = found.filter(run_id__in=visible_runs(request).values("pk"))
         page = list(found[: query["limit"] + 1])

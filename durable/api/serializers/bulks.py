@@ -1,0 +1,139 @@
+"""The order of a bulk, and what has come of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from durable.api.serializers.actions import Delay
+from durable.api.serializers.fields import Flag, Form, Id, Moment, Text
+from durable.core.ids import MAX_REASON
+from durable.core.records import RunState
+from durable.inspection import RunCriteria
+from durable.inspection.bulks import BulkSummary
+from durable.operations.canary import MAX_FIRST, Canary
+
+__all__ = ["BulkForm", "BulkSerializer"]
+
+_MOST_IDS = 500
+_VERBS = ("recover", "wake", "pause", "resume", "cancel")
+
+
+@extend_schema_serializer(component_name="BulkFilter")
+class BulkFilterForm(Form):
+    """The runs of a bulk; every given condition has to hold."""
+
+    state = serializers.ListField(
+        child=serializers.ChoiceField(choices=[each.value for each in RunState]), required=False, max_length=20
+    )
+    workflow = Text(required=False, max_length=200)
+    queue = Text(required=False, max_length=200)
+    created_from = Moment(required=False, help_text="Included.")
+    created_until = Moment(required=False, help_text="Excluded.")
+    id_prefix = Text(required=False, max_length=200)
+    error = Text(required=False, max_length=200, help_text="Part of the type or the message of its error.")
+    cause = Text(required=False, max_length=16, help_text="The fingerprint of a cause.")
+    place = Text(required=False, max_length=1024, help_text="The place of a cause.")
+
+    @staticmethod
+    def criteria(given: dict[str, Any]) -> RunCriteria:
+        """Return the validated values as criteria."""
+        rest = {name: value for name, value in given.items() if name not in ("state", "error")}
+        return RunCriteria(states=frozenset(given.get("state", ())), error_text=given.get("error", ""), **rest)
+
+
+@extend_schema_serializer(component_name="Canary")
+class CanaryForm(Form):
+    """The first runs of a bulk, which are tried alone."""
+
+    first = serializers.IntegerField(min_value=1, max_value=MAX_FIRST)
+    stop_after = serializers.IntegerField(
+        required=False, default=1, min_value=1, max_value=MAX_FIRST, help_text="The failures after which it stops."
+    )
+    within = Delay(required=False, default=600.0, help_text="How long the bulk waits for these runs.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Raise ValidationError for a canary that cannot be."""
+        try:
+            Canary(**attrs)
+        except ValueError as error:
+            raise ValidationError(f"{error}.") from None
+        return attrs
+
+
+class BulkForm(Form):
+    """One verb on many runs: those with the `ids`, or those that match the `filter`."""
+
+    verb = serializers.ChoiceField(choices=_VERBS)
+    ids = serializers.ListField(child=Id(), required=False, min_length=1, max_length=_MOST_IDS)
+    filter = BulkFilterForm(required=False)
+    id = Id(required=False, help_text="Of the bulk. A bulk in the background with this id is not started again.")
+    expected = serializers.IntegerField(
+        required=False, min_value=0, help_text="Do nothing unless so many of the runs allow the verb."
+    )
+    canary = CanaryForm(required=False)
+    rate = serializers.FloatField(required=False, min_value=0.001, max_value=1_000, help_text="Runs a second, at most.")
+    rollback = Flag(required=False, default=False, help_text="Of cancel: compensate first.")
+    end_sleeps = Flag(required=False, default=False, help_text="Of wake: end the sleeps too.")
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Raise ValidationError unless the runs are chosen in one way, by options that the verb has."""
+        if ("ids" in attrs) == ("filter" in attrs):
+            raise ValidationError({"ids": "Give ids or a filter, and not both."})
+        for name, verb in (("rollback", "cancel"), ("end_sleeps", "wake")):
+            if attrs[name] and attrs["verb"] != verb:
+                raise ValidationError({name: f"This is an option of {verb}."})
+        return attrs
+
+
+class RefusalsSerializer(serializers.Serializer[Any]):
+    """The runs that were refused for one reason."""
+
+    outcome = serializers.CharField()
+    reason = serializers.CharField()
+    number = serializers.IntegerField()
+    runs = serializers.ListField(child=serializers.CharField(), help_text="The first ones.")
+
+
+@extend_schema_serializer(component_name="Bulk")
+class BulkSerializer(serializers.Serializer[BulkSummary]):
+    """A bulk, and what has come of it so far. Context: `refusals`."""
+
+    id = serializers.CharField()
+    verb = serializers.CharField()
+    headline = serializers.CharField(help_text="What it does now, as one sentence.")
+    run = serializers.SerializerMethodField(help_text="The run that does it in the background, or null.")
+    is_over = serializers.BooleanField()
+    is_stopped = serializers.SerializerMethodField(help_text="Whether its canary has stopped it: go on, or stop here.")
+    total = serializers.IntegerField(allow_null=True, help_text="The runs to be processed, if they were counted.")
+    done = serializers.IntegerField(source="done.number")
+    refused = serializers.IntegerField(source="refused.number")
+    failed_again = serializers.SerializerMethodField(help_text="Null for a verb after which a run does not fail.")
+    refusals = serializers.SerializerMethodField()
+    actor = serializers.CharField()
+    reason = serializers.CharField()
+    began_at = Moment()
+
+    @extend_schema_field({"type": ["string", "null"]})
+    def get_run(self, bulk: BulkSummary) -> str | None:
+        """Return the run's id."""
+        return None if bulk.run is None else bulk.run.id
+
+    @extend_schema_field(serializers.BooleanField())
+    def get_is_stopped(self, bulk: BulkSummary) -> bool:
+        """Return whether an operator has to decide."""
+        return bulk.stopped is not None
+
+    @extend_schema_field({"type": ["integer", "null"]})
+    def get_failed_again(self, bulk: BulkSummary) -> int | None:
+        """Return the number of runs that are failed again."""
+        return None if bulk.again is None else bulk.again.number
+
+    @extend_schema_field(RefusalsSerializer(many=True))
+    def get_refusals(self, _bulk: BulkSummary) -> Any:
+        """Return the refused runs by reason."""
+        return RefusalsSerializer(self.context["refusals"], many=True).data

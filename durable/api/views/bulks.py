@@ -1,0 +1,104 @@
+"""Bulks: one verb on many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable.api.access import actor_of, admit, existing, is_limited
+from durable.api.idempotent import Done, answered
+from durable.api.problems import ProblemError
+from durable.api.schema import described
+from durable.api.serializers.bulks import BulkFilterForm, BulkForm, BulkSerializer
+from durable.api.views.base import View
+from durable.core.errors import RunNotFoundError
+from durable.inspection import Count, Filtered
+from durable.inspection.bulks import BulkSummary, Refusals, find_bulk, refusals, refusals_of
+from durable.operations import bulk
+from durable.operations.audit import acting_as
+
+__all__ = ["BulkView", "BulksView"]
+
+
+class BulksView(View):
+    """All bulks."""
+
+    about = "actions"
+
+    @described(operation_id="start_bulk", request=BulkForm, responses={200: BulkSerializer, 202: BulkSerializer})
+    def post(self, request: Request) -> HttpResponse:
+        """Apply a verb to many runs: at once (200), or by a run in the background (202).
+
+        More than 100 runs, a filter, a canary or a rate are done in the background. Needs the permission of the verb.
+        Where a user may see some runs only, the runs have to be given by ids.
+        """
+        given = self.form(BulkForm, request)
+        admit(request, given["verb"], "")
+        selection = _selection(request, given)
+        canary = bulk.Canary(**given["canary"]) if "canary" in given else None
+        options = {name: True for name in ("rollback", "end_sleeps") if given[name]}
+
+        def ordered() -> Done:
+            try:
+                report = bulk.apply(
+                    given["verb"],
+                    selection,
+                    as_id=given.get("id"),
+                    expected=given.get("expected"),
+                    canary=canary,
+                    rate=given.get("rate"),
+                    **options,
+                )
+            except ValueError as error:  # a grave verb on all runs
+                raise ProblemError("refused", 409, f"{error}.") from error
+            found = find_bulk(report.bulk_id)
+            assert found is not None  # it was written above
+            if report.run_id is not None:
+                return Done(data=_data(found, []), status=202)
+            # From the report: inside the transaction of an idempotency key the log gets refusals at its end.
+            refused = refusals_of((each.outcome, each.run_id, each.detail) for each in report.refused)
+            done, left = Count(number=report.done), Count(number=len(report.refused))
+            return Done(data=_data(replace(found, done=done, refused=left), refused))
+
+        with acting_as(actor_of(request), reason=given["reason"]):
+            return answered(request, ordered)
+
+
+class BulkView(View):
+    """One bulk."""
+
+    about = "actions"
+
+    @described(operation_id="get_bulk", responses=BulkSerializer)
+    def get(self, request: Request, bulk_id: str) -> Response:
+        """Return how far the bulk is, which runs it was refused for, and how many have failed again.
+
+        Where a user may see some runs only, the bulk has to be the user's own.
+        """
+        found = find_bulk(bulk_id)
+        if found is None or (is_limited() and found.actor_id != request.user.pk):
+            raise ProblemError("not-found", 404, f'There is no bulk "{bulk_id}".')
+        return Response(_data(found, refusals(found.id)))
+
+
+def _data(found: BulkSummary, refused: Sequence[Refusals]) -> dict[str, Any]:
+    return dict(BulkSerializer(found, context={"refusals": refused}).data)
+
+
+def _selection(request: Request, given: dict[str, Any]) -> Any:
+    """Return the runs. Raises RunNotFoundError for one that the user may not see."""
+    if "ids" not in given:
+        if is_limited():
+            detail = "You may see some runs only, so give the runs of a bulk by their ids."
+            raise ProblemError("permission-denied", 403, detail)
+        return Filtered(BulkFilterForm.criteria(given["filter"]))
+    seen = existing(request, given["ids"])
+    for run_id in given["ids"]:
+        if run_id not in seen:
+            raise RunNotFoundError(run_id)
+    return given["ids"]
