@@ -9,94 +9,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from durable.core.location import display_location
-from durable.inspection import Mark, Shape, Throughput, Timeline, TreeNode
+from durable.inspection import Throughput, TreeNode
 from durable.inspection.throughput import Bar
 
 __all__ = [
     "Chart",
     "Column",
-    "DrawnLane",
-    "DrawnMark",
-    "DrawnShape",
-    "DrawnTimeline",
     "SparkColumn",
     "chart",
-    "drawn",
     "shallow",
     "spark",
 ]
 
-_WIDTH = 1000  # of a timeline's viewBox
-_NARROWEST = 3.0
 _DEEPEST = 12  # nesting levels of scopes that are drawn
 _CHART_HEIGHT = 60
 _CHART_WIDTH = 300
 _SPARK_HEIGHT = 24
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnShape:
-    """A bar of a timeline."""
-
-    shape: Shape
-    x: str
-    width: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnLane:
-    """A lane of a timeline."""
-
-    title: str
-    shapes: Sequence[DrawnShape]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnMark:
-    """A mark of a timeline, as the left edge of a narrow bar."""
-
-    mark: Mark
-    x: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnTimeline:
-    """A timeline, and the width of each lane's viewBox."""
-
-    timeline: Timeline
-    lanes: Sequence[DrawnLane]
-    marks: Sequence[DrawnMark]
-    width: str
-
-    @property
-    def visible(self) -> list[Shape]:
-        """The drawn shapes, lane by lane, in order of time."""
-        return [shape for lane in self.timeline.lanes for shape in sorted(lane.shapes, key=_beginning)]
-
-
-def _beginning(shape: Shape) -> float:
-    return shape.start
-
-
-def drawn(timeline: Timeline) -> DrawnTimeline:
-    """Return the timeline's shapes, each wide enough to be visible."""
-    lanes = [
-        # Work is drawn last, over the long waits around it.
-        DrawnLane(title=lane.title, shapes=[_bar(shape) for shape in sorted(lane.shapes, key=_is_work)])
-        for lane in timeline.lanes
-    ]
-    marks = [DrawnMark(mark=each, x=f"{each.position * (_WIDTH - _NARROWEST):.1f}") for each in timeline.marks]
-    return DrawnTimeline(timeline=timeline, lanes=lanes, marks=marks, width=str(_WIDTH))
-
-
-def _is_work(shape: Shape) -> bool:
-    return shape.kind in ("attempt", "failed", "rollback", "rollback failed")
-
-
-def _bar(shape: Shape) -> DrawnShape:
-    width = max(_NARROWEST, (shape.end - shape.start) * _WIDTH)
-    x = min(shape.start * _WIDTH, _WIDTH - width)
-    return DrawnShape(shape=shape, x=f"{x:.1f}", width=f"{width:.1f}")
 
 
 def shallow(nodes: Sequence[TreeNode], deepest: int = _DEEPEST) -> list[TreeNode]:

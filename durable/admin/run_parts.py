@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy
 
-from durable.admin import access, charts
+from durable.admin import access, charts, waterfall
 from durable.admin.base import AdminPages
 from durable.admin.message_rows import MOST_MESSAGES, message_rows
 from durable.admin.payload_view import PayloadView, view_of
@@ -69,13 +69,17 @@ class Part:
 
 
 def _timeline(shown: Shown) -> dict[str, Any]:
-    tree = history_tree(shown.run.id)
-    error, stuck = _error(shown), _stuck(shown)
+    given = shown.request.GET
+    is_real = given.get("time") == "real"
+    after = _whole_number(given.get("after"))
+    opened = given.get("open", "").replace("\0", "")
+    timeline = build_timeline(
+        shown.run, shown.now, opened=opened, after=-1 if after is None else after, is_folded=not is_real
+    )
     return {
-        "tree": tree,
-        "timeline": charts.drawn(build_timeline(shown.run, tree.nodes, shown.now)),
-        **error,
-        **stuck,
+        "timeline": waterfall.drawn(shown.admin, shown.run, timeline, shown.now, is_real=is_real),
+        **_error(shown),
+        **_stuck(shown),
         **_payloads(shown),
     }
 

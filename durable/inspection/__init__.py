@@ -18,6 +18,7 @@ from durable.inspection.explain_states import Explanation, awaited_queues, expla
 from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, failed_runs
 from durable.inspection.findings import Finding, collect_findings, how_it_failed
+from durable.inspection.operator_marks import Mark
 from durable.inspection.payloads import jsonable, payload, pretty, redacted, redacted_error, redacted_traceback
 from durable.inspection.pending_migrations import (
     how_to_migrate,
@@ -41,8 +42,9 @@ from durable.inspection.selection import Chosen, Filtered
 from durable.inspection.snapshots import OldSnapshot, old_snapshots
 from durable.inspection.step_durations import RunningStep, StepDurations, usual_durations, workflow_durations
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
+from durable.inspection.time_axis import Piece, TimeAxis
 from durable.inspection.time_limit import StatementTimeoutError, reading
-from durable.inspection.timeline import Lane, Mark, Shape, Timeline, build_timeline
+from durable.inspection.timeline import Row, Span, Timeline, build_timeline
 from durable.inspection.tree import TreeNode, TreePage, history_tree
 from durable.inspection.undone import is_undone, state_word, stuck_step
 from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, find_worker, worker_overview
@@ -64,19 +66,21 @@ __all__ = [
     "Finding",
     "HeldRun",
     "InvalidCursorError",
-    "Lane",
     "Mark",
     "OldSnapshot",
+    "Piece",
     "Progress",
     "QueueState",
+    "Row",
     "RunCriteria",
     "RunOrder",
     "RunPage",
     "RunningStep",
-    "Shape",
+    "Span",
     "StatementTimeoutError",
     "StepDurations",
     "Throughput",
+    "TimeAxis",
     "Timeline",
     "TreeNode",
     "TreePage",

@@ -6,7 +6,7 @@ is in its data. The data is read without the values of the branches, in batches 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,16 @@ from durable.models.batches import ByteLength, in_batches
 from durable.models.fields import load_json
 from durable.store.outline_rows import short_data
 
-__all__ = ["FAILED", "FORKS", "BranchEnd", "ForkOutcome", "innermost_failures", "outcome_of", "read_outcomes"]
+__all__ = [
+    "FAILED",
+    "FORKS",
+    "BranchEnd",
+    "ForkOutcome",
+    "fatal_locations",
+    "innermost_failures",
+    "outcome_of",
+    "read_outcomes",
+]
 
 FORKS: Final = (EntryKind.JOIN.value, EntryKind.RACE.value)
 FAILED: Final = "failed"  # the status of a branch, and of a join or race that has raised an error
@@ -69,11 +78,35 @@ class ForkOutcome:
         return f"{self.location}/{escape(branch)}"
 
 
-def read_outcomes(run_id: str) -> dict[int, ForkOutcome]:
-    """Return the outcomes of all joins and races of a run, by the keys of their entries; one statement, and one more
-    for each batch of long ones.
+def read_outcomes(run_id: str, locations: Sequence[str] | None = None) -> dict[int, ForkOutcome]:
+    """Return the outcomes of joins and races of a run, by the keys of their entries: of those at `locations`, or of all.
+
+    One statement, and one more for each batch of long ones.
     """
-    return dict(_read(Entry.objects.using(conf.DATABASE).filter(run=run_id, kind__in=FORKS), with_errors=False))
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, kind__in=FORKS)
+    if locations is not None:
+        found = found.filter(location__in=locations)
+    return dict(_read(found, with_errors=False))
+
+
+def fatal_locations(origins: Iterable[str], outcomes: Iterable[ForkOutcome]) -> set[str]:
+    """Return the locations of the failures that made a run fail, given the `origins` of its row.
+
+    Of a join or race its failed branches are among them, and what these failed of. Any other failure was caught.
+    """
+    by_location = {outcome.location: outcome for outcome in outcomes}
+    fatal: set[str] = set()
+    left = list(origins)
+    while left:
+        location = left.pop()
+        if location in fatal:
+            continue
+        fatal.add(location)
+        if location in by_location:
+            for name, end in by_location[location].failed.items():
+                fatal.add(by_location[location].location_of(name))
+                left += end.origins
+    return fatal
 
 
 def outcome_of(run_id: str, location: str, *, with_errors: bool = False) -> ForkOutcome | None:

@@ -1,212 +1,342 @@
-"""The times of a run's work: attempts, backoff, sleeps and waits on lanes, one lane for each branch.
+"""A run's waterfall: a row for each place of its history, with the times of its attempts, backoffs, sleeps and waits.
 
-Built from the nodes of one page of the history, and never from more than `MOST` shapes. Positions are fractions of the
-whole, from 0 to 1; the surface decides how to draw them.
+Made of the whole history, however long it is: iterations, equal branches and numbered siblings are one row. At most
+`MOST_ROWS` rows and `MOST_ATTEMPTS` failed attempts are drawn. What has failed and what is under way is among them.
+Surfaces decide how to draw them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
-from durable.conf import conf
-from durable.core.location import display_location
-from durable.core.records import EntryKind, EntryStatus, RunState
-from durable.inspection.humanize import shortened
-from durable.inspection.tree import TreeNode
-from durable.models import Attempt, OperatorAction, Run
+from durable.core.location import is_within
+from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
+from durable.inspection.fork_outcomes import FORKS, fatal_locations, read_outcomes
+from durable.inspection.operator_marks import Mark, read_marks
+from durable.inspection.place_tree import PlaceNode, build_place_tree
+from durable.inspection.places import Record, read_places
+from durable.inspection.time_axis import TimeAxis, Work, time_axis
+from durable.inspection.timeline_reads import MOST_ATTEMPTS, FailedAttempts, open_members, read_attempts
+from durable.models import Run
 
-__all__ = ["MOST", "Lane", "Shape", "Timeline", "build_timeline"]
+__all__ = ["MOST_ATTEMPTS", "MOST_ROWS", "Row", "Span", "Timeline", "build_timeline"]
 
-MOST: Final = 400  # shapes
-_MOST_LANES = 24
-_MOST_MARKS: Final = 50
-_AT_ONCE: Final = timedelta(seconds=1)  # between an operator's cancel and the end of the run
-_DONE: Final = {
-    "recover": "recovered",
-    "wake": "woken",
-    "pause": "paused",
-    "resume": "resumed",
-    "cancel": "cancelled",
-    "replay": "replayed",
-    "send": "sent a message",
-}
+MOST_ROWS: Final = 120
+MOST_MEMBERS: Final = 25  # of a folded row, on one page
+
+_HAS_FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
+#: The kinds that have a bar of their own; that of others is the span of what is inside.
+_TIMED: Final = frozenset(EntryKind) - {EntryKind.LOOP, EntryKind.JOIN, EntryKind.RACE}
+#: From the least to the most urgent.
+_STATUSES: Final = ("completed", "cancelled", "caught", "pending", "running", "failed", "exhausted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """A span of time. `kind`: attempt, failed, backoff, sleep, wait, rollback or "rollback failed".
+class Span:
+    """A span of time in a row. `ends_at` is None if it has not ended.
 
-    `ends_at` is None if it has not ended.
+    `kind`: attempt, failed, backoff, sleep, wait, rollback, "rollback failed", "scope" (from the first to the last
+    entry inside), or "folded" (from the first to the last member).
     """
 
     kind: str
-    location: str
-    title: str
     begins_at: datetime
     ends_at: datetime | None
-    start: float
-    end: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """What an operator did to the run: "recovered by ada: the bank is back". `position` is like that of a shape."""
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """A place of the history, or several that are folded into one row.
 
+    - `place` names the row: a location, with "#" for numbers where it is folded. `opens` is what to open to see the
+      members or, of a scope whose contents are left out, these; "" for nothing.
+    - `location` is that of its entry, "" if it has none or stands for several.
+    - `status`: the entry's; that of a scope is the worst inside. "caught": it has failed, and the code went on.
+    - `count`: members of a folded row, else 1. `failed`: entries that have failed and wait for another attempt or for
+      nothing. `failed_attempts` counts those from before a recovery too.
+    - `p50` and `p95`: seconds that a completed member took; None of a single one and of none.
+    """
+
+    place: str
     title: str
-    at: datetime
-    position: float
+    kind: str
+    depth: int
+    status: str
+    count: int = 1
+    location: str = ""
+    is_folded: bool = False
+    is_opened: bool = False
+    opens: str = ""
+    begins_at: datetime
+    ends_at: datetime | None
+    p50: float | None = None
+    p95: float | None = None
+    failed: int = 0
+    failed_attempts: int = 0
+    note: str = ""
+    spans: Sequence[Span] = ()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """A sequence of shapes: those of one branch, or of the run's own code."""
-
-    title: str
-    shapes: Sequence[Shape]
+    @property
+    def needs_attention(self) -> bool:
+        """Whether something in it has failed, and the code has not caught that."""
+        return self.status in _HAS_FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The lanes of a run, the failing ones first; `left_out` is the number of shapes that were too many to be drawn."""
+    """The rows of a run in the order in which they began, failed branches first.
 
-    begins_at: datetime
-    ends_at: datetime
-    lanes: Sequence[Lane]
+    `left_out` is the number of rows, and `attempts_left_out` that of failed attempts that were too many. `is_sampled`:
+    durations are those of some entries, and every number is exact. `opened` is the place that was opened, and `more`
+    the ordinal after which its members go on, if there are more.
+    """
+
+    axis: TimeAxis
+    rows: Sequence[Row]
     marks: Sequence[Mark] = ()
     left_out: int = 0
+    attempts_left_out: int = 0
+    is_sampled: bool = False
+    opened: str = ""
+    more: int | None = None
+
+    @property
+    def failed(self) -> list[Row]:
+        """The innermost rows that need attention."""
+        found = [row for row in self.rows if row.needs_attention]
+        return [row for row in found if not any(is_within(each.place, row.place) for each in found if each is not row)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    kind: str
-    node: TreeNode
-    begins_at: datetime
-    ends_at: datetime | None
+def build_timeline(run: Run, now: datetime, *, opened: str = "", after: int = -1, is_folded: bool = True) -> Timeline:
+    """Return the waterfall of a run, with the place `opened` open, and long gaps folded unless `is_folded` is False.
 
-
-def build_timeline(run: Run, nodes: Sequence[TreeNode], now: datetime) -> Timeline:
-    """Return the shapes of these nodes of the run's history; two statements, for failed attempts and for operators."""
-    attempts: dict[str, list[Attempt]] = {}
-    retried = [node.location for node in nodes if node.failed_attempts]
-    found = Attempt.objects.using(conf.DATABASE).filter(run=run, location__in=retried).defer("error").order_by("-id")
-    for attempt in found[:MOST]:
-        attempts.setdefault(attempt.location, []).append(attempt)
-    kinds = {node.location: node.kind for node in nodes}
-    spans = [span for node in nodes for span in _spans(node, attempts.get(node.location, [])[::-1])]
-    if run.state == RunState.FAILED and run.finished_at is not None:
-        spans += [
-            _Span("rollback failed", node, run.finished_at, run.finished_at) for node in nodes if node.is_not_undone
-        ]
-    actions = _actions(run, now)
-    begins_at = min((span.begins_at for span in spans), default=run.created_at)
-    ends_at = max((span.ends_at or run.finished_at or now for span in spans), default=run.finished_at or now)
-    ends_at = max([ends_at, *(each.created_at for each in actions)])
-    begins_at = min([begins_at, *(each.created_at for each in actions)])
-    found_in: dict[str, list[_Span]] = {}
-    for span in sorted(spans, key=_is_in_failed)[-MOST:]:  # what failed is drawn in any case
-        found_in.setdefault(_lane(span.node.location, kinds), []).append(span)
-    lanes: dict[str, list[Shape]] = {}
-    left_out = max(0, len(spans) - MOST)
-    order = {_lane(span.node.location, kinds): number for number, span in reversed(list(enumerate(spans)))}
-    for name in sorted(found_in, key=lambda each: (-max(map(_gravity, found_in[each])), order[each])):
-        if len(lanes) >= _MOST_LANES:
-            left_out += len(found_in[name])
-            continue
-        chosen = sorted(found_in[name], key=lambda span: span.begins_at)
-        lanes[name] = [_shape(span, begins_at, ends_at) for span in chosen]
+    Members of the opened place are those that began after the ordinal `after`. A bounded number of statements: five
+    for a short history, nine for a long one, and two more where a place of a long one is opened.
+    """
+    read = read_places(run.id)
+    forks = [place.location for place in read.places if place.kind in FORKS]
+    outcomes = read_outcomes(run.id, None if read.is_exact else forks[:MOST_ROWS]).values() if forks else []
+    top = build_place_tree(read.places, {each.location: each for each in outcomes}, opened)
+    fatal = fatal_locations(run.origins, outcomes) if run.state in (RunState.COMPLETED, RunState.FAILED) else None
+    attempts = read_attempts(run.id, is_exact=read.is_exact)
+    rows = _Rows(run, now, attempts, fatal, opened)
+    more = open_members(run.id, top, opened, after, most=MOST_MEMBERS, is_exact=read.is_exact) if opened else None
+    for node in top:
+        rows.add(node, 0)
+    shown = _chosen(rows.found, opened)
+    marks = read_marks(run, now)
+    moments = [mark.at for mark in marks]
+    drawn = [row for row, _ in shown]
+    for row, node in shown:
+        row.spans = list(rows.spans(row, node))
+    begins_at = min([*moments, *(row.begins_at for row in drawn)], default=run.created_at)
+    ends_at = max([*moments, *(row.ends_at or rows.end for row in drawn)], default=rows.end)
+    work = [*rows.work(top), *((at, at) for at in moments)]
     return Timeline(
-        begins_at=begins_at,
-        ends_at=ends_at,
-        lanes=[Lane(title=name, shapes=shapes) for name, shapes in lanes.items()],
-        marks=[_mark(each, begins_at, ends_at) for each in actions],
-        left_out=left_out,
+        axis=time_axis(begins_at, ends_at, work, is_folded=is_folded),
+        rows=drawn,
+        marks=marks,
+        left_out=len(rows.found) - len(shown),
+        attempts_left_out=attempts.left_out,
+        is_sampled=not read.is_exact,
+        opened=opened,
+        more=more,
     )
 
 
-def _gravity(span: _Span) -> int:
-    """Return how soon an operator looks for the span's lane: 2 for a failure that stands, 1 for one that was mended."""
-    return 2 if span.node.needs_attention else int(span.kind == "failed")
+_Shown = tuple[Row, PlaceNode]
 
 
-def _is_in_failed(span: _Span) -> bool:
-    return span.node.needs_attention
+class _Rows:
+    """Makes rows of the nodes of a tree."""
+
+    def __init__(self, run: Run, now: datetime, attempts: FailedAttempts, fatal: Set[str] | None, opened: str) -> None:
+        self.found: list[_Shown] = []
+        self.end = run.finished_at or now
+        self._run = run
+        self._attempts = attempts
+        self._fatal = fatal
+        self._opened = opened
+
+    def add(self, node: PlaceNode, depth: int, *, is_member: bool = False) -> None:
+        """Add the row of a node and those of what is inside."""
+        around, group = node, node
+        [*inside] = node.children
+        if node.kind in (EntryKind.LOOP, *FORKS) and not node.is_folded and len(inside) == 1 and inside[0].is_folded:
+            group = inside[0]  # all that is inside is one row with what is around it
+        elif len(inside) == 1 and inside[0].kind == "iteration":
+            group = inside[0]
+        row = self._row(around, group, depth)
+        self.found.append((row, node))
+        if group.members:
+            row.is_opened = True
+            for member in group.members:
+                self.add(member, depth + 1, is_member=True)
+        elif not is_member or is_within(self._opened, node.location):
+            leaf = group.children[0] if len(group.children) == 1 and not group.children[0].children else None
+            if not (group.is_folded and leaf is not None):
+                for child in group.children:
+                    self.add(child, depth + 1)
+
+    def _row(self, node: PlaceNode, group: PlaceNode, depth: int) -> Row:
+        begins_at, ends_at = self._extent(node)
+        records = self._measured(group)
+        p50, p95 = _percentiles(records) if group.is_folded or node.is_folded else (None, None)
+        is_one = not node.is_folded and bool(node.records)
+        is_scope = bool(node.children)
+        return Row(
+            place=node.location,
+            title=node.title,
+            kind=node.kind,
+            depth=depth,
+            status=self._status(node),
+            count=group.count if group.is_folded else node.count,
+            location=node.records[0].location if is_one else "",
+            is_folded=group.is_folded,
+            opens=group.location if group.is_folded else node.location if is_scope else "",
+            begins_at=begins_at,
+            ends_at=ends_at,
+            p50=p50,
+            p95=p95,
+            failed=len({each.location for each in node.all_records() if each.status in _HAS_FAILED}),
+            failed_attempts=sum(self._attempts.of(each) for each in node.walk()),
+            note=node.note,
+        )
+
+    @staticmethod
+    def _measured(group: PlaceNode) -> Sequence[Record]:
+        """Return the entries that tell how long a member takes: its own, or those of the only place inside."""
+        if group.records or len(group.children) != 1:
+            return group.records
+        return group.children[0].records
+
+    def _status(self, node: PlaceNode) -> str:
+        inner = [self._status(child) for child in node.children]
+        own = [self._judged(record.status, record.location) for record in node.records]
+        if node.end:
+            return self._judged(node.end, node.first) if not node.is_folded else max([node.end, *inner], key=_gravity)
+        if own and not node.is_folded and own[0] == EntryStatus.COMPLETED:
+            return own[0]
+        return max([*own, *inner], key=_gravity, default=EntryStatus.COMPLETED.value)
+
+    def _judged(self, status: str, location: str) -> str:
+        is_caught = status in _HAS_FAILED and self._fatal is not None and location not in self._fatal
+        return "caught" if is_caught else status
+
+    def _extent(self, node: PlaceNode) -> tuple[datetime, datetime | None]:
+        """Return the first beginning and the last end of a node; None if something in it goes on."""
+        spans = [self._times(record) for record in node.all_records()]
+        spans += [span for each in node.walk() for span in self._attempts.spans(each)]
+        if not spans:
+            return self._run.created_at, self.end
+        ends = [end for _, end in spans]
+        return min(begin for begin, _ in spans), None if None in ends else max(end for end in ends if end is not None)
+
+    def _times(self, record: Record) -> tuple[datetime, datetime | None]:
+        """Return when an entry began and ended; None while the run goes on with it."""
+        begin = min(record.created_at, record.last_attempt_at or record.created_at)
+        if record.completed_at is not None:
+            return begin, record.completed_at
+        failed = self._attempts.at(record.location)
+        if record.status == EntryStatus.EXHAUSTED:
+            return begin, failed[-1][1] if failed else record.last_attempt_at or begin
+        return begin, self._run.finished_at if self._run.state in ENDED else None
+
+    def spans(self, row: Row, node: PlaceNode) -> Iterator[Span]:
+        """Yield what is drawn in a row, in order of time."""
+        if not node.is_folded and not row.is_folded and len(node.records) == 1 and node.kind in _TIMED:
+            yield from _entry_spans(node.records[0], self._attempts.at(node.first), self._run)
+            return
+        yield Span(kind="folded" if row.is_folded else "scope", begins_at=row.begins_at, ends_at=row.ends_at)
+        if row.is_folded:
+            for begin, end in sorted(span for each in node.walk() for span in self._attempts.spans(each)):
+                yield Span(kind="failed", begins_at=begin, ends_at=end)
+
+    def work(self, top: Iterable[PlaceNode]) -> Iterator[Work]:
+        """Yield the spans in which steps were executed."""
+        for node in top:
+            for each in node.walk():
+                yield from self._attempts.spans(each)
+                if each.is_folded and each.count > len(each.records) > 0:  # the others were at work in between
+                    begin, end = self._extent(each)
+                    yield begin, end or self.end
+                for record in each.records:
+                    if record.kind == EntryKind.STEP and record.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):
+                        yield record.last_attempt_at or record.created_at, record.completed_at or self.end
+                    elif record.kind not in (EntryKind.LOOP, *FORKS):
+                        yield record.created_at, record.created_at
+                        if record.completed_at is not None:
+                            yield record.completed_at, record.completed_at
 
 
-def _spans(node: TreeNode, failed: Sequence[Attempt]) -> Iterator[_Span]:
-    if node.entry is None:
+def _gravity(status: str) -> int:
+    return _STATUSES.index(status)
+
+
+def _percentiles(records: Iterable[Record]) -> tuple[float | None, float | None]:
+    """Return how many seconds half of the completed ones took at most, and how many 95 in 100."""
+    took = sorted(
+        max(0.0, (each.completed_at - (each.last_attempt_at or each.created_at)).total_seconds())
+        for each in records
+        if each.completed_at is not None
+    )
+    return (took[len(took) // 2], took[len(took) * 95 // 100]) if took else (None, None)
+
+
+def _chosen(rows: Sequence[_Shown], opened: str) -> list[_Shown]:
+    """Return the rows to draw, at most `MOST_ROWS`: what has failed or is under way, what was opened, then the outer."""
+    if len(rows) <= MOST_ROWS:
+        return list(rows)
+    parents: list[int] = []
+    around: list[int] = []  # the rows around the present one
+    for number, (row, _) in enumerate(rows):
+        del around[row.depth :]
+        parents.append(around[-1] if around else -1)
+        around.append(number)
+    urgent = sorted(range(len(rows)), key=lambda number: _urgency(rows[number][0], opened))
+    chosen: set[int] = set()
+    for number in urgent:
+        line = [number]
+        while parents[line[-1]] >= 0:
+            line.append(parents[line[-1]])
+        if len(chosen | set(line)) <= MOST_ROWS:
+            chosen |= set(line)
+    return [shown for number, shown in enumerate(rows) if number in chosen]
+
+
+def _urgency(row: Row, opened: str) -> tuple[bool, bool, int]:
+    is_urgent = row.needs_attention or row.ends_at is None
+    return not is_urgent, not (opened and is_within(row.place, opened)), row.depth
+
+
+def _entry_spans(record: Record, failed: Sequence[Work], run: Run) -> Iterator[Span]:
+    if record.kind == EntryKind.STEP:
+        yield from _attempt_spans(record, failed)
+        if (undone := record.rollback_completed_at) is not None:
+            yield Span(kind="rollback", begins_at=undone, ends_at=undone)
+        elif record.has_failed_to_undo and run.state == RunState.FAILED and run.finished_at is not None:
+            yield Span(kind="rollback failed", begins_at=run.finished_at, ends_at=run.finished_at)
         return
-    metadata = node.entry.metadata
-    if node.kind == EntryKind.STEP:
-        yield from _attempts(node, failed)
-        if metadata.rollback_completed_at is not None:
-            yield _Span("rollback", node, metadata.rollback_completed_at, metadata.rollback_completed_at)
-    elif node.kind == EntryKind.COMPENSATE:
-        yield _Span("rollback", node, metadata.created_at, metadata.completed_at)
-    elif node.kind in (EntryKind.SLEEP, EntryKind.MESSAGE):
-        kind = "sleep" if node.kind == EntryKind.SLEEP else "wait"
-        yield _Span(kind, node, metadata.created_at, metadata.completed_at)
-
-
-def _attempts(node: TreeNode, failed: Iterable[Attempt]) -> Iterator[_Span]:
-    assert node.entry is not None
-    metadata = node.entry.metadata
-    last_end: datetime | None = None
-    for attempt in failed:
-        if last_end is not None and attempt.started_at > last_end:
-            yield _Span("backoff", node, last_end, attempt.started_at)
-        yield _Span("failed", node, attempt.started_at, attempt.finished_at)
-        last_end = attempt.finished_at
-    if metadata.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):
-        began = metadata.last_attempt_at or metadata.created_at
-        if last_end is not None and began > last_end:
-            yield _Span("backoff", node, last_end, began)
-        yield _Span("attempt", node, began, metadata.completed_at)
-    elif metadata.status == EntryStatus.FAILED and last_end is not None:
-        yield _Span("backoff", node, last_end, metadata.next_attempt_at)
-
-
-def _actions(run: Run, now: datetime) -> list[OperatorAction]:
-    """Return what operators did to the run before its end, in order."""
-    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id, outcome="done", action__in=_DONE)
-    before = (run.finished_at or now) + _AT_ONCE
-    return list(found.filter(created_at__lte=before).order_by("created_at", "id")[:_MOST_MARKS])
-
-
-def _mark(action: OperatorAction, begins_at: datetime, ends_at: datetime) -> Mark:
-    who = action.actor_label or action.source
-    title = f"{_DONE[action.action]} by {who}" + (f": {shortened(action.reason)}" if action.reason else "")
-    return Mark(title=title, at=action.created_at, position=_share(action.created_at, begins_at, ends_at))
-
-
-def _lane(location: str, kinds: dict[str, str]) -> str:
-    """Return the innermost branch that contains the location, "" for the run's own code."""
-    segments = location.split("/")
-    for depth in range(len(segments) - 1, 0, -1):
-        around = "/".join(segments[:depth])
-        if kinds.get(around) == "branch" or kinds.get("/".join(segments[: depth - 1])) in (
-            EntryKind.JOIN,
-            EntryKind.RACE,
-        ):
-            return display_location(around)
-    return ""
-
-
-def _shape(span: _Span, begins_at: datetime, ends_at: datetime) -> Shape:
-    return Shape(
-        kind=span.kind,
-        location=span.node.location,
-        title=display_location(span.node.location),
-        begins_at=span.begins_at,
-        ends_at=span.ends_at,
-        start=_share(span.begins_at, begins_at, ends_at),
-        end=_share(span.ends_at or ends_at, begins_at, ends_at),
+    kind = {EntryKind.SLEEP: "sleep", EntryKind.MESSAGE: "wait", EntryKind.COMPENSATE: "rollback"}.get(
+        EntryKind(record.kind), "moment"
     )
+    yield Span(kind=kind, begins_at=record.created_at, ends_at=record.completed_at)
 
 
-def _share(moment: datetime, begins_at: datetime, ends_at: datetime) -> float:
-    """Return where the moment is between the two, from 0 to 1."""
-    whole = (ends_at - begins_at).total_seconds() or 1.0
-    return min(1.0, max(0.0, (moment - begins_at).total_seconds() / whole))
+def _attempt_spans(record: Record, failed: Sequence[Work]) -> Iterator[Span]:
+    last_end: datetime | None = None
+    for begin, end in failed:
+        if last_end is not None and begin > last_end:
+            yield Span(kind="backoff", begins_at=last_end, ends_at=begin)
+        yield Span(kind="failed", begins_at=begin, ends_at=end)
+        last_end = end
+    if record.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):
+        began = record.last_attempt_at or record.created_at
+        if last_end is not None and began > last_end:
+            yield Span(kind="backoff", begins_at=last_end, ends_at=began)
+        yield Span(kind="attempt", begins_at=began, ends_at=record.completed_at)
+    elif record.status == EntryStatus.FAILED and last_end is not None:
+        yield Span(kind="backoff", begins_at=last_end, ends_at=record.next_attempt_at)

@@ -15,7 +15,7 @@ from django.db.models import BooleanField, Count, ExpressionWrapper, Q
 from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
-from durable.inspection.fork_outcomes import FORKS, ForkOutcome, read_outcomes
+from durable.inspection.fork_outcomes import FORKS, ForkOutcome, fatal_locations, read_outcomes
 from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, Run
 from durable.models.batches import ByteLength
@@ -284,18 +284,7 @@ def _mark_caught(run_id: str, nodes: Mapping[str, TreeNode], outcomes: Iterable[
     state, origins = found.values_list("state", "origins").first() or ("", [])
     if state not in _TOLD:
         return
-    by_location = {outcome.location: outcome for outcome in outcomes}
-    fatal: set[str] = set()
-    left = list(origins)
-    while left:
-        location = left.pop()
-        if location in fatal:
-            continue
-        fatal.add(location)
-        if location in by_location:
-            for name, end in by_location[location].failed.items():
-                fatal.add(by_location[location].location_of(name))
-                left += end.origins
+    fatal = fatal_locations(origins, outcomes)
     for node in failed:
         node.is_caught = node.location not in fatal
 

@@ -35,6 +35,22 @@ register = template.Library()
 _MINUTE: Final = timedelta(minutes=1)
 
 
+_BARS = {
+    "attempt": _("attempt"),
+    "running": _("under way"),
+    "failed": _("failed attempt"),
+    "backoff": _("backoff"),
+    "sleep": _("sleep"),
+    "wait": _("waiting for a message"),
+    "folded": _("from the first to the last"),
+    "scope": _("all that is inside"),
+    "bad": _("something inside failed"),
+    "rollback": _("compensated"),
+    "rollback-failed": _("compensation failed"),
+    "moment": _("recorded"),
+}
+
+
 @register.simple_tag
 def moment(then: datetime | None, now: datetime) -> SafeString | str:
     """A time on the clock and from now, with all of it for machines and on hovering."""
@@ -109,6 +125,18 @@ def run_state(run: Run) -> SafeString:
 
 def _with_shape(name: str, word: str) -> SafeString:
     return format_html('<span class="durable-state durable-{}">{}</span>', name, word)
+
+
+@register.filter
+def thousands(number: int) -> str:
+    """A number with commas."""
+    return f"{number:,}"
+
+
+@register.simple_tag
+def fall_kind(kind: str) -> str:
+    """What a bar of a timeline stands for."""
+    return str(_BARS.get(kind, kind))
 
 
 @register.filter

@@ -1,0 +1,275 @@
+"""A run's waterfall as numbers for SVG: positions in percent of the axis, labels of ticks, and what each row says.
+
+Templates draw; this module measures and words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Final
+from urllib.parse import urlencode
+
+from django.utils import timezone
+from django.utils.translation import gettext, ngettext
+
+from durable.admin.base import AdminPages
+from durable.inspection import Mark, Piece, Row, Span, TimeAxis, Timeline
+from durable.inspection.humanize import printable, span
+from durable.models import Run
+
+__all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn"]
+
+_NARROWEST: Final = 0.4  # percent of the axis
+_APART: Final = 11.0  # percent between the middles of two labels
+_FAR_APART: Final = 24.0  # the same on a telephone
+_STEPS: Final = tuple(
+    timedelta(seconds=each)
+    for each in (
+        0.001,
+        0.01,
+        0.1,
+        0.5,
+        1,
+        2,
+        5,
+        10,
+        30,
+        60,
+        300,
+        600,
+        1800,
+        3600,
+        10_800,
+        43_200,
+        86_400,
+        604_800,
+        2_592_000,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A part of a row: left edge and width in percent."""
+
+    kind: str
+    x: str
+    width: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnRow:
+    """A row. `link` leads to the step's page, or opens what is folded; `open_link` opens or closes."""
+
+    row: Row
+    indent: int
+    link: str
+    open_link: str
+    took: str
+    starts: str
+    bars: Sequence[Bar]
+
+    @property
+    def anchor(self) -> str:
+        """The name of the row in an address."""
+        return f"row-{sha256(self.row.place.encode(errors='surrogatepass')).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A time at the axis, or the length of a folded gap. `is_minor`: left out where there is little room."""
+
+    x: str
+    text: str
+    anchor: str
+    is_minor: bool = False
+    is_gap: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnMark:
+    """What an operator did."""
+
+    mark: Mark
+    number: int
+    x: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnTimeline:
+    """A waterfall with its labels and links."""
+
+    timeline: Timeline
+    rows: Sequence[DrawnRow]
+    failed: Sequence[DrawnRow]
+    labels: Sequence[Label]
+    gaps: Sequence[Bar]
+    marks: Sequence[DrawnMark]
+    is_real: bool
+    folded_link: str
+    real_link: str
+    close_link: str
+    more_link: str
+    kinds: Sequence[str]
+
+
+def drawn(admin: AdminPages, run: Run, timeline: Timeline, now: datetime, *, is_real: bool) -> DrawnTimeline:
+    """Return what the template draws of a timeline."""
+    links = _Links(admin.url("step", run.id), timeline.opened, is_real=is_real)
+    rows = [_row(row, timeline.axis, run, now, links) for row in timeline.rows]
+    failed = {id(row) for row in timeline.failed}
+    labels = list(_labels(timeline.axis))
+    axis = timeline.axis
+    return DrawnTimeline(
+        timeline=timeline,
+        rows=rows,
+        failed=[each for each in rows if id(each.row) in failed],
+        labels=labels,
+        gaps=[_bar("gap", gap.start * 100, gap.end * 100, span(gap.length.total_seconds())) for gap in axis.gaps],
+        marks=[
+            DrawnMark(mark=mark, number=number, x=f"{axis.position(mark.at) * 100:.2f}%")
+            for number, mark in enumerate(timeline.marks, 1)
+        ],
+        is_real=is_real,
+        folded_link=links.view(timeline.opened, is_real=False),
+        real_link=links.view(timeline.opened, is_real=True),
+        close_link=links.view(""),
+        more_link=links.view(timeline.opened, after=timeline.more) if timeline.more is not None else "",
+        kinds=sorted({bar.kind for row in rows for bar in row.bars}, key=_KINDS.index),
+    )
+
+
+_KINDS: Final = (
+    "attempt",
+    "running",
+    "failed",
+    "backoff",
+    "sleep",
+    "wait",
+    "folded",
+    "scope",
+    "bad",
+    "rollback",
+    "rollback-failed",
+    "moment",
+)
+
+
+class _Links:
+    """Addresses of steps, and of this view with something open."""
+
+    def __init__(self, step_url: str, opened: str, *, is_real: bool) -> None:
+        self._step_url = step_url
+        self.opened = opened
+        self._is_real = is_real
+
+    def step(self, location: str) -> str:
+        return f"{self._step_url}?{urlencode({'at': printable(location)})}"
+
+    def view(self, opened: str, *, is_real: bool | None = None, after: int | None = None) -> str:
+        given = {"open": printable(opened)} if opened else {}
+        if self._is_real if is_real is None else is_real:
+            given["time"] = "real"
+        if after is not None:
+            given["after"] = str(after)
+        return f"?{urlencode(given)}"
+
+
+def _row(row: Row, axis: TimeAxis, run: Run, now: datetime, links: _Links) -> DrawnRow:
+    is_closing = row.is_opened and row.opens == links.opened
+    open_link = links.view("" if is_closing else row.opens) if row.opens else ""
+    end = run.finished_at or now
+    return DrawnRow(
+        row=row,
+        indent=min(row.depth, 8),
+        link=links.step(row.location) if row.location else open_link,
+        open_link=open_link if row.is_folded or not row.location else "",
+        took=_took(row, end),
+        starts=f"+{span((row.begins_at - run.created_at).total_seconds())}",
+        bars=[_drawn_span(each, row, axis, end) for each in sorted(row.spans, key=_is_work)],
+    )
+
+
+def _is_work(each: Span) -> bool:
+    """Whether a span is drawn last, over long ones around it."""
+    return each.kind in ("attempt", "failed", "rollback", "rollback failed")
+
+
+def _took(row: Row, end: datetime) -> str:
+    """Return how long the row took, in the words of its kind."""
+    if row.is_folded:
+        found = [f"p50 {span(row.p50)}"] if row.p50 is not None else []
+        if row.failed:
+            found.append(ngettext("{number} failed", "{number} failed", row.failed).format(number=f"{row.failed:,}"))
+        return ", ".join(found) or span(((row.ends_at or end) - row.begins_at).total_seconds())
+    took = span(((row.ends_at or end) - row.begins_at).total_seconds())
+    if row.kind == "step" and row.failed_attempts:
+        number = row.failed_attempts + (row.status in ("completed", "running"))
+        return ngettext("{number} attempt", "{number} attempts", number).format(number=f"{number:,}") + f", {took}"
+    if row.ends_at is None:
+        word = gettext("waiting") if row.kind in ("sleep", "message") else gettext("running")
+        return f"{word} {took}"
+    return took
+
+
+def _drawn_span(each: Span, row: Row, axis: TimeAxis, end: datetime) -> Bar:
+    kind = each.kind.replace(" ", "-")
+    if kind in ("scope", "folded") and row.needs_attention:
+        kind = "bad"
+    elif kind == "attempt" and each.ends_at is None:
+        kind = "running"
+    took = span(((each.ends_at or end) - each.begins_at).total_seconds())
+    return _bar(kind, axis.position(each.begins_at) * 100, axis.position(each.ends_at or end) * 100, took)
+
+
+def _bar(kind: str, start: float, end: float, text: str) -> Bar:
+    width = max(_NARROWEST, end - start)
+    return Bar(kind=kind, x=f"{min(start, 100 - width):.2f}%", width=f"{width:.2f}%", text=text)
+
+
+def _labels(axis: TimeAxis) -> Iterator[Label]:
+    """Yield the labels of an axis, without those that would cover each other."""
+    candidates: list[tuple[float, str, bool]] = [(0.0, _clock(axis.begins_at, axis), False)]
+    candidates += [
+        ((gap.start + gap.end) * 50, f"⋯ {span(gap.length.total_seconds(), 1)} ⋯", True) for gap in axis.gaps
+    ]
+    candidates.append((100.0, _clock(axis.ends_at, axis), False))
+    for piece in axis.pieces:
+        if not piece.is_gap:
+            candidates += [(axis.position(at) * 100, _clock(at, axis, piece), False) for at in _ticks(piece)]
+    shown: list[tuple[float, str, bool]] = []
+    wide: list[float] = []
+    for x, text, is_gap in candidates:
+        if all(abs(x - other) >= _APART for other, *_ in shown):
+            shown.append((x, text, is_gap))
+            if all(abs(x - other) >= _FAR_APART for other in wide):
+                wide.append(x)
+    for x, text, is_gap in sorted(shown):
+        anchor = "start" if x < 5 else "end" if x > 95 else "middle"
+        yield Label(x=f"{x:.2f}%", text=text, anchor=anchor, is_minor=x not in wide, is_gap=is_gap)
+
+
+def _ticks(piece: Piece) -> Iterator[datetime]:
+    """Yield even times of a piece, the more the wider it is."""
+    wanted = max(1, int((piece.end - piece.start) * 7))
+    step = next((each for each in _STEPS if piece.length / each <= wanted), piece.length)
+    midnight = timezone.localtime(piece.begins_at).replace(hour=0, minute=0, second=0, microsecond=0)
+    at = midnight + -(-(piece.begins_at - midnight) // step) * step
+    for _ in range(10):
+        if at > piece.ends_at:
+            return
+        yield at
+        at += step
+
+
+def _clock(moment: datetime, axis: TimeAxis, piece: Piece | None = None) -> str:
+    local = timezone.localtime(moment)
+    if piece is not None and piece.length < timedelta(seconds=5):
+        return f"{local:%H:%M:%S}.{local.microsecond // 1000:03}"
+    if axis.ends_at - axis.begins_at > timedelta(days=1):
+        return f"{local.day} {local:%b %H:%M}"
+    return f"{local:%H:%M:%S}"

@@ -1,0 +1,46 @@
+"""What operators did to a run, as marks on its axis of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from durable.conf import conf
+from durable.inspection.humanize import shortened
+from durable.models import OperatorAction, Run
+
+__all__ = ["Mark", "read_marks"]
+
+_MOST: Final = 50
+_AT_ONCE: Final = timedelta(seconds=1)  # between an operator's cancel and the end of the run
+_DONE: Final = {
+    "recover": "recovered",
+    "wake": "woken",
+    "pause": "paused",
+    "resume": "resumed",
+    "cancel": "cancelled",
+    "replay": "replayed",
+    "send": "sent a message",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What an operator did to the run: "recovered by ada: the bank is back"."""
+
+    title: str
+    at: datetime
+
+
+def read_marks(run: Run, now: datetime) -> list[Mark]:
+    """Return what operators did to the run before its end, in order, at most 50; one statement."""
+    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id, outcome="done", action__in=_DONE)
+    before = (run.finished_at or now) + _AT_ONCE
+    chosen = found.filter(created_at__lte=before).order_by("created_at", "id")[:_MOST]
+    return [Mark(title=_title(each), at=each.created_at) for each in chosen]
+
+
+def _title(action: OperatorAction) -> str:
+    who = action.actor_label or action.source
+    return f"{_DONE[action.action]} by {who}" + (f": {shortened(action.reason)}" if action.reason else "")

@@ -1,0 +1,250 @@
+"""The places of a history: its entries, those whose locations differ in numbers alone counted together.
+
+A short history is read whole. Of a long one the database counts the entries of each place, and a bounded number of
+entries is read: the first and the last of each place, a sample in between, and every one that is not completed. So the
+numbers of entries and what has failed are exact, and durations are those of the sample.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from django.db.models import (
+    Aggregate,
+    BooleanField,
+    CharField,
+    Count,
+    ExpressionWrapper,
+    F,
+    Func,
+    Max,
+    Min,
+    Q,
+    TextField,
+    Value,
+)
+from django.db.models.functions import Concat, Replace, StrIndex, Substr
+
+from durable.conf import conf
+from durable.core.records import EntryStatus
+from durable.models import Entry, EntryMetadata
+
+__all__ = [
+    "EXACT",
+    "MOST_PLACES",
+    "Place",
+    "Places",
+    "Record",
+    "masked",
+    "read_inside",
+    "read_locations",
+    "read_places",
+]
+
+EXACT: Final = 2_000  # entries of a history that is read whole
+MOST_PLACES: Final = 1_000
+_SAMPLE: Final = 1_500  # entries that are read of a long history, besides those that are not completed
+_FEWEST: Final = 3  # of a place's sample
+_MOST_OPEN: Final = 500
+_MOST_INSIDE: Final = 2_000  # entries inside the members that are shown
+_NUMBER: Final = re.compile("[0-9]+")
+
+_HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
+    Q(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True), BooleanField()
+)
+_COLUMNS: Final[Sequence[Any]] = (
+    "ordinal",
+    "location",
+    "kind",
+    "metadata__status",
+    "metadata__attempts",
+    "metadata__created_at",
+    "metadata__last_attempt_at",
+    "metadata__next_attempt_at",
+    "metadata__completed_at",
+    "metadata__rollback_completed_at",
+    _HAS_FAILED_TO_UNDO,
+)
+
+
+class Record(NamedTuple):
+    """What a timeline needs of an entry."""
+
+    ordinal: int
+    location: str
+    kind: str
+    status: str
+    attempts: int
+    created_at: datetime
+    last_attempt_at: datetime | None
+    next_attempt_at: datetime | None
+    completed_at: datetime | None
+    rollback_completed_at: datetime | None
+    has_failed_to_undo: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """The entries of one masked location. `records` are all of them, or some if there are more: `count` is exact."""
+
+    location: str  # with "#" for numbers if it stands for several entries
+    kind: str
+    ordinal: int  # of the first
+    count: int = 1
+    records: list[Record] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The places of a history, in the order in which they began.
+
+    `is_exact`: each place is one entry. `is_coarse`: there are too many places, and what is inside of scopes is counted
+    with the scope.
+    """
+
+    places: Sequence[Place]
+    is_exact: bool
+    is_coarse: bool = False
+
+
+class Masked(Func):
+    """A location with "#" for each number."""
+
+    function = "REGEXP_REPLACE"
+    template = "%(function)s(%(expressions)s, '[0-9]+', '#', 'g')"
+    output_field = CharField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra_context: Any) -> Any:
+        """Replace digit by digit, then the longer runs of marks: SQLite has no regular expressions to replace with."""
+        [expression] = self.get_source_expressions()
+        for digit in "0123456789":
+            expression = Replace(expression, Value(digit), Value("#"), output_field=TextField())
+        for length in (8, 4, 2, 2):
+            expression = Replace(expression, Value("#" * length), Value("#"), output_field=TextField())
+        return compiler.compile(expression)
+
+
+class _FirstKeys(Aggregate):
+    """Some twenty keys of a group, joined by commas; on SQLite the last one may be cut."""
+
+    template = "ARRAY_TO_STRING((ARRAY_AGG(%(expressions)s))[1:20], ',')"
+    output_field = TextField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="SUBSTR(GROUP_CONCAT(%(expressions)s), 1, 200)", **context)
+
+
+class _SampledKeys(Aggregate):
+    """One key in 32 of a group, joined by commas; NULL for none."""
+
+    template = "ARRAY_TO_STRING(ARRAY_AGG(%(expressions)s) FILTER (WHERE (%(expressions)s & 31) = 0), ',')"
+    output_field = TextField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "GROUP_CONCAT(CASE WHEN (%(expressions)s & 31) = 0 THEN %(expressions)s END)"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
+def masked(text: str) -> str:
+    """Return `text` with "#" for each number."""
+    return _NUMBER.sub("#", text)
+
+
+def read_places(run_id: str) -> Places:
+    """Return the places of a run's history.
+
+    One statement for a short history; five for a long one, and two more if it has more than `MOST_PLACES` places.
+    """
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
+    if Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by()[: EXACT + 1].count() <= EXACT:
+        return Places(places=[_alone(Record(*row)) for row in found.values_list(*_COLUMNS)], is_exact=True)
+    groups = _groups(run_id, Masked("location"))
+    is_coarse = len(groups) > MOST_PLACES
+    if is_coarse:
+        groups = _groups(run_id, Masked(_first_segment()))
+    if len(groups) > MOST_PLACES:
+        groups = _groups(run_id, Concat(Value("#"), F("kind"), output_field=CharField()))
+    places = _sampled(groups)
+    for record in _open(run_id):
+        place = places.get((masked(record.location), record.kind))
+        if place is None:  # of a place inside a scope, or begun since
+            places[record.location, record.kind] = _alone(record)
+        elif record not in place.records:
+            place.records.append(record)
+    for place in places.values():
+        place.records.sort()
+        if place.count == 1 and place.records:
+            place.location = place.records[0].location
+    in_order = sorted(places.values(), key=lambda place: place.ordinal)
+    return Places(places=in_order, is_exact=False, is_coarse=is_coarse)
+
+
+def read_inside(run_id: str, scopes: Iterable[str]) -> list[Record]:
+    """Return the entries at these locations and inside them, at most `_MOST_INSIDE`; one statement."""
+    within = Q()
+    for location in scopes:
+        within |= Q(location=location) | Q(location__gte=f"{location}/", location__lt=f"{location}0")  # "0" follows "/"
+    if not within:
+        return []
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).filter(within).order_by("ordinal")
+    return [Record(*row) for row in found.values_list(*_COLUMNS)[:_MOST_INSIDE]]
+
+
+def read_locations(run_id: str, place: str, *, after: int, most: int) -> list[tuple[int, str]]:
+    """Return the ordinals and locations of the entries of a masked location that began after `after`; one statement."""
+    start = place.partition("#")[0]
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__gte=start, ordinal__gt=after)
+    found = found.annotate(masked=Masked("location")).filter(masked=place).order_by("ordinal")
+    if start:
+        found = found.filter(location__lt=start[:-1] + chr(ord(start[-1]) + 1))
+    return list(found.values_list("ordinal", "location")[:most])
+
+
+def _alone(record: Record) -> Place:
+    return Place(location=record.location, kind=record.kind, ordinal=record.ordinal, records=[record])
+
+
+_Group = tuple[str, str, int, int, int, int, str, str | None]
+
+
+def _groups(run_id: str, location: Any) -> list[_Group]:
+    """Return masked location, kind, first ordinal, count, first key, last key and sampled keys of each place."""
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by()
+    grouped = found.annotate(masked=location).values_list("masked", "kind")
+    keys = {"first": Min("pk"), "last": Max("pk"), "some": _FirstKeys("pk"), "sampled": _SampledKeys("pk")}
+    return list(grouped.annotate(began=Min("ordinal"), number=Count("pk"), **keys)[: MOST_PLACES + 1])
+
+
+def _first_segment() -> Any:
+    end = StrIndex(Concat(F("location"), Value("/"), output_field=TextField()), Value("/"))
+    return Substr("location", 1, end - 1)
+
+
+def _sampled(groups: Sequence[_Group]) -> dict[tuple[str, str], Place]:
+    """Return the places of the groups, with a sample of their entries; one statement."""
+    places: dict[tuple[str, str], Place] = {}
+    chosen: dict[int, Place] = {}
+    most = max(_FEWEST, _SAMPLE // max(1, len(groups)))
+    for location, kind, ordinal, count, first, last, some, sampled in groups:
+        place = places[location, kind] = Place(location=location, kind=kind, ordinal=ordinal, count=count)
+        keys = [int(each) for each in (sampled or "").split(",") if each]
+        if len(keys) < most:
+            keys += [int(each) for each in some.split(",")[: min(count, most, 20)] if int(each) <= last]
+        chosen |= dict.fromkeys([first, last, *keys[:: max(1, len(keys) // most)]], place)
+    found = Entry.objects.using(conf.DATABASE).select_related("metadata").filter(pk__in=chosen).order_by()
+    for key, *row in found.values_list("pk", *_COLUMNS):
+        chosen[key].records.append(Record(*row))
+    return places
+
+
+def _open(run_id: str) -> list[Record]:
+    """Return the newest entries that are not completed or whose compensation has failed; two statements."""
+    is_open = ~Q(status=EntryStatus.COMPLETED.value) | Q(rollback_error__isnull=False)
+    metadata = EntryMetadata.objects.using(conf.DATABASE).of_runs(run_id).filter(is_open)
+    keys = list(metadata.order_by("-pk").values_list("pk", flat=True)[:_MOST_OPEN])
+    found = Entry.objects.using(conf.DATABASE).filter(pk__in=keys).order_by()
+    return [Record(*row) for row in found.values_list(*_COLUMNS)] if keys else []

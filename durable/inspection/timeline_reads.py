@@ -1,0 +1,141 @@
+"""What a timeline reads besides the places: failed attempts, and the members of an opened place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from django.db.models import Count
+
+from durable.conf import conf
+from durable.core.records import EntryStatus
+from durable.inspection.place_tree import PlaceNode, build_place_tree
+from durable.inspection.places import Masked, Place, Record, masked, read_inside, read_locations
+from durable.inspection.time_axis import Work
+from durable.models import Attempt
+
+__all__ = ["MOST_ATTEMPTS", "FailedAttempts", "open_members", "read_attempts"]
+
+MOST_ATTEMPTS: Final = 400  # failed ones that are drawn
+_FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempts:
+    """The newest failed attempts of a run by location, in order, and the number of all by location.
+
+    In a long history the numbers are by masked location. `left_out` is the number of those that are not here.
+    """
+
+    _spans: Mapping[str, Sequence[Work]]
+    _numbers: Mapping[str, int]
+    _is_exact: bool
+    left_out: int
+
+    def at(self, location: str) -> Sequence[Work]:
+        """Return the spans of the failed attempts at a location."""
+        return self._spans.get(location, ())
+
+    def spans(self, node: PlaceNode) -> Iterator[Work]:
+        """Yield those of a node's own entries."""
+        if node.is_folded and not self._is_exact:
+            for location, spans in self._spans.items():
+                if masked(location) == node.location:
+                    yield from spans
+        else:
+            for location in {record.location for record in node.records}:
+                yield from self.at(location)
+
+    def of(self, node: PlaceNode) -> int:
+        """Return the number of failed attempts of a node's own entries."""
+        if self._is_exact:
+            return sum(self._numbers.get(location, 0) for location in {each.location for each in node.records})
+        if node.is_folded:
+            return self._numbers.get(node.location, 0)
+        return sum(len(self.at(record.location)) for record in node.records)
+
+
+def read_attempts(run_id: str, *, is_exact: bool) -> FailedAttempts:
+    """Return a run's failed attempts: one statement, two if there are more than `MOST_ATTEMPTS`."""
+    found = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by()
+    newest = found.order_by("-id").values_list("location", "started_at", "finished_at")[: MOST_ATTEMPTS + 1]
+    drawn = list(newest)[:MOST_ATTEMPTS]
+    spans: dict[str, list[Work]] = {}
+    for location, begin, end in reversed(drawn):
+        spans.setdefault(location, []).append((begin, end))
+    key = "location" if is_exact else "masked"
+    if len(drawn) < MOST_ATTEMPTS:
+        numbers = Counter(location if is_exact else masked(location) for location, *_ in drawn)
+    else:
+        grouped = found.annotate(masked=Masked("location")).values_list(key).annotate(number=Count("id"))
+        numbers = Counter(dict(grouped))
+    return FailedAttempts(spans, numbers, is_exact, numbers.total() - len(drawn))
+
+
+def open_members(
+    run_id: str, top: Sequence[PlaceNode], opened: str, after: int, *, most: int, is_exact: bool
+) -> int | None:
+    """Give the folded node at or around `opened` its members: of those at it, the failed ones and a page of `most`.
+
+    Returns the ordinal after which the next page begins; None if there is none. Two statements in a long history.
+    """
+    nodes = [each for node in top for each in _with_members(node)]
+    if is_exact:
+        node = next((each for each in nodes if each.is_folded and each.location == opened), None)
+        if node is None:
+            return None
+        rest = sorted((each for each in node.members if each.ordinal > after), key=lambda each: each.ordinal)
+        failed = [each for each in node.members if _has_failed(each)] if after < 0 else []
+        page = rest[:most]
+        node.members = [*failed, *(each for each in page if each not in failed)]
+        return page[-1].ordinal if len(rest) > most else None
+    folded = [each for each in nodes if each.is_folded]
+    node = next((each for each in folded if each.location == opened), None)
+    more = None
+    if node is not None:
+        depth = node.location.count("/") + 1
+        places = [each for each in node.walk() if each.is_folded and each.records]
+        anchor = max(places, key=lambda each: each.count, default=node)
+        found = read_locations(run_id, anchor.location, after=after, most=most + 1)
+        more = found[most - 1][0] if len(found) > most else None
+        bad = [each.location for each in node.all_records() if each.status in _FAILED] if after < 0 else []
+        wanted = list(dict.fromkeys(_upto(each, depth) for each in [*bad[:most], *(at for _, at in found[:most])]))
+    else:
+        node, wanted = _around(folded, opened)
+    if node is not None:
+        records = read_inside(run_id, wanted)
+        node.members = _members(records, wanted, opened)
+    return more
+
+
+def _with_members(node: PlaceNode) -> Iterator[PlaceNode]:
+    """Yield the node, its members, and all nodes below."""
+    yield node
+    for inner in (*node.members, *node.children):
+        yield from _with_members(inner)
+
+
+def _has_failed(node: PlaceNode) -> bool:
+    return any(record.status in _FAILED for record in node.all_records())
+
+
+def _upto(location: str, depth: int) -> str:
+    return "/".join(location.split("/")[:depth])
+
+
+def _around(folded: Sequence[PlaceNode], opened: str) -> tuple[PlaceNode | None, list[str]]:
+    """Return the outermost folded node that has a member at or around `opened`, and that member's location."""
+    for node in sorted(folded, key=lambda each: each.location.count("/")):
+        member = _upto(opened, node.location.count("/") + 1)
+        if masked(member) == node.location and member != node.location:
+            return node, [member]
+    return None, []
+
+
+def _members(records: Sequence[Record], wanted: Sequence[str], opened: str) -> list[PlaceNode]:
+    places = [Place(location=each.location, kind=each.kind, ordinal=each.ordinal, records=[each]) for each in records]
+    every = [node for root in build_place_tree(places, {}, opened) for node in _with_members(root)]
+    by_location = {node.location: node for node in every if not node.is_folded}
+    return [by_location[location] for location in wanted if location in by_location]
