@@ -23,8 +23,9 @@ from durable.models import Run
 __all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn"]
 
 _NARROWEST: Final = 0.4  # percent of the axis
-_APART: Final = 11.0  # percent between the middles of two labels
-_FAR_APART: Final = 24.0  # the same on a telephone
+_APART: Final = 7.0  # percent between the middles of two labels
+_APART_IN_HALF: Final = 13.0  # the same in a window of half the width
+_APART_ON_A_TELEPHONE: Final = 24.0
 _STEPS: Final = tuple(
     timedelta(seconds=each)
     for each in (
@@ -71,7 +72,12 @@ class DrawnRow:
     open_link: str
     took: str
     starts: str
-    bars: Sequence[Bar]
+    told: Sequence[Bar]  # in order of time
+
+    @property
+    def bars(self) -> list[Bar]:
+        """The bars in the order in which they are drawn: work last, over the long spans around it."""
+        return sorted(self.told, key=_is_work)
 
     @property
     def anchor(self) -> str:
@@ -81,12 +87,12 @@ class DrawnRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A time at the axis, or the length of a folded gap. `is_minor`: left out where there is little room."""
+    """A time at the axis, or the length of a folded gap. `room` is small, half or wide: the window that it needs."""
 
     x: str
     text: str
     anchor: str
-    is_minor: bool = False
+    room: str
     is_gap: bool = False
 
 
@@ -143,6 +149,7 @@ def drawn(admin: AdminPages, run: Run, timeline: Timeline, now: datetime, *, is_
     )
 
 
+_WORK: Final = frozenset({"attempt", "running", "failed", "rollback", "rollback-failed"})
 _KINDS: Final = (
     "attempt",
     "running",
@@ -189,24 +196,23 @@ def _row(row: Row, axis: TimeAxis, run: Run, now: datetime, links: _Links) -> Dr
         link=links.step(row.location) if row.location else open_link,
         open_link=open_link if row.is_folded or not row.location else "",
         took=_took(row, end),
-        starts=f"+{span((row.begins_at - run.created_at).total_seconds())}",
-        bars=[_drawn_span(each, row, axis, end) for each in sorted(row.spans, key=_is_work)],
+        starts=f"+{_length((row.begins_at - run.created_at).total_seconds())}",
+        told=[_drawn_span(each, row, axis, end) for each in row.spans],
     )
 
 
-def _is_work(each: Span) -> bool:
-    """Whether a span is drawn last, over long ones around it."""
-    return each.kind in ("attempt", "failed", "rollback", "rollback failed")
+def _is_work(bar: Bar) -> bool:
+    return bar.kind in _WORK
 
 
 def _took(row: Row, end: datetime) -> str:
     """Return how long the row took, in the words of its kind."""
+    took = _length(((row.ends_at or end) - row.begins_at).total_seconds())
     if row.is_folded:
-        found = [f"p50 {span(row.p50)}"] if row.p50 is not None else []
+        found = [f"p50 {_length(row.p50)}"] if row.p50 is not None else [took]
         if row.failed:
             found.append(ngettext("{number} failed", "{number} failed", row.failed).format(number=f"{row.failed:,}"))
-        return ", ".join(found) or span(((row.ends_at or end) - row.begins_at).total_seconds())
-    took = span(((row.ends_at or end) - row.begins_at).total_seconds())
+        return ", ".join(found)
     if row.kind == "step" and row.failed_attempts:
         number = row.failed_attempts + (row.status in ("completed", "running"))
         return ngettext("{number} attempt", "{number} attempts", number).format(number=f"{number:,}") + f", {took}"
@@ -216,13 +222,18 @@ def _took(row: Row, end: datetime) -> str:
     return took
 
 
+def _length(seconds: float) -> str:
+    """Return a length of time; below a second in milliseconds, because steps are compared by them."""
+    return f"{seconds * 1000:.0f} ms" if 0.0005 <= seconds < 1 else span(seconds)
+
+
 def _drawn_span(each: Span, row: Row, axis: TimeAxis, end: datetime) -> Bar:
     kind = each.kind.replace(" ", "-")
     if kind in ("scope", "folded") and row.needs_attention:
         kind = "bad"
     elif kind == "attempt" and each.ends_at is None:
         kind = "running"
-    took = span(((each.ends_at or end) - each.begins_at).total_seconds())
+    took = _length(((each.ends_at or end) - each.begins_at).total_seconds())
     return _bar(kind, axis.position(each.begins_at) * 100, axis.position(each.ends_at or end) * 100, took)
 
 
@@ -242,15 +253,22 @@ def _labels(axis: TimeAxis) -> Iterator[Label]:
         if not piece.is_gap:
             candidates += [(axis.position(at) * 100, _clock(at, axis, piece), False) for at in _ticks(piece)]
     shown: list[tuple[float, str, bool]] = []
-    wide: list[float] = []
+    half: list[float] = []
+    small: list[float] = []
     for x, text, is_gap in candidates:
-        if all(abs(x - other) >= _APART for other, *_ in shown):
+        if _is_free(x, [other for other, *_ in shown], _APART):
             shown.append((x, text, is_gap))
-            if all(abs(x - other) >= _FAR_APART for other in wide):
-                wide.append(x)
+            for taken, apart in ((half, _APART_IN_HALF), (small, _APART_ON_A_TELEPHONE)):
+                if _is_free(x, taken, apart):
+                    taken.append(x)
     for x, text, is_gap in sorted(shown):
         anchor = "start" if x < 5 else "end" if x > 95 else "middle"
-        yield Label(x=f"{x:.2f}%", text=text, anchor=anchor, is_minor=x not in wide, is_gap=is_gap)
+        room = "small" if x in small else "half" if x in half else "wide"
+        yield Label(x=f"{x:.2f}%", text=text, anchor=anchor, room=room, is_gap=is_gap)
+
+
+def _is_free(x: float, taken: Sequence[float], apart: float) -> bool:
+    return all(abs(x - other) >= apart for other in taken)
 
 
 def _ticks(piece: Piece) -> Iterator[datetime]:

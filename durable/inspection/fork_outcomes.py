@@ -109,6 +109,19 @@ def fatal_locations(origins: Iterable[str], outcomes: Iterable[ForkOutcome]) -> 
     return fatal
 
 
+def read_fatal(run_id: str, origins: Sequence[str]) -> set[str]:
+    """Return `fatal_locations` of a history whose outcomes were not read: one statement for each level of joins."""
+    outcomes: dict[str, ForkOutcome] = {}
+    found = fatal_locations(origins, ())
+    for _ in range(_DEEPEST):
+        read = read_outcomes(run_id, sorted(found - outcomes.keys())).values()
+        if not read:
+            break
+        outcomes |= {outcome.location: outcome for outcome in read}
+        found = fatal_locations(origins, outcomes.values())
+    return found
+
+
 def outcome_of(run_id: str, location: str, *, with_errors: bool = False) -> ForkOutcome | None:
     """Return the outcome of the join or race at a location; None if there is none."""
     found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location=location, kind__in=FORKS)

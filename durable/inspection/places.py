@@ -118,7 +118,7 @@ class Masked(Func):
     template = "%(function)s(%(expressions)s, '[0-9]+', '#', 'g')"
     output_field = CharField()
 
-    def as_sqlite(self, compiler: Any, connection: Any, **extra_context: Any) -> Any:
+    def as_sqlite(self, compiler: Any, connection: Any, **extra_context: Any) -> Any:  # noqa: ARG002  # Django's
         """Replace digit by digit, then the longer runs of marks: SQLite has no regular expressions to replace with."""
         [expression] = self.get_source_expressions()
         for digit in "0123456789":

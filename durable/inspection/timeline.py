@@ -14,12 +14,18 @@ from typing import Final
 
 from durable.core.location import is_within
 from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
-from durable.inspection.fork_outcomes import FORKS, fatal_locations, read_outcomes
+from durable.inspection.fork_outcomes import FORKS, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.operator_marks import Mark, read_marks
 from durable.inspection.place_tree import PlaceNode, build_place_tree
 from durable.inspection.places import Record, read_places
 from durable.inspection.time_axis import TimeAxis, Work, time_axis
-from durable.inspection.timeline_reads import MOST_ATTEMPTS, FailedAttempts, open_members, read_attempts
+from durable.inspection.timeline_reads import (
+    MOST_ATTEMPTS,
+    FailedAttempts,
+    open_members,
+    read_attempts,
+    read_iterations,
+)
 from durable.models import Run
 
 __all__ = ["MOST_ATTEMPTS", "MOST_ROWS", "Row", "Span", "Timeline", "build_timeline"]
@@ -120,18 +126,22 @@ def build_timeline(run: Run, now: datetime, *, opened: str = "", after: int = -1
     forks = [place.location for place in read.places if place.kind in FORKS]
     outcomes = read_outcomes(run.id, None if read.is_exact else forks[:MOST_ROWS]).values() if forks else []
     top = build_place_tree(read.places, {each.location: each for each in outcomes}, opened)
-    fatal = fatal_locations(run.origins, outcomes) if run.state in (RunState.COMPLETED, RunState.FAILED) else None
+    fatal = None
+    if run.state in (RunState.COMPLETED, RunState.FAILED):
+        fatal = fatal_locations(run.origins, outcomes) if read.is_exact else read_fatal(run.id, run.origins)
     attempts = read_attempts(run.id, is_exact=read.is_exact)
     rows = _Rows(run, now, attempts, fatal, opened)
     more = open_members(run.id, top, opened, after, most=MOST_MEMBERS, is_exact=read.is_exact) if opened else None
     for node in top:
         rows.add(node, 0)
     shown = _chosen(rows.found, opened)
+    notes = read_iterations(run.id, top)
     marks = read_marks(run, now)
     moments = [mark.at for mark in marks]
     drawn = [row for row, _ in shown]
     for row, node in shown:
         row.spans = list(rows.spans(row, node))
+        row.note = row.note or notes.get(row.location, "").partition(";")[0]
     begins_at = min([*moments, *(row.begins_at for row in drawn)], default=run.created_at)
     ends_at = max([*moments, *(row.ends_at or rows.end for row in drawn)], default=rows.end)
     work = [*rows.work(top), *((at, at) for at in moments)]
@@ -307,9 +317,9 @@ def _chosen(rows: Sequence[_Shown], opened: str) -> list[_Shown]:
     return [shown for number, shown in enumerate(rows) if number in chosen]
 
 
-def _urgency(row: Row, opened: str) -> tuple[bool, bool, int]:
-    is_urgent = row.needs_attention or row.ends_at is None
-    return not is_urgent, not (opened and is_within(row.place, opened)), row.depth
+def _urgency(row: Row, opened: str) -> tuple[bool, bool, bool, int]:
+    is_urgent = row.needs_attention or row.status == "caught" or row.ends_at is None
+    return not row.needs_attention, not is_urgent, not (opened and is_within(row.place, opened)), row.depth
 
 
 def _entry_spans(record: Record, failed: Sequence[Work], run: Run) -> Iterator[Span]:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from django.db.models import Count
 
 from durable.conf import conf
-from durable.core.records import EntryStatus
+from durable.core.records import EntryKind, EntryStatus
+from durable.inspection.loop_note import loop_note
 from durable.inspection.place_tree import PlaceNode, build_place_tree
 from durable.inspection.places import Masked, Place, Record, masked, read_inside, read_locations
 from durable.inspection.time_axis import Work
-from durable.models import Attempt
+from durable.models import Attempt, Entry
+from durable.store.outline_rows import long_data
 
-__all__ = ["MOST_ATTEMPTS", "FailedAttempts", "open_members", "read_attempts"]
+__all__ = ["MOST_ATTEMPTS", "FailedAttempts", "open_members", "read_attempts", "read_iterations"]
 
 MOST_ATTEMPTS: Final = 400  # failed ones that are drawn
+_MOST_LOOPS: Final = 50  # whose iterations are told
 _FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
 
 
@@ -52,7 +55,7 @@ class FailedAttempts:
         """Return the number of failed attempts of a node's own entries."""
         if self._is_exact:
             return sum(self._numbers.get(location, 0) for location in {each.location for each in node.records})
-        if node.is_folded:
+        if node.is_folded or masked(node.location) == node.location:
             return self._numbers.get(node.location, 0)
         return sum(len(self.at(record.location)) for record in node.records)
 
@@ -72,6 +75,18 @@ def read_attempts(run_id: str, *, is_exact: bool) -> FailedAttempts:
         grouped = found.annotate(masked=Masked("location")).values_list(key).annotate(number=Count("id"))
         numbers = Counter(dict(grouped))
     return FailedAttempts(spans, numbers, is_exact, numbers.total() - len(drawn))
+
+
+def read_iterations(run_id: str, top: Iterable[PlaceNode]) -> dict[str, str]:
+    """Return what loops say of their iterations, by location; one statement if there are loops."""
+    loops = [node.first for each in top for node in each.walk() if node.kind == EntryKind.LOOP and not node.is_folded]
+    if not loops:
+        return {}
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__in=loops[:_MOST_LOOPS])
+    rows = found.order_by().values_list("pk", "location", "metadata__status")
+    at = {key: (location, status) for key, location, status in rows}
+    data = long_data(conf.DATABASE, [(key, 0) for key in at])
+    return {at[key][0]: loop_note(at[key][1], each) for key, each in data}
 
 
 def open_members(

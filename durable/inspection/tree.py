@@ -16,6 +16,7 @@ from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.inspection.fork_outcomes import FORKS, ForkOutcome, fatal_locations, read_outcomes
+from durable.inspection.loop_note import loop_note
 from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, Run
 from durable.models.batches import ByteLength
@@ -317,19 +318,8 @@ def _fill(page: Sequence[TreeNode]) -> None:
         node = by_id[entry.pk]
         node.entry = entry
         if entry.kind == EntryKind.LOOP:
-            _add_loop_note(node, entry.data)
+            node.note = loop_note(node.status, entry.data)
         elif entry.kind == EntryKind.MESSAGE:
             node.note = wait_note(entry)
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))
-
-
-def _add_loop_note(node: TreeNode, data: dict[str, Any]) -> None:
-    iteration, pruned = data.get("iteration", 0), data.get("pruned", 0)
-    if node.status == EntryStatus.COMPLETED:
-        node.note = f"{iteration + 1:,} iteration{'s' if iteration else ''}"
-    else:
-        node.note = f"in iteration {iteration:,}"
-    if pruned:
-        last = f" to {pruned - 1:,}" if pruned > 1 else ""
-        node.note += f"; the records of iteration{'s' if last else ''} 0{last} are pruned, as a loop does to stay small"

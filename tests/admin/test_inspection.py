@@ -18,7 +18,6 @@ from durable.inspection import (
     Filtered,
     InvalidCursorError,
     RunCriteria,
-    build_timeline,
     collect_findings,
     count_by_state,
     exported,
@@ -38,8 +37,7 @@ from durable.inspection import (
 from durable.inspection import humanize as w
 from durable.inspection.capped_counts import Count
 from durable.inspection.findings import Finding
-from durable.inspection.timeline import MOST
-from durable.models import Attempt, Run
+from durable.models import Run
 from durable.notifier import redis_clients, sweep_heartbeat
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -347,36 +345,6 @@ class TestTheTree:
         page = history_tree("run", start=3, size=2)  # mail and its step
         assert [node.title for node in page.nodes] == ["mail", "send"]
         assert [root.title for root in page.roots] == ["ship"]
-
-
-def test_the_timeline_draws_attempts_backoff_and_waits_on_lanes(stage: Stage) -> None:
-    flows.SWITCH["broken"] = True
-    stage.start(flows.stubborn, id="run")
-    stage.advance(minutes=30)
-    flows.SWITCH["broken"] = False
-    run = stage.settle("run")
-    drawn = build_timeline(run, history_tree("run").nodes, stage.now)
-    [lane] = drawn.lanes
-    assert [shape.kind for shape in lane.shapes] == ["attempt", "failed", "backoff", "attempt"]
-    assert all(0 <= shape.start <= shape.end <= 1 for shape in lane.shapes)
-    run = stage.start(flows.branches, id="other")
-    lanes = build_timeline(run, history_tree("other").nodes, stage.now).lanes
-    assert {lane.title for lane in lanes} == {"ship/label", "ship/mail", "fastest/fast", ""}
-
-
-def test_the_timeline_never_draws_more_than_its_cap(stage: Stage) -> None:
-    flows.SWITCH["broken"] = True
-    run = stage.start(flows.stubborn, id="run")
-    moments = [stage.now + timedelta(seconds=n) for n in range(1_000)]
-    Attempt.objects.bulk_create(
-        Attempt(run=run, location="charge", number=n, started_at=at, finished_at=at, error=ErrorInfo("E", ""))
-        for n, at in enumerate(moments)
-    )
-    Run.objects.filter(pk="run").update(wake_at=stage.now)
-    stage.settle("run")
-    drawn = build_timeline(run, history_tree("run").nodes, stage.now)
-    assert sum(len(lane.shapes) for lane in drawn.lanes) <= MOST
-    assert drawn.left_out > 0
 
 
 class TestPayloads:

@@ -142,7 +142,7 @@ def test_text_that_cannot_be_written_is_shown_by_its_number(stage: Stage, operat
             ).status_code
             == 200
         )
-    for node in operator.get(url("change", "odd")).context["tree"].nodes:
+    for node in operator.get(url("change", "odd"), {"part": "history"}).context["tree"].nodes:
         assert "ud8" in text_of(operator.get(f"{url('step', 'odd')}", {"at": node.location}))
         assert operator.get(f"{url('replay', 'odd')}", {"at": node.location}).status_code == 200
     get_run("odd").send("\ud800\x00", "\ud800")
@@ -193,14 +193,31 @@ def test_the_run_page_tells_what_it_waits_for(stage: Stage, operator: Client) ->
     assert "python manage.py durable send waits approved -<" in body
 
 
-def test_the_timelines_table_tells_what_happened_in_its_order(
+def test_the_timeline_is_a_table_that_tells_what_happened_in_its_order(
     stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(flows.SWITCH, "broken", True)
     stage.start(flows.stubborn, id="run")
     table = text_of(operator.get(url("change", "run"))).partition('id="timeline-table"')[2].partition("</table>")[0]
-    cells = [cell.partition("</td>")[0] for cell in table.split("<td>")[1:]]
-    assert cells[::3] == ["attempt", "failed", "backoff"]
+    [before, charge] = table.split('<tr role="row" id=')[1:]
+    assert f'href="{url("step", "run")}?at=before"' in before
+    assert charge.index("failed attempt") < charge.index("backoff")
+
+
+def test_a_folded_row_of_the_timeline_has_an_address_that_opens_it(
+    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    stage.start(flows.album, id="run")
+    folded = text_of(operator.get(url("change", "run")))
+    assert "\N{MULTIPLICATION SIGN} 30" in folded
+    assert "image 28</a>" not in folded
+    assert 'href="?open=images%2Fimage+%23"' in folded
+    opened = text_of(operator.get(url("change", "run"), {"open": "images/image #"}))
+    assert opened.index("image 28</a>") < opened.index("image 0</a>")  # the failed one first
+    assert "after=" in opened  # the next page of them
+    assert 'href="?time=real"' in folded
+    assert 'href="?open=images%2Fimage+%23&amp;time=real"' in opened
 
 
 def test_a_page_that_knows_all_is_told_so(stage: Stage, operator: Client) -> None:

@@ -1,0 +1,245 @@
+"""The waterfall of a run: every place has a row, equal places share one, and what failed is always among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from durable import Break, Context, Continue, workflow
+from durable.core.errors import ErrorInfo
+from durable.core.records import EntryStatus
+from durable.inspection import Row, Timeline, build_timeline, places
+from durable.inspection.timeline import MOST_ATTEMPTS, MOST_ROWS
+from durable.models import Attempt, Entry, EntryMetadata, Run
+from tests.admin import flows
+from tests.admin.conftest import Stage, staged
+
+SHAPES = {"exact": 2_000, "counted in the database": 0}
+
+
+@pytest.fixture
+def stage(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
+    with staged() as stage:
+        yield stage
+
+
+@pytest.fixture(params=SHAPES)
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A history is read whole, or it is long enough to be counted in the database."""
+    monkeypatch.setattr(places, "EXACT", SHAPES[request.param])
+    return str(request.param)
+
+
+@workflow(name="tests.timeline.rounds")
+def rounds(ctx: Context) -> None:
+    def turn(c: Context, number: int) -> Break | Continue:
+        c.step("poll", flows.charge, number, max_retries=0)
+        if number == 1:
+            c.step("only once", flows.value_of, 1)
+        return Break(number) if number == 11 else Continue(number + 1)
+
+    ctx.step("before", flows.value_of, 1)
+    ctx.loop("polling", turn, state=0, history_prune_interval=100)
+    for number in range(7):
+        ctx.step(f"parcel {number}", flows.value_of, number)
+    ctx.step("after", flows.value_of, 1)
+
+
+def rows_of(timeline: Timeline) -> list[tuple[int, str, int]]:
+    return [(row.depth, row.title, row.count) for row in timeline.rows]
+
+
+def row_at(timeline: Timeline, place: str) -> Row:
+    [row] = [row for row in timeline.rows if row.place == place]
+    return row
+
+
+def test_a_loop_and_numbered_steps_are_one_row_each(stage: Stage, either_way: str) -> None:
+    run = stage.start(rounds, id="run")
+    timeline = build_timeline(run, stage.now)
+    assert rows_of(timeline) == [
+        (0, "before", 1),
+        (0, "polling", 12),
+        (1, "poll", 12),
+        (1, "only once", 1),
+        (0, "parcel #", 7),
+        (0, "after", 1),
+    ]
+    assert row_at(timeline, "polling").note == "12 iterations"
+    assert row_at(timeline, "after").location == "after"
+    assert row_at(timeline, "parcel #").p50 is not None
+    assert [row.location for row in timeline.rows if row.is_folded] == ["polling", "", ""]
+    assert timeline.is_sampled is (either_way != "exact")
+
+
+def test_a_folded_row_opens_page_by_page_and_member_by_member(stage: Stage, either_way: str) -> None:
+    run = stage.start(rounds, id="run")
+    opened = build_timeline(run, stage.now, opened="parcel #")
+    assert [(row.title, row.location) for row in opened.rows if row.depth == 1 and "parcel" in row.title] == [
+        (f"parcel {n}", f"parcel {n}") for n in range(7)
+    ]
+    inside = build_timeline(run, stage.now, opened="polling/~#")
+    members = [row for row in inside.rows if row.title.startswith("iteration")]
+    assert [row.title for row in members] == [f"iteration {n}" for n in range(12)]
+    assert [row.opens for row in members] == [f"polling/~{n}" for n in range(12)]
+    one = build_timeline(run, stage.now, opened="polling/~1")
+    assert [(row.depth, row.title) for row in one.rows if row.place.startswith("polling")] == [
+        (0, "polling"),
+        (1, "iteration 1"),
+        (2, "poll"),
+        (2, "only once"),
+    ]
+
+
+def test_pages_of_members_cover_all_of_them_once(
+    stage: Stage, either_way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durable.inspection.timeline.MOST_MEMBERS", 5)
+    run = stage.start(rounds, id="run")
+    seen: list[str] = []
+    after = -1
+    for _ in range(10):
+        timeline = build_timeline(run, stage.now, opened="polling/~#", after=after)
+        seen += [row.title for row in timeline.rows if row.title.startswith("iteration")]
+        if timeline.more is None:
+            break
+        after = timeline.more
+    assert seen == [f"iteration {n}" for n in range(12)]
+
+
+def test_what_failed_is_told_by_every_row_around_it_and_comes_first(stage: Stage, either_way: str) -> None:
+    flows.SWITCH["broken"] = True
+    run = stage.start(flows.album, id="run")
+    timeline = build_timeline(run, stage.now)
+    images = row_at(timeline, "images")
+    assert (images.count, images.status, images.failed) == (30, "failed", 1)
+    assert all(row.needs_attention for row in timeline.failed)
+    assert [row.place for row in timeline.failed] == ["images/image #/sides/front"]
+    opened = build_timeline(run, stage.now, opened="images/image #")
+    assert [row.title for row in opened.rows if row.depth == 1][:2] == ["image 28", "image 0"]
+    deep = build_timeline(run, stage.now, opened="images/image 28")
+    failed = [row for row in deep.rows if row.location == "images/image 28/sides/front/watermark"]
+    assert [[span.kind for span in row.spans] for row in failed] == [["failed"]]
+
+
+def test_a_failure_that_the_code_has_caught_needs_no_attention(stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
+    run = stage.start(flows.caught_join, id="run")
+    timeline = build_timeline(run, stage.now)
+    assert timeline.failed == []
+    assert row_at(timeline, "careful/ship/label/buy").status == "caught"
+
+
+def test_attempts_and_backoff_are_parts_of_the_bar(stage: Stage, either_way: str) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.stubborn, id="run")
+    stage.advance(minutes=30)
+    flows.SWITCH["broken"] = False
+    run = stage.settle("run")
+    timeline = build_timeline(run, stage.now)
+    assert [span.kind for span in row_at(timeline, "before").spans] == ["attempt"]
+    charge = row_at(timeline, "charge")
+    assert [span.kind for span in charge.spans] == ["failed", "backoff", "attempt"]
+    assert charge.failed_attempts == 1
+    [gap] = timeline.axis.gaps
+    assert gap.length == pytest.approx(timedelta(minutes=30), abs=timedelta(seconds=1))
+    assert build_timeline(run, stage.now, is_folded=False).axis.gaps == []
+
+
+def test_a_run_that_waits_has_an_open_bar(stage: Stage) -> None:
+    run = stage.start(flows.approve, id="run")
+    stage.advance(hours=3)
+    timeline = build_timeline(run, stage.now)
+    wait = timeline.rows[-1]
+    assert (wait.kind, wait.ends_at, [span.kind for span in wait.spans]) == ("message", None, ["wait"])
+    assert timeline.axis.ends_at == stage.now
+
+
+def test_failed_attempts_beyond_what_is_drawn_are_counted(stage: Stage, either_way: str) -> None:
+    flows.SWITCH["broken"] = True
+    run = stage.start(flows.stubborn, id="run")
+    moments = [stage.now + timedelta(seconds=n) for n in range(1_000)]
+    Attempt.objects.bulk_create(
+        Attempt(run=run, location="charge", number=n, started_at=at, finished_at=at, error=ErrorInfo("E", ""))
+        for n, at in enumerate(moments)
+    )
+    timeline = build_timeline(run, stage.now)
+    kinds = [span.kind for row in timeline.rows for span in row.spans]
+    assert kinds.count("failed") == MOST_ATTEMPTS
+    assert timeline.attempts_left_out == 1_001 - MOST_ATTEMPTS
+    assert row_at(timeline, "charge").failed_attempts == 1_001
+
+
+def test_no_more_rows_than_the_cap_and_the_failed_one_among_them(stage: Stage, either_way: str) -> None:
+    run = stage.start(flows.quick, id="run")
+    letters = [first + second for first in "abcdefghijklmnop" for second in "abcdefghijklmnop"]
+    insert(run, [f"deliver {word}" for word in letters])
+    run = failed_at(run, "deliver pp")
+    timeline = build_timeline(run, stage.now)
+    assert len(timeline.rows) == MOST_ROWS
+    assert timeline.left_out == len(letters) + 1 - MOST_ROWS
+    assert timeline.rows[-1].location == "deliver pp"
+
+
+def test_places_without_a_pattern_are_counted_by_their_scopes(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "EXACT", 0)
+    monkeypatch.setattr(places, "MOST_PLACES", 10)
+    run = stage.start(flows.quick, id="run")
+    insert(run, [f"deliver/{letter}/parcel" for letter in "abcdefghijklmnop"])
+    run = failed_at(run, "deliver/p/parcel")
+    timeline = build_timeline(run, stage.now)
+    assert [row.title for row in timeline.rows if row.depth == 0] == ["only", "deliver"]
+    assert any(row.location == "deliver/p/parcel" for row in timeline.failed)
+    insert(run, [f"send {letter}" for letter in "abcdefghijklmnop"])
+    assert len(build_timeline(run, stage.now).rows) < 10
+
+
+def test_a_place_that_is_not_there_opens_nothing(stage: Stage, either_way: str) -> None:
+    run = stage.start(rounds, id="run")
+    usual = rows_of(build_timeline(run, stage.now))
+    for opened in ("nowhere", "polling/~99", "polling/~#/nothing/~#", "/", "#", "~#", "a" * 5_000):
+        assert [row for row in rows_of(build_timeline(run, stage.now, opened=opened)) if row in usual]
+
+
+def test_deep_histories_have_a_bounded_depth(stage: Stage, either_way: str) -> None:
+    run = stage.start(flows.quick, id="run")
+    insert(run, ["/".join("n" for _ in range(depth)) for depth in (400, 401)])
+    assert max(row.depth for row in build_timeline(run, stage.now).rows) < 12
+
+
+def test_the_number_of_statements_does_not_grow(
+    stage: Stage, either_way: str, django_assert_max_num_queries: Any
+) -> None:
+    run = stage.start(rounds, id="run")
+    with django_assert_max_num_queries(12) as few:
+        build_timeline(run, stage.now)
+    insert(run, [f"polling/~{number}/more" for number in range(12, 200)])
+    with django_assert_max_num_queries(len(few)):
+        build_timeline(run, stage.now)
+    with django_assert_max_num_queries(len(few) + 2):
+        build_timeline(run, stage.now, opened="polling/~#")
+
+
+def failed_at(run: Run, location: str) -> Run:
+    """Say that the run has failed because of a step."""
+    EntryMetadata.objects.filter(entry__location=location).update(status=EntryStatus.EXHAUSTED.value)
+    Run.objects.filter(pk=run.pk).update(state="failed", origins=[location])
+    return Run.objects.get(pk=run.pk)
+
+
+def insert(run: Run, locations: list[str]) -> None:
+    """Add completed steps to a run's history."""
+    first = Entry.objects.filter(run=run).count() * 10
+    found = [
+        Entry(run=run, location=each, kind="step", ordinal=first + number) for number, each in enumerate(locations)
+    ]
+    Entry.objects.bulk_create(found)
+    at = run.created_at
+    EntryMetadata.objects.bulk_create(
+        EntryMetadata(entry=each, status="completed", attempts=1, created_at=at, last_attempt_at=at, completed_at=at)
+        for each in Entry.objects.filter(run=run, metadata=None)
+    )
