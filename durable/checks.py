@@ -140,6 +140,16 @@ def _are_error_classes(value: object) -> bool:
     return True
 
 
+def _is_trace_url(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.format(trace_id="0", run_id="run")
+    except (KeyError, IndexError, ValueError, AttributeError):
+        return False
+    return not value or value.startswith(("https://", "http://"))
+
+
 def _is_timeout(value: object) -> bool:
     try:
         seconds(0 if value is None else value)  # type: ignore[arg-type]  # checked by the call
@@ -221,6 +231,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "API_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
     "STATEMENT_TIMEOUT": _DURATION,
     "METRICS_TOKEN": (lambda value: isinstance(value, str), 'a text, or ""'),
+    "TRACE_URL": (_is_trace_url, 'a text such as "https://traces.example.org/trace/{trace_id}", or ""'),
     "REDACT": (lambda value: isinstance(value, str), 'the dotted path of a function, or ""'),
 }
 assert set(conf.names) == set(_WANTED) >= DURATIONS

@@ -1,10 +1,15 @@
-"""A logging filter that adds the current run to each record, whichever logger wrote it.
+"""A logging filter that adds the current run to each record, and a handler that keeps the log of each run.
 
     LOGGING = {
         "filters": {"durable": {"()": "durable.logs.RunFilter"}},
         "formatters": {"plain": {"format": "%(levelname)s %(name)s [%(run_id)s %(location)s] %(message)s"}},
         "handlers": {"console": {"class": "logging.StreamHandler", "filters": ["durable"], "formatter": "plain"}},
     }
+
+The handler shows what a run has logged on its page, over REST and with `durable logs` (`durable.log_capture`):
+
+    "handlers": {"runs": {"class": "durable.logs.RunLogHandler", "level": "INFO"}},
+    "root": {"handlers": ["console", "runs"], "level": "INFO"},
 
 `ctx.logger` adds the same attributes by itself, and logs nothing while a run replays.
 
@@ -23,8 +28,9 @@ from typing import Any, Final
 
 from durable.core.current import running_place
 from durable.core.printable import safe
+from durable.log_capture import RunLogHandler
 
-__all__ = ["LOGGERS", "OneLine", "RunFilter", "guard"]
+__all__ = ["LOGGERS", "OneLine", "RunFilter", "RunLogHandler", "guard"]
 
 #: The loggers that durable's own modules write to.
 LOGGERS: Final = (

@@ -56,6 +56,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "management",
             "tasks",
             "metrics",
+            "log_capture",
             "logs",
             "checks",
             "testing",

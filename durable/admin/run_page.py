@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -13,10 +14,11 @@ from django.utils.http import content_disposition_header
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
-from durable.admin.run_parts import Shown, parts_of
+from durable.admin.run_parts import Shown, part_of, parts_of
 from durable.admin.streamed_response import streamed
 from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
+from durable.conf import conf
 from durable.core.bulk_runs import BULK
 from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
@@ -24,7 +26,9 @@ from durable.inspection import Progress, awaited_queues, explain_fully, possible
 from durable.inspection.bulks import find_bulk
 from durable.inspection.causes import cause_of
 from durable.inspection.order_words import order_words
+from durable.inspection.run_logs import newest_line
 from durable.inspection.shell_command import command
+from durable.instrumentation.tracing import trace_id_of
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS
 
@@ -59,7 +63,7 @@ def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     run = pages.find(key)
     progress = progress_of(run)
     now = pages.now()
-    etag = pages.etag_of(now, progress.revision, request.GET.urlencode())
+    etag = _etag(request, run, progress, now)
     if pages.is_known(request, etag):
         return pages.unchanged(etag)
     return pages.tagged(admin.page(request, "_run", _context(admin, request, run, progress, now)), etag)
@@ -91,6 +95,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "explanation": explanation,
         "explained_at": display_location(explanation.location),
         "cause": cause_of(run),
+        "trace_url": _trace_url(run),
         "progress": progress,
         "bulk": bulk,
         "bulk_url": "" if bulk is None else admin.url("bulk_result", run.id),
@@ -105,9 +110,18 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "export_url": admin.url("export", run.id),
         "live_url": admin.url("live", run.id),
         "live_query": request.GET.urlencode(),
-        "etag": pages.etag_of(now, progress.revision, request.GET.urlencode()),
+        "etag": _etag(request, run, progress, now),
         "copies": [command("show", run.id), command("why", run.id), command("export", run.id)],
     }
+
+
+def _etag(request: HttpRequest, run: Run, progress: Progress, now: datetime) -> str:
+    lines = newest_line(run) if part_of(request) == "logs" else None
+    return pages.etag_of(now, progress.revision, request.GET.urlencode(), lines)
+
+
+def _trace_url(run: Run) -> str:
+    return conf.TRACE_URL.format(trace_id=trace_id_of(run.id), run_id=quote(run.id, safe="")) if conf.TRACE_URL else ""
 
 
 def _buttons(admin: AdminPages, request: HttpRequest, run: Run, remedies: Sequence[str]) -> list[Button]:

@@ -30,14 +30,16 @@ from durable.inspection import (
     redacted_traceback,
     stuck_step,
 )
+from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.inspection.tree import PAGE
-from durable.models import Attempt, OperatorAction, Run
+from durable.models import Attempt, LogLine, OperatorAction, Run
 
 __all__ = ["Part", "Shown", "part_of", "parts_of"]
 
 _MOST: Final = 20  # related runs and actions
 _MOST_ATTEMPTS: Final = 30
+_MOST_LINES: Final = 200  # of a log
 _CAP: Final = 1_000  # related runs and actions that are counted
 
 
@@ -138,6 +140,24 @@ def _messages(shown: Shown) -> dict[str, Any]:
     return {"messages_of_run": rows, "most_messages": MOST_MESSAGES}
 
 
+def _logs(shown: Shown) -> dict[str, Any]:
+    level, place = shown.request.GET.get("level", ""), shown.request.GET.get("place", "")[:1024]
+    level = level if level in LEVELS else ""
+    before = _whole_number(shown.request.GET.get("before"), digits=18)
+    lines: list[LoggedLine] = []
+    if shown.may_see_payloads:
+        lines = read_logs(shown.run, level=level, place=place, before=before, limit=_MOST_LINES + 1)
+    return {
+        "log_lines": lines[-_MOST_LINES:],
+        "older_logs": lines[1].id if len(lines) > _MOST_LINES else None,
+        "log_levels": list(LEVELS),
+        "log_level": level,
+        "log_place": place,
+        "log_query": f"&{urlencode({'level': level, 'place': place}, errors='backslashreplace')}",
+        "are_logs_kept": is_kept(),
+    }
+
+
 def _related(shown: Shown) -> dict[str, Any]:
     """Return the related runs, each with its relation to this one."""
     run = shown.run
@@ -177,8 +197,8 @@ def _stuck(shown: Shown) -> dict[str, Any]:
     }
 
 
-def _whole_number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+def _whole_number(text: str | None, digits: int = 9) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
 _PARTS: Final[Mapping[str, tuple[Any, Callable[[Shown], dict[str, Any]]]]] = {
@@ -187,6 +207,7 @@ _PARTS: Final[Mapping[str, tuple[Any, Callable[[Shown], dict[str, Any]]]]] = {
     "payloads": (gettext_lazy("Input and output"), _payloads),
     "attempts": (gettext_lazy("Failed attempts"), _attempts),
     "messages": (gettext_lazy("Messages"), _messages),
+    "logs": (gettext_lazy("Logs"), _logs),
     "related": (gettext_lazy("Related"), _related),
     "audit": (gettext_lazy("Audit"), _audit),
 }
@@ -225,7 +246,14 @@ def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
 def _counted(run: Run) -> dict[str, str]:
     runs = Run.objects.using(conf.DATABASE)
     actions = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id).order_by("-created_at", "-id")
-    found = count_capped([runs.filter(parent=run).order_by(), runs.filter(replay_of=run).order_by(), actions], _CAP)
+    lines = LogLine.objects.using(conf.DATABASE).filter(run=run).order_by("id")
+    found = count_capped(
+        [runs.filter(parent=run).order_by(), runs.filter(replay_of=run).order_by(), actions, lines], _CAP
+    )
     around = sum(each is not None for each in (run.parent_id, run.replay_of_id))
     related = found[0].number + found[1].number + around
-    return {"related": f"{related:,}{'+' if found[0].is_capped or found[1].is_capped else ''}", "audit": str(found[2])}
+    return {
+        "related": f"{related:,}{'+' if found[0].is_capped or found[1].is_capped else ''}",
+        "audit": str(found[2]),
+        "logs": str(found[3]),
+    }

@@ -20,6 +20,7 @@ from durable.api.views.audit import ActionsView
 from durable.api.views.bulks import BulksView, BulkView
 from durable.api.views.causes import CausesView
 from durable.api.views.history import EntriesView, EntryView, TreeView
+from durable.api.views.logs import LogsView
 from durable.api.views.messages import AskView, MessagesView, MessageView
 from durable.api.views.results import ResultView
 from durable.api.views.runs import CountsView, RunsView, RunView
@@ -35,6 +36,7 @@ urlpatterns = [
     path("runs/<str:run_id>/entries", EntriesView.as_view(), name="entries"),
     path("runs/<str:run_id>/entries/<path:location>", EntryView.as_view(), name="entry"),
     path("runs/<str:run_id>/events", StreamView.as_view(), name="events"),
+    path("runs/<str:run_id>/logs", LogsView.as_view(), name="logs"),
     path("runs/<str:run_id>/tree", TreeView.as_view(), name="tree"),
     path("runs/<str:run_id>/messages", MessagesView.as_view(), name="messages"),
     path("runs/<str:run_id>/messages/<str:message_id>", MessageView.as_view(), name="message"),

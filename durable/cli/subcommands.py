@@ -9,6 +9,7 @@ from durable.cli.maintenance import PRUNE
 from durable.cli.messages import ASK, RESULT, SEND, START
 from durable.cli.replay import REPLAY
 from durable.cli.run_list import LIST
+from durable.cli.run_log import LOGS
 from durable.cli.show import EXPORT, SHOW, WHY
 from durable.cli.subcommand import Subcommand
 from durable.cli.verb_commands import VERBS
@@ -17,7 +18,7 @@ from durable.cli.worker_list import WORKERS
 __all__ = ["SUBCOMMANDS"]
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    *(LIST, CAUSES, SHOW, WHY, RESULT),
+    *(LIST, CAUSES, SHOW, WHY, LOGS, RESULT),
     *(START, SEND, ASK),
     *VERBS,
     BULK,

@@ -29,7 +29,7 @@ from durable.instrumentation.observers import CallEnds, PassEnds, lateness
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext
 
-__all__ = ["Tracing", "run_context", "set_up"]
+__all__ = ["Tracing", "run_context", "set_up", "trace_id_of"]
 
 REMEMBERED = 10_000  # runs whose newest pass in this process is known
 
@@ -48,13 +48,22 @@ def run_context(run_id: str) -> SpanContext:
     """Return the context to which all passes of the run link."""
     from opentelemetry.trace import SpanContext, TraceFlags
 
-    digest = hashlib.sha256(b"durable.run:" + run_id.encode(errors="surrogatepass")).digest()
+    digest = _digest(run_id)
     return SpanContext(
-        trace_id=int.from_bytes(digest[:16]) or 1,
+        trace_id=int(trace_id_of(run_id), 16),
         span_id=int.from_bytes(digest[16:24]) or 1,
         is_remote=True,
         trace_flags=TraceFlags(TraceFlags.SAMPLED),
     )
+
+
+def trace_id_of(run_id: str) -> str:
+    """Return the trace id of `run_context`, as 32 hexadecimal digits; without the API too."""
+    return f"{int.from_bytes(_digest(run_id)[:16]) or 1:032x}"
+
+
+def _digest(run_id: str) -> bytes:
+    return hashlib.sha256(b"durable.run:" + run_id.encode(errors="surrogatepass")).digest()
 
 
 class Tracing:

@@ -10,6 +10,7 @@ from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.history import Attempt, Entry, EntryMetadata
 from durable.models.idempotency import IdempotencyKey
 from durable.models.inbox import QueueMessage
+from durable.models.log_lines import LogLine
 from durable.models.run import Run
 from durable.models.workers import Build, WorkerProcess
 
@@ -23,6 +24,7 @@ __all__ = [
     "EntryMetadata",
     "Failure",
     "IdempotencyKey",
+    "LogLine",
     "OperatorAction",
     "QueueMessage",
     "Run",
