@@ -15,7 +15,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDi
 
 from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
-from durable.admin.forms import BulkForm, FilterForm
+from durable.admin.filter_form import FilterForm
+from durable.admin.forms import BulkForm
 from durable.admin.verbs import BULK, VERBS
 from durable.conf import conf
 from durable.core.bulk_runs import BULK as BULK_RUN

@@ -1,73 +1,21 @@
-"""Forms for operators' input: filters, reasons, messages. Each form explains a refusal beside the field."""
+"""Forms for operators' input: reasons, messages. Each form explains a refusal beside the field."""
 
 from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from django import forms
-from django.utils import timezone
 
-from durable.core.clock import to_utc
 from durable.core.ids import MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
-from durable.core.records import RunState
-from durable.inspection import RunCriteria
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 
-__all__ = ["SINCE", "ActForm", "BulkForm", "FilterForm", "MuteForm", "ReplayRunForm", "SendMessageForm"]
+__all__ = ["ActForm", "BulkForm", "MuteForm", "ReplayRunForm", "SendMessageForm"]
 
-SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 _MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
-
-
-class _MomentField(forms.DateTimeField):
-    def clean(self, value: Any) -> datetime | None:
-        found = super().clean(value)
-        try:
-            return None if found is None else to_utc(found)
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from error
-
-
-class FilterForm(forms.Form):
-    """The filters of the list, as its URL has them."""
-
-    q = forms.CharField(required=False, max_length=500)
-    state = forms.MultipleChoiceField(required=False, choices=[(each.value, each.value) for each in RunState])
-    workflow = forms.CharField(required=False, max_length=200)
-    queue = forms.CharField(required=False, max_length=200)
-    waiting = forms.CharField(required=False, max_length=MAX_NAME)
-    undone = forms.ChoiceField(required=False, choices=[("", ""), ("1", "1")])
-    cause = forms.CharField(required=False, max_length=16)
-    place = forms.CharField(required=False, max_length=1024)
-    since = forms.ChoiceField(required=False, choices=[("", ""), *((each, each) for each in SINCE)])
-    begin = _MomentField(required=False, label="Created from")
-    end = _MomentField(required=False, label="Created until")
-
-    def wanted(self) -> RunCriteria:
-        """Return the filter without the search; invalid fields are ignored."""
-        given = self.cleaned_data
-        since = SINCE.get(given.get("since", ""))
-        return RunCriteria(
-            states=frozenset(given.get("state", ())),
-            workflow=given.get("workflow", ""),
-            queue=given.get("queue", ""),
-            waiting_queue=given.get("waiting", ""),
-            is_undone=given.get("undone") == "1",
-            cause=given.get("cause", ""),
-            place=given.get("place", ""),
-            created_from=timezone.now() - since if since is not None else given.get("begin"),
-            created_until=given.get("end"),
-        )
-
-    @property
-    def search(self) -> str:
-        """The text of the search box."""
-        return str(self.cleaned_data.get("q", ""))
 
 
 class MuteForm(forms.Form):

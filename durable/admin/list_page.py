@@ -1,38 +1,40 @@
-"""The list of runs: filters that are links, one search box, pages by key."""
+"""The list of runs: a filter told as chips, one search box, columns, orders, saved views, pages by key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, QueryDict
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from durable.admin import access, pages
+from durable.admin import access, list_columns, pages
 from durable.admin.base import AdminPages
-from durable.admin.forms import SINCE, FilterForm
+from durable.admin.filter_form import FilterForm, query_of
 from durable.admin.verbs import BULK, VERBS
 from durable.core import registry
-from durable.core.records import RunState
 from durable.inspection import (
+    Count,
     Explanation,
-    InvalidCursorError,
+    RunCriteria,
+    RunOrder,
     RunPage,
     explain,
     failed_attempts,
+    list_and_count,
     list_runs,
     parse_search,
 )
 from durable.inspection.runs import WINDOW
 from durable.models import Run
-from durable.notifier.redis_clients import queue_names as queue_names
+from durable.notifier import redis_clients
 
-__all__ = ["Choice", "Group", "Row", "show"]
+__all__ = ["Row", "show"]
 
-_MOST_CHOICES = 30
-_OWN = {"q", "after", "live"}  # parameters that a new search sets or drops
-_SINCE = {"": "Any time", "hour": "Past hour", "day": "Past 24 hours", "week": "Past 7 days"}
+_SUGGESTED = 200  # names that are in the page; with JavaScript all names are found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,122 +43,97 @@ class Row:
 
     run: Run
     url: str
+    parent_url: str
     explanation: Explanation
     failed_attempts: int
     took: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """One choice of a filter, as a link that adds the choice, or removes it if it is selected."""
-
-    title: str
-    query: str
-    is_selected: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """The choices of one filter."""
-
-    title: str
-    choices: Sequence[Choice]
-
-
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the list, or, for a page that refreshes itself, its table alone."""
-    form = FilterForm(request.GET)
-    page, problem = _read(form, request.GET.get("after"))
-    now = pages.now()
-    is_live = "live" in request.GET
+    given, now = request.GET, pages.now()
+    form = FilterForm(given)
+    form.is_valid()  # an invalid field shows its own error, and is ignored
+    wanted = parse_search(form.search, form.wanted())
+    is_live = "live" in given
+    page, found, order, problem = _read(wanted, given, is_counted=not is_live)
     etag = pages.etag_of(now, *((each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs))
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
-    attempts = failed_attempts(page.runs)
-    rows = [
-        Row(
-            run=run,
-            url=admin.url("change", run.id),
-            explanation=explain(run, now),
-            failed_attempts=attempts.get(run.id, 0),
-            took=(run.finished_at or now) - run.created_at,
-        )
-        for run in page.runs
-    ]
+    heads = list_columns.columns_of(given, order)
+    attempts = failed_attempts(page.runs) if any(each.column.name == "failed" for each in heads) else {}
     context = {
-        "title": "Runs",
+        "title": _("Runs"),
         "now": now,
         "form": form,
         "problem": problem,
-        "rows": rows,
+        "heads": heads,
+        "rows": [_row(admin, run, now, attempts) for run in page.runs],
         "page": page,
         "window": WINDOW,
-        "next_query": _query(request.GET, after=page.next_cursor) if page.next_cursor else "",
-        "first_query": _query(request.GET, after=None) if "after" in request.GET else "",
-        "filter_query": _query(request.GET, after=None),
-        "live_query": _query(request.GET, live="1"),
-        "hidden": [(name, each) for name, values in request.GET.lists() if name not in _OWN for each in values],
-        "groups": list(_groups(request.GET)),
-        "is_filtered": bool(set(request.GET) - {"after"}),
+        "order_title": list_columns.ORDERS[order],
+        "orders": list_columns.order_choices(order),
+        "is_newest_first": order is RunOrder.NEWEST and not wanted.id_prefix,
+        "next_query": query_of(given, after=page.next_cursor) if page.next_cursor else "",
+        "first_query": query_of(given) if "after" in given else "",
+        "is_filtered": form.is_filtered,
         "verbs": [VERBS[name] for name in BULK] if access.may(request, "operate_run") else [],
-        "bulk_url": admin.url("bulk"),
         "etag": etag,
     }
+    if not is_live:
+        context |= _around(admin, given, found, form)
     return pages.tagged(admin.page(request, "_list" if is_live else "list", context), etag)
 
 
-def _read(form: FilterForm, cursor: str | None) -> tuple[RunPage, str]:
-    form.is_valid()  # an invalid field shows its own error, and is ignored
+def _read(wanted: RunCriteria, given: QueryDict, *, is_counted: bool) -> tuple[RunPage, Count | None, RunOrder, str]:
+    order, cursor = RunOrder.NEWEST, given.get("after")
     try:
-        return list_runs(parse_search(form.search, form.wanted()), cursor=cursor), ""
-    except InvalidCursorError as error:
-        return RunPage(runs=[]), str(error)
+        order = list_columns.order_of(given)
+        if is_counted:
+            return *list_and_count(wanted, order=order, cursor=cursor), order, ""
+        return list_runs(wanted, order=order, cursor=cursor), None, order, ""
+    except ValueError as error:
+        return RunPage(runs=[]), None, order, str(error)
 
 
-def _groups(given: QueryDict) -> Iterator[Group]:
-    yield Group(title="state", choices=[_toggle(given, "state", each.value) for each in RunState])
-    undone = [_choice(given, "undone", "", "All"), _choice(given, "undone", "1", "undone")]
-    yield Group(title="compensation", choices=undone)
-    workflows = [each.name for each in registry.all()][:_MOST_CHOICES]
-    yield Group(title="workflow", choices=_one_of(given, "workflow", workflows, "All"))
-    yield Group(title="queue", choices=_one_of(given, "queue", queue_names()[:_MOST_CHOICES], "All"))
-    since = [_choice(given, "since", value, title) for value, title in _SINCE.items() if not value or value in SINCE]
-    yield Group(title="creation", choices=since)
-    if waiting := given.get("waiting"):
-        yield Group(title="awaited message", choices=_one_of(given, "waiting", [waiting], "All"))
-    for name in ("cause", "place"):
-        if chosen := given.get(name):
-            yield Group(title=name, choices=_one_of(given, name, [chosen], "All"))
-
-
-def _one_of(given: QueryDict, name: str, values: Sequence[str], all_of_them: str) -> list[Choice]:
-    chosen = given.get(name, "")
-    known = list(dict.fromkeys([*values, *([chosen] if chosen else [])]))
-    return [_choice(given, name, "", all_of_them), *(_choice(given, name, each, each) for each in known)]
-
-
-def _choice(given: QueryDict, name: str, value: str, title: str) -> Choice:
-    return Choice(
-        title=title, query=_query(given, after=None, **{name: value}), is_selected=given.get(name, "") == value
+def _row(admin: AdminPages, run: Run, now: datetime, attempts: Mapping[str, int]) -> Row:
+    return Row(
+        run=run,
+        url=admin.url("change", run.id),
+        parent_url=admin.url("change", run.parent_id) if run.parent_id else "",
+        explanation=explain(run, now),
+        failed_attempts=attempts.get(run.id, 0),
+        took=(run.finished_at or now) - run.created_at,
     )
 
 
-def _toggle(given: QueryDict, name: str, value: str) -> Choice:
-    chosen = given.getlist(name)
-    is_selected = value in chosen
-    changed = [each for each in chosen if each != value] if is_selected else [*chosen, value]
-    title = value.replace("_", " ")
-    return Choice(title=title, query=_query(given, after=None, **{name: changed}), is_selected=is_selected)
+def _around(admin: AdminPages, given: QueryDict, found: Count | None, form: FilterForm) -> dict[str, Any]:
+    """Return what stands around the table, and is not refreshed with it."""
+    columns = {each.column.name for each in list_columns.columns_of(given, RunOrder.NEWEST)}
+    shown = [(each.name, each.title, each.name in columns) for each in list_columns.COLUMNS]
+    return {
+        "title": _("Runs") if found is None else _title(found),
+        "found": found,
+        "columns": shown,
+        "filter_query": query_of(given),
+        "live_query": query_of(given, live="1", after=given.get("after", "")),
+        "kept_by_search": _kept(given, without={"q"}),
+        "kept_by_filter": _kept(given, without=set(form.fields)),
+        "kept_by_columns": _kept(given, without={"columns", "sort"}),
+        "known_names": {"workflow": _workflows(), "queue": redis_clients.queue_names()[:_SUGGESTED]},
+        "bulk_url": admin.url("bulk"),
+    }
 
 
-def _query(given: QueryDict, **changes: Any) -> str:
-    """Return the URL's query with some parameters set, or removed if the value is empty."""
-    query = given.copy()
-    query.pop("live", None)
-    for name, value in changes.items():
-        query.pop(name, None)
-        if isinstance(value, list):
-            query.setlist(name, value)
-        elif value:
-            query[name] = value
-    return f"?{query.urlencode()}"
+def _title(found: Count) -> str:
+    return ngettext("%(number)s run", "%(number)s runs", found.number) % {"number": found}
+
+
+def _workflows() -> list[str]:
+    return sorted(each.name for each in registry.all())[:_SUGGESTED]
+
+
+def _kept(given: QueryDict, *, without: set[str]) -> list[tuple[str, str]]:
+    """Return the parameters of the address that a form must keep."""
+    dropped = {*without, "after", "live"}
+    return [(name, each) for name, values in given.lists() if name not in dropped for each in values if each]

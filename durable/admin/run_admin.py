@@ -21,6 +21,7 @@ from durable.admin import (
     bulk_result,
     causes_page,
     list_page,
+    names_page,
     overview,
     payload_page,
     replay_page,
@@ -74,6 +75,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
         """Return the pages to read, and one page for each verb, which applies the verb when it is posted."""
         reading: Sequence[tuple[str, View, str]] = [
             ("", list_page.show, "changelist"),
+            ("names/<str:kind>/", names_page.show, "names"),
             ("overview/", overview.show, "overview"),
             ("causes/", causes_page.show_all, "causes"),
             ("causes/<str:fingerprint>/", causes_page.show, "cause"),

@@ -18,6 +18,7 @@ from durable.inspection.explain_states import Explanation, awaited_queues, expla
 from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, failed_runs
 from durable.inspection.findings import Finding, collect_findings, how_it_failed
+from durable.inspection.names import NameList, find_names
 from durable.inspection.operator_marks import Mark
 from durable.inspection.payloads import jsonable, payload, pretty, redacted, redacted_error, redacted_traceback
 from durable.inspection.pending_migrations import (
@@ -35,6 +36,7 @@ from durable.inspection.runs import (
     RunPage,
     count_runs,
     failed_attempts,
+    list_and_count,
     list_runs,
     parse_search,
 )
@@ -67,6 +69,7 @@ __all__ = [
     "HeldRun",
     "InvalidCursorError",
     "Mark",
+    "NameList",
     "OldSnapshot",
     "Piece",
     "Progress",
@@ -100,6 +103,7 @@ __all__ = [
     "failed_attempts",
     "failed_runs",
     "find_cause",
+    "find_names",
     "find_worker",
     "history_tree",
     "how_it_failed",
@@ -110,6 +114,7 @@ __all__ = [
     "jsonable",
     "last_day",
     "last_hour",
+    "list_and_count",
     "list_causes",
     "list_runs",
     "missing_migrations",

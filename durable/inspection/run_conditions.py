@@ -76,12 +76,12 @@ def needing_attention(now: datetime) -> Q:
 def few_attended(runs: RunQuerySet, now: datetime) -> Sequence[str] | None:
     """Return the ids of the open ones of `runs` that need attention; None for more than `FEW` in an index.
 
-    Two statements, and one for each queue.
+    Two statements.
     """
     late = runs.filter(wake_at__isnull=False).exclude(state=RunState.PAUSED.value).filter(_overdue(now))
     diverged = runs.filter(diverged_at__isnull=False).exclude(state__in=_ENDED).order_by("diverged_at")
     leased = runs.filter(_lost(now), lease_expires_at__isnull=False).order_by("lease_expires_at")
-    due = [late.filter(queue=queue).order_by("wake_at", "id") for queue in queues_with_runs(runs)]
+    due = [late.filter(queue=queue).order_by("wake_at", "id") for queue in queues_with_runs()]
     return _few([diverged, leased, *due])
 
 

@@ -63,6 +63,7 @@ class Lane:
     after: Cursor | None = None
     shown_text: str = ""  # text that the redacted error of a run must contain; "" for any
     _runs: RunQuerySet = field(init=False)
+    _ends: dict[int, Cursor | None] = field(init=False, default_factory=dict)  # of windows, by their size
 
     def __post_init__(self) -> None:
         runs = self.plan.runs.order_by(*self.order.sorted_by(self._key))
@@ -92,6 +93,11 @@ class Lane:
         return _Found(found, Cursor.of(found[-1], self.order) if len(found) > limit else end)
 
     def _window_end(self, window: int) -> Cursor | None:
+        if window not in self._ends:
+            self._ends[window] = self._find_end(window)
+        return self._ends[window]
+
+    def _find_end(self, window: int) -> Cursor | None:
         last = self._runs.values_list(self.order.column, "id")[window - 1 : window].first()
         if last is None:
             return None

@@ -39,6 +39,7 @@ __all__ = [
     "along_indexes",
     "count_runs",
     "failed_attempts",
+    "list_and_count",
     "list_runs",
     "order_of",
     "parse_search",
@@ -122,13 +123,20 @@ def list_runs(
     InvalidCursorError for a text that is not a cursor of this list.
     """
     order = order_of(wanted, order)
-    after = Cursor.parsed(cursor, order) if cursor else None
-    hidden = wanted.error_text if conf.REDACT else ""
-    lanes = [Lane(each, order, after, hidden) for each in _plans(wanted, order, within)]
-    return merged(lanes, order, limit)
+    return merged(_lanes_of(wanted, order, cursor, within), order, limit)
 
 
-def count_runs(wanted: RunCriteria, *, within: RunQuerySet | None = None) -> Count | None:
+def list_and_count(
+    wanted: RunCriteria, *, order: RunOrder = RunOrder.NEWEST, cursor: str | None = None, limit: int = PAGE
+) -> tuple[RunPage, Count | None]:
+    """Return what `list_runs` and `count_runs` do; one statement more than `list_runs` for the first page."""
+    order = order_of(wanted, order)
+    first = _lanes_of(wanted, order, None, None)
+    page = merged(_lanes_of(wanted, order, cursor, None) if cursor else first, order, limit)
+    return page, None if wanted.error_text and conf.REDACT else _count(first)
+
+
+def count_runs(wanted: RunCriteria) -> Count | None:
     """Return how many runs match, counted up to `FOUND`; None where only a redaction hook can tell.
 
     The count is capped, too, where no index serves the filter and a window of runs was examined. One statement for all,
@@ -136,8 +144,17 @@ def count_runs(wanted: RunCriteria, *, within: RunQuerySet | None = None) -> Cou
     """
     if wanted.error_text and conf.REDACT:
         return None
-    order = order_of(wanted)
-    found = [Lane(each, order).matching() for each in _plans(wanted, order, within)]
+    return _count(_lanes_of(wanted, order_of(wanted), None, None))
+
+
+def _lanes_of(wanted: RunCriteria, order: RunOrder, cursor: str | None, within: RunQuerySet | None) -> list[Lane]:
+    after = Cursor.parsed(cursor, order) if cursor else None
+    hidden = wanted.error_text if conf.REDACT else ""
+    return [Lane(each, order, after, hidden) for each in _plans(wanted, order, within)]
+
+
+def _count(lanes: Sequence[Lane]) -> Count:
+    found = [lane.matching() for lane in lanes]
     counts = count_capped([runs for runs, _ in found], FOUND)
     number = sum(each.number for each in counts)
     is_capped = any(each.is_capped for each in counts) or any(end is not None for _, end in found)
@@ -214,7 +231,7 @@ def _possible(wanted: RunCriteria) -> frozenset[str] | None:
 def _waking(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[Plan]:
     """Return a lane for each queue: the index of due runs begins with it."""
     waking = runs.filter(wake_at__isnull=False).exclude(state=RunState.PAUSED.value)
-    queues = [wanted.queue] if wanted.queue else queues_with_runs(runs)
+    queues = [wanted.queue] if wanted.queue else queues_with_runs()
     rest = _of_all(replace(wanted, queue=""))
     return [Plan(waking.filter(queue=each), rest, is_limited or bool(rest)) for each in queues]
 

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from durable.conf import conf
 from durable.core import registry
+from durable.inspection.loose_scans import queues_of_due_runs
 from durable.models import Run, WorkerProcess
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients, worker_registry
@@ -144,9 +145,13 @@ def find_worker(name: str, within: RunQuerySet | None = None) -> WorkerState | N
 
 
 def queues_with_runs(within: RunQuerySet | None = None) -> list[str]:
-    """Return the queues of runs that will wake or are held, at most 50; one statement for each, along the index."""
-    found_in = Run.objects.using(conf.DATABASE) if within is None else within
-    runs = found_in.filter(wake_at__isnull=False).exclude(state="paused").order_by("queue")
+    """Return the queues of runs that will wake or are held, at most 50; one statement, along the index.
+
+    With `within` one statement for each queue.
+    """
+    if within is None:
+        return queues_of_due_runs("", _MOST_QUEUES)
+    runs = within.filter(wake_at__isnull=False).exclude(state="paused").order_by("queue")
     found: list[str] = []
     while len(found) < _MOST_QUEUES:
         queue = (runs.filter(queue__gt=found[-1]) if found else runs).values_list("queue", flat=True).first()

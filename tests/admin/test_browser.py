@@ -158,8 +158,7 @@ def test_runs_are_cancelled_in_bulk(
     page.goto(live_server.url + url("changelist"))
     for number in range(3):
         page.get_by_label(f"Choose run run-{number}").check()
-    page.get_by_label("Do to the chosen runs").select_option("Cancel")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Cancel").click()
     assert page.get_by_text("Cancel 3 runs").is_visible()
     assert Run.objects.filter(state="cancelled").count() == 0
     page.get_by_role("textbox", name="Reason").fill("a mistake of mine")
@@ -175,9 +174,8 @@ def test_many_runs_are_cancelled_after_their_number_is_typed(
     flows.approve.start_many([()] * 101)
     page = log_into(*OPERATOR)
     page.goto(f"{live_server.url}{url('changelist')}?workflow=tests.approve")
-    page.get_by_label("to all that the filter finds").check()
-    page.get_by_label("Do to the chosen runs").select_option("Cancel")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_label("all 101 that the filter finds").check()
+    page.get_by_role("button", name="Cancel").click()
     page.get_by_text("Cancel 101 runs").wait_for()
     found = Axe().run(page, context="#content", options={"runOnly": RULES}).response["violations"]
     assert [each["id"] for each in found if each["impact"] in {"serious", "critical"}] == []
@@ -324,6 +322,77 @@ def test_the_list_follows_what_happens_unless_runs_are_being_chosen(
     assert complaints == []
 
 
+def test_a_filter_is_narrowed_and_widened_and_its_runs_are_chosen(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+) -> None:
+    for number in range(3):
+        stage.start(flows.approve, id=f"order-{number}")
+    stage.start(flows.nap, id="nap")
+    page = log_into(*OPERATOR)
+    page.goto(live_server.url + url("changelist"))
+    page.get_by_text("Add a filter").click()
+    page.get_by_label("sleeping").check()
+    page.get_by_role("combobox", name="Workflow").fill("tests.approve")
+    page.get_by_role("button", name="Apply").first.click()
+    page.get_by_role("heading", name="3 runs").wait_for()
+    page.get_by_role("link", name="Workflow: tests.approve").click()
+    page.get_by_role("heading", name="4 runs").wait_for()
+    page.get_by_role("link", name="State: sleeping").wait_for()
+    page.get_by_label("Choose all runs of this page").check()
+    page.get_by_text("4 chosen").wait_for()
+    page.get_by_label("Choose run nap").uncheck()
+    page.get_by_text("3 chosen").wait_for()
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_text("Pause 3 runs").wait_for()
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_text("Pause: done for 3 runs.").wait_for()
+    assert complaints == []
+
+
+def test_names_of_old_code_are_suggested(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+) -> None:
+    Run.objects.create(id="old", workflow="acme.gone", queue="fax", input="[]", created_at=stage.now)
+    page = log_into(*OPERATOR)
+    page.goto(live_server.url + url("changelist"))
+    page.get_by_text("Add a filter").click()
+    known = page.locator("#known-workflow option[value='acme.gone']")
+    assert known.count() == 0
+    page.get_by_role("combobox", name="Workflow").press_sequentially("gone")
+    known.wait_for(state="attached", timeout=WAIT)
+    page.get_by_role("combobox", name="Workflow").fill("acme.gone")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="1 run").wait_for()
+    assert complaints == []
+
+
+def test_the_keyboard_goes_from_row_to_row_and_past_them(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+) -> None:
+    for number in range(20):
+        stage.start(flows.approve, id=f"order-{number:02}")
+        stage.advance(seconds=1)
+    page = log_into(*OPERATOR)
+    page.goto(live_server.url + url("changelist"))
+    first = page.get_by_label("Choose run order-19")
+    first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Space")
+    assert page.get_by_label("Choose run order-18").is_checked()
+    page.keyboard.press("End")
+    assert page.get_by_label("Choose run order-00").evaluate("each => each === document.activeElement")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "order-00"
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.textContent") == "order-01"
+    page.keyboard.press("Shift+Tab")
+    assert page.get_by_label("Choose run order-01").evaluate("each => each === document.activeElement")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('table')") is None
+    assert complaints == []
+
+
 def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
     log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +408,7 @@ def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
         url("causes"),
         reverse("admin:durable_run_cause", args=[cause]),
         url("changelist"),
+        f"{url('changelist')}?state=failed&state=sleeping&since=day&columns=state&columns=what&columns=wakes&sort=created_at",
         url("change", "branches"),
         url("change", "retrying"),
         *(f"{url('change', 'waiting')}?part={part}" for part in ("history", "messages", "logs", "audit")),
@@ -350,7 +420,7 @@ def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
         f"{url('replay', 'branches')}?at=ship/label/buy",
     ]
     barriers = []
-    for scheme, seen in (("light", addresses), ("dark", addresses[:5])):
+    for scheme, seen in (("light", addresses), ("dark", addresses[:6])):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of the two words
         for address in seen:
             page.goto(live_server.url + address)

@@ -77,7 +77,7 @@ def test_the_list_says_by_which_cause_it_is_filtered(failed: str, operator: Clie
     response = operator.get(url("changelist"), {"cause": failed})
     assert [row.run.id for row in response.context["rows"]] == ["run-2", "run-1"]
     assert f"cause:{failed}" not in response.content.decode()
-    assert "By cause" in response.content.decode()
+    assert "Cause: charge · GatewayTimeout" in response.content.decode()
     searched = operator.get(url("changelist"), {"q": f"cause:{failed}"})
     assert len(searched.context["rows"]) == 2
     assert len(operator.get(url("changelist"), {"place": "charge"}).context["rows"]) >= 2

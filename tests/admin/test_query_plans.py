@@ -32,7 +32,10 @@ LISTS = [
     "?q=run-0001",
     "?q=no answer for 39",
     "?queue=nobody",
-    "?waiting=approved",
+    "?waiting_queue=approved",
+    "?attention=1",
+    "?worker=nobody",
+    "?sort=wake_at&columns=state&columns=wakes",
     "?since=day&state=completed",
 ]
 

@@ -1,0 +1,213 @@
+"""The filters of the list of runs, as its address has them: parsed, checked, and told as chips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django import forms
+from django.http import QueryDict
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from durable.conf import conf
+from durable.core.clock import to_utc
+from durable.core.location import MAX_NAME
+from durable.core.records import RunState
+from durable.inspection import RunCriteria
+from durable.models import Cause
+
+__all__ = ["SINCE", "Chip", "FilterForm", "query_of"]
+
+SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
+
+_APART: Final = frozenset({"q", "state"})  # fields that the page shows apart
+#: Parameters of the list's address that are no filters.
+_NO_FILTERS: Final = frozenset({"after", "live", "sort", "columns"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """One condition of the filter, and the address of the list without it."""
+
+    title: str
+    query: str
+
+
+class _MomentInput(forms.DateTimeInput):
+    """The browser's own input for a moment, in the time zone of the pages."""
+
+    input_type = "datetime-local"
+
+    def format_value(self, value: Any) -> str | None:
+        """Return the moment as the input takes it; None for a text that is none."""
+        moment = parse_datetime(value) if isinstance(value, str) else value
+        if not isinstance(moment, datetime):
+            return None
+        return (_local(moment) if timezone.is_aware(moment) else moment).isoformat(timespec="seconds")[:19]
+
+
+class _MomentField(forms.DateTimeField):
+    widget = _MomentInput(attrs={"step": 1})
+
+    def clean(self, value: Any) -> datetime | None:
+        found = super().clean(value)
+        try:
+            return None if found is None else to_utc(found)
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from error
+
+
+class _Flag(forms.BooleanField):
+    """`1` or `true` in an address."""
+
+    widget = forms.CheckboxInput(attrs={"value": "true"})
+
+
+def _name(label: Any, most: int = 200, known: str = "") -> forms.CharField:
+    """Return a field for a name. `known` says of what there are suggestions."""
+    suggested = {"list": f"known-{known}", "data-durable-names": known, "autocomplete": "off"} if known else {}
+    widget = forms.TextInput(attrs={"autocapitalize": "off", "spellcheck": "false", **suggested})
+    return forms.CharField(required=False, max_length=most, label=label, widget=widget)
+
+
+class FilterForm(forms.Form):
+    """The filters of the list. A name that is none of them is a mistake: without it the list would have other runs."""
+
+    q = forms.CharField(required=False, max_length=500, label=gettext_lazy("Search"))
+    state = forms.MultipleChoiceField(
+        required=False,
+        label=gettext_lazy("State"),
+        choices=[(each.value, each.value.replace("_", " ")) for each in RunState],
+        widget=forms.CheckboxSelectMultiple,
+    )
+    workflow = _name(gettext_lazy("Workflow"), known="workflow")
+    queue = _name(gettext_lazy("Queue"), known="queue")
+    worker = _name(gettext_lazy("Worker"))
+    waiting_queue = _name(gettext_lazy("Waits for a message in"), MAX_NAME)
+    place = _name(gettext_lazy("Failed at"), 1024)
+    cause = _name(gettext_lazy("Cause"), 16)
+    since = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("Created"),
+        choices=[
+            ("", gettext_lazy("at any time")),
+            ("hour", gettext_lazy("in the past hour")),
+            ("day", gettext_lazy("in the past 24 hours")),
+            ("week", gettext_lazy("in the past 7 days")),
+        ],
+    )
+    created_from = _MomentField(required=False, label=gettext_lazy("Created from"))
+    created_until = _MomentField(required=False, label=gettext_lazy("Created until"))
+    finished_from = _MomentField(required=False, label=gettext_lazy("Ended from"))
+    finished_until = _MomentField(required=False, label=gettext_lazy("Ended until"))
+    attention = _Flag(required=False, label=gettext_lazy("needs attention"))
+    undone = _Flag(required=False, label=gettext_lazy("undone"))
+    stuck = _Flag(required=False, label=gettext_lazy("compensation stuck"))
+    diverged = _Flag(required=False, label=gettext_lazy("code does not fit"))
+
+    def __init__(self, given: QueryDict) -> None:
+        super().__init__(given, label_suffix="")
+        self._given = given
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse names that are no filters."""
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        for name in sorted(self._given.keys() - self.fields.keys() - _NO_FILTERS):
+            self.add_error(None, _("There is no filter “%(name)s”; take it out of the address.") % {"name": name[:40]})
+        return given
+
+    def wanted(self) -> RunCriteria:
+        """Return the filter without the search; invalid fields are ignored."""
+        given = self.cleaned_data
+        since = SINCE.get(given.get("since", ""))
+        return RunCriteria(
+            states=frozenset(given.get("state", ())),
+            workflow=given.get("workflow", ""),
+            queue=given.get("queue", ""),
+            worker=given.get("worker", ""),
+            waiting_queue=given.get("waiting_queue", ""),
+            is_undone=given.get("undone", False),
+            is_stuck=given.get("stuck", False),
+            is_diverged=given.get("diverged", False),
+            needs_attention=given.get("attention", False),
+            cause=given.get("cause", ""),
+            place=given.get("place", ""),
+            created_from=timezone.now() - since if since is not None else given.get("created_from"),
+            created_until=given.get("created_until"),
+            finished_from=given.get("finished_from"),
+            finished_until=given.get("finished_until"),
+        )
+
+    @property
+    def flags(self) -> list[forms.BoundField]:
+        """The conditions that are ticked."""
+        return [self[name] for name, field in self.fields.items() if isinstance(field, _Flag)]
+
+    @property
+    def inputs(self) -> list[forms.BoundField]:
+        """The conditions with a value, but for the search and the states."""
+        return [
+            self[name] for name, field in self.fields.items() if not isinstance(field, _Flag) and name not in _APART
+        ]
+
+    @property
+    def search(self) -> str:
+        """The text of the search box."""
+        return str(self.cleaned_data.get("q", ""))
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the address has a condition."""
+        return any(self._given.getlist(name) not in ([], [""]) for name in self.fields)
+
+    @property
+    def chips(self) -> list[Chip]:
+        """Every valid condition, in the order of the fields."""
+        return [chip for name in self.fields if name not in self.errors for chip in self._chips(name)]
+
+    def _chips(self, name: str) -> Iterator[Chip]:
+        label, value = self.fields[name].label, self.cleaned_data.get(name)
+        if not value:
+            return
+        if isinstance(value, list):
+            for each in value:
+                others = [one for one in value if one != each]
+                yield Chip(title=f"{label}: {each.replace('_', ' ')}", query=query_of(self._given, **{name: others}))
+            return
+        title = str(label) if value is True else f"{label}: {self._told(name, value)}"
+        yield Chip(title=title, query=query_of(self._given, **{name: ""}))
+
+    def _told(self, name: str, value: Any) -> str:
+        if isinstance(value, datetime):
+            return f"{_local(value):%Y-%m-%d %H:%M:%S %Z}"
+        if name == "since":
+            return str(dict(self.fields["since"].choices)[value])  # type: ignore[attr-defined]  # a ChoiceField
+        if name == "cause":
+            found = Cause.objects.using(conf.DATABASE).filter(fingerprint=value).first()
+            return str(value) if found is None else f"{found.place or _('code')} · {found.error_type}"
+        return str(value)
+
+
+def _local(moment: datetime) -> datetime:
+    """Return the moment in the time zone of the pages, or as it is at the ends of time."""
+    try:
+        return timezone.localtime(moment)
+    except OverflowError:
+        return moment
+
+
+def query_of(given: QueryDict, **changes: Any) -> str:
+    """Return the address' query with some parameters set, or removed if the value is empty; else of its first page."""
+    query = given.copy()
+    for name, value in {"live": "", "after": "", **changes}.items():
+        query.pop(name, None)
+        if isinstance(value, list):
+            query.setlist(name, value)
+        elif value:
+            query[name] = value
+    return f"?{query.urlencode()}"

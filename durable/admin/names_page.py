@@ -1,0 +1,24 @@
+"""Names for the suggestions of the list's filters, as JSON."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+
+from durable.admin.base import AdminPages
+from durable.inspection import find_names
+from durable.inspection.names import KINDS
+
+__all__ = ["show"]
+
+_MOST_TEXT = 200  # characters
+
+
+def show(admin: AdminPages, request: HttpRequest, kind: str) -> HttpResponse:  # noqa: ARG001  # as all pages
+    """Return names that contain `q`, after the name `after`: `{"names": [...], "next": name or null}`."""
+    if kind not in KINDS:
+        raise Http404(f"There are no names of “{kind}”; there are those of {' and '.join(KINDS)}.")
+    text, after = (request.GET.get(name, "")[:_MOST_TEXT] for name in ("q", "after"))
+    found = find_names(kind, text, after)
+    response = JsonResponse({"names": found.names, "next": found.next})
+    response["Cache-Control"] = "private, no-cache"
+    return response

@@ -1,0 +1,212 @@
+"""The page of the list: its chips, its number, its columns and orders, and the names that it suggests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from pytest_django import DjangoAssertNumQueries
+
+from durable.inspection import find_names, names
+from durable.models import Run
+from tests.admin import flows
+from tests.admin.conftest import Stage
+from tests.admin.pages import text_of, url
+
+pytestmark = pytest.mark.django_db
+
+LogIn = Callable[..., Client]
+
+
+@pytest.fixture(autouse=True)
+def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
+
+
+def names_url(kind: str) -> str:
+    return reverse("admin:durable_run_names", args=[kind])
+
+
+def page(client: Client, query: str = "", status: int = 200) -> str:
+    return unescape(text_of(client.get(url("changelist") + query), status))
+
+
+def chips_of(client: Client, query: str) -> dict[str, dict[str, list[str]]]:
+    """The title of each chip, and the parameters of the list without it."""
+    form = client.get(url("changelist") + query).context["form"]
+    return {chip.title: parse_qs(chip.query.removeprefix("?")) for chip in form.chips}
+
+
+def rows_of(client: Client, query: str) -> list[str]:
+    return [row.run.id for row in client.get(url("changelist") + query).context["rows"]]
+
+
+def rows(*given: dict[str, Any]) -> None:
+    Run.objects.bulk_create(Run(**{"workflow": "w", "queue": "q", "input": "[]", **each}) for each in given)
+
+
+class TestChips:
+    def test_each_condition_has_a_chip_that_leads_to_the_list_without_it(self, stage: Stage, operator: Client) -> None:
+        query = "?state=failed&state=paused&workflow=w&undone=1&since=day&created_from=2026-01-01T00:00&q=bank&sort=created_at"
+        chips = chips_of(operator, query)
+        assert list(chips) == [
+            "Search: bank",
+            "State: failed",
+            "State: paused",
+            "Workflow: w",
+            "Created: in the past 24 hours",
+            "Created from: 2026-01-01 00:00:00 UTC",
+            "undone",
+        ]
+        every = parse_qs(query.removeprefix("?"))
+        assert chips["State: failed"] == {**every, "state": ["paused"]}
+        assert chips["undone"] == {name: values for name, values in every.items() if name != "undone"}
+        assert "Clear" in page(operator, query)
+
+    def test_the_chip_of_a_cause_says_which_it_is(self, stage: Stage, operator: Client) -> None:
+        flows.SWITCH["broken"] = True
+        run = stage.start(flows.switched, id="run")
+        fingerprint = run.failure.cause.fingerprint
+        assert list(chips_of(operator, f"?cause={fingerprint}")) == ["Cause: charge · GatewayTimeout"]
+        assert list(chips_of(operator, "?cause=gone")) == ["Cause: gone"]
+
+    def test_a_list_without_a_filter_has_none(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, id="run")
+        for query in ("", "?sort=created_at&columns=state", "?after="):
+            assert chips_of(operator, query) == {}
+            assert "Clear" not in page(operator, query)
+
+    def test_a_name_that_is_no_filter_is_told(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.approve, id="run")
+        assert "There is no filter “stat”" in page(operator, "?stat=failed")
+
+
+class TestTheNumberFound:
+    def test_it_is_the_heading(self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(3):
+            stage.start(flows.quick, id=f"run-{number}")
+        stage.start(flows.approve, id="waits")
+        assert "<h1>4 runs</h1>" in page(operator)
+        assert "<h1>1 run</h1>" in page(operator, "?state=sleeping")
+        assert "all 3 that the filter finds" in page(operator, "?workflow=tests.quick")
+        monkeypatch.setattr("durable.inspection.runs.FOUND", 2)
+        assert "<h1>2+ runs</h1>" in page(operator)
+
+    def test_a_search_that_a_redaction_hook_decides_has_no_number(
+        self, stage: Stage, operator: Client, settings: Any
+    ) -> None:
+        flows.SWITCH["broken"] = True
+        stage.start(flows.switched, id="run")
+        settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide"}
+        body = page(operator, "?q=stepexhausted")
+        assert "<h1>Runs</h1>" in body
+        assert "all that the filter finds" in body
+
+
+class TestColumnsAndOrders:
+    def test_the_address_chooses_the_columns(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, id="run")
+
+        def heads(query: str) -> list[str]:
+            found = operator.get(url("changelist") + query)
+            return [each.column.name for each in found.context["heads"]]
+
+        assert heads("") == ["state", "workflow", "what", "failed", "created", "took"]
+        assert heads("?columns=queue&columns=state&columns=nothing") == ["state", "queue"]
+        assert heads("?columns=state&sort=-finished_at") == ["state", "finished"]
+
+    def test_failed_attempts_are_counted_only_for_their_column(
+        self, stage: Stage, operator: Client, django_assert_num_queries: DjangoAssertNumQueries
+    ) -> None:
+        stage.start(flows.quick, id="run")
+        for query, expected in (("", 1), ("?columns=state", 0)):
+            with CaptureQueriesContext(connection) as queries:
+                page(operator, query)
+            assert sum("durable_attempt" in each["sql"] for each in queries.captured_queries) == expected
+
+    def test_heads_lead_to_the_orders_that_an_index_has(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, id="first")
+        stage.advance(seconds=1)
+        stage.start(flows.quick, id="second")
+        assert rows_of(operator, "?sort=created_at") == ["first", "second"]
+        body = page(operator, "?sort=created_at&state=completed")
+        assert 'aria-sort="ascending"' in body
+        assert '<a href="?state=completed&sort=-created_at">Created' in body
+        assert len(re.findall(r"<th [^>]*><a ", body.partition("<tbody>")[0])) == 1
+        assert "oldest first" in body
+
+    def test_an_order_without_an_index_is_refused(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, id="run")
+        body = page(operator, "?sort=worker")
+        assert "The list cannot be sorted by “worker”" in body
+        assert "-finished_at" in body
+        assert rows_of(operator, "?sort=worker") == []
+
+
+class TestNames:
+    @pytest.fixture
+    def old(self, stage: Stage) -> None:
+        """Runs of code and queues that are gone."""
+        rows(
+            {"id": "1", "workflow": "acme.gone", "queue": "fax", "created_at": stage.now, "wake_at": stage.now},
+            {"id": "2", "workflow": "acme.older", "queue": "telex", "created_at": stage.now, "state": "paused"},
+        )
+
+    def test_names_that_only_rows_know_are_found(self, old: None, operator: Client) -> None:
+        def found(kind: str, **query: str) -> Any:
+            return operator.get(names_url(kind), query).json()["names"]
+
+        assert found("workflow", q="ACME") == ["acme.gone", "acme.older"]
+        assert found("workflow", q="gone") == ["acme.gone"]
+        assert found("workflow", q="acme", after="acme.gone") == ["acme.older"]
+        assert "tests.quick" in found("workflow", q="quick")  # the code's own, without a run
+        assert found("queue", q="e") == ["default", "telex"]
+        assert found("queue", q="fax") == ["fax"]
+
+    def test_pages_of_names_lose_none(self, old: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = find_names("workflow")
+        monkeypatch.setattr(names, "MOST", 3)
+        monkeypatch.setattr(names, "LOOKS", 1)
+        seen: list[str] = []
+        after = ""
+        while True:
+            part = find_names("workflow", after=after)
+            seen += part.names
+            if part.next is None:
+                break
+            after = part.next
+        assert seen[: len(whole.names)] == whole.names
+        assert {"acme.gone", "acme.older"} < set(seen)
+        assert len(seen) == len(set(seen))
+
+    def test_they_need_the_permission_to_see_runs(self, old: None, log_in: LogIn, client: Client) -> None:
+        assert client.get(names_url("workflow")).status_code == 302
+        for permissions in ((), ("view_payload", "operate_run")):
+            body = text_of(log_in(*permissions, name=f"eve{len(permissions)}").get(names_url("workflow")), 403)
+            assert "acme" not in body
+        assert log_in("view_run", name="ada").get(names_url("workflow")).status_code == 200
+
+    def test_there_are_no_others(self, operator: Client) -> None:
+        assert "There are no names of “input”" in unescape(text_of(operator.get(names_url("input")), 404))
+
+    @pytest.mark.parametrize("text", ["\x00", "\ud800", "%", "x" * 9_999])
+    def test_hostile_texts_find_nothing(self, old: None, operator: Client, text: str) -> None:
+        for name in ("q", "after"):
+            assert operator.get(names_url("queue"), {name: text.encode(errors="surrogatepass")}).status_code == 200
+
+
+def test_djangos_own_completion_of_runs_is_off(stage: Stage, operator: Client) -> None:
+    stage.start(flows.quick, id="run")
+    query = {"app_label": "durable", "model_name": "run", "field_name": "parent", "term": "run"}
+    with CaptureQueriesContext(connection) as queries:
+        answer = operator.get(reverse("admin:autocomplete"), query)
+    assert answer.status_code in {403, 404}
+    assert not any("durable_run" in each["sql"] for each in queries.captured_queries)
