@@ -92,7 +92,7 @@ def redis_connection() -> Iterator["redis.Redis"]:
 
 @pytest.fixture(autouse=True)
 def patience_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for Redis in this process waits on: a web request gives up after a second, in which a busy machine may not
+    """Wait for Redis in this process longer than in production: a web request gives up after a second, in which a busy machine may not
     have come to run the server, and nothing is sent for a while then."""
     from durable.notifier import redis_clients
 
@@ -101,19 +101,19 @@ def patience_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def answered_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+def answered_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
     """A notification in this process waits for the answer of Redis: a query of a test on another connection could come
     before what was sent and not waited for."""
     from durable.notifier import enqueue
     from tests.support.notifications import wait_for_answers
 
-    ring = enqueue.notify
+    notify = enqueue.notify
 
-    def ring_and_wait(name: str, *, force: bool = False) -> None:
-        ring(name, force=force)
+    def notify_and_wait(name: str, *, force: bool = False) -> None:
+        notify(name, force=force)
         wait_for_answers(enqueue._notifiers[name].sender)
 
-    monkeypatch.setattr(enqueue, "notify", ring_and_wait)
+    monkeypatch.setattr(enqueue, "notify", notify_and_wait)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def chromium() -> Iterator["Browser"]:
     """A headless chromium. Without one the test is skipped; with CI=true it fails.
 
     Per module, not per session: Playwright keeps an event loop running in this thread as long as it lives, beside
-    which no asynchronous test can run, and Django has to be told that the ORM is safe here nevertheless.
+    which no asynchronous test can run, and Django needs DJANGO_ALLOW_ASYNC_UNSAFE to use the ORM here.
     """
     from playwright.sync_api import Error, sync_playwright
 

@@ -98,13 +98,15 @@ class TestSettings:
 
     @pytest.mark.parametrize("key", [each.name for each in fields(Values)])
     @pytest.mark.parametrize("secret", ["kQm3SECRETKEY", b"kQm3SECRETKEY", ["kQm3SECRETKEY", 1], {"kQm3SECRETKEY": 1}])
-    def test_no_value_that_may_be_a_secret_is_told(self, key: str, secret: object) -> None:
+    def test_no_value_that_may_be_a_secret_is_shown(self, key: str, secret: object) -> None:
         with override_settings(DURABLE={key: secret}):
             found = run_checks(tags=["durable"])
-        told = [f"{each.msg} {each.hint}" for each in found if key not in _NAMES_OF_THINGS or each.id == "durable.E003"]
-        assert not [each for each in told if "SECRETKEY" in each]
+        messages = [
+            f"{each.msg} {each.hint}" for each in found if key not in _NAMES_OF_THINGS or each.id == "durable.E003"
+        ]
+        assert not [each for each in messages if "SECRETKEY" in each]
 
-    def test_a_number_is_told(self) -> None:
+    def test_a_number_is_shown(self) -> None:
         with override_settings(DURABLE={"LEASE": -3}):
             assert "not -3." in checks.check_settings()[0].msg
         with override_settings(DURABLE={"METRICS_TOKEN": 4711}):
@@ -141,7 +143,7 @@ class TestRetention:
             ({"workflows": {"shop.fulfil": {"failed": -1}}}, "timedelta"),
         ],
     )
-    def test_what_cannot_be_read_is_told_with_what_would_be_right(self, retention: object, advice: str) -> None:
+    def test_what_cannot_be_read_is_reported_with_what_would_be_right(self, retention: object, advice: str) -> None:
         with override_settings(DURABLE={"RETENTION": retention}):
             messages = checks.check_retention()
         assert ids(messages) == ["durable.E009"]

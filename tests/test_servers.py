@@ -98,7 +98,7 @@ class TestPostgres:
         assert url == postgres.create_database("beside") == postgres.url_of("beside")
         assert scalar(url, "SELECT current_database()") == "beside"
 
-    def test_writes_are_durable_unless_told_otherwise(self, postgres: EmbeddedPostgres) -> None:
+    def test_writes_are_durable_by_default(self, postgres: EmbeddedPostgres) -> None:
         assert scalar(postgres.url, "SHOW fsync") == "off"
         with EmbeddedPostgres(settings={"work_mem": "8MB"}) as careful:
             assert scalar(careful.url, "SHOW fsync") == "on"
@@ -140,7 +140,7 @@ class TestPostgres:
 
 
 class TestRedis:
-    def test_it_answers_only_who_knows_its_password(self, embedded_redis: EmbeddedRedis) -> None:
+    def test_it_answers_only_with_its_password(self, embedded_redis: EmbeddedRedis) -> None:
         with redis.Redis.from_url(embedded_redis.url) as client:
             assert client.set("key", "value")
             assert client.get("key") == b"value"
@@ -173,7 +173,7 @@ class TestRedis:
             with redis.Redis.from_url(url) as client:
                 assert client.get("key") == (b"value" if persistent else None)
 
-    def test_while_it_is_stopped_nobody_answers(self, embedded_redis: EmbeddedRedis) -> None:
+    def test_while_it_is_stopped_there_is_no_answer(self, embedded_redis: EmbeddedRedis) -> None:
         embedded_redis.stop()
         assert not embedded_redis.running
         with (

@@ -59,7 +59,7 @@ def test_debug_is_off_for_every_other(word: str) -> None:
     assert "SECRET_KEY must hold" in settings_in({"DEBUG": word}, "settings.DEBUG").stderr
 
 
-def test_without_a_word_debug_is_off_and_the_key_is_nobodys() -> None:
+def test_by_default_debug_is_off_and_the_key_is_random() -> None:
     first, second = (settings_in({}, "settings.DEBUG, settings.SECRET_KEY").stdout for _ in range(2))
     assert first.startswith("False ")
     assert first != second

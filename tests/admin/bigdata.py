@@ -104,7 +104,7 @@ FROM (
     CASE WHEN kind = 'sleep' THEN 0 WHEN state = 'failed' THEN 4 WHEN run.id = %(long)s AND mod(ordinal, 100) = 0 THEN 2
       ELSE 1 END AS attempts
   FROM durable_entry AS entry JOIN durable_run AS run ON run.id = entry.run_id
-) AS told
+) AS shaped
 ORDER BY id
 """
 

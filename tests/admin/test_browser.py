@@ -76,7 +76,7 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
     loads: list[str] = []
     page.on("load", lambda loaded: loads.append(loaded.url))
 
-    # the overview tells of it by itself, once the order has failed
+    # the overview shows it without a reload, once the order has failed
     page.get_by_role("link", name="Recover these 1").wait_for(timeout=WAIT)
     assert loads == []
     page.get_by_role("link", name="charge · ").click()
@@ -292,14 +292,14 @@ def test_times_from_now_go_on_by_themselves(log_into: LogIn, live_server: "LiveS
     page = log_into(*OPERATOR)
     page.goto(live_server.url + url("change", "run"))
     created = page.locator("dl time [data-durable-relative]").first
-    told = [created.inner_text()]
-    while len(told) < 3:
+    texts = [created.inner_text()]
+    while len(texts) < 3:
         page.wait_for_function(
-            "([element, text]) => element.textContent !== text", arg=[created.element_handle(), told[-1]]
+            "([element, text]) => element.textContent !== text", arg=[created.element_handle(), texts[-1]]
         )
-        told.append(created.inner_text())
-    assert all(re.fullmatch(r"1 m \d\d s ago", text) for text in told), told
-    assert told == sorted(told)
+        texts.append(created.inner_text())
+    assert all(re.fullmatch(r"1 m \d\d s ago", text) for text in texts), texts
+    assert texts == sorted(texts)
 
 
 def test_the_list_follows_what_happens_unless_runs_are_being_chosen(

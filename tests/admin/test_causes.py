@@ -132,7 +132,7 @@ def test_a_user_who_may_only_see_runs_gets_no_pattern_and_no_verbs(failed: str, 
 
 
 @pytest.mark.parametrize("permissions", [(), tuple(each for each in OPERATOR if each != "view_run")])
-def test_without_the_permission_to_see_runs_nothing_is_told(
+def test_without_the_permission_to_see_runs_nothing_is_shown(
     failed: str, log_in: Callable[..., Client], permissions: tuple[str, ...]
 ) -> None:
     outsider = log_in(*permissions)

@@ -19,29 +19,29 @@ def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
 
 
-def told(stage: Stage, run_id: str) -> Explanation:
+def explanation(stage: Stage, run_id: str) -> Explanation:
     return explain_fully(Run.objects.get(pk=run_id), stage.now)
 
 
 def test_a_wait_says_what_for_until_when_and_that_nothing_came(stage: Stage) -> None:
     run = stage.start(flows.approve, id="waits")
-    headline = told(stage, "waits").headline
+    headline = explanation(stage, "waits").headline
     assert headline.startswith("Waiting for a message in approved or rejected until ")
     assert headline.endswith(", in 2 d; nothing received")
-    assert told(stage, "waits").location == "approval"
-    assert told(stage, "waits").remedies[0] == "send"
+    assert explanation(stage, "waits").location == "approval"
+    assert explanation(stage, "waits").remedies[0] == "send"
     assert explain(run, stage.now).headline == headline.removesuffix("; nothing received")
 
 
 def test_a_wait_whose_deadline_is_over_says_that_no_worker_has_taken_it(stage: Stage) -> None:
     stage.start(flows.approve, id="waits")
     stage.advance(days=2)
-    assert told(stage, "waits").headline == (
+    assert explanation(stage, "waits").headline == (
         "Waiting for a message in approved or rejected; a message or the deadline has come; no worker has taken it yet"
     )
 
 
-def test_a_divergence_is_told_to_its_end(stage: Stage) -> None:
+def test_a_divergence_is_explained_to_its_end(stage: Stage) -> None:
     run = stage.start(flows.nap, id="waits")
     run.diverged_at = stage.now
     run.summary = f"trying again until the grace period ends: {'x' * 600} and bring it back."
@@ -66,13 +66,13 @@ def test_a_summary_without_data_is_shown_as_it_is(stage: Stage, state: RunState,
 def test_a_message_in_another_queue_is_said(stage: Stage) -> None:
     stage.start(flows.approve, id="waits")
     get_run("waits").send("elsewhere", 1)
-    assert told(stage, "waits").headline.endswith("; 1 in other queues")
+    assert explanation(stage, "waits").headline.endswith("; 1 in other queues")
 
 
 def test_a_step_in_backoff_says_which_attempt_and_when_the_next_one_is(stage: Stage) -> None:
     flows.SWITCH["broken"] = True
     run = stage.start(flows.stubborn, id="fails")
-    headline = told(stage, "fails").headline
+    headline = explanation(stage, "fails").headline
     assert headline.startswith('Step "charge" failed (GatewayTimeout), attempt 1 of 3, next try ')
     assert headline.endswith(", in 12 m")
     assert explain(run, stage.now).headline == headline
@@ -82,29 +82,29 @@ def test_an_exhausted_step_needs_a_person(stage: Stage) -> None:
     flows.SWITCH["broken"] = True
     stage.start(flows.switched, id="exhausted")
     stage.advance(minutes=6)
-    said = told(stage, "exhausted")
+    said = explanation(stage, "exhausted")
     assert said.headline.startswith('Failed at "charge" 6 m ago: GatewayTimeout: no answer for 1')
     assert (said.needs_attention, said.remedies[0], said.location) == (True, "recover", "charge")
 
 
 def test_a_sleep_says_its_name_and_its_end(stage: Stage) -> None:
     stage.start(flows.nap, id="sleeps")
-    assert told(stage, "sleeps").headline.startswith('Asleep in "cool off" until ')
-    assert told(stage, "sleeps").headline.endswith(", in 3 h")
+    assert explanation(stage, "sleeps").headline.startswith('Asleep in "cool off" until ')
+    assert explanation(stage, "sleeps").headline.endswith(", in 3 h")
 
 
-def test_a_name_that_no_database_can_write_is_told_as_it_is(stage: Stage) -> None:
+def test_a_name_that_no_database_can_write_is_shown_as_it_is(stage: Stage) -> None:
     odd = 'a/b ~%\x00\ud800"'
     run = stage.start(flows.nap, odd, id="sleeps")
     assert run.summary.startswith(f'asleep in "{odd}"; goes on at ')
-    assert told(stage, "sleeps").headline.startswith('Asleep in "a/b ~%')
+    assert explanation(stage, "sleeps").headline.startswith('Asleep in "a/b ~%')
 
 
 def test_a_run_that_no_worker_takes_needs_a_person(stage: Stage) -> None:
     stage.start(flows.quick, id="due", settle=False)
-    assert told(stage, "due").headline == 'Waiting for a worker of the queue "default"'
+    assert explanation(stage, "due").headline == 'Waiting for a worker of the queue "default"'
     stage.advance(minutes=5)
-    said = told(stage, "due")
+    said = explanation(stage, "due")
     assert said.headline == 'Due for 5 m, and no worker of the queue "default" has taken it'
     assert said.needs_attention
     assert "durable_worker default" in said.detail
@@ -113,21 +113,21 @@ def test_a_run_that_no_worker_takes_needs_a_person(stage: Stage) -> None:
 def test_a_run_on_a_queue_that_the_settings_lack_says_what_they_have(stage: Stage) -> None:
     flows.quick.using(id="due", queue="defualt").start()
     stage.advance(minutes=5)
-    assert "RQ_QUEUES lacks this queue, and has default" in told(stage, "due").detail
+    assert "RQ_QUEUES lacks this queue, and has default" in explanation(stage, "due").detail
 
 
 def test_a_delayed_start_says_when(stage: Stage) -> None:
     flows.quick.using(id="later", delay=3600).start()
-    assert told(stage, "later").headline.startswith("Starts ")
-    assert told(stage, "later").headline.endswith(", in 1 h")
+    assert explanation(stage, "later").headline.startswith("Starts ")
+    assert explanation(stage, "later").headline.endswith(", in 1 h")
 
 
 def test_a_running_step_says_on_which_worker(stage: Stage) -> None:
     stage.start(flows.quick, id="runs", settle=False)
     assert stage.claim("runs") is not None
-    assert told(stage, "runs").headline == "Running on worker host:4711:abc"
+    assert explanation(stage, "runs").headline == "Running on worker host:4711:abc"
     stage.advance(minutes=3)
-    said = told(stage, "runs")
+    said = explanation(stage, "runs")
     assert said.headline == "Its worker host:4711:abc has given no sign of life for 2 m 30 s"
     assert said.needs_attention
 
@@ -136,13 +136,13 @@ def test_a_request_says_that_it_is_not_obeyed_yet(stage: Stage) -> None:
     stage.start(flows.quick, id="asked", settle=False)
     stage.claim("asked")
     get_run("asked").pause()
-    assert told(stage, "asked").headline == "Asked to pause: takes effect at the next operation"
+    assert explanation(stage, "asked").headline == "Asked to pause: takes effect at the next operation"
 
 
-def test_a_failed_rollback_handler_is_told_apart_from_the_failure(stage: Stage) -> None:
+def test_a_failed_rollback_handler_is_shown_apart_from_the_failure(stage: Stage) -> None:
     flows.SWITCH["rollback_broken"] = True
     stage.start(flows.saga, id="stuck")
-    said = told(stage, "stuck")
+    said = explanation(stage, "stuck")
     assert said.headline.startswith('Compensation has stopped now, after 0 s: the rollback handler of "charge" failed')
     assert "out of stock" in said.detail
     assert said.remedies == ("recover",)
@@ -166,20 +166,20 @@ def test_a_compensated_run_says_what_was_undone_and_that_a_retry_does_it_again(
 
 def test_a_retry_does_the_loop_again_in_which_the_first_undone_step_stands(stage: Stage) -> None:
     stage.start(flows.undone_in_a_loop, id="undone")
-    assert '2 steps were undone ("turns/~0/charge", "turns/~1/charge")' in told(stage, "undone").detail
-    assert 'from "turns" on' in told(stage, "undone").detail
+    assert '2 steps were undone ("turns/~0/charge", "turns/~1/charge")' in explanation(stage, "undone").detail
+    assert 'from "turns" on' in explanation(stage, "undone").detail
 
 
 def test_a_cancelled_run_says_what_was_undone(stage: Stage) -> None:
     stage.start(flows.saga_that_sleeps, id="undone")
     get_run("undone").cancel(rollback=True)
     stage.settle("undone")
-    assert told(stage, "undone").headline.endswith("; compensated: 1 step was undone")
+    assert explanation(stage, "undone").headline.endswith("; compensated: 1 step was undone")
 
 
 def test_what_the_code_has_undone_itself_is_not_done_again(stage: Stage) -> None:
     stage.start(flows.undoing_that_fails, id="undone")
-    said = told(stage, "undone")
+    said = explanation(stage, "undone")
     assert "compensated" not in said.headline
     assert said.detail.endswith("the rest goes on from there")
 
@@ -191,7 +191,7 @@ def test_what_the_code_has_undone_itself_is_not_done_again(stage: Stage) -> None
 def test_what_an_operator_did_is_said(stage: Stage, verb: str, headline: str) -> None:
     stage.start(flows.approve, id="run")
     getattr(get_run("run"), verb)()
-    assert told(stage, "run").headline == headline
+    assert explanation(stage, "run").headline == headline
 
 
 def test_the_row_alone_costs_no_query(stage: Stage, django_assert_num_queries: DjangoAssertNumQueries) -> None:
@@ -208,4 +208,4 @@ def test_a_run_that_crashes_its_workers_says_how_many_it_crashed(stage: Stage) -
         assert stage.claim("kills") is not None
         stage.advance(seconds=conf.LEASE + 1)
     assert stage.run("kills").state == "failed"
-    assert told(stage, "kills").headline.endswith(f"it crashed {conf.MAX_CRASHES + 1} workers in a row")
+    assert explanation(stage, "kills").headline.endswith(f"it crashed {conf.MAX_CRASHES + 1} workers in a row")

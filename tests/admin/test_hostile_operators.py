@@ -32,7 +32,9 @@ def page_of(name: str, run_id: str) -> str:
 
 @pytest.mark.parametrize("name", CHANGING)
 @pytest.mark.parametrize("method", ["get", "post"])
-def test_who_may_not_see_runs_is_not_told_which_there_are(stage: Stage, log_in: LogIn, name: str, method: str) -> None:
+def test_a_user_without_view_run_cannot_find_out_which_runs_exist(
+    stage: Stage, log_in: LogIn, name: str, method: str
+) -> None:
     stage.start(flows.approve, id="run")
     client = log_in()
     there = getattr(client, method)(page_of(name, "run"))
@@ -79,7 +81,7 @@ def test_a_denied_bulk_of_one_run_names_it(stage: Stage, log_in: LogIn) -> None:
     assert (row.run_id, row.action, row.outcome) == ("run", "pause", "denied")
 
 
-def test_who_may_do_nothing_cannot_bury_the_log(stage: Stage, log_in: LogIn) -> None:
+def test_a_user_without_permissions_cannot_fill_the_log(stage: Stage, log_in: LogIn) -> None:
     stage.start(flows.approve, id="run")
     client = log_in()
     for _ in range(20):

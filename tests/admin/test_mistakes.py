@@ -1,4 +1,4 @@
-"""Every surface tells a run that a mistake in the code has stopped from one that has failed, and from one that diverged."""
+"""Every surface shows whether a mistake in the code stopped a run, or the run failed, or it diverged."""
 
 from __future__ import annotations
 

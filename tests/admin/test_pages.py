@@ -51,13 +51,13 @@ def test_being_staff_alone_shows_nothing(failed: Run, log_in: LogIn, name: str) 
 
 
 @pytest.mark.parametrize("name", ALL_PAGES)
-def test_nobody_else_comes_further_than_the_login(failed: Run, client: Client, log_in: LogIn, name: str) -> None:
+def test_other_users_come_no_further_than_the_login(failed: Run, client: Client, log_in: LogIn, name: str) -> None:
     assert client.get(address(name)).status_code == 302
     assert log_in("view_run", name="eve", is_staff=False).get(address(name)).status_code == 302
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_PAGES if name != "overview"])
-def test_who_may_do_everything_sees_each_page(failed: Run, operator: Client, name: str) -> None:
+def test_a_user_with_all_permissions_sees_each_page(failed: Run, operator: Client, name: str) -> None:
     response = operator.get(address(name))
     assert response.status_code == 200, response.content.decode()[:3000]
     assert "Content-Security-Policy" in response
@@ -226,7 +226,7 @@ def test_a_folded_row_of_the_timeline_has_an_address_that_opens_it(
     assert 'href="?open=images%2Fimage+%23&amp;time=real"' in opened
 
 
-def test_a_page_that_knows_all_is_told_so(stage: Stage, operator: Client) -> None:
+def test_a_complete_page_gets_no_patch(stage: Stage, operator: Client) -> None:
     stage.start(flows.approve, id="waits")
     page = operator.get(url("live", "waits"))
     again = operator.get(url("live", "waits"), headers={"If-None-Match": page["ETag"]})
@@ -236,7 +236,7 @@ def test_a_page_that_knows_all_is_told_so(stage: Stage, operator: Client) -> Non
     assert moved.status_code == 200
 
 
-def test_times_on_a_page_are_told_again_each_minute(stage: Stage, operator: Client) -> None:
+def test_times_on_a_page_are_patched_each_minute(stage: Stage, operator: Client) -> None:
     stage.start(flows.approve, id="waits")
     stage.now = stage.now.replace(second=59, microsecond=999_000)
     for address in (url("live", "waits"), url("changelist") + "?live=1", url("overview")):

@@ -77,13 +77,13 @@ class TestWhatIsHiddenCannotBeSearchedFor:
         ]
 
     def test_it_cannot_be_read_out_character_by_character(self) -> None:
-        def tells(text: str) -> bool:
+        def finds(text: str) -> bool:
             page = list_runs(RunCriteria(error_text=text, states=FAILED), limit=1)
             return bool(page.runs or page.next_cursor)
 
         alphabet = string.ascii_letters + string.digits
         known = "SECRET"
-        found = [each for each in alphabet if tells(known + each)]
+        found = [each for each in alphabet if finds(known + each)]
         assert found == []
 
     def test_a_text_that_ends_in_what_is_hidden_tells_nothing(self) -> None:
@@ -114,12 +114,12 @@ class TestWhatIsHiddenCannotBeSearchedFor:
         assert "(hidden)" in client.get("/admin/durable/run/", {"q": "refused"}).content.decode()
 
     def test_nor_on_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        def told(text: str) -> str:
+        def output(text: str) -> str:
             call_command("durable", "list", "--error", text, "--limit", "1", "-o", "json")
-            told = capsys.readouterr()
-            return (told.out + told.err).replace(text, "TEXT")
+            printed = capsys.readouterr()
+            return (printed.out + printed.err).replace(text, "TEXT")
 
-        assert told(SECRET) == told("SECRETpw7732")
+        assert output(SECRET) == output("SECRETpw7732")
 
 
 def test_a_window_ends_where_it_would_without_the_text(stage: Stage, cards: None) -> None:
@@ -213,10 +213,10 @@ def shown(value: Any) -> Any:
 class TestEveryKindOfValue:
     @pytest.mark.parametrize("value", KINDS, ids=lambda value: type(value).__name__)
     def test_a_hook_of_dicts_and_lists_hides_in_all_of_them(self, value: Any) -> None:
-        told = str(shown(value))
-        assert IBAN not in told
-        assert "PIN1" not in told  # which its class does not show
-        assert "(hidden)" in told
+        text = str(shown(value))
+        assert IBAN not in text
+        assert "PIN1" not in text  # which its class does not show
+        assert "(hidden)" in text
 
     def test_the_rest_is_shown_as_plain_data(self) -> None:
         assert shown([Account(IBAN), Pair(IBAN, "y"), {3, 1}, (1, 2)]) == [
@@ -247,8 +247,8 @@ def describe_bytes(workflow: str, field: str, value: Any) -> Any:
 
 def test_what_the_hook_returns_in_its_place_is_shown(settings: Settings) -> None:
     settings.DURABLE = {**settings.DURABLE, "REDACT": f"{__name__}.describe_bytes"}
-    told = shown({"args": [b"ab", b"cd"]})
-    assert told == {
+    value = shown({"args": [b"ab", b"cd"]})
+    assert value == {
         "args": ["b'ba'", "(hidden: the redaction hook did not replace it)"],
         "seen": {"iban": "by the hook"},
     }

@@ -87,7 +87,7 @@ class TestPages:
         address = "/admin/durable/run/large/step/?at=step 0"
         text = operator.get(address).content.decode()
         assert "too large for this page, the export has it" in text
-        assert '<th scope="row">b0</th>' in text  # what is the engine's own is told
+        assert '<th scope="row">b0</th>' in text  # what the engine itself wrote is shown
         detail = read_entry_detail(large, "step 0", with_payloads=False)
         assert detail is not None
         assert "xxx" not in repr((detail.entry.data, detail.fields, detail.facts, detail.branches))
@@ -118,16 +118,16 @@ class TestExports:
 
     def test_it_is_the_same_whole(self, large: Run, operator: Client) -> None:
         response: Any = operator.get("/admin/durable/run/large/export/")
-        told = json.loads(b"".join(response.streaming_content))
-        assert (told["is_complete"], len(told["messages"])) == (True, NUMBER)
-        assert [each["location"] for each in told["entries"]][-1] == f"step {NUMBER - 1}"
-        assert told["messages"][3]["body"] == "x" * (LARGE - 2)
+        export = json.loads(b"".join(response.streaming_content))
+        assert (export["is_complete"], len(export["messages"])) == (True, NUMBER)
+        assert [each["location"] for each in export["entries"]][-1] == f"step {NUMBER - 1}"
+        assert export["messages"][3]["body"] == "x" * (LARGE - 2)
 
     def test_it_ends_where_it_would_be_too_long(self, large: Run) -> None:
         text = "".join(written(large, with_payloads=True, most_bytes=5 * LARGE))
-        told = json.loads(text)
-        assert not told["is_complete"]
-        assert 0 < len(told["entries"]) < NUMBER
+        export = json.loads(text)
+        assert not export["is_complete"]
+        assert 0 < len(export["entries"]) < NUMBER
         assert len(text) < 6 * LARGE < MOST_BYTES
 
     @pytest.mark.django_db(transaction=True)

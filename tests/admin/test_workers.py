@@ -1,4 +1,4 @@
-"""The pages of workers: what each tells of itself, what it does, and who may see it."""
+"""The pages of workers: what each shows, what it does, and who may see it."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -36,7 +36,7 @@ def test_all_workers_are_listed_with_what_they_tell(operator: Client) -> None:
         assert expected in page, expected
 
 
-def test_nobody_works(operator: Client) -> None:
+def test_no_worker(operator: Client) -> None:
     assert "python manage.py durable_worker" in text_of(operator.get(url("workers")))
 
 

@@ -197,7 +197,7 @@ def test_a_deep_body_is_refused_however_deep_it_is(api: Api, depth: int, key: st
     assert (answer.status_code, answer.json()["code"]) in {(400, "malformed-body"), (422, "payload-refused")}
 
 
-def test_of_many_faults_some_are_told(api: Api) -> None:
+def test_of_many_faults_some_are_reported(api: Api) -> None:
     names = {f"name {number} {'x' * 2000}": 1 for number in range(500)}
     answer = api.post("/runs", {**START, **names})
     document = problem(answer, 400, "invalid-request")

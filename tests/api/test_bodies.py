@@ -1,4 +1,4 @@
-"""A body is read whatever server carries it and however its length is told; it is never taken for none."""
+"""A body is read whatever server carries it and however its length is given; it is never taken for none."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_twice_is_once(api: Api) -> None:
         ({"verb": "pause", "filter": {"unknown": "x"}}, "filter/unknown"),
     ],
 )
-def test_mistakes_are_told_where_they_are(api: Api, order: dict[str, Any], at: str) -> None:
+def test_mistakes_are_reported_where_they_are(api: Api, order: dict[str, Any], at: str) -> None:
     document = problem(api.post("/bulks", order), 400, "invalid-request")
     assert document["errors"][0]["at"].replace(".", "/").strip("/").startswith(at)
     assert not OperatorAction.objects.exists()

@@ -101,7 +101,7 @@ def test_of_many_equal_requests_at_once_one_is_done(live_server: Any, token: str
         answers = at_once(live_server.url, token, path, body, key)
         assert {answer.status_code for answer in answers} <= {200, 201}, [answer.text for answer in answers]
         assert len({answer.text for answer in answers}) == 1
-        if key is None:  # one of them has made it, and is the only one that is told so
+        if key is None:  # one of them has made it, and is the only one whose answer says so
             assert sorted(answer.status_code for answer in answers) == [200] * 5 + [201]
     assert Run.objects.count() == 1 + 5
     assert QueueMessage.objects.filter(run="a").count() == 2
@@ -291,7 +291,7 @@ class TestPlaces:
             with stream(client, "a") as again:
                 assert next(again)[0] == "run"
 
-    def test_a_reader_who_is_gone_before_it_begins_keeps_no_place(
+    def test_a_reader_that_is_gone_before_it_begins_keeps_no_place(
         self, token: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(broadcaster, "MOST_OF_ONE", 1)
@@ -323,7 +323,7 @@ class TestPlaces:
         eventually(lambda: broadcaster._reader.streams == 0)
 
     @pytest.mark.parametrize("loss", ["the account is closed", "the permission is taken", "the account is gone"])
-    def test_a_reader_who_may_no_longer_see_runs_is_cut_off(self, monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
+    def test_a_reader_that_may_no_longer_see_runs_is_cut_off(self, monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
         monkeypatch.setattr(broadcaster, "RIGHTS", 0.0)
         user = User.objects.create_user("reader")
         user.user_permissions.add(Permission.objects.get(codename="view_run", content_type__app_label="durable"))
@@ -335,9 +335,9 @@ class TestPlaces:
                 user.user_permissions.clear()
             else:
                 user.delete()
-            assert list(events) == []  # it ends, and tells of no end of the run
+            assert list(events) == []  # it ends, and has no event for the end of the run
 
-    def test_a_reader_who_may_no_longer_see_payloads_gets_no_more_of_them(
+    def test_a_reader_that_may_no_longer_see_payloads_gets_no_more_of_them(
         self, token: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(broadcaster, "RIGHTS", 0.0)
@@ -361,10 +361,10 @@ class TestPlaces:
             is_taken.set()
             assert asked_again.wait(60)
             pass_once(get_run("f"))
-            told = list(events)
-        [entry] = [data for name, data, _ in told if name == "entry" and data["status"] != "running"]
+            received = list(events)
+        [entry] = [data for name, data, _ in received if name == "entry" and data["status"] != "running"]
         assert (entry["error"]["message"], entry["error"]["traceback"]) == ("broken", None)
-        assert told[-1][0] == "end"
+        assert received[-1][0] == "end"
 
 
 def test_a_quiet_stream_gives_signs_of_life_and_ends_in_time(token: str, monkeypatch: pytest.MonkeyPatch) -> None:

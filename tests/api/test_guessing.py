@@ -1,4 +1,4 @@
-"""What is recorded cannot be guessed by asking for the same again, but by those who may see it or have written it."""
+"""What is recorded cannot be guessed by asking for the same again, except by users that may see it or have written it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_an_input_is_not_guessed_by_starting(make_api: MakeApi, permissions: tup
     assert Run.objects.count() == 1
 
 
-def test_who_started_a_run_may_ask_for_it_again(make_api: MakeApi) -> None:
+def test_the_starter_of_a_run_may_ask_for_it_again(make_api: MakeApi) -> None:
     """A program that repeats its request after a cut has no other permission."""
     program, other = make_api("start_run"), make_api("start_run")
     assert program.post("/runs", {**START, **GUESSES[0]}).status_code == 201
     assert program.post("/runs", {**START, **GUESSES[0]}).status_code == 200
     assert "with another input" in problem(program.post("/runs", {**START, **GUESSES[1]}), 409, "id-taken")["detail"]
-    told = problem(other.post("/runs", {**START, **GUESSES[0]}), 409, "id-taken")["detail"]
-    assert "durable.view_payload" in told
+    detail = problem(other.post("/runs", {**START, **GUESSES[0]}), 409, "id-taken")["detail"]
+    assert "durable.view_payload" in detail
 
 
-def test_who_may_see_payloads_is_told(make_api: MakeApi) -> None:
+def test_a_user_with_view_payload_gets_the_reason(make_api: MakeApi) -> None:
     add.using(id="order-1").start("PIN-1234")
     viewer = make_api("start_run", "view_payload")
     assert viewer.post("/runs", {**START, **GUESSES[1]}).status_code == 200

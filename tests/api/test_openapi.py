@@ -1,4 +1,4 @@
-"""The committed OpenAPI document is the one that the views make, and tells of each of them."""
+"""The committed OpenAPI document is the one that the views make, and describes each of them."""
 
 from __future__ import annotations
 
@@ -74,6 +74,6 @@ def test_each_operation_says_what_it_does_and_how_it_fails(committed: dict[str, 
         assert ("Idempotency-Key" in names) == (method == "post"), path
 
 
-def test_every_problem_is_told_in_the_guide() -> None:
+def test_every_problem_is_described_in_the_guide() -> None:
     guide = (settings.BASE_DIR / "docs" / "rest.md").read_text()
     assert [code for code in TITLES if f"`{code}`" not in guide] == []

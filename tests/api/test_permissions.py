@@ -128,7 +128,7 @@ def test_messages_without_the_permission_for_payloads(make_api: MakeApi) -> None
     assert (message["queue"], message["body"], message["response"]) == ("q", None, None)
 
 
-def test_nothing_of_a_payload_is_told_without_the_permission(make_api: MakeApi) -> None:
+def test_nothing_of_a_payload_is_shown_without_the_permission(make_api: MakeApi) -> None:
     from durable import get_run
 
     pass_once(add.using(id="s").start("tell", "tale"))

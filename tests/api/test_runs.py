@@ -152,7 +152,7 @@ class TestLooking:
         assert "SECRET" not in viewer.get("/workflows").content.decode()
         assert "SECRET" in make_api("view_run", "view_payload").get("/workflows").content.decode()
 
-    def test_where_redis_is_is_not_told(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_address_of_redis_is_not_shown(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         from durable.notifier import redis_clients
 
         def away(_names: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The history stream: a reader who takes the events in their order has the history, wherever it was cut off."""
+"""The history stream: a reader that takes the events in their order has the history, wherever it was cut off."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_first_all_then_what_is_new(api: Api) -> None:
     assert all(entry["payloads"] is None for entry in reader.entries.values())
 
 
-def test_a_run_that_has_ended_is_told_of_once(api: Api) -> None:
+def test_a_run_that_has_ended_is_sent_once(api: Api) -> None:
     pass_once(loop.using(id="a").start(1))
     reader = Reader(api, "a")
     assert reader.read() == ["entry", "entry", "run"]
@@ -104,7 +104,7 @@ def test_what_a_replay_in_place_took_back_is_void(api: Api) -> None:
     reader.assert_current()
 
 
-def test_a_reader_who_stays_is_told_what_is_removed(api: Api) -> None:
+def test_a_reader_that_stays_gets_what_is_removed(api: Api) -> None:
     pass_once(loop.using(id="a").start(4))
     follower = changes.Follower(lambda: Run.objects.get(pk="a"))
     assert len(follower.look().entries) == 5
@@ -115,7 +115,7 @@ def test_a_reader_who_stays_is_told_what_is_removed(api: Api) -> None:
     assert [each.location for each in follower.look().entries] == ["step 2", "step 3", "rest"]
 
 
-def test_a_run_that_nobody_passes_costs_one_query(api: Api, django_assert_num_queries: Callable[..., Any]) -> None:
+def test_a_run_without_a_pass_costs_one_query(api: Api, django_assert_num_queries: Callable[..., Any]) -> None:
     pass_once(loop.using(id="a").start(4))
     follower = changes.Follower(lambda: Run.objects.get(pk="a"))
     follower.look()
@@ -127,7 +127,7 @@ def test_a_run_that_nobody_passes_costs_one_query(api: Api, django_assert_num_qu
 
 @pytest.mark.parametrize("seed", range(3))
 def test_wherever_he_is_cut_off_a_reader_goes_on(api: Api, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """One reader asks now and then, is told in small chunks, and forgets what came after some random event."""
+    """One reader asks now and then, gets small chunks, and forgets what came after some random event."""
     chance = random.Random(seed)
     monkeypatch.setattr(changes, "CHUNK", 2)
     monkeypatch.setattr("durable.api.views.stream._MOST_EVENTS", 3)

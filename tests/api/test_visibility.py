@@ -1,4 +1,4 @@
-"""A user sees the runs that `API_RUNS` leaves him; of the others nothing is told by any answer."""
+"""A user sees the runs that `API_RUNS` allows; no answer shows anything of the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 
 def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
-    """A user's runs begin with his name."""
+    """A user's runs begin with the user name."""
     return runs.filter(id__startswith=f"{request.user}-")
 
 
@@ -51,8 +51,8 @@ VERBS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("path", READS)
 def test_anothers_run_is_not_there_to_read(ada: Api, path: str) -> None:
     other = problem(ada.get(f"/runs/bob-1{path}"), 404, "run-not-found")
-    nobody = problem(ada.get(f"/runs/bob-2{path}"), 404, "run-not-found")
-    assert other["detail"].replace("bob-1", "bob-2") == nobody["detail"]
+    missing = problem(ada.get(f"/runs/bob-2{path}"), 404, "run-not-found")
+    assert other["detail"].replace("bob-1", "bob-2") == missing["detail"]
     assert ada.get(f"/runs/ada-1{path}").status_code == 200
 
 
@@ -155,16 +155,16 @@ class TestMaking:
             answer = ada.post(path, {**body, "id": run_id}, key=key and f"{key}{run_id}")
             answers.append((answer.status_code, answer.content.decode().replace(run_id, "bob-?")))
             shown = ada.get("/operator-actions?run=ada-1").json()["results"]
-            told = [
+            rows = [
                 {k: v for k, v in each.items() if k not in ("id", "created_at")}
                 for each in shown[: len(shown) - len(logs)]
             ]
-            logs.append(str(told).replace(run_id, "bob-?"))
+            logs.append(str(rows).replace(run_id, "bob-?"))
         assert answers[0] == answers[1]
         assert logs[0] == logs[1]
         assert sorted(Run.objects.values_list("id", flat=True)) == ["ada-1", "bob-1"]
 
-    def test_a_run_of_ones_own_that_another_has_replayed_is_not_told_of(self, ada: Api) -> None:
+    def test_a_run_of_ones_own_that_another_has_replayed_is_not_shown(self, ada: Api) -> None:
         loop.using(id="bob-3").start(1)
         Run.objects.filter(pk="bob-3").update(replay_of="ada-1")
         for run_id in ("bob-3", "bob-4"):

@@ -1,4 +1,4 @@
-"""Long polls leave threads for everything else, and seats for everybody else."""
+"""Long polls leave threads for everything else, and places for other users."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def request_of(name: str, *, threads: bool = True, under_asgi: bool = False) -> 
 
 
 class Polls:
-    """Requests that wait until they are told to stop, each in a thread of the server's that is there until then."""
+    """Requests that wait until they are asked to stop, each in a thread of the server."""
 
     def __init__(self) -> None:
         self.end = threading.Event()

@@ -40,7 +40,7 @@ def test_the_short_form_measures_all_of_ours_within_what_is_counted(
     assert {goal["figure"] for goal in goals if goal["reached"] and goal["figure"] in COUNTED} == COUNTED
 
 
-def test_a_name_that_nobody_knows_is_answered_with_the_nearest() -> None:
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     done = run("--only", "stepps", "--short")
     assert done.returncode != 0
     assert "did you mean 'steps'" in done.stderr

@@ -121,7 +121,7 @@ def test_what_runs_do_most_often_is_left_to_functions_whose_plans_are_kept() -> 
     assert len(written) + len(read) == len(statements), statements
 
 
-def test_a_ring_is_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notification_is_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     notify.acknowledge("default")
     notify.notify("default")  # Redis knows the script
     notify.acknowledge("default")

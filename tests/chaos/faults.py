@@ -21,7 +21,7 @@ from tests.e2e.workers import Workers
 __all__ = ["Faults"]
 
 FREEZE: Final = 3.0  # seconds; longer than the lease
-PAUSE: Final = 1500  # milliseconds in which Redis answers nobody
+PAUSE: Final = 1500  # milliseconds in which Redis does not answer
 
 
 class Faults:

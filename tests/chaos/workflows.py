@@ -1,4 +1,4 @@
-"""Runs of every kind. What each has to come to can be told from its input alone, so that rows can be audited."""
+"""Runs of every kind. What each has to come to follows from its input alone, so that rows can be audited."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _section(name: str, help: str, parser: argparse.ArgumentParser) -> Iterator[
     if options:
         yield "| | |\n| --- | --- |"
         for action in options:
-            yield f"| {_spelled(action)} | {_told(action)} |"
+            yield f"| {_spelled(action)} | {_help_of(action)} |"
         yield ""
 
 
@@ -60,7 +60,7 @@ def _spelled(action: argparse.Action) -> str:
     return ", ".join(f"`{each}{value}`" for each in action.option_strings)
 
 
-def _told(action: argparse.Action) -> str:
+def _help_of(action: argparse.Action) -> str:
     choices = f": {', '.join(f'`{each}`' for each in action.choices)}" if action.choices else ""
     return f"{action.help}{choices}".replace("|", "\\|")
 

@@ -326,13 +326,13 @@ def test_without_rich_a_table_is_plain(shell: Shell, stage: Stage, monkeypatch: 
     assert "\x1b" not in done.out
 
 
-def test_a_race_tells_who_won(shell: Shell, stage: Stage) -> None:
+def test_a_race_shows_the_winner(shell: Shell, stage: Stage) -> None:
     stage.start(racing, id="one")
     rows = {line.split()[0]: line for line in shell("show", "one").lines if line}
     assert [location for location, row in rows.items() if "won" in row.split()] == ["first/quick"]
 
 
-def test_times_are_told_relative_to_now(shell: Shell, stage: Stage) -> None:
+def test_times_are_printed_relative_to_now(shell: Shell, stage: Stage) -> None:
     stage.start(napping, id="one")
     Run.objects.filter(pk="one").update(created_at=timezone.now() - timedelta(hours=3))
     assert "3 h ago" in shell("list").out

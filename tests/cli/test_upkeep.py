@@ -96,12 +96,12 @@ class TestPrune:
         assert len(runs()) == 4
 
     @pytest.mark.parametrize(("answer", "left"), [("y\n", 2), ("\n", 4)])
-    def test_a_person_is_told_how_much_and_asked(self, shell: Shell, answer: str, left: int) -> None:
+    def test_an_interactive_prune_shows_the_number_and_asks(self, shell: Shell, answer: str, left: int) -> None:
         done = shell("prune", "--older-than", "30 days", typed=answer)
         assert "Delete 2 runs and 1 rows of the audit log for good?" in done.err
         assert len(runs()) == left
 
-    def test_not_everybody_may(self, shell: Shell, django_user_model: Any) -> None:
+    def test_a_user_without_the_permission_may_not(self, shell: Shell, django_user_model: Any) -> None:
         django_user_model.objects.create_user("ada")
         done = shell("prune", "--older-than", "30 days", "--yes", "--as", "ada")
         assert (done.status, len(runs())) == (1, 4)
@@ -152,7 +152,7 @@ class TestDoctor:
         rows = dict(line.split()[:2] for line in done.lines[1:])
         assert rows == dict.fromkeys(("settings", "database", "redis", "workers", "sweep", "runs"), "ok")
 
-    def test_nobody_at_work(self, shell: Shell) -> None:
+    def test_no_worker_at_work(self, shell: Shell) -> None:
         done = shell("doctor")
         assert done.status == 1
         verdicts = self.verdicts(shell)
@@ -210,15 +210,15 @@ class TestDoctor:
         assert "manage.py migrate durable --database default" in done.out
 
     @pytest.mark.postgres
-    @pytest.mark.parametrize(("seconds", "told"), [(60.0, "ahead of"), (-60.0, "behind")])
+    @pytest.mark.parametrize(("seconds", "direction"), [(60.0, "ahead of"), (-60.0, "behind")])
     def test_a_clock_that_is_wrong(
-        self, shell: Shell, monkeypatch: pytest.MonkeyPatch, seconds: float, told: str
+        self, shell: Shell, monkeypatch: pytest.MonkeyPatch, seconds: float, direction: str
     ) -> None:
         wrong = SimpleNamespace(now=lambda: timezone.now() + timedelta(seconds=seconds))
         monkeypatch.setattr(clock_skew, "clock", wrong)
         done = shell("doctor")
         assert done.status == 1
-        assert f" s {told} the database's" in done.out
+        assert f" s {direction} the database's" in done.out
         assert self.verdicts(shell)["clock"] == "problem"
 
     def test_with_wrong_settings(self, shell: Shell) -> None:
@@ -229,7 +229,7 @@ class TestDoctor:
 
 
 class TestWorkers:
-    def test_who_works_and_what_they_hold(self, shell: Shell, worker: SimpleWorker) -> None:
+    def test_workers_and_what_they_hold(self, shell: Shell, worker: SimpleWorker) -> None:
         napping.using(id="one").start()
         now = timezone.now()
         name = f"{worker.hostname}:{worker.pid}:abc"
@@ -242,7 +242,7 @@ class TestWorkers:
         data = shell("workers", "-o", "json").json
         assert (data["pid"], data["queues"], data["runs"][0]["id"]) == (worker.pid, ["default", "high"], "one")
 
-    def test_nobody(self, shell: Shell) -> None:
+    def test_no_worker(self, shell: Shell) -> None:
         done = shell("workers")
         assert (done.status, done.out) == (0, "")
         assert "durable_worker" in done.err

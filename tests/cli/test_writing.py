@@ -1,4 +1,4 @@
-"""The verbs, start, send, ask, replay: what they change, who did it, what they refuse, and what they ask first."""
+"""The verbs, start, send, ask, replay: what they change, the actor, what they refuse, and what they ask first."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TestVerbs:
         assert stage.settle(new).replay_of_id == "one"
         assert get_run(new).output == [[5], {}]
 
-    def test_a_refusal_is_told_and_stops_none_of_the_others(self, shell: Shell, stage: Stage) -> None:
+    def test_a_refusal_is_printed_and_stops_none_of_the_others(self, shell: Shell, stage: Stage) -> None:
         stage.start(echo, id="ended")
         stage.start(napping, id="asleep")
         done = shell("cancel", "ended", "nothing", "asleep")
@@ -168,7 +168,7 @@ class TestVerbs:
             stage.start(failing, id=f"failed-{number}")
         assert "  and 2 more" in shell("doctor").lines
 
-    def test_what_was_undone_is_told_everywhere(self, shell: Shell, stage: Stage) -> None:
+    def test_what_was_undone_is_shown_everywhere(self, shell: Shell, stage: Stage) -> None:
         stage.start(compensated, id="undone")
         assert ["charge", "step", "completed", "1", "undone"] in [
             each.split() for each in shell("show", "undone").lines
@@ -196,13 +196,13 @@ class TestVerbs:
 
 
 class TestActors:
-    def test_by_itself_it_is_whoever_the_system_says(self, shell: Shell, stage: Stage) -> None:
+    def test_by_default_the_actor_is_the_user_of_the_system(self, shell: Shell, stage: Stage) -> None:
         stage.start(napping, id="one")
         shell("pause", "one")
         action = OperatorAction.objects.get()
         assert (action.source, action.actor_id, action.actor_label) == ("cli", None, pwd.getpwuid(os.getuid()).pw_name)
 
-    def test_the_environment_does_not_say_who_it_is(
+    def test_the_environment_does_not_name_the_actor(
         self, shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
@@ -212,10 +212,10 @@ class TestActors:
         assert OperatorAction.objects.get().actor_label == pwd.getpwuid(os.getuid()).pw_name != "ceo"
 
     def test_a_system_without_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def nobody(_uid: int) -> str:
+        def unknown(_uid: int) -> str:
             raise KeyError("getpwuid(): uid not found: 4711")
 
-        monkeypatch.setattr(pwd, "getpwuid", nobody)
+        monkeypatch.setattr(pwd, "getpwuid", unknown)
         assert actor.shell_actor(None).label.startswith("uid ")
 
     def test_a_user_has_the_users_permissions_and_no_more(self, shell: Shell, stage: Stage) -> None:
@@ -231,7 +231,7 @@ class TestActors:
         assert (denied.outcome, allowed.outcome, allowed.actor) == ("denied", "done", user)
 
     @pytest.mark.parametrize("name", ["nobody", "gone"])
-    def test_a_user_who_is_not_there(self, shell: Shell, stage: Stage, name: str) -> None:
+    def test_an_unknown_user(self, shell: Shell, stage: Stage, name: str) -> None:
         User.objects.create_user("gone", is_active=False, is_superuser=True)
         stage.start(napping, id="one")
         done = shell("cancel", "one", "--as", name)
@@ -336,7 +336,7 @@ class TestMessages:
         finally:
             runtime.deactivate(answering)
 
-    def test_a_question_that_nobody_answers(self, shell: Shell, stage: Stage) -> None:
+    def test_a_question_without_an_answer(self, shell: Shell, stage: Stage) -> None:
         stage.start(asked, id="one")
         done = shell("ask", "one", "other", "--timeout", "0")
         assert (done.status, done.out) == (3, "")

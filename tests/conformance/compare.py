@@ -7,7 +7,7 @@ With the reference's everything is compared, but for what two right engines may 
 - How far the losers of a race and the branches of an undecided one are is only compared where they failed or completed,
   and a loser that was stopped before a call has not failed.
 - A step in a branch that the trace calls "running" has ended: the reference flushes branches concurrently and loses what
-  changed while it wrote. Whether the step succeeded is told by its last call.
+  changed while it wrote. Whether the step succeeded follows from its last call.
 - Which messages a run waits for is only compared in programs without branches: in a branch the reference forgets a wait
   for any message.
 """

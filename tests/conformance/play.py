@@ -1,6 +1,6 @@
 """Plays a scenario's actions on this engine through the public harness, and gives the trace.
 
-A `Player` may be told to crash once, at a given commit, before or after it; it resumes in a fresh pass at the same moment.
+A `Player` may be set to crash once, at a given commit, before or after it; it resumes in a fresh pass at the same moment.
 """
 
 from __future__ import annotations

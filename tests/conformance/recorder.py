@@ -1,4 +1,4 @@
-"""What a run's step functions and rollback handlers did, told apart from what the engine recorded of it.
+"""What a run's step functions and rollback handlers did, apart from what the engine recorded of it.
 
 The recorder lives outside the engine, as the world that a step acts on does. It numbers the calls of a step's function
 over the run's whole life, and forgets calls on demand: see `forget_since`.

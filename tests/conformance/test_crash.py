@@ -5,7 +5,7 @@ on at the same moment. Each pass, the history and the calls that were recorded a
 function is called again only if the record of its call was never committed, and no recorded call is lost.
 
 How a call fails depends on its number. A crash before a commit loses the record of the calls since the last commit;
-nobody will ever know of them, so the recorder forgets them, and the calls that are made instead get their numbers.
+nothing will ever show them, so the recorder forgets them, and the calls that are made instead get their numbers.
 """
 
 from __future__ import annotations

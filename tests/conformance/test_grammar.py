@@ -62,7 +62,7 @@ def test_numbers_the_failures_of_calls_from_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "refusal"),
     [
         ({}, "expected a list"),
         (["step"], "expected an object"),
@@ -84,14 +84,14 @@ def test_numbers_the_failures_of_calls_from_one() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_refuses_what_is_not_of_the_grammar(program: Any, told: str) -> None:
-    with pytest.raises(GrammarError, match=told):
+def test_refuses_what_is_not_of_the_grammar(program: Any, refusal: str) -> None:
+    with pytest.raises(GrammarError, match=refusal):
         read_program(program)
 
 
 @pytest.mark.parametrize(
-    ("action", "told"), [({"do": "stop"}, "unknown action"), ({"do": "run", "ms": 1}, "unknown fields")]
+    ("action", "refusal"), [({"do": "stop"}, "unknown action"), ({"do": "run", "ms": 1}, "unknown fields")]
 )
-def test_refuses_unknown_actions(action: Any, told: str) -> None:
-    with pytest.raises(GrammarError, match=told):
+def test_refuses_unknown_actions(action: Any, refusal: str) -> None:
+    with pytest.raises(GrammarError, match=refusal):
         read_actions([action])

@@ -1,4 +1,4 @@
-"""The comparison finds what is wrong: each kind of difference is made on purpose, and has to be told."""
+"""The comparison finds what is wrong: each kind of difference is made on purpose, and has to be reported."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_trace_conforms_to_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "difference"),
     [
         (with_pass(0, state="completed"), "pass 1: state"),
         (with_pass(0, sleep_until_ms=501), "pass 1: sleep_until_ms: expected 500, got 501"),
@@ -98,10 +98,10 @@ def test_a_trace_conforms_to_itself() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_tells_what_is_wrong(wrong: Trace, told: str) -> None:
+def test_reports_what_is_wrong(wrong: Trace, difference: str) -> None:
     found = differences(PROGRAM, TRACE, wrong)
     assert len(found) == 1
-    assert found[0].startswith(told)
+    assert found[0].startswith(difference)
 
 
 def test_a_known_fault_explains_what_it_names_and_has_to_show() -> None:
@@ -225,7 +225,7 @@ def test_a_loser_may_be_stopped_before_calls_of_the_deciding_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "difference"),
     [
         (race([], [("fast/right/c", 1)], step_c="completed"), "pass 1: call ('fast/left/a', 1) is missing"),
         (race([("fast/left/a", 1)], [], step_c="completed"), "pass 2: call ('fast/right/c', 1) is missing"),
@@ -236,12 +236,12 @@ def test_a_loser_may_be_stopped_before_calls_of_the_deciding_pass() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_loser_makes_the_calls_of_earlier_passes_and_no_others(wrong: Trace, told: str) -> None:
-    assert differences(RACE, EXPECTED, wrong) == [told]
+def test_a_loser_makes_the_calls_of_earlier_passes_and_no_others(wrong: Trace, difference: str) -> None:
+    assert differences(RACE, EXPECTED, wrong) == [difference]
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "difference"),
     [
         ({"winner": "left"}, "entry fast: winner"),
         ({"winner": None}, "entry fast: winner"),
@@ -252,10 +252,10 @@ def test_a_loser_makes_the_calls_of_earlier_passes_and_no_others(wrong: Trace, t
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_race_is_compared_by_its_winner_and_outcomes(changes: dict[str, Any], told: str) -> None:
+def test_a_race_is_compared_by_its_winner_and_outcomes(changes: dict[str, Any], difference: str) -> None:
     got = race(*(list(each.calls) for each in EXPECTED.passes), **{"step_c": "completed", **changes})
     (found,) = differences(RACE, EXPECTED, got)
-    assert found.startswith(told)
+    assert found.startswith(difference)
 
 
 # -- the whole file

@@ -113,7 +113,7 @@ def cause_of(workflow: Callable[[Context], Any], *, passes: int = 1) -> tuple[st
     return cause.place, cause.error_type, cause.pattern
 
 
-def test_an_exhausted_step_is_told_by_its_last_error() -> None:
+def test_an_exhausted_step_is_explained_by_its_last_error() -> None:
     fails = raising(GatewayTimeout("first 1"), GatewayTimeout("last 22"))
 
     def ship(ctx: Context) -> None:
@@ -122,7 +122,7 @@ def test_an_exhausted_step_is_told_by_its_last_error() -> None:
     assert cause_of(ship, passes=2) == ("charge", "GatewayTimeout", "last #")
 
 
-def test_a_step_that_does_not_retry_is_told_by_its_error() -> None:
+def test_a_step_that_does_not_retry_is_explained_by_its_error() -> None:
     def ship(ctx: Context) -> None:
         ctx.step("charge", raising(CardDeclined("no")))
 
@@ -137,7 +137,7 @@ def test_the_workflows_own_error_has_no_place() -> None:
     assert cause_of(ship) == ("", "ValueError", "order #")
 
 
-def test_an_error_that_the_code_makes_of_a_steps_is_told_by_the_steps() -> None:
+def test_an_error_that_the_code_makes_of_a_steps_is_explained_by_the_steps() -> None:
     def ship(ctx: Context) -> None:
         try:
             ctx.step("charge", raising(CardDeclined("no")))
@@ -164,7 +164,7 @@ def test_an_iteration_has_no_number() -> None:
     assert cause_of(lambda ctx: ctx.loop("poll", body, 0)) == ("poll / ~ / fetch", "RollbackError", "no")
 
 
-def test_a_join_is_told_by_the_branch_that_failed_first() -> None:
+def test_a_join_is_explained_by_the_branch_that_failed_first() -> None:
     slow = raising(GatewayTimeout("1"), CardDeclined("later"))
 
     def ship(ctx: Context) -> None:
@@ -179,21 +179,21 @@ def test_a_join_is_told_by_the_branch_that_failed_first() -> None:
     assert cause_of(ship, passes=2) == ("both / b / label", "CardDeclined", "first")
 
 
-def test_a_branch_of_a_branch_is_told_by_its_step() -> None:
+def test_a_branch_of_a_branch_is_explained_by_its_step() -> None:
     def inner(ctx: Context) -> None:
         ctx.join("in", {"x": lambda c: c.step("label", raising(CardDeclined("no")))})
 
     assert cause_of(lambda ctx: ctx.join("out", {"y": inner})) == ("out / y / in / x / label", "CardDeclined", "no")
 
 
-def test_a_branchs_own_error_is_told_at_the_branch() -> None:
+def test_a_branchs_own_error_is_shown_at_the_branch() -> None:
     def own(_ctx: Context) -> None:
         raise ValueError("why")
 
     assert cause_of(lambda ctx: ctx.join("both", {"a": own})) == ("both / a", "ValueError", "why")
 
 
-def test_a_race_that_all_have_lost_is_told_by_the_first() -> None:
+def test_a_race_that_all_have_lost_is_explained_by_the_first() -> None:
     branches = {"a": lambda c: c.step("s", raising(CardDeclined("no")))}
     assert cause_of(lambda ctx: ctx.race("which", branches)) == ("which / a / s", "CardDeclined", "no")
 
@@ -208,7 +208,7 @@ def test_after_a_compensation_the_cause_is_that_of_the_failure() -> None:
     assert cause_of(ship, passes=2) == ("charge", "CardDeclined", "no")
 
 
-def test_a_compensation_that_stops_is_told_by_its_handler() -> None:
+def test_a_compensation_that_stops_is_explained_by_its_handler() -> None:
     def ship(ctx: Context) -> None:
         ctx.rollback_checkpoint("from here")
         ctx.step("reserve", int, rollback=undoing.undo)

@@ -1,4 +1,4 @@
-"""`message.complete`: who may be answered, where, and how often."""
+"""`message.complete`: which messages may be answered, where, and how often."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sends(*queues: str) -> Callable[[Harness, Any], None]:
 # -- several open ones
 
 
-def test_an_open_message_is_in_nobodys_way(h: Harness, flavour: Flavour) -> None:
+def test_an_open_message_blocks_no_other_one(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         question = await ctx.queue.next("question", completable=True)
         await ctx.step("search", lambda: 1)
@@ -429,7 +429,7 @@ def test_once_the_code_completes_it_the_run_is_recovered(h: Harness, flavour: Fl
     assert responses(h, "run") == ["sorry"]
 
 
-def test_a_failure_is_told_before_a_message_left_open(h: Harness, flavour: Flavour) -> None:
+def test_a_failure_is_reported_before_a_message_left_open(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         await ctx.queue.next("next", completable=True)
         raise ValueError("out of stock")

@@ -65,7 +65,7 @@ def test_try_step_catches_all_but_rollback_by_default(h: Harness, flavour: Flavo
 
 
 @pytest.mark.parametrize("fails", FAILS)
-def test_try_step_catches_nothing_else_than_it_is_told(h: Harness, flavour: Flavour, fails: str) -> None:
+def test_try_step_catches_nothing_that_catch_does_not_name(h: Harness, flavour: Flavour, fails: str) -> None:
     function, options = FAILS[fails]
     others = {"critical", "timeout", "exhausted", "rollback"} - {KINDS.get(fails, fails)}
 
@@ -287,7 +287,7 @@ def test_errors_that_are_the_cause_of_each_other_end_the_run(h: Harness, flavour
             await ctx.step("a", raising(CriticalError("no")))
         except CriticalError as error:
             try:
-                raise KeyError("while telling of it") from error
+                raise KeyError("while reporting it") from error
             except KeyError as another:
                 raise error from another
 

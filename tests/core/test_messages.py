@@ -311,7 +311,7 @@ def test_ask_returns_the_response(h: Harness, flavour: Flavour) -> None:
     assert h.start(flavour(ship)).ask("quote", {"sku": 1}) == 2
 
 
-def test_ask_times_out_where_nobody_answers(h: Harness, flavour: Flavour) -> None:
+def test_ask_times_out_without_an_answer(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         await ctx.queue.next("quote", names=[])
         await ctx.queue.next("never", names=[])

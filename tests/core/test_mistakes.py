@@ -348,7 +348,7 @@ def test_what_code_raises_and_catches_itself_is_none(h: Harness, flavour: Flavou
     assert h.finish(run).output == "shipped"
 
 
-def test_a_mistake_before_the_end_of_the_history_is_told_as_one(h: Harness, flavour: Flavour) -> None:
+def test_a_mistake_before_the_end_of_the_history_is_reported_as_one(h: Harness, flavour: Flavour) -> None:
     async def good(ctx: Any) -> Any:
         await ctx.step("a", lambda: ledger.append("a"))
         await ctx.sleep("z", 60)
@@ -647,7 +647,7 @@ def test_projects_and_workflows_say_which_classes_are_mistakes(
 
 
 @pytest.mark.parametrize("wrong", [KeyError, "KeyError", (1,), (BaseException,)])
-def test_a_workflow_is_told_what_mistakes_are(wrong: Any) -> None:
+def test_a_workflow_is_given_what_mistakes_are(wrong: Any) -> None:
     with pytest.raises(TypeError, match="mistakes is a tuple of classes of exceptions"):
         workflow(name="mistakes.wrong", mistakes=wrong)
 
@@ -723,14 +723,14 @@ def test_after_the_grace_period_it_stops_whole(flavour: Flavour) -> None:
         assert h.finish(run).output == "shipped"
 
 
-def test_a_stopped_run_is_told_from_a_failed_one(
+def test_a_stopped_run_is_distinguished_from_a_failed_one(
     h: Harness, flavour: Flavour, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[bool] = []
+    flags: list[bool] = []
     from durable.signals import run_failed
 
     def receive(sender: Any, *, is_mistake: bool, **_: Any) -> None:
-        told.append(is_mistake)
+        flags.append(is_mistake)
 
     run_failed.connect(receive)
     try:
@@ -740,7 +740,7 @@ def test_a_stopped_run_is_told_from_a_failed_one(
         stopped(h, flavour, Shop(raise_it))
     finally:
         run_failed.disconnect(receive)
-    assert told == [True, False]
+    assert flags == [True, False]
 
 
 def raise_it(_ctx: Any) -> None:

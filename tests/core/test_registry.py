@@ -23,7 +23,7 @@ def test_a_workflow_is_found_by_its_name() -> None:
     assert list(found) == [definition]
 
 
-def test_an_unknown_name_is_told_with_the_nearest() -> None:
+def test_an_unknown_name_is_reported_with_the_nearest() -> None:
     found = Registry()
     found.register(Definition("shop.fulfil"))
     with pytest.raises(

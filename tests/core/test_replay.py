@@ -38,7 +38,7 @@ def in_place(request: pytest.FixtureRequest) -> bool:
 
 
 class World:
-    """What steps do: each returns how often it was done, so that a result tells of which time it is."""
+    """What steps do: each returns how often it was done, so that a result shows its number."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -325,7 +325,7 @@ def test_a_place_that_is_not_there(h: Harness, flavour: Flavour) -> None:
         run.plan_replay(5)  # type: ignore[arg-type]
 
 
-def test_a_branch_that_failed_and_stays_is_told_of(h: Harness, flavour: Flavour) -> None:
+def test_a_branch_that_failed_and_stays_is_reported(h: Harness, flavour: Flavour) -> None:
     world = World()
 
     async def failing(ctx: Any) -> Any:
@@ -342,7 +342,7 @@ def test_a_branch_that_failed_and_stays_is_told_of(h: Harness, flavour: Flavour)
     assert run.plan_replay("j/bad").notes == ()
 
 
-# -- what the code was told before
+# -- what the code has received before
 
 
 def test_a_new_run_sees_the_time_and_the_dice_of_the_first(h: Harness, flavour: Flavour) -> None:

@@ -56,7 +56,7 @@ class TestAVerbThatIsNotAllowed:
 class TestAReceiveThatIsMisspelt:
     @pytest.mark.parametrize("keywords", [{"name": "go"}, {"queue": "go"}, {"nmaes": ["go"]}])
     @pytest.mark.parametrize("operation", ["next", "next_batch"])
-    def test_it_is_told_how_to_write_it(self, operation: str, keywords: dict[str, Any]) -> None:
+    def test_the_error_says_how_to_write_it(self, operation: str, keywords: dict[str, Any]) -> None:
         def misspelt(ctx: Context) -> None:
             getattr(ctx.queue, operation)("wait", **keywords)
 
@@ -111,7 +111,7 @@ class TestHabitsFromTaskQueues:
         ("habit", "instead"),
         [("delay", r"\.start\("), ("apply_async", r"\.using\(.*\)\.start\("), ("enqueue", r"\.start\(")],
     )
-    def test_they_are_told_what_to_write(self, habit: str, instead: str) -> None:
+    def test_the_error_says_what_to_write(self, habit: str, instead: str) -> None:
         definition: Workflow[[], None] = Workflow(ends, "wording.fulfil")
         with pytest.raises(AttributeError, match=instead):
             getattr(definition, habit)

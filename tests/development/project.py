@@ -69,7 +69,7 @@ from django.conf import settings
 
 
 def tell(line):
-    with (settings.BASE_DIR / "told.log").open("a") as log:
+    with (settings.BASE_DIR / "calls.log").open("a") as log:
         log.write(f"{line} {os.getpid()}\\n")
     return line
 
@@ -162,7 +162,7 @@ class Project:
         """Let the step of the run `name` end that waits for this."""
         (self.directory / f"go {name}").touch()
 
-    def told(self) -> list[str]:
+    def calls(self) -> list[str]:
         """The lines that the steps have written, without the ids of their processes."""
         return [line.rpartition(" ")[0] for line in self._lines()]
 
@@ -171,5 +171,5 @@ class Project:
         return [int(line.rpartition(" ")[2]) for line in self._lines()]
 
     def _lines(self) -> list[str]:
-        log = self.directory / "told.log"
+        log = self.directory / "calls.log"
         return log.read_text().splitlines() if log.exists() else []

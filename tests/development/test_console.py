@@ -1,4 +1,4 @@
-"""The lines that a worker prints at `-v 2`: what each tells, and that nothing in a name or a message gets out raw."""
+"""The lines that a worker prints at `-v 2`: what each says, and that nothing in a name or a message gets out raw."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ TIMES = re.compile(r"(<1|\d+) ms|\d+(\.\d+)? s\b")
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
-    """The lines told in 2026, with their times as T."""
+    """The lines printed in 2026, with their times as T."""
     monkeypatch.setattr(console, "moments", SimpleNamespace(now=lambda: datetime(2026, 6, 1, tzinfo=UTC)))
     found: Lines = []
-    told = console.StepLines(lambda line: found.append(TIMES.sub("T", line)), no_style())
-    observers.install(told)
+    printer = console.StepLines(lambda line: found.append(TIMES.sub("T", line)), no_style())
+    observers.install(printer)
     yield found
-    observers.uninstall(told)
+    observers.uninstall(printer)
 
 
 def nothing() -> None:
@@ -170,12 +170,12 @@ class TestWording:
         assert "undefined_name" in line
 
     def test_a_mistake_that_is_tried_again(self, lines: Lines) -> None:
-        told = console.StepLines(lines.append, no_style())
+        printer = console.StepLines(lines.append, no_style())
         run = RunRecord(id="a", workflow="w", queue="default", input="", created_at=datetime.now(UTC))
         retry_at = datetime(2026, 6, 1, 14, tzinfo=UTC)
         for name in ("run_mistaken", "run_diverged"):
-            ends = told.pass_begins(run, retry_at)
-            told.event_happened(run, Event(name, {"error": ErrorInfo("NameError", "x"), "retry_at": retry_at}))
+            ends = printer.pass_begins(run, retry_at)
+            printer.event_happened(run, Event(name, {"error": ErrorInfo("NameError", "x"), "retry_at": retry_at}))
             ends(PassOutcome(state="sleeping", wake_at=retry_at), None)
         assert lines == [
             "w a: a mistake in the code, tried again at 14:00: NameError: x",
@@ -183,10 +183,10 @@ class TestWording:
         ]
 
     def test_passes_that_were_cut_short(self, lines: Lines) -> None:
-        told = console.StepLines(lines.append, no_style())
+        printer = console.StepLines(lines.append, no_style())
         run = RunRecord(id="a", workflow="w", queue="default", input="", created_at=datetime.now(UTC))
-        told.pass_begins(run, datetime.now(UTC))(None, LeaseLost("a"))
-        told.pass_begins(run, datetime.now(UTC))(None, PassAborted("the store did not answer"))
+        printer.pass_begins(run, datetime.now(UTC))(None, LeaseLost("a"))
+        printer.pass_begins(run, datetime.now(UTC))(None, PassAborted("the store did not answer"))
         assert lines == [
             "w a: taken over by another worker",
             "w a: cut short, and tried again: the store did not answer",
@@ -227,8 +227,8 @@ class TestSafety:
         found: Lines = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("DJANGO_COLORS", "dark")
-            told = console.StepLines(found.append, color_style(force_color=True))
-        observers.install(told)
+            printer = console.StepLines(found.append, color_style(force_color=True))
+        observers.install(printer)
 
         @workflow(name="shop.plain")
         def plain(ctx: Context) -> None:
@@ -239,7 +239,7 @@ class TestSafety:
                 h.start(plain, id="a")
                 h.finish("a")
         finally:
-            observers.uninstall(told)
+            observers.uninstall(printer)
         assert found[0].startswith("\x1b[")
 
     def test_lines_of_several_threads_do_not_mix(self) -> None:
@@ -265,7 +265,7 @@ class TestSafety:
         with os.fdopen(writing, "w") as stream:
             console._writer(stream)("nobody reads this")
 
-    def test_failures_are_told_once(self) -> None:
+    def test_failures_are_printed_once(self) -> None:
         logger = logging.getLogger("durable.pass")
         filters, observed = list(logger.filters), observers._installed
         stream = io.StringIO()
@@ -299,6 +299,6 @@ class TestWorker:
         program.end()
         quiet = manage("durable_worker")
         start("shop.one", "c")
-        eventually(lambda: "c" in site.told())
+        eventually(lambda: "c" in site.calls())
         quiet.end()
         assert not [line for line in quiet.lines if not line.startswith("durable_worker: ")]

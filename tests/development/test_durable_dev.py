@@ -75,7 +75,7 @@ def worker_of(program: Manage) -> int:
 
 
 class TestTogether:
-    def test_a_request_starts_a_run_and_its_steps_are_told(self, dev: Dev, port: int, store: Store) -> None:
+    def test_a_request_starts_a_run_and_its_steps_are_printed(self, dev: Dev, port: int, store: Store) -> None:
         program = dev()
         assert ask(port, "/place/order-1") == "pending"
         [line] = program.wait_for("shop.one order-1: ")
@@ -100,7 +100,7 @@ class TestTogether:
     def test_sigterm_hands_over(self, dev: Dev, start: Start, site: Project, store: Store) -> None:
         program = dev("--concurrency", "2")
         start("shop.held", "a")
-        eventually(lambda: site.told() == ["a begins"])
+        eventually(lambda: site.calls() == ["a begins"])
         program.family()
         program.process.send_signal(signal.SIGTERM)
         program.wait_for("handing over")
@@ -120,7 +120,7 @@ class TestTogether:
     def test_a_worker_that_is_killed_is_replaced(self, dev: Dev, start: Start, site: Project, store: Store) -> None:
         program = dev()
         start("shop.held", "a")
-        eventually(lambda: site.told() == ["a begins"])
+        eventually(lambda: site.calls() == ["a begins"])
         [pid] = set(site.pids())
         os.kill(pid, signal.SIGKILL)
         program.wait_for(f"died, pid {pid}, signal 9")
@@ -137,7 +137,7 @@ class TestTogether:
         for number in range(4):
             ask((port, other)[number % 2], f"/place/b{number}")
         eventually(lambda: is_completed(store, *ids))
-        assert sorted(site.told()) == sorted(ids)
+        assert sorted(site.calls()) == sorted(ids)
 
     def test_a_redis_that_is_away_is_named_with_the_way_out(self, dev: Dev) -> None:
         program = dev(WITH_REDIS="1")
@@ -169,7 +169,7 @@ class TestReload:
         first = worker_of(program)
         program.wait_for("worker ready")
         start("shop.nap", "sleeper", 4)
-        eventually(lambda: "sleeper sleeps" in site.told())
+        eventually(lambda: "sleeper sleeps" in site.calls())
         site.write(
             "shop/workflows.py", WORKFLOWS.replace('"tell", steps.tell, name', '"say", steps.tell, f"new {name}"')
         )
@@ -177,8 +177,8 @@ class TestReload:
         assert program.pids(2)[-1] != first
         start("shop.one", "a")
         eventually(lambda: is_completed(store, "a", "sleeper"))  # which was due while the worker was started again
-        assert "new a" in site.told()
-        assert "sleeper woke up" in site.told()
+        assert "new a" in site.calls()
+        assert "sleeper woke up" in site.calls()
         eventually(lambda: not psutil.pid_exists(first))
 
     def test_a_step_under_way_ends_with_the_code_that_it_began_with(
@@ -186,7 +186,7 @@ class TestReload:
     ) -> None:
         program = dev()
         start("shop.held", "a")
-        eventually(lambda: site.told() == ["a begins"])
+        eventually(lambda: site.calls() == ["a begins"])
         site.write("shop/steps.py", (site.directory / "shop/steps.py").read_text() + "\n# changed\n")
         program.pids(2)
         start("shop.one", "b")
@@ -196,7 +196,7 @@ class TestReload:
         run = store.get("a")
         assert run is not None
         assert run.crashes == 0
-        assert site.told() == ["a begins", "b", "a done"]
+        assert site.calls() == ["a begins", "b", "a done"]
 
     def test_code_that_cannot_be_read_is_waited_for(self, dev: Dev, start: Start, site: Project, store: Store) -> None:
         program = dev()
@@ -214,7 +214,9 @@ class TestReload:
 
 
 class TestWorkersReload:
-    def test_durable_worker_reloads_when_told_to(self, manage: Run, start: Start, site: Project, store: Store) -> None:
+    def test_durable_worker_reloads_with_its_option(
+        self, manage: Run, start: Start, site: Project, store: Store
+    ) -> None:
         program = manage("durable_worker", "--reload", "--processes", "2")
         program.wait_for("worker ready", 2)
         site.write(
@@ -222,7 +224,7 @@ class TestWorkersReload:
         )
         program.wait_for("worker ready", 4)
         start("shop.one", "a")
-        eventually(lambda: site.told() == ["new a"])
+        eventually(lambda: site.calls() == ["new a"])
         assert program.end() == 0
 
 
@@ -245,7 +247,7 @@ def test_fifty_runs_and_requests_that_write_share_a_sqlite_file(
         each.start()
     for each in threads:
         each.join()
-    eventually(lambda: sorted(site.told()) == sorted([*ids, "first"]))
+    eventually(lambda: sorted(site.calls()) == sorted([*ids, "first"]))
     program.wait_for("completed", 51)
     assert len(answers) == 50
     assert not [line for line in program.lines if "locked" in line]

@@ -142,7 +142,7 @@ class TestServer:
     @pytest.mark.parametrize(
         "sent", [b"GET /livez", b"", b"x" * 10_000, b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\n\r\n", b"\0\r\n\r\n"]
     )
-    def test_what_is_no_request_holds_nobody_up(self, server: tuple[Health, int], sent: bytes) -> None:
+    def test_what_is_no_request_holds_up_no_probe(self, server: tuple[Health, int], sent: bytes) -> None:
         with socket.create_connection(("127.0.0.1", server[1])) as client:
             client.sendall(sent)
             client.settimeout(60)

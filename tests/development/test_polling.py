@@ -40,7 +40,7 @@ class TestWorkers:
         eventually(lambda: is_completed(store, *before))
         after = [start("shop.one", f"after-{number}") for number in range(10)]
         eventually(lambda: is_completed(store, *after))
-        assert sorted(site.told()) == sorted([*before, *after])
+        assert sorted(site.calls()) == sorted([*before, *after])
         assert program.end() == 0
         assert not [line for line in program.lines if "edis" in line]
         assert not program.family()
@@ -48,7 +48,7 @@ class TestWorkers:
     def test_several_runs_at_once(self, manage: Run, start: Start, store: Store, site: Project) -> None:
         held = [start("shop.held", f"held-{number}") for number in range(3)]
         program = manage("durable_worker", "--concurrency", "3")
-        eventually(lambda: len(site.told()) == 3)
+        eventually(lambda: len(site.calls()) == 3)
         for each in held:
             site.let(each)
         eventually(lambda: is_completed(store, *held))
@@ -61,7 +61,7 @@ class TestWorkers:
         eventually(lambda: get_run(hears).waiting_for is not None)
         get_run(hears).send("news", "good")
         eventually(lambda: is_completed(store, *naps, hears))
-        assert "hears heard good" in site.told()
+        assert "hears heard good" in site.calls()
 
     def test_what_a_pass_starts_begins_too(self, manage: Run, start: Start, store: Store) -> None:
         manage("durable_worker", "--concurrency", "2").pids()
@@ -73,14 +73,14 @@ class TestWorkers:
         named = manage("durable_worker", "other")
         eventually(lambda: is_completed(store, other))
         assert named.end() == 0
-        assert site.told() == ["other"]
+        assert site.calls() == ["other"]
         manage("durable_worker").pids()
         eventually(lambda: is_completed(store, strange))
 
     def test_a_killed_workers_run_goes_on(self, manage: Run, start: Start, store: Store, site: Project) -> None:
         program = manage("durable_worker")
         start("shop.held", "a")
-        eventually(lambda: site.told() == ["a begins"])
+        eventually(lambda: site.calls() == ["a begins"])
         [pid] = set(site.pids())
         os.kill(pid, signal.SIGKILL)
         program.wait_for(f"died, pid {pid}, signal 9")
@@ -90,7 +90,7 @@ class TestWorkers:
     def test_sigterm_hands_over(self, manage: Run, start: Start, store: Store, site: Project) -> None:
         program = manage("durable_worker", "--concurrency", "2")
         start("shop.held", "a")
-        eventually(lambda: site.told() == ["a begins"])
+        eventually(lambda: site.calls() == ["a begins"])
         program.process.send_signal(signal.SIGTERM)
         program.wait_for("handing over")
         site.let("a")
@@ -215,7 +215,7 @@ class TestSurfaces:
     def test_workers_that_hold_runs_are_listed(self, manage: Run, start: Start, site: Project) -> None:
         manage("durable_worker")
         start("shop.held", "a")
-        eventually(lambda: site.told() == ["a begins"])
+        eventually(lambda: site.calls() == ["a begins"])
         found = worker_overview()
         assert [run.id for worker in found.workers for run in worker.runs] == ["a"]
         assert (found.problem, found.uses_redis) == ("", False)

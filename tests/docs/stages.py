@@ -43,7 +43,7 @@ def _models(player: Play, _: Namespace) -> Iterator[None]:
 
 @contextmanager
 def _customer(player: Play, names: Namespace) -> Iterator[None]:
-    """The models of the shop, and a customer who has not ordered yet."""
+    """The models of the shop, and a customer that has not ordered yet."""
     with _models(player, names):
         names["customer"] = player.module("shop.models").Customer.objects.create(name="Ada", email="ada@example.org")
         yield

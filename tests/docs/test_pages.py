@@ -61,7 +61,7 @@ class TestTheTestItself:
         assert not fits("a run\n... runs", "a run\n17 walks\n")
         assert not fits("a run", "a run\nand another\n")
 
-    def test_commands_and_their_outputs_are_told_apart(self) -> None:
+    def test_commands_and_their_outputs_are_distinguished(self) -> None:
         block = "$ one --two \\\n    three\nout\n  put\n$ four\n"
         assert list(commands(block)) == [
             Command(line="one --two three", output="out\n  put"),

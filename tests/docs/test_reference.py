@@ -70,15 +70,15 @@ def test_the_states_and_verbs_of_the_guide_are_those_of_the_code() -> None:
         "replay": ("replayed",),
         "wake": ("woken",),
     }
-    told: dict[str, set[tuple[str, str]]] = {}
+    documented: dict[str, set[tuple[str, str]]] = {}
     for verb, starts, ends in re.findall(r"^    (\w+) +([a-z_, ]+?) +--> (.+)$", text, re.MULTILINE):
         for start in starts.split(", "):
             led = [start] if ends.startswith("the same") else ends.split(", ")
-            told.setdefault(verb, set()).update((start, end) for end in led)
-    assert told == {
+            documented.setdefault(verb, set()).update((start, end) for end in led)
+    assert documented == {
         verb: {(start, end) for name in names for start, end in TRANSITIONS[name].items()}
         for verb, names in transitions_of.items()
     }
-    assert {verb: {start for start, _ in told[verb]} for verb in ALLOWED} == {
+    assert {verb: {start for start, _ in documented[verb]} for verb in ALLOWED} == {
         verb: set(states) for verb, states in ALLOWED.items()
     }

@@ -42,7 +42,7 @@ class Shell:
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,  # where bash tells of jobs that ended
+                stderr=log,  # where bash reports jobs that ended
                 text=True,
                 bufsize=1,
             )

@@ -42,7 +42,7 @@ def living() -> set[threading.Thread]:
     return {each for each in threading.enumerate() if each.name == "durable-branch"}
 
 
-def test_a_thread_that_nobody_keeps_has_ended_its_work_before_the_wait_is_over(log: Log) -> None:
+def test_a_thread_that_is_not_kept_has_ended_its_work_before_the_wait_is_over(log: Log) -> None:
     branch_threads.run(log.noting("work"), log.noting("end"))()
     assert log.names() == ["work", "end"]
     assert len(log.idents()) == 1
@@ -50,7 +50,7 @@ def test_a_thread_that_nobody_keeps_has_ended_its_work_before_the_wait_is_over(l
 
 
 def test_a_kept_thread_does_the_next_work_and_ends_once(log: Log) -> None:
-    before = living()  # a thread that nobody kept ends just after it has been waited for
+    before = living()  # a thread that was not kept ends just after it has been waited for
     with branch_threads.keep():
         for _ in range(3):
             branch_threads.run(log.noting("work"), log.noting("end"))()
@@ -61,7 +61,7 @@ def test_a_kept_thread_does_the_next_work_and_ends_once(log: Log) -> None:
 
 
 def test_work_at_the_same_time_has_threads_of_its_own(log: Log) -> None:
-    before = living()  # a thread that nobody kept ends just after it has been waited for
+    before = living()  # a thread that was not kept ends just after it has been waited for
     both = threading.Barrier(2)
 
     def work() -> None:

@@ -73,12 +73,12 @@ def test_a_save_that_fails_is_the_failure_of_one_branch(h: Harness, monkeypatch:
     assert statuses["join/second/b"] == "completed"
 
 
-def test_receivers_are_told_where_they_may_use_the_orm(h: Harness) -> None:
-    told: list[tuple[str, int]] = []
+def test_receivers_are_called_where_they_may_use_the_orm(h: Harness) -> None:
+    received: list[tuple[str, int]] = []
     names = {signal: name for name, signal in signals.BY_NAME.items()}
 
     def note(signal: Any, **_: Any) -> None:
-        told.append((names[signal], threading.get_ident()))
+        received.append((names[signal], threading.get_ident()))
 
     def broken() -> None:
         raise ValueError("broken")
@@ -99,9 +99,9 @@ def test_receivers_are_told_where_they_may_use_the_orm(h: Harness) -> None:
         for each in signals.BY_NAME.values():
             each.disconnect(note)
     assert run.state == "failed"
-    assert [name for name, _ in told].count("step_failed") == 2
-    assert "run_failed" in [name for name, _ in told]
-    assert {thread for _, thread in told} == {threading.get_ident()}
+    assert [name for name, _ in received].count("step_failed") == 2
+    assert "run_failed" in [name for name, _ in received]
+    assert {thread for _, thread in received} == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

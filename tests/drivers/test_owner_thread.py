@@ -108,7 +108,7 @@ def test_a_call_that_an_interruption_cuts_off_is_left_to_the_thread_that_asked(
     assert made == ([threading.get_ident()] if is_made else []) + [asking.ident]
 
 
-def test_who_leaves_after_an_interruption_does_not_end_the_next_serving(delegate: ThreadDelegate) -> None:
+def test_a_thread_that_leaves_after_an_interruption_does_not_end_the_next_serving(delegate: ThreadDelegate) -> None:
     with delegate.served() as interrupted:
         pass
     with delegate.served() as serving:

@@ -61,7 +61,7 @@ class Workers:
         try:
             process.wait(HAND_OVER)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"a worker that was told to stop goes on:\n{self._stacks(process)}") from None
+            raise AssertionError(f"a worker goes on after SIGTERM:\n{self._stacks(process)}") from None
         finally:
             self._end(process)
         self._processes[index] = self._start()

@@ -249,7 +249,7 @@ class FaultyHarness(Harness):
             self.inner.forget_lease(run_id)
 
     def _hang(self) -> None:
-        """The leases run out, and another worker passes the run; this one is told by its supervisor."""
+        """The leases run out, and another worker passes the run; this one finds out by its LeaseManager."""
         if not self._evictions:  # the worker hangs in a claim: it has nothing that could be taken from it
             return
         claimed, eviction = self._evictions[-1]

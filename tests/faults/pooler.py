@@ -70,7 +70,7 @@ class _Server(_Wire):
         self.greeting = self._until_ready()
 
     def forget(self) -> None:
-        """Undo whatever the session was told."""
+        """Undo all settings of the session."""
         self.write(b"Q", b"DISCARD ALL\0")
         self._until_ready()
 

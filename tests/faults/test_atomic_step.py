@@ -38,7 +38,7 @@ def passed(handle: Handle, store: Store | None = None) -> Run:
 
 
 def post_and_tell() -> str:
-    post(f"told {Mail.objects.count()}")
+    post(f"posted {Mail.objects.count()}")
     transaction.on_commit(lambda: 1 / 0)
     return "posted"
 

@@ -31,7 +31,9 @@ def handlers() -> Iterator[None]:
     stop.clear()
 
 
-def test_a_worker_that_was_told_to_stop_before_it_listened_stops(redis_connection: redis.Redis, handlers: None) -> None:
+def test_a_worker_that_was_asked_to_stop_before_it_listened_stops(
+    redis_connection: redis.Redis, handlers: None
+) -> None:
     worker = SimpleWorker([Queue("default", connection=redis_connection)], connection=redis_connection)
     stop.request()
     was_too_late = threading.Event()
@@ -46,7 +48,7 @@ def test_a_worker_that_was_told_to_stop_before_it_listened_stops(redis_connectio
         worker.work(logging_level="WARNING")
     finally:
         watch.cancel()
-    assert not was_too_late.is_set(), "it served on, as if nobody had told it"
+    assert not was_too_late.is_set(), "it went on serving in spite of the signal"
 
 
 class _Signalling(logging.Handler):
@@ -77,18 +79,18 @@ def test_a_stop_that_a_logging_handler_has_swallowed_ends_the_wait_for_jobs(
     rq_redis: redis.Redis, handlers: None, kind: type[SimpleWorker | Worker]
 ) -> None:
     worker = idle(kind, rq_redis)
-    told = _Signalling()
+    signalling = _Signalling()
     logger = logging.getLogger("rq.worker")
-    logger.addHandler(told)
+    logger.addHandler(signalling)
     level = logger.level
     logger.setLevel("INFO")  # RQ logs its maintenance
     try:
         with pytest.raises(StopRequested):
             worker.dequeue_job_and_maintain_ttl(1, max_idle_time=1)
-        assert told.has_swallowed
+        assert signalling.has_swallowed
     finally:
         logger.setLevel(level)
-        logger.removeHandler(told)
+        logger.removeHandler(signalling)
 
 
 @pytest.mark.parametrize("kind", [SimpleWorker, Worker])

@@ -1,4 +1,4 @@
-"""Steps and workflows that leave a transaction open: no record is written inside it, and what they lose is told."""
+"""Steps and workflows that leave a transaction open: no record is written inside it, and what they lose is reported."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def open_beside_a_step(ctx: Context) -> None:
 
 
 @production
-def test_a_branch_that_leaves_one_open_is_told_so_whatever_another_one_does() -> None:
+def test_a_branch_that_leaves_one_open_is_reported_whatever_another_one_does() -> None:
     handle = open_beside_a_step.start()
     assert pass_once(handle).state == "sleeping"
     assert seen_from_outside(handle) == {

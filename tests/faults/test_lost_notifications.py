@@ -51,7 +51,7 @@ def failing(number: int, how: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield fault
 
 
-def ring_and_take() -> None:
+def notify_in_every_way() -> None:
     """All that happens to a notification: one, a second one, a job that acknowledges it, another one, the sweep's."""
     notify.notify(QUEUE)
     notify.notify(QUEUE)
@@ -66,10 +66,10 @@ def waiting(connection: redis.Redis) -> int:
 
 
 def commands(connection: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    ring_and_take()  # RQ asks some things only once
+    notify_in_every_way()  # RQ asks some things only once
     connection.flushdb()
     with failing(0, "", monkeypatch) as undisturbed:
-        ring_and_take()
+        notify_in_every_way()
     connection.flushdb()
     return undisturbed.seen
 
@@ -84,9 +84,9 @@ def test_a_fault_at_any_command_is_made_up_for_by_the_next_sweep(
         redis_connection.flushdb()
         monkeypatch.setattr(notify, "_quiet_until", {})
         with failing(number, how, monkeypatch):
-            ring_and_take()
+            notify_in_every_way()
         notify.notify(QUEUE, force=True)
-        assert waiting(redis_connection) >= 1, f"{how} {number} of {seen}: nobody will look"
+        assert waiting(redis_connection) >= 1, f"{how} {number} of {seen}: no worker will look"
         assert waiting(redis_connection) <= 3
 
 

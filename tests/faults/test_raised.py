@@ -140,8 +140,8 @@ def test_it_fails_the_run(of: Any, kind: str) -> None:
     handle: Handle = of.start(kind)
     assert pass_once(handle).state == "failed"
     assert handle.error is not None
-    told = f"{handle.error.type}: {handle.error.message}"
-    assert kind in told or "sys.exit" in told or "attributes cannot be read" in told
+    text = f"{handle.error.type}: {handle.error.message}"
+    assert kind in text or "sys.exit" in text or "attributes cannot be read" in text
 
 
 def test_in_the_harness_a_tests_own_outcome_comes_out() -> None:

@@ -26,7 +26,7 @@ heard: list[str] = []
 
 
 def listen(what: str = "returned") -> str:
-    """A step's function: says that it runs, and goes on until it is told to end."""
+    """A step's function: says that it runs, and goes on until it is asked to end."""
     began.set()
     until = time.monotonic() + LIMIT
     while not current_step().is_evicted():
@@ -35,7 +35,7 @@ def listen(what: str = "returned") -> str:
         time.sleep(0.01)
     heard.append(current_step().location)
     if what == "raise":
-        raise CriticalError("told to end")
+        raise CriticalError("asked to end")
     return what
 
 
@@ -153,7 +153,7 @@ def test_a_paused_run_stands_still_at_its_end_and_completes_when_it_is_resumed(
 @pytest.mark.postgres
 @pytest.mark.redis
 @pytest.mark.django_db(transaction=True)
-def test_code_after_the_last_operation_does_not_complete_a_run_that_it_was_told_to_end(
+def test_code_after_the_last_operation_does_not_complete_a_run_that_it_was_asked_to_end(
     passing: Callable[[], threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conf, "LEASE", 3.0)  # the requests come with its renewals, every second

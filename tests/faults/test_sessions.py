@@ -149,7 +149,7 @@ def test_a_step_that_leaves_the_database_alone_leaves_the_session_alone(
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_who_prepares_new_sessions_prepares_those_that_are_restored(holder: RunExecutor) -> None:
+def test_a_receiver_that_prepares_new_sessions_prepares_those_that_are_restored(holder: RunExecutor) -> None:
     def prepare(*, connection: Any, **_: object) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SET lock_timeout = '77s'")

@@ -1,4 +1,4 @@
-"""Signal handlers that raise, as they break into a pass in the main thread: a user's own, and RQ's for a worker that is told
+"""Signal handlers that raise, as they break into a pass in the main thread: a user's own, and RQ's for a worker that is asked
 to stop for the second time."""
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def in_step(ctx: Context) -> None:
 
 
 @pytest.mark.parametrize("program", [in_join, in_body, in_async_body, in_step])
-def test_a_worker_that_is_told_twice_to_stop_fails_no_run(program: Callable[[], Handle]) -> None:
+def test_a_worker_that_is_signalled_twice_to_stop_fails_no_run(program: Callable[[], Handle]) -> None:
     """RQ answers the second signal with SystemExit, wherever the main thread is."""
     eviction = Eviction()
 

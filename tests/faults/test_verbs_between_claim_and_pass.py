@@ -1,7 +1,7 @@
 """Verbs that come when a worker has claimed a run and has not begun it, or has read its history and not gone on.
 
 The worker is stopped there, the verb is called on a connection of its own, then the worker goes on. Whatever the verb,
-each step runs once for each time that a user asks for it, the log tells of the verb, and the run comes to where it should.
+each step runs once for each time that a user asks for it, the log has the verb, and the run comes to where it should.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ FIRST, BOTH, ALL = ["first"], ["first", "second"], ["first", "second", "third"]
 class Verb:
     """What is called, and what is to come of it.
 
-    `early` is done by the run, in all, if the verb comes before its pass begins, and `late` if the pass is told only by
+    `early` is done by the run, in all, if the verb comes before its pass begins, and `late` if the pass learns of it only by
     its first commit. `refused` are the errors while a worker holds the run, and when its lease has run out. `new` is done
     by the run that the verb makes.
     """
@@ -346,7 +346,7 @@ def test_a_verb_when_another_worker_has_claimed_the_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("aside", [0.0, math.inf], ids=["looks again", "does not look"])
-def test_a_pause_that_the_claim_has_told_of_is_taken_back_before_the_pass(
+def test_a_pause_that_the_claim_has_returned_is_taken_back_before_the_pass(
     aside: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "RECHECK_AFTER", aside)

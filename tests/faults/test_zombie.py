@@ -46,7 +46,7 @@ def test_a_worker_that_wakes_after_its_lease_writes_nothing(
         psutil.Process(zombie).send_signal(signal.SIGSTOP)
         try:
             with Workers(1, child_environment, other, settings=SETTINGS):
-                eventually(lambda: ended(handle), "nobody took the run over", other)
+                eventually(lambda: ended(handle), "no worker took the run over", other)
                 row = Run.objects.values().get(pk=handle.id)
                 entries = list(Entry.objects.filter(run=handle.id).order_by("id").values("location", "data", "id"))
                 history = handle.history()

@@ -241,7 +241,7 @@ def pooled(ctx: Context) -> list[int]:
 
 @workflow(name="faults.terminated")
 def terminated(ctx: Context) -> int | None:
-    """The exit code of a forked process that is told to end."""
+    """The exit code of a forked process that gets SIGTERM."""
     return ctx.step("terminate", _terminate, max_retries=0)
 
 
@@ -266,9 +266,9 @@ def forked_step(ctx: Context, way: str) -> list[Any]:
 def forked_body(ctx: Context, way: str) -> list[Any]:
     """The same between steps."""
     ctx.step("before", os.getpid)
-    who, status = _fork(way)
+    process, status = _fork(way)
     ctx.step("after", post, f"{ctx.run_id} {os.getpid()}")
-    return [who, status]
+    return [process, status]
 
 
 # -- steps that outlast what stops them

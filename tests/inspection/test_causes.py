@@ -88,7 +88,7 @@ def now() -> datetime:
     return timezone.now()
 
 
-def test_causes_are_told_with_the_newest_failure_first() -> None:
+def test_causes_are_listed_with_the_newest_failure_first() -> None:
     declined("a", 1)
     declined("b", 22)
     unlabelled("c")

@@ -1,4 +1,4 @@
-"""What holds vacuum up is told of, with what to do: sessions, prepared transactions, replicas and slots."""
+"""What holds vacuum up is reported, with what to do: sessions, prepared transactions, replicas and slots."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def doctor() -> str:
-    told = StringIO()
+    output = StringIO()
     with pytest.raises(SystemExit):  # there are no workers
-        call_command("durable", "doctor", stdout=told)
-    return told.getvalue()
+        call_command("durable", "doctor", stdout=output)
+    return output.getvalue()
 
 
 @pytest.mark.parametrize("how", ["a snapshot", "a write"])
@@ -57,9 +57,9 @@ def test_a_session_with_its_pid_its_application_and_what_to_do(
     assert f"pg_terminate_backend({pid})" in found.advice
     [finding] = [each for each in collect_findings(timezone.now(), worker_overview()) if each.kind == "old_snapshot"]
     assert not finding.is_urgent
-    told = doctor()
-    assert re.search(rf"old_snapshot\s+note\s+An old snapshot holds vacuum up: the session {pid}", told)
-    assert f"pg_terminate_backend({pid})" in told
+    output = doctor()
+    assert re.search(rf"old_snapshot\s+note\s+An old snapshot holds vacuum up: the session {pid}", output)
+    assert f"pg_terminate_backend({pid})" in output
     session.rollback()
     assert old_snapshots() == []
 

@@ -108,8 +108,8 @@ def the_long_one() -> Run:
     return Run.objects.defer("input", "output").get(pk=LONG)
 
 
-def told_all(follower: Follower) -> list[str]:
-    """The places of what the follower has to tell, until it has told all."""
+def read_all(follower: Follower) -> list[str]:
+    """The places of all events that the follower has."""
     news = follower.look()
     places = [each.location for each in news.entries]
     while news.has_more:
@@ -165,11 +165,11 @@ def test_a_stream_looks_up_what_it_tells(get: Callable[[str], Any]) -> None:
     Run.objects.filter(pk=LONG).update(state="running", lease_expires_at=timezone.now() + timedelta(minutes=1))
     follower = Follower(the_long_one)
     with CaptureQueriesContext(connection) as first:
-        assert len(told_all(follower)) == ENTRIES
+        assert len(read_all(follower)) == ENTRIES
     assert scans(first, GROWING) == []
     EntryMetadata.objects.filter(entry__run=LONG, entry__location="step 7").update(rollback_completed_at=timezone.now())
     with CaptureQueriesContext(connection) as poll:
-        assert told_all(follower) == ["step 7"]
+        assert read_all(follower) == ["step 7"]
     assert scans(poll, GROWING) == []
     Entry.objects.filter(run=LONG, location="step 8").delete()
     with CaptureQueriesContext(connection) as compared:

@@ -111,7 +111,7 @@ def test_pages_of_members_cover_all_of_them_once(
     assert seen == [f"iteration {n}" for n in range(12)]
 
 
-def test_what_failed_is_told_by_every_row_around_it_and_comes_first(stage: Stage, either_way: str) -> None:
+def test_what_failed_is_shown_in_every_row_around_it_and_comes_first(stage: Stage, either_way: str) -> None:
     flows.SWITCH["broken"] = True
     run = stage.start(flows.album, id="run")
     timeline = build_timeline(run, stage.now)

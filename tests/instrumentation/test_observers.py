@@ -1,4 +1,4 @@
-"""Observers: who is told of what, where, and that they break nothing."""
+"""Observers: what each is called with, where, and that they break nothing."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ _place: ContextVar[str] = ContextVar("place", default="outside")
 
 
 class Noting:
-    """Notes what it is told, and marks the context while a pass and a call are under way."""
+    """Notes its calls, and marks the context while a pass and a call are under way."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.notes: list[Any] = []
         self.wants = True
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
         if not self.wants:
             return None
-        self.told.append(("pass", run.id))
+        self.notes.append(("pass", run.id))
         token = _place.set("in the pass")
 
         def ends(outcome: PassOutcome | None, error: BaseException | None) -> None:
             _place.reset(token)
-            self.told.append((outcome.state if outcome is not None else None, type(error).__name__))
+            self.notes.append((outcome.state if outcome is not None else None, type(error).__name__))
 
         return ends
 
     def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
-        self.told.append(("call", call.info.location, call.is_rollback, _place.get()))
+        self.notes.append(("call", call.info.location, call.is_rollback, _place.get()))
         token = _place.set(call.name)
 
         def ends(error: BaseException | None) -> None:
             _place.reset(token)
-            self.told.append(("called", call.info.location, type(error).__name__))
+            self.notes.append(("called", call.info.location, type(error).__name__))
 
         return ends
 
     def run_started(self, run: RunRecord) -> None:
-        self.told.append(("started", run.id))
+        self.notes.append(("started", run.id))
 
 
 class Broken:
@@ -108,10 +108,10 @@ async def simple_async(ctx: AsyncContext) -> list[str]:
     return [await ctx.step("a", where), await ctx.step("b", where_async), await ctx.step("c", lambda: where_async())]
 
 
-def test_a_pass_and_its_calls_are_told_in_their_context(h: Harness, noting: Noting) -> None:
+def test_a_pass_and_its_calls_are_observed_in_their_context(h: Harness, noting: Noting) -> None:
     handle = h.start(simple, id="one")
     assert h.finish(handle).output == ["a", "b"]
-    assert noting.told == [
+    assert noting.notes == [
         ("started", "one"),
         *(("pass", "one"), ("call", "a", False, "in the pass"), ("called", "a", "NoneType")),
         *(("call", "b", False, "in the pass"), ("called", "b", "NoneType"), ("completed", "NoneType")),
@@ -121,7 +121,7 @@ def test_a_pass_and_its_calls_are_told_in_their_context(h: Harness, noting: Noti
 
 def test_so_are_those_of_an_async_workflow(h: Harness, noting: Noting) -> None:
     assert h.finish(h.start(simple_async)).output == ["a", "b", "c"]
-    assert len([each for each in noting.told if each[0] == "called"]) == 3
+    assert len([each for each in noting.notes if each[0] == "called"]) == 3
 
 
 def test_replay_calls_nothing(h: Harness, noting: Noting) -> None:
@@ -130,47 +130,47 @@ def test_replay_calls_nothing(h: Harness, noting: Noting) -> None:
         ctx.sleep("nap", 60)
 
     h.finish(h.start(sleeping, id="one"))
-    calls = [each[:2] for each in noting.told if each[0] in ("pass", "call")]
+    calls = [each[:2] for each in noting.notes if each[0] in ("pass", "call")]
     assert calls == [("pass", "one"), ("call", "a"), ("pass", "one")]
 
 
-def test_a_failure_and_a_compensation_are_told(h: Harness, noting: Noting) -> None:
+def test_a_failure_and_a_compensation_are_observed(h: Harness, noting: Noting) -> None:
     def failing(ctx: Context) -> None:
         ctx.rollback_checkpoint("from here")
         ctx.step("charge", where, rollback=_undo)
         ctx.step("fail", _fail, max_retries=0)
 
     h.finish(h.start(failing))
-    assert ("called", "fail", "ValueError") in noting.told
-    assert [each[1:3] for each in noting.told if each[0] == "call"] == [
+    assert ("called", "fail", "ValueError") in noting.notes
+    assert [each[1:3] for each in noting.notes if each[0] == "call"] == [
         *(("charge", False), ("fail", False), ("charge", True)),
     ]
-    assert noting.told[-1] == ("failed", "NoneType")
+    assert noting.notes[-1] == ("failed", "NoneType")
 
 
-def test_branches_in_threads_are_told_below_their_pass(h: Harness, noting: Noting) -> None:
+def test_branches_in_threads_are_observed_below_their_pass(h: Harness, noting: Noting) -> None:
     def joining(ctx: Context) -> Any:
         return ctx.join("both", {"x": lambda c: c.step("s", where), "y": lambda c: c.step("s", where)})
 
     handle = h.start(joining)
     assert threaded_pass(h, handle.id).output == {"x": "s", "y": "s"}
-    assert {each for each in noting.told if each[0] == "call"} == {
+    assert {each for each in noting.notes if each[0] == "call"} == {
         ("call", "both/x/s", False, "in the pass"),
         ("call", "both/y/s", False, "in the pass"),
     }
 
 
-def test_an_eviction_is_told(h: Harness, noting: Noting) -> None:
+def test_an_eviction_is_observed(h: Harness, noting: Noting) -> None:
     handle = h.start(simple)
     evicted_pass(h, handle.id, when=lambda: True, after_begin=True)
-    assert noting.told[-1] == ("pending", "NoneType")
+    assert noting.notes[-1] == ("pending", "NoneType")
 
 
-def test_one_who_does_not_want_a_pass_is_not_told_of_its_calls(h: Harness, noting: Noting) -> None:
+def test_one_that_does_not_want_a_pass_is_not_called_for_its_calls(h: Harness, noting: Noting) -> None:
     noting.wants = False
     handle = h.start(simple)
     assert h.finish(handle).output == ["outside", "outside"]
-    assert noting.told == [("started", handle.id)]
+    assert noting.notes == [("started", handle.id)]
 
 
 @pytest.mark.parametrize("at", ["run started", "pass begins", "pass ends", "call begins", "call ends"])
@@ -184,7 +184,7 @@ def test_a_broken_observer_breaks_nothing_and_keeps_nothing_from_the_others(
     finally:
         observers.uninstall(broken)
     assert f"broken {at}" in caplog.text
-    assert len(noting.told) == 7
+    assert len(noting.notes) == 7
 
 
 def _undo(_rollback: Any, _output: Any) -> None: ...

@@ -153,7 +153,7 @@ class TestPasses:
         h.settle()
         assert list(spans.tracing._newest) == ["b", "c"]
 
-    def test_who_started_the_run_links_to_it(self, h: Harness, spans: Spans) -> None:
+    def test_the_span_that_started_the_run_is_linked(self, h: Harness, spans: Spans) -> None:
         with spans.provider.get_tracer("web").start_as_current_span("request"):
             napping.using(id="one").start()
         run = (run_context("one").trace_id, run_context("one").span_id)

@@ -198,7 +198,7 @@ class TestRows:
         assert (gauges["durable_runs/pending"], gauges["durable_due_runs/default"]) == (5, 5)
 
     @pytest.mark.parametrize("error", [OperationalError("the server is away"), ProgrammingError("no such table")])
-    def test_without_the_database_the_counters_are_still_told(
+    def test_without_the_database_the_counters_are_still_exported(
         self, monkeypatch: pytest.MonkeyPatch, error: Exception
     ) -> None:
         def away() -> None:
@@ -246,14 +246,14 @@ class TestEndpoint:
     def test_it_is_only_read(self, client: Client) -> None:
         assert client.post("/metrics/", headers={"Authorization": "Bearer secret"}).status_code == 405
 
-    def test_the_newer_format_is_given_to_who_asks_for_it(self, client: Client) -> None:
+    def test_the_newer_format_is_given_on_request(self, client: Client) -> None:
         wanted = {"Authorization": "Bearer secret", "Accept": "application/openmetrics-text; version=1.0.0"}
         answer = client.get("/metrics/", headers=wanted)
         assert answer["Content-Type"].startswith("application/openmetrics-text")
         assert answer.content.endswith(b"# EOF\n")
 
     @pytest.mark.parametrize("accept", ["text/plain;version=\xff", "application/openmetrics-text;version=x.y"])
-    def test_a_format_that_nobody_knows_is_answered_with_text(self, client: Client, accept: str) -> None:
+    def test_an_unknown_format_is_answered_with_text(self, client: Client, accept: str) -> None:
         answer = client.get("/metrics/", headers={"Authorization": "Bearer secret", "Accept": accept})
         assert (answer.status_code, answer["Content-Type"].partition(";")[0]) == (200, "text/plain")
 
@@ -269,7 +269,7 @@ def test_nothing_is_counted_unless_it_is_asked_for() -> None:
 
 
 def test_django_prometheus_shows_them_too(tmp_path: Path) -> None:
-    """Its own registry is prometheus_client's, in which both kinds are then; without tables, that is told as well."""
+    """Its own registry is prometheus_client's, in which both kinds are then; without tables, that is exported as well."""
     code = """
 import django
 from django.apps import apps

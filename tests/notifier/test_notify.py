@@ -86,18 +86,18 @@ class TestRing:
             notify.notify(name, force=True)
             assert len(jobs(name)) == 1
 
-    def test_a_redis_that_has_forgotten_the_script_is_told_it_again(self, redis_connection: redis.Redis) -> None:
+    def test_a_redis_that_has_lost_the_script_gets_it_again(self, redis_connection: redis.Redis) -> None:
         notify.notify(QUEUE)
         redis_connection.script_flush()
         notify.acknowledge(QUEUE)
         notify.notify(QUEUE)
         assert len(jobs()) == 2
 
-    @pytest.mark.parametrize("is_rung_before", [False, True])
-    def test_a_sweep_has_whoever_clears_the_bell_look_at_all(self, is_rung_before: bool) -> None:
+    @pytest.mark.parametrize("is_notified_before", [False, True])
+    def test_a_forced_notification_makes_the_next_claim_look_at_all(self, is_notified_before: bool) -> None:
         notify.notify(QUEUE)
         assert notify.acknowledge(QUEUE) is False
-        if is_rung_before:
+        if is_notified_before:
             notify.notify(QUEUE)
         notify.notify(QUEUE, force=True)
         notify.notify(QUEUE)
@@ -105,17 +105,17 @@ class TestRing:
         assert notify.acknowledge(QUEUE) is True
         assert notify.acknowledge(QUEUE) is False
 
-    def test_a_thousand_rings_are_one_job(self) -> None:
+    def test_a_thousand_notifications_are_one_job(self) -> None:
         for _ in range(1000):
             notify.notify(QUEUE)
         assert len(jobs()) == 1
 
-    def test_queues_ring_apart(self) -> None:
+    def test_queues_are_notified_apart(self) -> None:
         notify.notify("default")
         notify.notify("high")
         assert (len(jobs("default")), len(jobs("high"))) == (1, 1)
 
-    def test_a_ring_after_the_clear_is_heard(self) -> None:
+    def test_a_notification_after_the_acknowledgement_is_a_new_job(self) -> None:
         notify.notify(QUEUE)
         take_job()
         notify.notify(QUEUE)
@@ -133,7 +133,7 @@ class TestRing:
         notify.notify(QUEUE)
         assert len(jobs()) == 1
 
-    def test_a_flushed_redis_is_rung_again(self, redis_connection: redis.Redis) -> None:
+    def test_a_flushed_redis_is_notified_again(self, redis_connection: redis.Redis) -> None:
         notify.notify(QUEUE)
         redis_connection.flushdb()
         notify.notify(QUEUE)
@@ -146,18 +146,18 @@ class TestRing:
     def test_a_queue_that_rq_lacks_is_reported_and_breaks_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
         notify.notify("nowhere")
         notify.notify("nowhere")
-        [told] = caplog.records
-        assert 'cannot notify a worker for queue "nowhere": RQ_QUEUES lacks it, and has default' in told.getMessage()
-        assert told.exc_info is None  # a traceback would bury it
+        [record] = caplog.records
+        assert 'cannot notify a worker for queue "nowhere": RQ_QUEUES lacks it, and has default' in record.getMessage()
+        assert record.exc_info is None  # a traceback would bury it
 
-    def test_threads_that_ring_at_once_make_one_job(self) -> None:
+    def test_threads_that_notify_at_once_make_one_job(self) -> None:
         start = threading.Barrier(8)
 
-        def ring() -> None:
+        def send() -> None:
             start.wait()
             notify.notify(QUEUE)
 
-        threads = [threading.Thread(target=ring) for _ in range(8)]
+        threads = [threading.Thread(target=send) for _ in range(8)]
         for each in threads:
             each.start()
         for each in threads:
@@ -198,42 +198,42 @@ class TestInsist:
 
 @pytest.mark.django_db(transaction=True)
 class TestCommit:
-    def test_outside_a_transaction_it_rings_now(self) -> None:
+    def test_outside_a_transaction_it_notifies_at_once(self) -> None:
         notify.notify_on_commit([QUEUE])
         assert len(jobs()) == 1
 
-    def test_it_rings_when_the_transaction_commits(self) -> None:
+    def test_it_notifies_when_the_transaction_commits(self) -> None:
         with transaction.atomic():
             notify.notify_on_commit([QUEUE])
             assert jobs() == []
         assert len(jobs()) == 1
 
-    def test_a_transaction_that_is_rolled_back_rings_not(self) -> None:
+    def test_a_transaction_that_is_rolled_back_notifies_not(self) -> None:
         with rolled_back():
             notify.notify_on_commit([QUEUE])
         assert jobs() == []
 
-    def test_the_next_transaction_rings_after_one_that_was_rolled_back(self) -> None:
-        self.test_a_transaction_that_is_rolled_back_rings_not()
-        self.test_it_rings_when_the_transaction_commits()
+    def test_the_next_transaction_notifies_after_one_that_was_rolled_back(self) -> None:
+        self.test_a_transaction_that_is_rolled_back_notifies_not()
+        self.test_it_notifies_when_the_transaction_commits()
 
-    def test_a_savepoint_that_is_rolled_back_takes_no_other_ring_along(self) -> None:
+    def test_a_savepoint_that_is_rolled_back_drops_no_other_notification(self) -> None:
         with transaction.atomic():
             with rolled_back():
                 notify.notify_on_commit([QUEUE])
             notify.notify_on_commit([QUEUE])
         assert len(jobs()) == 1
 
-    def test_one_transaction_rings_once_for_each_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        rung: list[str] = []
-        monkeypatch.setattr(notify, "notify", rung.append)
+    def test_one_transaction_notifies_each_queue_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        notified: list[str] = []
+        monkeypatch.setattr(notify, "notify", notified.append)
         for _ in range(2):
             with transaction.atomic():
                 for _ in range(100):
                     notify.notify_on_commit(["default", "high"])
-        assert rung == ["default", "high"] * 2
+        assert notified == ["default", "high"] * 2
 
-    def test_without_autocommit_it_rings_at_once(self) -> None:
+    def test_without_autocommit_it_notifies_at_once(self) -> None:
         connection.ensure_connection()
         transaction.set_autocommit(False)
         try:
@@ -259,7 +259,7 @@ class TestAlarm:
 
             yield next_alarm
 
-    def test_a_near_deadline_is_told(self, heard: Callable[[], dict[str, Any] | None]) -> None:
+    def test_a_near_deadline_is_published(self, heard: Callable[[], dict[str, Any] | None]) -> None:
         moment = timezone.now() + timedelta(seconds=5)
         notify.notify_at(QUEUE, moment)
         assert heard() == {"queue": QUEUE, "at": moment.isoformat()}
@@ -269,7 +269,7 @@ class TestAlarm:
         assert heard() is None
         assert jobs() == []
 
-    def test_a_passed_one_rings(self, heard: Callable[[], dict[str, Any] | None]) -> None:
+    def test_a_passed_one_notifies(self, heard: Callable[[], dict[str, Any] | None]) -> None:
         notify.notify_at(QUEUE, timezone.now())
         assert heard() is None
         assert len(jobs()) == 1
@@ -290,7 +290,7 @@ class TestOutage:
             with override_settings(RQ_QUEUES=queues):
                 yield server
 
-    def test_redis_down_is_told_once_and_breaks_nothing(
+    def test_redis_down_is_logged_once_and_breaks_nothing(
         self, own_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.WARNING, "durable.bell")
@@ -305,8 +305,8 @@ class TestOutage:
         assert len(caplog.records) == 1
         assert "after Redis is back" in caplog.text
 
-    def test_a_job_of_rqs_that_rings_at_its_timeout_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """RQ tells it once."""
+    def test_a_job_of_rqs_that_notifies_at_its_timeout_is_logged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """RQ logs it once."""
 
         def too_late(_name: str, *, force: bool) -> None:
             raise JobTimeoutException
@@ -349,11 +349,11 @@ class TestOutage:
                     notify.notify(QUEUE)
             mute.accept()[0].close()
             mute.setblocking(False)
-            with pytest.raises(BlockingIOError):  # nobody else has tried
+            with pytest.raises(BlockingIOError):  # no other attempt was made
                 mute.accept()
         assert len(caplog.records) == 1
 
-    def test_nobody_waits_again_for_what_took_long_to_fail(
+    def test_no_caller_waits_again_for_what_took_long_to_fail(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A name server that does not answer is no timeout of Redis."""
@@ -378,7 +378,7 @@ class TestOutage:
 class TestRefusal:
     @pytest.fixture
     def user(self, redis_connection: redis.Redis) -> Iterator[str]:
-        """A user of Redis whom RQ_QUEUES names, and who may do all."""
+        """A user of Redis that RQ_QUEUES names, with all rights."""
         acl(redis_connection, "SETUSER", "web", "on", ">secret", "~*", "&*", "+@all")
         kwargs = redis_connection.connection_pool.connection_kwargs
         queue = {"HOST": kwargs["host"], "PORT": kwargs["port"], "DB": kwargs["db"]}
@@ -386,7 +386,7 @@ class TestRefusal:
             yield "web"
         acl(redis_connection, "DELUSER", "web")
 
-    def test_it_is_told_once_and_breaks_nothing(
+    def test_it_is_logged_once_and_breaks_nothing(
         self, user: str, redis_connection: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         acl(redis_connection, "SETUSER", user, "-eval")
@@ -394,13 +394,13 @@ class TestRefusal:
             notify.notify(QUEUE)
             notify.notify_at(
                 QUEUE, timezone.now() + timedelta(seconds=1)
-            )  # is not refused, which says nothing of rings
+            )  # is not refused, which says nothing of notifications
             notify.acknowledge(QUEUE)
-        [told] = [each.getMessage() for each in caplog.records]
-        assert told.startswith(
+        [message] = [each.getMessage() for each in caplog.records]
+        assert message.startswith(
             'cannot notify a worker for queue "default", due runs wait until Redis allows its user what docs/'
         )
-        assert "'eval'" in told
+        assert "'eval'" in message
         acl(redis_connection, "SETUSER", user, "+eval")
         notify.notify(QUEUE)
         assert caplog.records[-1].getMessage() == 'can notify a worker for queue "default" again'
@@ -418,7 +418,7 @@ class TestRefusal:
         assert redis_connection.llen("rq:queue:default") == 1
         assert caplog.records == []
 
-    def test_a_full_redis_and_a_wrong_password_are_told_as_such(
+    def test_a_full_redis_and_a_wrong_password_are_logged_as_such(
         self, user: str, redis_connection: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         redis_connection.config_set("maxmemory", "1")  # a byte

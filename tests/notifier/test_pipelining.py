@@ -40,7 +40,7 @@ def sent(connection: redis.Redis, count: int) -> list[bytes]:
         time.sleep(0.001)
 
 
-def test_nothing_is_sent_before_somebody_was_answered(sender: PipelinedSender, redis_connection: redis.Redis) -> None:
+def test_nothing_is_sent_before_a_first_answer(sender: PipelinedSender, redis_connection: redis.Redis) -> None:
     assert not sender.send("RPUSH", LIST, "a")
     sender.open()
     sender.open()
@@ -72,7 +72,7 @@ def test_what_redis_refuses_is_noticed_by_the_next_command(
     sender.open()
     assert sender.send("RPUSH", LIST, "a")
     assert not sender.send("GET", LIST)
-    assert not sender.send("GET", LIST), "somebody has to be answered first"
+    assert not sender.send("GET", LIST), "there has to be a first answer"
     redis_connection.delete(LIST)
     sender.open()
     assert sender.send("RPUSH", LIST, "b")
@@ -104,7 +104,7 @@ def test_a_redis_that_dies_is_noticed(sender: PipelinedSender) -> None:
         assert sent(client, 1) == [b"b"]
 
 
-def test_whoever_finds_that_redis_is_silent_waits_once() -> None:
+def test_the_first_command_to_a_silent_redis_waits_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts, and says nothing
         client = redis.Redis(
             port=mute.getsockname()[1],

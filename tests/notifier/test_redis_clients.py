@@ -102,7 +102,7 @@ class TestSentinels:
         for name in ("first", "second"):
             sentinel.sentinel_remove(name)
 
-    def test_masters_are_told_apart(self, queues: dict[str, dict[str, Any]], masters: list[redis.Redis]) -> None:
+    def test_masters_are_distinguished(self, queues: dict[str, dict[str, Any]], masters: list[redis.Redis]) -> None:
         places = redis_clients.one_queue_per_redis([QUEUE, "high", QUEUE])
         assert list(places) == [QUEUE, "high"]
         places[QUEUE].set("mine", "1")
@@ -112,7 +112,7 @@ class TestSentinels:
         with override_settings(RQ_QUEUES={QUEUE: queues[QUEUE], "high": queues[QUEUE]}):
             assert list(redis_clients.one_queue_per_redis([QUEUE, "high"])) == [QUEUE]
 
-    def test_who_rings_leaves_a_connection_for_others(
+    def test_a_notification_leaves_a_connection_for_others(
         self, queues: dict[str, dict[str, Any]], masters: list[redis.Redis], caplog: pytest.LogCaptureFixture
     ) -> None:
         """A limit that the project has set is for clients of its own."""
@@ -123,7 +123,7 @@ class TestSentinels:
         assert masters[0].llen(JOBS) == 1
         assert caplog.records == []
 
-    def test_after_a_failover_the_new_master_is_rung(
+    def test_after_a_failover_the_new_master_is_notified(
         self,
         queues: dict[str, dict[str, Any]],
         sentinel: redis.Redis,
@@ -137,12 +137,12 @@ class TestSentinels:
         demote(old, new)
         sentinel.sentinel_remove("first")
         watch(sentinel, "first", new)
-        notify.notify(QUEUE)  # lost: nobody waits for its answer
+        notify.notify(QUEUE)  # lost: its answer is not waited for
         notify.notify(QUEUE)
         assert new.llen(JOBS) == 1
         assert caplog.records == []
 
-    def test_nobody_waits_for_sentinels_that_are_away(
+    def test_no_caller_waits_for_sentinels_that_are_away(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         waits: list[float] = []
@@ -204,7 +204,7 @@ def test_where_a_name_leads_to_another_master_the_old_one_is_left(
         pool: Any = redis_clients.client(QUEUE).connection_pool
         for connection in [*pool._available_connections, *pool._in_use_connections]:
             connection.port = port(new)
-        notify.notify(QUEUE)  # lost: nobody waits for its answer
+        notify.notify(QUEUE)  # lost: its answer is not waited for
         notify.notify(QUEUE)
         assert new.llen(JOBS) == 1
         notify.acknowledge(QUEUE)

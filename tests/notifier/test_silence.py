@@ -28,7 +28,7 @@ MODULES: Final = {
         DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": Path(__file__).parent / "db.sqlite3"}}
         RQ_QUEUES = {"default": {"HOST": "127.0.0.1", "PORT": int(os.environ["PORT"]), "DB": 0}}
         USE_TZ = True
-        DURABLE = {"NOTIFY_IN_TESTS": True} if "RING" in os.environ else {}
+        DURABLE = {"NOTIFY_IN_TESTS": True} if "NOTIFY" in os.environ else {}
     """,
     "shop/__init__.py": "",
     "shop/workflows.py": """
@@ -93,7 +93,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def developers_redis() -> Iterator[tuple[int, list[object]]]:
-    """The port of what stands for a Redis, and who connected to it. It hangs up."""
+    """The port of what stands for a Redis, and which addresses connected to it. It hangs up."""
     came: list[object] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -113,10 +113,10 @@ def developers_redis() -> Iterator[tuple[int, list[object]]]:
     thread.join(120)
 
 
-@pytest.mark.parametrize("rings", [False, True])
+@pytest.mark.parametrize("notifies", [False, True])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_test_run_connects_to_redis_only_where_the_settings_say_so(
-    project: Path, developers_redis: tuple[int, list[object]], command: str, rings: bool
+    project: Path, developers_redis: tuple[int, list[object]], command: str, notifies: bool
 ) -> None:
     port, came = developers_redis
     environment = {
@@ -124,7 +124,7 @@ def test_a_test_run_connects_to_redis_only_where_the_settings_say_so(
         "DJANGO_SETTINGS_MODULE": "settings",
         "PYTHONPATH": os.pathsep.join([str(project), str(Path(__file__).parents[2])]),
         "PORT": str(port),
-        **({"RING": "yes"} if rings else {}),
+        **({"NOTIFY": "yes"} if notifies else {}),
     }
     done = subprocess.run(
         [sys.executable, *COMMANDS[command]],
@@ -136,7 +136,7 @@ def test_a_test_run_connects_to_redis_only_where_the_settings_say_so(
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert bool(came) == rings
+    assert bool(came) == notifies
 
 
 class TestWhoDecides:
@@ -145,14 +145,14 @@ class TestWhoDecides:
         with override_settings(DURABLE={"LEASE": 1}):
             assert not silence.is_silent()
 
-    def test_a_test_may_want_to_ring(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_test_may_want_to_notify(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(silence._loaded, "NOTIFY_IN_TESTS", False)
         with override_settings(DURABLE={}):
             assert silence.is_silent()
         with override_settings(DURABLE={"NOTIFY_IN_TESTS": True}):
             assert not silence.is_silent()
 
-    def test_a_process_without_tests_rings(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_process_without_tests_notifies(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(silence._loaded, "NOTIFY_IN_TESTS", False)
         with override_settings(DURABLE={}):
             monkeypatch.setattr("django.test.utils._TestState", object)

@@ -1,4 +1,4 @@
-"""Who may do what, and what the audit log says of it: done, denied and refused actions, from every source."""
+"""Permissions, and what the audit log says: done, denied and refused actions, from every source."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def h() -> Iterator[Harness]:
 
 
 ROOT = Actor("admin", User(username="root", is_superuser=True))
-NOBODY = Actor("api", AnonymousUser())
+ANONYMOUS = Actor("api", AnonymousUser())
 
 
 def waiting(h: Harness) -> Handle:
@@ -188,7 +188,7 @@ def test_without_the_permission_nothing_happens_and_the_log_says_so(h: Harness, 
     make, verb, before, _ = VERBS[action]
     run = make(h)
     kept = (h._store.get("o"), run.history(), h._store.messages("o"), list(h._store._runs))
-    with acting_as(NOBODY, reason="why not"), pytest.raises(OperationDeniedError) as caught:
+    with acting_as(ANONYMOUS, reason="why not"), pytest.raises(OperationDeniedError) as caught:
         verb(run)
     assert (h._store.get("o"), run.history(), h._store.messages("o"), list(h._store._runs)) == kept
     assert isinstance(caught.value, PermissionDenied)  # Django answers it with 403
@@ -201,21 +201,21 @@ def test_without_the_permission_nothing_happens_and_the_log_says_so(h: Harness, 
 
 
 def test_a_start_without_the_permission(h: Harness) -> None:
-    with acting_as(NOBODY), pytest.raises(OperationDeniedError):
+    with acting_as(ANONYMOUS), pytest.raises(OperationDeniedError):
         order.using(id="x").start(1)
     assert list(h._store._runs) == []
     assert (the_row(h).run_id, the_row(h).outcome) == ("x", "denied")
 
 
 def test_a_denied_action_says_nothing_of_the_run(h: Harness) -> None:
-    """Whether a run exists is not for those who may not act on it."""
+    """Whether a run exists is not shown to users that may not act on it."""
     waiting(h)
-    told = []
+    messages = []
     for run_id in ("o", "missing"):
-        with acting_as(NOBODY), pytest.raises(OperationDeniedError) as caught:
+        with acting_as(ANONYMOUS), pytest.raises(OperationDeniedError) as caught:
             Handle(run_id).pause()
-        told.append(str(caught.value))
-    assert told[0] == told[1]
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_denied_action_says_nothing_of_the_run(h: Harness) -> None:
         (Actor("admin", User(username="x", is_superuser=True, is_active=False)), False),
     ],
 )
-def test_who_may(actor: Actor, allowed: bool) -> None:
+def test_permissions(actor: Actor, allowed: bool) -> None:
     assert {actor.may(each) for each in audit.PERMISSIONS.values()} == {allowed}
 
 
@@ -329,7 +329,7 @@ def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
 
 @pytest.fixture
 def operator(db: None) -> User:
-    """A user who may operate runs, and nothing else."""
+    """A user that may operate runs, and nothing else."""
     user = User.objects.create_user("olga", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="operate_run"))
     return user

@@ -298,7 +298,7 @@ def test_the_permission_is_checked_again(at: Runtime, olga: User, loses: str) ->
     assert " (7 more like it until " in denied.detail
 
 
-def test_nobody_has_an_order_carried_out_in_the_name_of_another(h: Harness) -> None:
+def test_an_order_is_carried_out_only_in_the_name_of_its_user(h: Harness) -> None:
     ids = started(3)
     with acting_as(ROOT):
         run = background(bulk.apply("pause", ids, in_background=True))

@@ -1,4 +1,4 @@
-"""Mistakes that everybody makes once, on the real store: what was expected, what was found, what to do."""
+"""Common mistakes, on the real store: what was expected, what was found, what to do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Impatient(Exception):
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    """The production backend, for a caller who gives up at the third look."""
+    """The production backend, for a caller that gives up at the third look."""
     looks = iter(range(2))
 
     def pause(_seconds: float) -> None:
@@ -89,13 +89,13 @@ def test_a_wait_in_the_transaction_that_starts_the_run_says_why_nothing_comes() 
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_wait_without_end_in_a_transaction_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_without_end_in_a_transaction_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "durable.operations")
     with transaction.atomic(), pytest.raises(Impatient):
         greet.start("ada").result()
-    [told] = caplog.records
-    assert "has not ended, and the wait has no timeout" in told.getMessage()
-    assert "wait after it" in told.getMessage()
+    [record] = caplog.records
+    assert "has not ended, and the wait has no timeout" in record.getMessage()
+    assert "wait after it" in record.getMessage()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -38,7 +38,7 @@ def rejecting(ctx: Context) -> str:
     for name in ("a", "b", "c"):
         ctx.step(name, charge, name, rollback=refund)
     ctx.compensate("rejected")
-    ctx.step("tell", LEDGER.append, "told")
+    ctx.step("notify", LEDGER.append, "notified")
     return "rejected"
 
 
@@ -48,7 +48,7 @@ async def rejecting_async(ctx: AsyncContext) -> str:
     for name in ("a", "b", "c"):
         await ctx.step(name, charge, name, rollback=refund)
     await ctx.compensate("rejected")
-    await ctx.step("tell", LEDGER.append, "told")
+    await ctx.step("notify", LEDGER.append, "notified")
     return "rejected"
 
 
@@ -77,7 +77,7 @@ def test_it_is_recorded_and_the_run_completes(at: Runtime, flow: Any) -> None:
     run: Handle = flow.start()
     passed(at, run.id)
     assert (run.state, run.output) == ("completed", "rejected")
-    assert [*CHARGED, "refund c", "refund b", "refund a", "told"] == LEDGER
+    assert [*CHARGED, "refund c", "refund b", "refund a", "notified"] == LEDGER
     entry = Entry.objects.get(run_id=run.id, kind="compensate")
     assert entry.location == "compensate~0"
     assert entry.data == {"reason": "rejected", "handlers": 3}
@@ -111,7 +111,7 @@ def test_an_eviction_in_the_middle_goes_on_with_the_next_handler(at: Runtime, fl
     assert [*CHARGED, "refund c"] == LEDGER
     passed(at, run.id)
     assert run.output == "rejected"
-    assert [*CHARGED, "refund c", "refund b", "refund a", "told"] == LEDGER
+    assert [*CHARGED, "refund c", "refund b", "refund a", "notified"] == LEDGER
 
 
 def test_a_worker_that_lost_its_lease_writes_nothing_more(at: Runtime) -> None:
@@ -127,7 +127,7 @@ def test_a_worker_that_lost_its_lease_writes_nothing_more(at: Runtime) -> None:
         passed(at, run.id)
     assert run.output == "rejected"
     # its handler was under way when it lost the lease: that one ran twice, with one key
-    assert [*CHARGED, "refund c", "refund c", "refund b", "refund a", "told"] == LEDGER
+    assert [*CHARGED, "refund c", "refund c", "refund b", "refund a", "notified"] == LEDGER
 
 
 def test_a_mistake_is_tried_again_and_another_workers_code_goes_on(at: Runtime) -> None:

@@ -1,4 +1,4 @@
-"""Operators who act on one run at the same moment, on connections of their own: one wins, and the log knows of both."""
+"""Operators that act on one run at the same moment, on connections of their own: one wins, and the log knows of both."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_one_of_them_cancels(redis_connection: object) -> None:
     assert logged() == ["done"] + ["refused"] * (OPERATORS - 1)
 
 
-def test_one_of_those_who_saw_the_same_acts(redis_connection: object) -> None:
+def test_one_of_those_that_saw_the_same_acts(redis_connection: object) -> None:
     run = waiting.using(id="o").start()
     seen = audit.revision(operations.record("o"))
 

@@ -158,7 +158,7 @@ def test_it_happens_if_the_callers_transaction_commits(at: Runtime, in_place: bo
     assert rows() == before
 
 
-def test_two_operators_who_saw_the_same(at: Runtime) -> None:
+def test_two_operators_that_saw_the_same(at: Runtime) -> None:
     run = completed(at)
     plan = run.plan_replay("close")
     seen = audit.revision(operations.record(run.id))
@@ -171,7 +171,7 @@ def test_two_operators_who_saw_the_same(at: Runtime) -> None:
 
 
 def test_a_replay_of_a_replay_whose_first_run_is_gone(at: Runtime) -> None:
-    """The history of a new run is its own, and read also when nothing tells any more where it came from."""
+    """The history of a new run is its own, and read also when no record says any more where it came from."""
     run = completed(at)
     output = run.output
     second = run.replay("close")

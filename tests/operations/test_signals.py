@@ -1,4 +1,4 @@
-"""Signals: receivers are told, and cannot break anything."""
+"""Signals: receivers are called, and cannot break anything."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ def test_a_receiver_gets_what_is_sent() -> None:
     assert (kwargs["run"], kwargs["workflow"], kwargs["sender"]) == ("a", "shop.fulfil", signals.Durable)
 
 
-def test_a_receiver_that_fails_is_logged_and_keeps_nobody_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_fails_is_logged_and_the_other_receivers_are_called(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[str] = []
 
     def broken(**kwargs: Any) -> None:
@@ -62,7 +62,7 @@ async def test_an_async_receiver_under_a_running_loop_breaks_nothing(caplog: pyt
 
 
 @pytest.mark.django_db
-def test_what_does_not_commit_is_not_told(django_capture_on_commit_callbacks: Any) -> None:
+def test_what_does_not_commit_sends_no_signal(django_capture_on_commit_callbacks: Any) -> None:
     seen: list[tuple[str, str]] = []
 
     def receiver(*, run: str, state: str, **kwargs: Any) -> None:

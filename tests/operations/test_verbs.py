@@ -511,7 +511,7 @@ def test_a_start_from_a_step_knows_its_parent(h: Harness) -> None:
 
 @pytest.mark.parametrize(("verb", "state"), [("cancel", "cancelled"), ("resume", "completed")])
 def test_what_is_asked_for_while_a_pass_is_about_to_pause_is_not_lost(h: Harness, verb: str, state: str) -> None:
-    """The pass was told of the pause, and its code is cleaning up, when the operator thinks better of it."""
+    """The pass has read the pause, and its code is cleaning up, when the operator thinks better of it."""
     asked: list[str] = []
 
     @workflow(name="tests.thinking_better")

@@ -301,7 +301,7 @@ class TestLocks:
 
     LOCK = "SELECT id FROM durable_run WHERE id = %s FOR UPDATE"
 
-    def test_a_run_that_somebody_holds_is_left_for_the_next_time(self) -> None:
+    def test_a_locked_run_is_left_for_the_next_time(self) -> None:
         a_run("held")
         a_run("free")
         with Elsewhere(self.LOCK, "held"):
@@ -309,7 +309,7 @@ class TestLocks:
         assert runs() == {"held"}
         assert prune(Policy.of(DAY)).runs == 1
 
-    def test_a_run_whose_child_somebody_writes_is_left_for_the_next_time(self) -> None:
+    def test_a_run_with_a_locked_child_is_left_for_the_next_time(self) -> None:
         old = a_run("old")
         a_run("child", "running", parent=old)
         a_run("free")
@@ -415,7 +415,7 @@ class TestSweep:
             sweep.tick(NOW)
         assert runs() == set()
 
-    def test_an_error_ends_the_round_and_not_the_ringing(
+    def test_an_error_ends_the_round_and_not_the_notifying(
         self, sweep: Sweep, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def broken(self: Pruner, now: datetime) -> Iterator[Pruned]:
@@ -435,7 +435,7 @@ class TestSweep:
             sweep.tick(timezone.now())
         assert runs() == set()
 
-    def test_a_setting_that_cannot_be_read_prunes_nothing_and_is_told_once(
+    def test_a_setting_that_cannot_be_read_prunes_nothing_and_is_logged_once(
         self, sweep: Sweep, caplog: pytest.LogCaptureFixture
     ) -> None:
         a_run("old")

@@ -141,7 +141,7 @@ def test_the_page_of_a_stopped_order_says_whether_money_was_taken(
     order = place_order()
     if is_charged:
         harness.settle()
-    get_run(order.run_id).cancel()  # an operator's cancel compensates only when told to
+    get_run(order.run_id).cancel()  # an operator's cancel compensates only with rollback=True
     page = client.get(order.get_absolute_url()).content.decode()
     assert "The order was stopped" in page
     assert ("nothing was charged" in page) is not is_charged

@@ -128,7 +128,7 @@ def _paused(run: RunRecord) -> RunChange:
     return RunChange(run={"pending_request": "pause", "change_seq": run.change_seq + 1})
 
 
-def test_what_operators_ask_is_told_until_it_is_answered(database_store: OrmStore | PostgresStore) -> None:
+def test_what_operators_ask_is_sent_until_it_is_answered(database_store: OrmStore | PostgresStore) -> None:
     store, fence = database_store, held(database_store)
     store.report([running(fence), running(fence, "label")], [], [])
     rows = ActivityModel.objects.using(store.alias)

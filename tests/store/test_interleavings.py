@@ -102,7 +102,7 @@ class Actor:
 
 def play(order: str, actors: dict[str, Actor]) -> list[str]:
     """Do the steps in this order, but for those of an actor that waits: they come when it goes on. What happened."""
-    told: list[str] = []
+    events: list[str] = []
     waiting: set[str] = set()
     left = list(order)
     while left:
@@ -112,13 +112,13 @@ def play(order: str, actors: dict[str, Actor]) -> list[str]:
         what = actor.name if step.isupper() else f"{step.upper()} {actor.end}"
         if actor.act(step) == "waits":
             waiting.add(step.upper())
-            told.append(f"{what} (waits)")
+            events.append(f"{what} (waits)")
             continue
-        told.append(what)
+        events.append(what)
         for other in list(waiting) if step.islower() else []:
             actors[other].finish()
             waiting.discard(other)
-    return told
+    return events
 
 
 Pools = tuple[ThreadPoolExecutor, ThreadPoolExecutor]
@@ -148,9 +148,9 @@ def test_a_stale_commit_and_a_claim_never_both_stand(
             "F": Actor(f, "F commits", lambda held=held, kind=kind: COMMITS[kind](locking_store, held), f_end),  # type: ignore[misc]  # bound defaults
             "C": Actor(c, "C claims", lambda: CLAIMS[claim](locking_store), c_end),
         }
-        told = play(order, actors)
+        events = play(order, actors)
         accepted, taken = actors["F"].outcome != "refused", bool(actors["C"].outcome)
-        line = f"{', '.join(told)}: F {'accepted' if accepted else 'refused'}, C {'took the run' if taken else 'passed by'}"
+        line = f"{', '.join(events)}: F {'accepted' if accepted else 'refused'}, C {'took the run' if taken else 'passed by'}"
         print(f"{kind:>28}, {claim}: {line}")
 
         is_first = order.index("C") < order.index("F")

@@ -195,7 +195,7 @@ def test_a_start_that_commits_late_is_found(locking_store: OrmStore | PostgresSt
     worker = worker_at_work(locking_store)
     assert worker.claim() == ["next-0", "next-1"]
     worker.sweep()
-    assert worker.claim() == ["next-2", "next-3"], "nobody sees it yet"
+    assert worker.claim() == ["next-2", "next-3"], "no worker sees it yet"
     session.commit()
     assert worker.claim() == ["next-4", "next-5"]
     worker.sweep()

@@ -30,7 +30,7 @@ from tests.store.making import (
 def test_a_sent_message_is_stored_pending_in_its_order(store: Store) -> None:
     store.create([a_run()])
     one, two = a_message(), a_message(idempotency_id="once", sent_at=at(1), body="2")
-    stored, ring = store.send([one, two])
+    stored, queues = store.send([one, two])
     assert (
         stored
         == store.messages("run")
@@ -39,7 +39,7 @@ def test_a_sent_message_is_stored_pending_in_its_order(store: Store) -> None:
             Message(id=two.id, run_id="run", queue="mail", body="2", sent_at=at(1), order=2, idempotency_id="once"),
         ]
     )
-    assert ring == frozenset()
+    assert queues == frozenset()
     assert store.message(two.id) == stored[1]
     assert store.message("none") is None
 
@@ -93,8 +93,8 @@ def test_a_message_received_long_ago_still_answers_its_idempotency_id(store: Sto
 @pytest.mark.parametrize("name", ["mail", *HOSTILE, "x" * 128, "\ud800" * 128])
 def test_a_run_that_waits_for_a_queue_is_due_when_a_message_comes(store: Store, name: str) -> None:
     parked(store, waiting_for=waiting_text(frozenset({escape("zzz"), escape(name)})))
-    _, ring = store.send([a_message(queue=name, sent_at=at(5))])
-    assert ring == {"q"}
+    _, queues = store.send([a_message(queue=name, sent_at=at(5))])
+    assert queues == {"q"}
     assert the(store).wake_at == at(5)
     assert [m.queue for m in store.messages("run")] == [name]
     assert [m.queue for m in store.inbox("run", [name], 1, None)] == [name]
@@ -103,8 +103,8 @@ def test_a_run_that_waits_for_a_queue_is_due_when_a_message_comes(store: Store, 
 @pytest.mark.parametrize("name", ["b", "a/b", "*", "/", "%2F", "a%2Fb", "ab", "A", "\x00"])
 def test_a_run_that_waits_for_other_queues_is_left_asleep(store: Store, name: str) -> None:
     parked(store, waiting_for=waiting_text(frozenset({escape("a"), escape("b/c")})), wake_at=at(60))
-    _, ring = store.send([a_message(queue=name)])
-    assert ring == frozenset()
+    _, queues = store.send([a_message(queue=name)])
+    assert queues == frozenset()
     assert the(store).wake_at == at(60)
     assert the(store).message_count == 1
 
@@ -130,14 +130,14 @@ def test_an_earlier_wake_up_stays(store: Store) -> None:
     assert the(store, "two").wake_at == at(3)
 
 
-def test_each_queue_of_workers_is_rung_for_once(store: Store) -> None:
+def test_each_queue_of_workers_is_notified_once(store: Store) -> None:
     for run_id, queue in (("a", "q1"), ("b", "q1"), ("c", "q2")):
         held = started(store, run_id, queue=queue)
         park(store, held, waiting_for="*")
     assert store.send([a_message("a"), a_message("b"), a_message("c")])[1] == {"q1", "q2"}
 
 
-def test_a_paused_run_is_woken_without_a_ring(store: Store) -> None:
+def test_a_paused_run_is_woken_without_a_notification(store: Store) -> None:
     park(store, started(store, pending_request="pause"), waiting_for="*", state=RunState.PAUSED, pending_request="")
     assert the(store).wake_at is None
     assert store.send([a_message()])[1] == frozenset()
@@ -145,7 +145,7 @@ def test_a_paused_run_is_woken_without_a_ring(store: Store) -> None:
     assert store.claim(queues=["q"], now=at(9), lease_until=at(99), worker="w", limit=1) == []
 
 
-def test_a_run_in_the_hands_of_a_worker_is_signalled_without_a_ring(store: Store) -> None:
+def test_a_run_claimed_by_a_worker_is_changed_without_a_notification(store: Store) -> None:
     held = started(store, waiting_for="*")
     assert store.send([a_message()])[1] == frozenset()
     assert the(store).change_seq != held.change_seq
@@ -154,8 +154,8 @@ def test_a_run_in_the_hands_of_a_worker_is_signalled_without_a_ring(store: Store
 def test_a_message_to_an_ended_run_is_stored_and_wakes_nothing(store: Store) -> None:
     held = started(store, waiting_for="*")
     finished(store, held)
-    stored, ring = store.send([a_message()])
-    assert ring == frozenset()
+    stored, queues = store.send([a_message()])
+    assert queues == frozenset()
     assert store.messages("run") == stored
     assert the(store).wake_at is None
 
@@ -193,7 +193,7 @@ def test_a_commit_sends_in_the_order_given(store: Store) -> None:
     assert (the(store, "b").message_count, the(store).message_count) == (2, 1)
 
 
-def test_a_commit_wakes_the_run_it_sends_to_and_tells_whom_to_ring(store: Store) -> None:
+def test_a_commit_wakes_the_run_it_sends_to_and_returns_the_queues_to_notify(store: Store) -> None:
     held = started(store, queue="mine")
     parked(store, "b", waiting_for="/mail/")
     committed = commit(store, held, sends=[a_message("b", sent_at=at(2))])

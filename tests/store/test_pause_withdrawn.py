@@ -1,4 +1,4 @@
-"""A pass that pauses its run writes what it was told of; by then the pause may have been taken back or overtaken."""
+"""A pass that pauses its run writes the request that it has read; by then the pause may have been taken back or overtaken."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_pause_that_is_still_asked_for_happens(store: Store) -> None:
 
 
 @pytest.mark.parametrize("requests", [["pause", ""], ["pause", "cancel"], ["pause", "cancel_rollback"]])
-def test_one_that_nobody_asks_for_any_more_leaves_the_run_due(store: Store, requests: list[str]) -> None:
+def test_one_that_was_withdrawn_leaves_the_run_due(store: Store, requests: list[str]) -> None:
     done = commit(store, requested(store, *requests), run=PAUSED, now=at(5))
     run = the(store)
     assert (run.state, run.wake_at, run.pending_request, run.summary) == (RunState.PENDING, at(5), requests[-1], "")

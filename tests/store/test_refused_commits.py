@@ -303,7 +303,7 @@ def test_the_same_where_the_session_keeps_statements(postgres_store: PostgresSto
 
 
 @pytest.mark.parametrize("each", PATHS, ids=str)
-def test_the_same_where_somebody_listens_to_statements(postgres_store: PostgresStore, each: Path) -> None:
+def test_the_same_with_a_wrapper_of_statements(postgres_store: PostgresStore, each: Path) -> None:
     with CaptureQueriesContext(connections[postgres_store.alias]):
         attack(postgres_store, each)
 

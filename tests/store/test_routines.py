@@ -107,7 +107,7 @@ def test_what_each_state_of_the_migrations_makes_is_as_it_should_be(whole: Postg
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_what_differs_is_told_and_migrate_mends_it(
+def test_what_differs_is_reported_and_migrate_restores_it(
     whole: PostgresStore, settings: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     statement, problem = BREAKS[name]
@@ -116,10 +116,10 @@ def test_what_differs_is_told_and_migrate_mends_it(
         [message] = [each for each in found() if each.id == "durable.W087"]
         assert problem in str(message.msg)
         assert "migrate durable" in str(message.hint)
-        told = StringIO()
+        output = StringIO()
         with pytest.raises(SystemExit):
-            call_command("durable", "doctor", stdout=told)
-        assert re.search(rf"routines\s+problem\s+{problem}", told.getvalue())
+            call_command("durable", "doctor", stdout=output)
+        assert re.search(rf"routines\s+problem\s+{problem}", output.getvalue())
         assert wrong() == [problem]
         call_command("migrate", "durable", database=POSTGRES, verbosity=0)
         assert wrong() == []
@@ -134,7 +134,7 @@ def test_what_operators_may_change_is_left_alone(whole: PostgresStore) -> None:
     assert wrong() == []
 
 
-def test_missing_migrations_are_not_told_of_as_missing_routines(whole: PostgresStore) -> None:
+def test_missing_migrations_are_not_reported_as_missing_routines(whole: PostgresStore) -> None:
     call_command("migrate", "durable", "0001", database=POSTGRES, verbosity=0)
     execute("DROP FUNCTION IF EXISTS durable_complete_1")
     assert wrong() == []
@@ -167,10 +167,10 @@ def test_the_server_is_asked_for_its_isolation_level(postgres_store: PostgresSto
             [message] = [each for each in found() if each.id == "durable.E011"]
             assert level.upper() in str(message.msg)
             assert "ALTER ROLE" in str(message.hint)
-            told = StringIO()
+            output = StringIO()
             with pytest.raises(SystemExit):
-                call_command("durable", "doctor", stdout=told)
-            assert re.search(r"isolation\s+problem", told.getvalue())
+                call_command("durable", "doctor", stdout=output)
+            assert re.search(r"isolation\s+problem", output.getvalue())
         finally:
             execute(f'ALTER DATABASE "{database}" RESET default_transaction_isolation')
             connections[POSTGRES].close()

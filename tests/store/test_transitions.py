@@ -208,7 +208,7 @@ def test_the_function_for_runs_that_complete_is_used_for_them() -> None:
 
 
 @pytest.mark.parametrize("asked", ["", "cancel", "cancel_rollback"])
-def test_a_pause_that_nobody_requests_any_more(store: Store, asked: str) -> None:
+def test_a_pause_whose_request_was_withdrawn(store: Store, asked: str) -> None:
     for state, after in ((RunState.RUNNING, ""), (RunState.ROLLING_BACK, "failed")):
         [run] = planted(store, state, pending_request=asked, state_after_rollback=after)
         commit(store, run, PAUSE)

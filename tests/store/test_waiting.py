@@ -132,14 +132,14 @@ def test_what_a_users_code_waits_for_is_cancelled_by_a_signal(postgres_store: Po
     assert postgres_store.create([run]) == [(run, True)]
 
 
-def test_a_connection_is_closed_that_owes_an_answer_nobody_waits_for(postgres_store: PostgresStore) -> None:
+def test_a_connection_with_an_answer_that_was_not_read_is_closed(postgres_store: PostgresStore) -> None:
     run = a_run()
     with interrupted(TooLate), held("LOCK TABLE durable_run IN EXCLUSIVE MODE"):
         other = meanwhile(wait_until_blocked, send_alarm)
         with pytest.raises(TooLate):
             postgres_store.create([run])
         other.join()
-    [(found, _)] = postgres_store.create([run])  # whether the first one happened, nobody knows
+    [(found, _)] = postgres_store.create([run])  # whether the first one happened is unknown
     assert found.id == "run"
 
 

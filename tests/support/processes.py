@@ -19,7 +19,7 @@ from durable.core.records import RunRecord, RunState
 from durable.notifier import notify
 from durable.store import Store
 
-__all__ = ["Program", "Run", "is_alive", "is_completed", "is_listening", "start_run", "told"]
+__all__ = ["Program", "Run", "flow_log", "is_alive", "is_completed", "is_listening", "start_run"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,7 +102,7 @@ def is_completed(store: Store, *run_ids: str) -> bool:
     return all(each is not None and each.state == RunState.COMPLETED for each in found)
 
 
-def told(redis_connection: redis.Redis) -> list[str]:
+def flow_log(redis_connection: redis.Redis) -> list[str]:
     return [line.decode() for line in redis_connection.lrange("flows", 0, -1)]  # type: ignore[union-attr]
 
 
@@ -111,7 +111,7 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A child whose parent is gone and that nobody reaps yet is as good as gone.
+    # A child whose parent is gone and that is not reaped yet is as good as gone.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 

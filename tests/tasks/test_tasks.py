@@ -262,7 +262,7 @@ class TestResults:
 
 class TestSignals:
     @pytest.fixture
-    def told(self) -> Iterator[list[tuple[str, str]]]:
+    def received(self) -> Iterator[list[tuple[str, str]]]:
         seen: list[tuple[str, str]] = []
         receivers = []
         for name, signal in {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}.items():
@@ -276,12 +276,12 @@ class TestSignals:
         for signal, receive in receivers:
             signal.disconnect(receive)
 
-    def test_each_is_sent_once(self, harness: Harness, told: list[tuple[str, str]]) -> None:
+    def test_each_is_sent_once(self, harness: Harness, received: list[tuple[str, str]]) -> None:
         result = double.enqueue(1)
         harness.finish(result.id)
         fail.enqueue("no")
         harness.settle()
-        assert told == [
+        assert received == [
             *(("enqueued", "READY"), ("started", "RUNNING"), ("finished", "SUCCESSFUL")),
             *(("enqueued", "READY"), ("started", "RUNNING"), ("finished", "FAILED")),
         ]
@@ -306,10 +306,10 @@ class TestSignals:
 @pytest.mark.usefixtures("redis_connection")
 class TestTransactions:
     def test_it_is_enqueued_if_and_when_the_transaction_commits(self, django_capture_on_commit_callbacks: Any) -> None:
-        told: list[str] = []
+        received: list[str] = []
 
         def receive(task_result: Any, **_: object) -> None:
-            told.append(task_result.id)
+            received.append(task_result.id)
 
         task_enqueued.connect(receive)
         with transaction.atomic():
@@ -318,8 +318,8 @@ class TestTransactions:
         assert not Run.objects.exists()
         with django_capture_on_commit_callbacks(execute=True):
             result = double.enqueue(1)
-            assert told == []
-        assert told == [result.id]
+            assert received == []
+        assert received == [result.id]
         assert Run.objects.get().id == result.id
         task_enqueued.disconnect(receive)
 

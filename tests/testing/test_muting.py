@@ -137,8 +137,8 @@ def test_of_the_deaths_of_crash_everywhere_nothing_is_left(
         deaths = h.crash_everywhere(failing_late)
     assert deaths > 6
     assert bool(printed.getvalue()) != quiet or printed.getvalue() == "the workflow says so\n"
-    told = sum("failed: CriticalError: card declined" in each for each in caplog.messages)
-    assert told == 1 if quiet else told > 3, "that of the undisturbed run, or those of all"
+    count = sum("failed: CriticalError: card declined" in each for each in caplog.messages)
+    assert count == 1 if quiet else count > 3, "that of the undisturbed run, or those of all"
 
 
 def test_the_handlers_are_as_before(printed: Terminal) -> None:

@@ -127,7 +127,7 @@ def test_a_look_at_all_may_move_back_to_what_came_late(bounds: ClaimBounds, cloc
 @pytest.mark.redis
 @pytest.mark.django_db(transaction=True)
 @override_settings(DURABLE={"SWEEP_INTERVAL": 3600})  # and so long may a process go on from where its last claim ended
-def test_a_job_finds_late_runs_once_a_sweep_has_rung(redis_connection: redis.Redis) -> None:
+def test_a_job_finds_late_runs_once_a_sweep_has_notified(redis_connection: redis.Redis) -> None:
     store = store_for("default")
     try:
         process_bounds.note("default", None, moments.now(), Claimed(passed_over=10_000 * DEAR), 1)

@@ -17,7 +17,7 @@ from durable.management.commands.durable_worker import _too_small_pools
 from durable.store import Store, store_for
 from project.servers import EmbeddedRedis
 from tests.support.locks import sessions
-from tests.support.processes import Program, Run, is_alive, is_completed, start_run, told
+from tests.support.processes import Program, Run, flow_log, is_alive, is_completed, start_run
 from tests.support.runs import state
 from tests.support.waiting import eventually
 
@@ -64,18 +64,18 @@ def test_a_busy_worker_hears_of_others(store: Store, run: Run, redis_connection:
     names = ["a", "b", "c", "d"]
     flows = ["flows.long", "flows.long", "flows.along", "flows.along"]
     ids = [start_run(store, flow, name) for flow, name in zip(flows, names, strict=True)]
-    eventually(lambda: len(told(redis_connection)) == 4)
-    assert {line.rpartition(" ")[2] for line in told(redis_connection)} == {str(pid)}
+    eventually(lambda: len(flow_log(redis_connection)) == 4)
+    assert {line.rpartition(" ")[2] for line in flow_log(redis_connection)} == {str(pid)}
 
     listener = start_run(store, "flows.hears", "e")
     eventually(lambda: state(store, listener).state == RunState.SLEEPING)
     get_run(listener).send("news", "peace")
     eventually(lambda: is_completed(store, listener))
-    assert f"e heard peace {pid}" in told(redis_connection)
+    assert f"e heard peace {pid}" in flow_log(redis_connection)
 
     endless = start_run(store, "flows.endless", "f")
     eventually(lambda: is_completed(store, endless))
-    assert f"f timeout {pid}" in told(redis_connection)
+    assert f"f timeout {pid}" in flow_log(redis_connection)
 
     [worker] = worker_overview().workers
     assert (worker.pid, worker.state) == (pid, "busy")
@@ -94,7 +94,7 @@ def test_sigterm_hands_all_over_at_once(store: Store, run: Run, redis_connection
     program.pids()
     names = ["a", "b", "c", "d"]
     ids = [start_run(store, "flows.along" if name == "b" else "flows.long", name) for name in names]
-    eventually(lambda: len(told(redis_connection)) == 3)
+    eventually(lambda: len(flow_log(redis_connection)) == 3)
     assert program.end() == 0
     found = [state(store, each) for each in ids]
     assert {(each.lease_expires_at, each.crashes) for each in found} == {(None, 0)}
@@ -107,15 +107,15 @@ def test_what_a_killed_worker_held_goes_on_run_by_run(store: Store, run: Run, re
     (pid,) = program.pids()
     names = ["a", "b", "c", "d"]
     ids = [start_run(store, "flows.long", name) for name in names]
-    eventually(lambda: len(told(redis_connection)) == 4)
+    eventually(lambda: len(flow_log(redis_connection)) == 4)
     redis_connection.delete("flows")
     go(redis_connection, *names)
     os.kill(pid, signal.SIGKILL)
     program.wait_for(f"died, pid {pid}, signal 9")
     eventually(lambda: is_completed(store, *ids))
-    spoken = [line.split()[0] for line in told(redis_connection)]
-    assert sorted(spoken) == sorted(names * 2)
-    assert spoken[::2] == spoken[1::2], "one began before another one had ended"
+    begun = [line.split()[0] for line in flow_log(redis_connection)]
+    assert sorted(begun) == sorted(names * 2)
+    assert begun[::2] == begun[1::2], "one began before another one had ended"
     assert program.end() == 0
 
 
@@ -123,7 +123,7 @@ def test_workers_end_with_a_parent_that_is_killed(store: Store, run: Run, redis_
     program = run(2)
     (pid,) = program.pids()
     ids = [start_run(store, "flows.long", name) for name in ("a", "b")]
-    eventually(lambda: len(told(redis_connection)) == 2)
+    eventually(lambda: len(flow_log(redis_connection)) == 2)
     program.process.kill()
     eventually(lambda: not is_alive(pid))
     assert {(state(store, each).lease_expires_at, state(store, each).crashes) for each in ids} == {(None, 0)}
@@ -133,7 +133,7 @@ def test_a_redis_that_restarts_empty_loses_nothing(store: Store, run: Run) -> No
     with EmbeddedRedis() as own:
         program = run(2, REDIS_URL=own.url)
         program.pids()
-        before = start_run(store, "flows.one", "before")  # rings elsewhere: the sweep has to find it
+        before = start_run(store, "flows.one", "before")  # notifies another Redis: the sweep has to find it
         eventually(lambda: is_completed(store, before))
         own.stop("kill")
         during = [start_run(store, "flows.one", f"during {number}") for number in range(3)]
@@ -146,15 +146,15 @@ def test_a_redis_that_restarts_empty_loses_nothing(store: Store, run: Run) -> No
     ("pool", "concurrency", "size"),
     [(True, 8, 4), ({"max_size": 9}, 8, 9), ({"min_size": 2}, 2, 2), ({"max_size": 10}, 8, None), (False, 8, None)],
 )
-def test_a_pool_in_which_passes_would_wait_for_each_other_is_told_of(
+def test_a_pool_in_which_passes_would_wait_for_each_other_is_reported(
     monkeypatch: pytest.MonkeyPatch, pool: object, concurrency: int, size: int | None
 ) -> None:
     monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "pool", pool)
-    told = list(_too_small_pools(concurrency))
-    assert len(told) == (size is not None)
-    if told:
-        assert f'DATABASES["default"] has {size} connections' in told[0]
-        assert f"--concurrency {concurrency} uses up to {concurrency + 2}" in told[0]
+    warnings = list(_too_small_pools(concurrency))
+    assert len(warnings) == (size is not None)
+    if warnings:
+        assert f'DATABASES["default"] has {size} connections' in warnings[0]
+        assert f"--concurrency {concurrency} uses up to {concurrency + 2}" in warnings[0]
 
 
 def test_it_is_at_least_one() -> None:

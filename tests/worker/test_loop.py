@@ -96,21 +96,21 @@ class TestLoop:
 
         work_off(QUEUE, store=Watched(), execute=Passes())  # type: ignore[arg-type]
         assert seen == [0]
-        assert jobs() == []  # nothing was due, nobody has to look again
+        assert jobs() == []  # nothing was due, so no job is needed
 
     def test_a_full_batch_wakes_another_worker_before_the_work(self, store: Store) -> None:
         new_runs(store, 3)
-        rung: list[int] = []
+        counts: list[int] = []
 
         def note(record: RunRecord, store: Store, eviction: Eviction) -> PassOutcome:
-            rung.append(len(jobs()))
+            counts.append(len(jobs()))
             return finish(record, store)
 
         with override_settings(DURABLE={"CLAIM_BATCH": 2}):
             work_off(QUEUE, store=store, execute=Passes(note))
-        assert rung == [1, 1, 1]
+        assert counts == [1, 1, 1]
 
-    def test_a_batch_that_is_not_full_wakes_nobody(self, store: Store) -> None:
+    def test_a_batch_that_is_not_full_notifies_no_worker(self, store: Store) -> None:
         new_runs(store, 3)
         work_off(QUEUE, store=store, execute=Passes())
         assert jobs() == []
@@ -145,14 +145,14 @@ class TestLoop:
         work_off(QUEUE, store=store, execute=passes)
         assert len(passes.passed) == 2
 
-    def test_a_near_deadline_is_told_to_the_timers(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_near_deadline_is_sent_to_the_timers(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         new_runs(store)
         wake_at = timezone.now() + timedelta(seconds=2)
-        told: list[object] = []
-        monkeypatch.setattr(notify, "notify_at", lambda queue, moment: told.append((queue, moment)))
+        deadlines: list[object] = []
+        monkeypatch.setattr(notify, "notify_at", lambda queue, moment: deadlines.append((queue, moment)))
         passes = Passes(lambda record, store, _: park(record, store, wake_at))
         work_off(QUEUE, store=store, execute=passes)
-        assert told == [(QUEUE, wake_at)]
+        assert deadlines == [(QUEUE, wake_at)]
 
     def test_a_fault_of_the_engine_takes_no_other_run_along(
         self, store: Store, caplog: pytest.LogCaptureFixture

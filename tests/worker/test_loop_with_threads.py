@@ -195,7 +195,7 @@ class TestAtOnce:
             eventually(lambda: state(store, urgent).state == RunState.COMPLETED)
             assert state(store, long).state == RunState.RUNNING
 
-    def test_only_what_can_begin_is_claimed_and_others_are_told_of_the_rest(self, store: Store) -> None:
+    def test_only_what_can_begin_is_claimed_and_the_rest_is_notified_of(self, store: Store) -> None:
         new_runs(store, 5)
         held = Held()
         with at_work(2, store, held) as made:
@@ -264,7 +264,7 @@ class TestAtOnce:
             made.work(QUEUE)
             eventually(lambda: are_completed(made, store, before))
             held.release.clear()
-            rung = len(jobs())
+            jobs_before = len(jobs())
             ids = new_runs(store, 5)
             made.work(QUEUE)
             eventually(lambda: held.at_once == 1)
@@ -273,7 +273,7 @@ class TestAtOnce:
                 left = [each for each in ids if each != begun]
                 eventually(lambda: {state(store, each).lease_expires_at for each in left} == {None})
                 assert state(store, begun).lease_expires_at is not None
-                eventually(lambda: len(jobs()) == rung + 1)
+                eventually(lambda: len(jobs()) == jobs_before + 1)
                 held.release.set()
 
 

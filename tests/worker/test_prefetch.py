@@ -200,4 +200,4 @@ def test_a_verb_between_the_claim_and_the_pass_is_not_lost(store: Any) -> None:
 
 
 def done_from_outside() -> RunChange:
-    return RunChange(run={"error": ErrorInfo("E", "told meanwhile", "")}, entries=[a_step("done from outside")])
+    return RunChange(run={"error": ErrorInfo("E", "written meanwhile", "")}, entries=[a_step("done from outside")])

@@ -51,7 +51,7 @@ def serve(worker: SimpleWorker) -> None:
     worker.work(burst=True, logging_level="CRITICAL")
 
 
-def told(worker: SimpleWorker) -> dict[str, Any]:
+def redis_fields(worker: SimpleWorker) -> dict[str, Any]:
     """What Redis says of the worker now."""
     found = worker.connection.hgetall(worker.key)
     seen = rq.Worker.find_by_key(worker.key, connection=worker.connection)
@@ -71,7 +71,7 @@ def test_a_job_is_seen_while_it_runs_and_nothing_is_left_of_it(
     seen: dict[str, Any] = {}
 
     def look(name: str) -> None:
-        seen.update(told(worker), name=name, intermediate=queue.intermediate_queue.get_job_ids())
+        seen.update(redis_fields(worker), name=name, intermediate=queue.intermediate_queue.get_job_ids())
         [(job_id, execution_id)] = queue.started_job_registry.get_job_and_execution_ids()
         job = Job.fetch(job_id, connection=connection, serializer=JSONSerializer)
         execution = Execution.fetch(execution_id, job_id, connection)
@@ -88,7 +88,7 @@ def test_a_job_is_seen_while_it_runs_and_nothing_is_left_of_it(
     assert seen["executions"]
     assert seen["intermediate"] == []
     assert records(connection) == set()
-    after = told(worker)
+    after = redis_fields(worker)
     assert (after["state"], after["successful_job_count"], after["current_job"]) == ("idle", "1", None)
     assert float(after["total_working_time"]) > 0
 
@@ -116,7 +116,7 @@ def test_a_job_that_fails_is_listed_as_failed_and_the_next_one_is_served(
     assert "of the engine's" in str(result.exc_string)
     assert job.get_status() == "failed"
     assert queue.started_job_registry.count == 0
-    after = told(worker)
+    after = redis_fields(worker)
     assert (after["failed_job_count"], after["successful_job_count"], after["state"]) == ("1", "1", "idle")
 
 
@@ -174,7 +174,7 @@ def test_a_worker_whose_redis_was_flushed_during_a_job_is_known_again_and_idle(
 
     def looking(*args: Any) -> Any:
         found = dequeue(*args)
-        seen.append(told(worker))
+        seen.append(redis_fields(worker))
         return found
 
     monkeypatch.setattr(worker, "dequeue_job_and_maintain_ttl", looking)
@@ -183,7 +183,7 @@ def test_a_worker_whose_redis_was_flushed_during_a_job_is_known_again_and_idle(
     assert (seen[-1]["state"], seen[-1]["queues"], int(seen[-1]["pid"])) == ("idle", QUEUE, worker.pid)
 
 
-def test_somebodys_own_job_of_the_same_function_keeps_its_result(
+def test_a_users_own_job_of_the_same_function_keeps_its_result(
     worker: SimpleWorker, queue: Queue, working: Callable[..., None]
 ) -> None:
     working(lambda _name: None)
@@ -215,7 +215,7 @@ def test_other_jobs_are_left_to_rq(worker: SimpleWorker, queue: Queue, settings:
     settings.DURABLE = {"OTHER_JOBS": ["builtins.len"]}
     job = queue.enqueue("builtins.len", "four", result_ttl=60)
     serve(worker)
-    assert (job.return_value(), told(worker)["successful_job_count"]) == (4, "1")
+    assert (job.return_value(), redis_fields(worker)["successful_job_count"]) == (4, "1")
     assert queue.started_job_registry.count == 0
 
 

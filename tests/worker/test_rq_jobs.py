@@ -126,8 +126,8 @@ class TestAttacks:
         assert marker.with_name("bell").exists()
         assert sorted(listed_as_failed(rq_redis)) == sorted(refused)
         assert (rq_redis.llen(f"rq:queue:{QUEUE}"), rq_redis.exists(f"rq:scheduled:{QUEUE}")) == (0, 0)
-        told = [each.levelname for each in caplog.records if "refused job" in each.getMessage()]
-        assert told == ["ERROR"] * len(ATTACKS)
+        levels = [each.levelname for each in caplog.records if "refused job" in each.getMessage()]
+        assert levels == ["ERROR"] * len(ATTACKS)
 
     @both
     @pytest.mark.parametrize("field", ["meta", "result"])

@@ -188,7 +188,7 @@ class TestSuspects:
 
 
 class TestPatience:
-    def test_who_waits_behind_passes_leaves(self, clock: Clock) -> None:
+    def test_a_run_that_waits_behind_passes_leaves(self, clock: Clock) -> None:
         line = Scheduler(1, clock=clock)
         (first, second), (suspect,) = runs(2), runs(1, crashes=2)
         line.add([first, suspect, second])
@@ -210,7 +210,7 @@ class TestPatience:
         assert line.add([suspect]) == ([], [])
         assert begin(line).record is suspect
 
-    def test_nobody_leaves_who_could_begin(self, clock: Clock) -> None:
+    def test_no_run_leaves_that_could_begin(self, clock: Clock) -> None:
         line = Scheduler(1, clock=clock)
         line.add(runs(1))
         clock.advance(MAX_WAIT)
@@ -269,7 +269,7 @@ class TestPatience:
         clock.advance(MAX_WAIT)
         assert line.pop_expired() == ([], [suspect])
 
-    def test_who_waits_can_be_taken_out(self, clock: Clock) -> None:
+    def test_a_waiting_run_can_be_taken_out(self, clock: Clock) -> None:
         line = Scheduler(1, clock=clock)
         first, second = runs(2)
         line.add([first, second])

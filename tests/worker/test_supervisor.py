@@ -22,7 +22,7 @@ from durable.worker.rq_jobs import ReadsJson
 from durable.worker.supervisor import worker_command
 from project.servers import EmbeddedRedis
 from tests.support.notifications import jobs
-from tests.support.processes import Program, Run, is_alive, is_completed, is_listening, start_run, told
+from tests.support.processes import Program, Run, flow_log, is_alive, is_completed, is_listening, start_run
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
@@ -64,7 +64,7 @@ class TestDurableWorker:
         program.pids(2)
         ids = [start_run(store, "flows.one", f"n{number}") for number in range(20)]
         eventually(lambda: is_completed(store, *ids))
-        assert len(told(redis_connection)) == 20
+        assert len(flow_log(redis_connection)) == 20
         assert program.end() == 0
         assert program.wait_for("stopped")[-1].endswith("durable_worker: stopped")
 
@@ -89,7 +89,7 @@ class TestDurableWorker:
         first = run("durable_worker")
         first.pids()
         run_id = start_run(store, "flows.long", "a")
-        eventually(lambda: len(told(redis_connection)) == 1)
+        eventually(lambda: len(flow_log(redis_connection)) == 1)
         assert first.end() == 0
         found = store.get(run_id)
         assert found is not None
@@ -121,7 +121,7 @@ class TestDurableWorker:
         program = run("durable_worker")
         (pid,) = program.pids()
         run_id = start_run(store, "flows.long", "a")
-        eventually(lambda: len(told(redis_connection)) == 1)
+        eventually(lambda: len(flow_log(redis_connection)) == 1)
         os.kill(pid, signal.SIGKILL)
         program.wait_for(f"died, pid {pid}, signal 9")
         redis_connection.set("go a", "1")
@@ -136,7 +136,7 @@ class TestDurableWorker:
         program = run("durable_worker", "--processes", "2")
         pids = program.pids(2)
         run_id = start_run(store, "flows.long", "a")
-        eventually(lambda: len(told(redis_connection)) == 1)
+        eventually(lambda: len(flow_log(redis_connection)) == 1)
         program.process.kill()
         eventually(lambda: not any(is_alive(pid) for pid in pids))
         found = store.get(run_id)
@@ -147,7 +147,7 @@ class TestDurableWorker:
         with EmbeddedRedis() as own:
             program = run("durable_worker", REDIS_URL=own.url)
             program.pids()
-            before = start_run(store, "flows.one", "before")  # rings elsewhere: the sweep has to find it
+            before = start_run(store, "flows.one", "before")  # notifies another Redis: the sweep has to find it
             eventually(lambda: is_completed(store, before))
             own.stop("kill")
             during = start_run(store, "flows.one", "during")
@@ -163,7 +163,7 @@ class TestDurableWorker:
         queue = redis_clients.rq_queue("default")
         refused = queue.enqueue_call("os.system", args=(f"touch {tmp_path / 'ran'}",))
         queue.enqueue_call("tests.support.flows.workflows.tell", args=("job",))
-        eventually(lambda: len(told(redis_connection)) == 1)
+        eventually(lambda: len(flow_log(redis_connection)) == 1)
         assert queue.failed_job_registry.get_job_ids() == [refused.id]
         assert not (tmp_path / "ran").exists()
 
@@ -211,7 +211,7 @@ class TestRqworker:
         quick = start_run(store, "flows.one", "quick")
         eventually(lambda: is_completed(store, quick))
         long = start_run(store, "flows.long", "long")
-        eventually(lambda: len(told(redis_connection)) == 2)
+        eventually(lambda: len(flow_log(redis_connection)) == 2)
         assert program.end() == 0
         found = store.get(long)
         assert found is not None
@@ -224,8 +224,8 @@ class TestRqworker:
     ) -> None:
         program = run("rqworker", "default", "--worker-class", "rq.Worker", "--serializer", JSON)
         long = start_run(store, "flows.long", "long")
-        eventually(lambda: len(told(redis_connection)) == 1)
-        horse = int(told(redis_connection)[0].rpartition(" ")[2])
+        eventually(lambda: len(flow_log(redis_connection)) == 1)
+        horse = int(flow_log(redis_connection)[0].rpartition(" ")[2])
         assert horse != program.process.pid
         os.kill(horse, signal.SIGKILL)
         queue = redis_clients.rq_queue("default")
@@ -243,7 +243,9 @@ class TestRqworker:
         assert (queue.count, queue.started_job_registry.count, queue.failed_job_registry.count) == (0, 0, 0)
         eventually(lambda: is_listening(redis_connection))
         assert program.end() == 0
-        assert [line.rpartition(" ")[0] for line in told(redis_connection)] == ["long attempt 1"] * 2 + ["long done"]
+        assert [line.rpartition(" ")[0] for line in flow_log(redis_connection)] == ["long attempt 1"] * 2 + [
+            "long done"
+        ]
 
     def test_a_worker_that_has_not_set_django_up_passes_runs_too(
         self, store: Store, child_environment: dict[str, str], redis_connection: redis.Redis

@@ -41,27 +41,27 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "_quiet_until", {})
 
 
-class Rings:
+class Notifications:
     """The notifications and their times; `wait` blocks for the next one."""
 
     def __init__(self) -> None:
-        self.rung: list[tuple[str, bool, datetime]] = []
+        self.sent: list[tuple[str, bool, datetime]] = []
         self._condition = threading.Condition()
 
     def __call__(self, queue: str, *, force: bool = False) -> None:
         with self._condition:
-            self.rung.append((queue, force, timezone.now()))
+            self.sent.append((queue, force, timezone.now()))
             self._condition.notify_all()
 
     def wait(self, count: int = 1) -> tuple[str, bool, datetime]:
         with self._condition:
-            assert self._condition.wait_for(lambda: len(self.rung) >= count, timeout=90), self.rung
-            return self.rung[count - 1]
+            assert self._condition.wait_for(lambda: len(self.sent) >= count, timeout=90), self.sent
+            return self.sent[count - 1]
 
 
 @pytest.fixture
-def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
-    found = Rings()
+def notifications(monkeypatch: pytest.MonkeyPatch) -> Notifications:
+    found = Notifications()
     monkeypatch.setattr(notify, "notify", found)
     return found
 
@@ -75,19 +75,19 @@ def listening_timer(store: Store) -> Iterator[Timer]:
 
 class TestTimer:
     @override_settings(DURABLE=SELDOM)
-    def test_it_rings_at_the_deadline(self, store: Store, rings: Rings) -> None:
+    def test_it_notifies_at_the_deadline(self, store: Store, notifications: Notifications) -> None:
         deadline = timezone.now() + timedelta(seconds=0.5)
         new_runs(store, queue="high", wake_at=deadline)
         new_runs(store, queue="high", wake_at=deadline + timedelta(hours=1))
         with Timer(store):
-            queue, force, moment = rings.wait()
+            queue, force, moment = notifications.wait()
         assert (queue, force) == ("high", False)
         assert moment >= deadline
-        assert len(rings.rung) == 1
+        assert len(notifications.sent) == 1
 
     @override_settings(DURABLE=SELDOM)
     def test_it_looks_again_at_the_deadline_itself(
-        self, store: Store, rings: Rings, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """By a clock that stands until the timer waits."""
         now = timezone.now()
@@ -98,32 +98,36 @@ class TestTimer:
                 (run_id,) = new_runs(store, wake_at=deadline)
                 found.bring_forward(now)
                 eventually(lambda deadline=deadline: found._next == deadline)  # type: ignore[misc]  # bound here
-                assert len(rings.rung) == number - 1
+                assert len(notifications.sent) == number - 1
                 now = deadline
-                rings.wait(number)
+                notifications.wait(number)
                 claimed = store.claim_run(run_id, now=now, lease_until=now + timedelta(hours=1), worker="test")
                 assert claimed is not None
 
     @override_settings(DURABLE=SELDOM)
-    def test_an_alarm_brings_it_forward(self, store: Store, rings: Rings) -> None:
+    def test_an_alarm_brings_it_forward(self, store: Store, notifications: Notifications) -> None:
         with listening_timer(store):
             deadline = timezone.now() + timedelta(seconds=0.3)
             with transaction.atomic():
                 new_runs(store, wake_at=deadline)
                 notify.notify_at_on_commit(QUEUE, deadline)
-            queue, _, moment = rings.wait()  # in time, not at the next look without an alarm
+            queue, _, moment = notifications.wait()  # in time, not at the next look without an alarm
         assert queue == QUEUE
         assert moment >= deadline
 
     @override_settings(DURABLE={"SWEEP_INTERVAL": 0.1})
-    def test_without_an_alarm_it_finds_out_by_asking_again(self, store: Store, rings: Rings) -> None:
+    def test_without_an_alarm_it_finds_out_by_asking_again(self, store: Store, notifications: Notifications) -> None:
         with Timer(store):
             new_runs(store, wake_at=timezone.now() + timedelta(seconds=0.3))
-            assert rings.wait()[0] == QUEUE
+            assert notifications.wait()[0] == QUEUE
 
     @override_settings(DURABLE=SELDOM)
     def test_an_alarm_of_another_shape_is_ignored(
-        self, store: Store, rings: Rings, redis_connection: redis.Redis, caplog: pytest.LogCaptureFixture
+        self,
+        store: Store,
+        notifications: Notifications,
+        redis_connection: redis.Redis,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         with listening_timer(store) as found:
             shapes: list[str | bytes] = [
@@ -141,11 +145,15 @@ class TestTimer:
             assert [each.name for each in threading.enumerate() if each.name.startswith("durable-alarms")]
             new_runs(store)
             found.bring_forward(timezone.now())
-            assert rings.wait()[0] == QUEUE
+            assert notifications.wait()[0] == QUEUE
 
     @override_settings(DURABLE=SELDOM)
     def test_whatever_fails_alarms_are_heard_again(
-        self, store: Store, rings: Rings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self,
+        store: Store,
+        notifications: Notifications,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         monkeypatch.setattr(timer, "RETRY", 0.01)
         listen, failures = DeadlineListener._listen, iter([RuntimeError("of no class that is known")])
@@ -159,12 +167,12 @@ class TestTimer:
         with listening_timer(store):
             new_runs(store, wake_at=timezone.now())
             notify.notify_at(QUEUE, timezone.now() + timedelta(seconds=0.1))
-            assert rings.wait()[0] == QUEUE
+            assert notifications.wait()[0] == QUEUE
         assert "listening for alarms failed" in caplog.text
 
     @override_settings(DURABLE=SELDOM)
     def test_a_timer_whose_wait_fails_goes_on(
-        self, store: Store, rings: Rings, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(timer, "RETRY", 0.01)
         remaining, failures = Timer._remaining, iter([TypeError("naive and aware")])
@@ -179,7 +187,7 @@ class TestTimer:
             eventually(lambda: next(failures, None) is None and found._next is not None)
             new_runs(store)
             found.bring_forward(timezone.now())
-            assert rings.wait()[0] == QUEUE
+            assert notifications.wait()[0] == QUEUE
 
     @override_settings(DURABLE=SELDOM)
     def test_it_stops_at_once(self, store: Store) -> None:
@@ -200,7 +208,7 @@ class TestTimer:
         ]
 
     @override_settings(DURABLE=SELDOM)
-    def test_several_at_once_ring_for_the_same_and_do_no_harm(self, store: Store) -> None:
+    def test_several_at_once_notify_for_the_same_and_do_no_harm(self, store: Store) -> None:
         new_runs(store, wake_at=timezone.now() + timedelta(seconds=0.2))
         with Timer(store), Timer(store), Timer(store), Sweep(store), Sweep(store):
             eventually(lambda: len(jobs()) == 1)
@@ -209,20 +217,22 @@ class TestTimer:
 
 class TestSweep:
     @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
-    def test_it_rings_again_and_again_and_insists(self, store: Store, rings: Rings) -> None:
+    def test_it_notifies_again_and_again_with_force(self, store: Store, notifications: Notifications) -> None:
         new_runs(store)
         new_runs(store, queue="high")
         with Sweep(store):
-            rings.wait(6)
-        assert {each[:2] for each in rings.rung} == {("default", True), ("high", True)}
+            notifications.wait(6)
+        assert {each[:2] for each in notifications.sent} == {("default", True), ("high", True)}
 
     @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
-    def test_a_run_whose_worker_died_is_found_when_its_lease_ran_out(self, store: Store, rings: Rings) -> None:
+    def test_a_run_whose_worker_died_is_found_when_its_lease_ran_out(
+        self, store: Store, notifications: Notifications
+    ) -> None:
         (run_id,) = new_runs(store)
         lease_until = timezone.now() + timedelta(seconds=0.4)
         assert store.claim_run(run_id, now=timezone.now(), lease_until=lease_until, worker="killed") is not None
         with Sweep(store):
-            assert rings.wait()[2] >= lease_until
+            assert notifications.wait()[2] >= lease_until
 
     @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
     def test_a_lost_job_is_replaced(self, store: Store) -> None:
@@ -233,7 +243,7 @@ class TestSweep:
             eventually(lambda: len(jobs()) == 1)
 
     @override_settings(DURABLE={"SWEEP_INTERVAL": 0.05})
-    def test_nothing_due_rings_nothing(self, store: Store, rings: Rings) -> None:
+    def test_nothing_due_notifies_nothing(self, store: Store, notifications: Notifications) -> None:
         looks = threading.Semaphore(0)
 
         class Watched(Sweep):
@@ -245,36 +255,36 @@ class TestSweep:
         with Watched(store):
             for _ in range(3):
                 assert looks.acquire(timeout=90)
-        assert rings.rung == []
+        assert notifications.sent == []
 
 
 class TestLooks:
     @override_settings(DURABLE={"SWEEP_INTERVAL": 5})
     def test_after_its_first_look_the_timer_looks_at_what_has_become_due_since(
-        self, store: Store, rings: Rings
+        self, store: Store, notifications: Notifications
     ) -> None:
         now = timezone.now()
         new_runs(store, queue="default", wake_at=now - timedelta(hours=1))
         found = Timer(store)
         found.tick(now)
-        assert [queue for queue, _, _ in rings.rung] == ["default"]
+        assert [queue for queue, _, _ in notifications.sent] == ["default"]
         new_runs(store, queue="high", wake_at=now + timedelta(seconds=2))
         assert found.tick(now + timedelta(seconds=1)) == now + timedelta(seconds=2)
-        assert len(rings.rung) == 1, "the sweep rings for what nobody has claimed"
+        assert len(notifications.sent) == 1, "the sweep notifies for what was not claimed"
         found.tick(now + timedelta(seconds=2))
-        assert [queue for queue, _, _ in rings.rung] == ["default", "high"]
+        assert [queue for queue, _, _ in notifications.sent] == ["default", "high"]
         found.tick(now - timedelta(minutes=59))  # the clock was set back
         new_runs(store, queue="default", wake_at=now - timedelta(minutes=58))
         found.tick(now - timedelta(minutes=58))
-        assert [queue for queue, _, _ in rings.rung] == ["default", "high", "default"]
+        assert [queue for queue, _, _ in notifications.sent] == ["default", "high", "default"]
 
-    def test_a_sweep_rings_for_all_that_is_due(self, store: Store, rings: Rings) -> None:
+    def test_a_sweep_notifies_for_all_that_is_due(self, store: Store, notifications: Notifications) -> None:
         now = timezone.now()
         new_runs(store, queue="default", wake_at=now - timedelta(hours=1))
         sweep = Sweep(store)
         for _ in range(2):
             sweep.tick(now)
-        assert [(queue, force) for queue, force, _ in rings.rung] == [("default", True)] * 2
+        assert [(queue, force) for queue, force, _ in notifications.sent] == [("default", True)] * 2
 
 
 class TestOutage:
@@ -283,7 +293,7 @@ class TestOutage:
     def test_a_database_that_was_away(
         self,
         store: Store,
-        rings: Rings,
+        notifications: Notifications,
         thread: Callable[[Store], Timer | Sweep],
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
@@ -303,7 +313,7 @@ class TestOutage:
                 return getattr(store, name)
 
         with thread(Flaky()):  # type: ignore[arg-type]  # it has what the threads use
-            rings.wait()
+            notifications.wait()
         assert "cannot read deadlines" in caplog.text
         assert "goes on" in caplog.text
 
@@ -322,11 +332,11 @@ class TestOutage:
                 eventually(lambda: redis_clients.client(QUEUE).pubsub_numsub(notify.ALARMS)[0][1] == 1)
                 heard: list[datetime] = []
                 monkeypatch.setattr(found, "bring_forward", heard.append)
-                told: list[datetime] = []
+                sent: list[datetime] = []
 
                 def is_heard() -> bool:
-                    told.append(timezone.now() + timedelta(seconds=0.9))
-                    notify.notify_at(QUEUE, told[-1])
-                    return not set(told).isdisjoint(heard)
+                    sent.append(timezone.now() + timedelta(seconds=0.9))
+                    notify.notify_at(QUEUE, sent[-1])
+                    return not set(sent).isdisjoint(heard)
 
                 eventually(is_heard)

@@ -22,13 +22,13 @@ def messages(bench: Bench) -> Iterator[Figure]:
     """
     count = bench.size(200, 40)
     with workers(1):
-        yield from _told("message", latencies(count))
+        yield from _figures("message", latencies(count))
         steps.start_many([(1,)] * bench.size(2000, 300))
-        yield from _told("message under load", latencies(bench.size(40, 10), pause=0.0))
+        yield from _figures("message under load", latencies(bench.size(40, 10), pause=0.0))
         wait_for_all(steps.name)
 
 
-def _told(name: str, latencies: list[float]) -> Iterator[Figure]:
+def _figures(name: str, latencies: list[float]) -> Iterator[Figure]:
     yield Figure(f"{name}, median", median(latencies) * 1000, "ms")
     yield Figure(f"{name}, p99", percentile(latencies, 0.99) * 1000, "ms")
 

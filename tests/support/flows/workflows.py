@@ -18,15 +18,15 @@ def tell(line: str) -> str:
 
 @workflow(name="flows.one")
 def one(ctx: Context, name: str) -> str:
-    told: str = ctx.step("tell", tell, name)
-    return told
+    result: str = ctx.step("tell", tell, name)
+    return result
 
 
 @workflow(name="flows.nap")
 def nap(ctx: Context, name: str, seconds: float) -> str:
     ctx.sleep("nap", seconds)
-    told: str = ctx.step("tell", tell, name)
-    return told
+    result: str = ctx.step("tell", tell, name)
+    return result
 
 
 def until_evicted(name: str) -> str:
@@ -44,11 +44,11 @@ def until_evicted(name: str) -> str:
 @workflow(name="flows.long")
 def long(ctx: Context, name: str) -> str:
     ctx.step("last", until_evicted, name, timeout=0)
-    told: str = ctx.step("tell", tell, f"{name} done")
-    return told
+    result: str = ctx.step("tell", tell, f"{name} done")
+    return result
 
 
-async def until_told(name: str) -> str:
+async def until_released(name: str) -> str:
     """Last until `go <name>` is set; the event loop goes on meanwhile."""
     tell(f"{name} attempt {current_step().attempt}")
     with Redis.from_url(settings.REDIS_URL) as redis:
@@ -60,16 +60,16 @@ async def until_told(name: str) -> str:
 @workflow(name="flows.along")
 async def along(ctx: AsyncContext, name: str) -> str:
     """The same as `flows.long`, awaited."""
-    await ctx.step("last", until_told, name, timeout=0)
-    told: str = await ctx.step("tell", tell, f"{name} done")
-    return told
+    await ctx.step("last", until_released, name, timeout=0)
+    result: str = await ctx.step("tell", tell, f"{name} done")
+    return result
 
 
 @workflow(name="flows.hears")
 def hears(ctx: Context, name: str) -> str:
     """Tell what a message says."""
-    told: str = ctx.step("tell", tell, f"{name} heard {ctx.queue.next('news', names=['news']).body}")
-    return told
+    result: str = ctx.step("tell", tell, f"{name} heard {ctx.queue.next('news', names=['news']).body}")
+    return result
 
 
 def spin() -> None:
@@ -82,5 +82,5 @@ def spin() -> None:
 def endless(ctx: Context, name: str) -> str:
     """Tell how a step ended that never does by itself."""
     failure = ctx.try_step("spin", spin, timeout=0.2).failure
-    told: str = ctx.step("tell", tell, f"{name} {failure.kind if failure else 'ended'}")
-    return told
+    result: str = ctx.step("tell", tell, f"{name} {failure.kind if failure else 'ended'}")
+    return result
