@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from django.db.models import Q
+
 from durable.conf import conf
 from durable.core.location import display_location
 from durable.core.records import EntryStatus, Request, RunState
@@ -68,8 +70,7 @@ def explain_fully(run: Run, now: datetime) -> Explanation:
 
 def open_entries(run_id: str) -> list[Entry]:
     """Return the run's uncompleted entries, at most `MOST_OPEN`, in the order in which they began, without payloads."""
-    recorded = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id)
-    found = recorded.exclude(metadata__status=EntryStatus.COMPLETED.value)
+    found = Entry.objects.using(conf.DATABASE).few_of(run_id, ~Q(status=EntryStatus.COMPLETED.value))
     found = found.select_related("metadata").defer("output", "arguments", "data")
     return list(found.order_by("ordinal")[:MOST_OPEN])
 

@@ -31,7 +31,7 @@ from django.db.models.functions import Concat, Replace, StrIndex, Substr
 
 from durable.conf import conf
 from durable.core.records import EntryStatus
-from durable.models import Entry, EntryMetadata
+from durable.models import Entry
 
 __all__ = [
     "EXACT",
@@ -157,7 +157,7 @@ def masked(text: str) -> str:
 def read_places(run_id: str) -> Places:
     """Return the places of a run's history.
 
-    One statement for a short history; five for a long one, and two more if it has more than `MOST_PLACES` places.
+    Two statements for a short history; five for a long one, and two more if it has more than `MOST_PLACES` places.
     """
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
     if Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by()[: EXACT + 1].count() <= EXACT:
@@ -242,9 +242,7 @@ def _sampled(groups: Sequence[_Group]) -> dict[tuple[str, str], Place]:
 
 
 def _open(run_id: str) -> list[Record]:
-    """Return the newest entries that are not completed or whose compensation has failed; two statements."""
+    """Return the newest entries that are not completed or whose compensation has failed; one statement."""
     is_open = ~Q(status=EntryStatus.COMPLETED.value) | Q(rollback_error__isnull=False)
-    metadata = EntryMetadata.objects.using(conf.DATABASE).of_runs(run_id).filter(is_open)
-    keys = list(metadata.order_by("-pk").values_list("pk", flat=True)[:_MOST_OPEN])
-    found = Entry.objects.using(conf.DATABASE).filter(pk__in=keys).order_by()
-    return [Record(*row) for row in found.values_list(*_COLUMNS)] if keys else []
+    found = Entry.objects.using(conf.DATABASE).few_of(run_id, is_open).order_by("-ordinal")
+    return [Record(*row) for row in found.values_list(*_COLUMNS)[:_MOST_OPEN]]

@@ -48,8 +48,8 @@ def stuck_step(run: Run) -> Entry | None:
     is_stopped = run.state_after_rollback or Summary.load(run.summary).kind is SummaryKind.HANDLER_FAILED
     if run.state != RunState.FAILED or not is_stopped:
         return None
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).select_related("metadata")
-    stuck = found.filter(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True)
+    failed = Q(rollback_error__isnull=False, rollback_completed_at__isnull=True)
+    stuck = Entry.objects.using(conf.DATABASE).few_of(run.id, failed).select_related("metadata")
     return stuck.defer("output", "arguments", "data").order_by("-ordinal").first()
 
 
@@ -86,10 +86,8 @@ def read_undone(run_id: str) -> tuple[Undone | None, int]:
     Reads at most `MOST` steps: one query, two for steps in scopes. Of a run whose compensation has stopped there are
     none: a recovery goes on with it.
     """
-    recorded = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id)
-    found = recorded.filter(
-        run__state_after_rollback="", kind=EntryKind.STEP.value, metadata__rollback_completed_at__isnull=False
-    )
+    found = Entry.objects.using(conf.DATABASE).few_of(run_id, Q(rollback_completed_at__isnull=False))
+    found = found.filter(run__state_after_rollback="", kind=EntryKind.STEP.value)
     rows: list[Any] = list(found.order_by("ordinal").values_list("location", "data")[:MOST])  # the field decodes data
     locations = [location for location, data in rows if data["rollback"].get("by") is None]
     undone = Undone(locations, _start(run_id, locations[0])) if locations else None
