@@ -21,10 +21,12 @@ from durable.admin.payload_view import PayloadView, view_of
 from durable.conf import conf
 from durable.core.places import Place
 from durable.inspection import (
+    EventKey,
     Progress,
     build_timeline,
     count_capped,
     history_tree,
+    list_events,
     payload,
     redacted_error,
     redacted_traceback,
@@ -96,6 +98,19 @@ def _history(shown: Shown) -> dict[str, Any]:
         "tree_size": PAGE,
         "only_failed": only_failed,
         "replay_url": shown.admin.url("replay", shown.run.id),
+    }
+
+
+def _events(shown: Shown) -> dict[str, Any]:
+    given = shown.request.GET
+    is_newest_first = given.get("order") == "newest"
+    page = list_events(shown.run, after=EventKey.parse(given.get("after", "")), is_newest_first=is_newest_first)
+    around = {"part": "events", **({"order": "newest"} if is_newest_first else {})}
+    return {
+        "events": page.events,
+        "is_newest_first": is_newest_first,
+        "next_events": f"?{urlencode({**around, 'after': str(page.next_key)})}" if page.next_key else "",
+        "is_first_page": "after" not in given,
     }
 
 
@@ -204,6 +219,7 @@ def _whole_number(text: str | None, digits: int = 9) -> int | None:
 _PARTS: Final[Mapping[str, tuple[Any, Callable[[Shown], dict[str, Any]]]]] = {
     "timeline": (gettext_lazy("Timeline"), _timeline),
     "history": (gettext_lazy("History"), _history),
+    "events": (gettext_lazy("Events"), _events),
     "payloads": (gettext_lazy("Input and output"), _payloads),
     "attempts": (gettext_lazy("Failed attempts"), _attempts),
     "messages": (gettext_lazy("Messages"), _messages),

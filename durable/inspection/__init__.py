@@ -14,6 +14,7 @@ from durable.inspection.causes import CauseSpread, CauseSummary, find_cause, lis
 from durable.inspection.clock_skew import CLOCK_TOLERANCE, clock_difference
 from durable.inspection.counts import count_by_state
 from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
+from durable.inspection.events import Event, EventKey, EventPage, list_events
 from durable.inspection.explain_states import Explanation, awaited_queues, explain, explain_fully, open_entries
 from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, failed_runs
@@ -60,6 +61,9 @@ __all__ = [
     "Chosen",
     "Count",
     "EntryDetail",
+    "Event",
+    "EventKey",
+    "EventPage",
     "Explanation",
     "FailedAttempt",
     "FailedRun",
@@ -116,6 +120,7 @@ __all__ = [
     "last_hour",
     "list_and_count",
     "list_causes",
+    "list_events",
     "list_runs",
     "missing_migrations",
     "newest_messages",

@@ -127,6 +127,26 @@ def _with_shape(name: str, word: str) -> SafeString:
     return format_html('<span class="durable-state durable-{}">{}</span>', name, word)
 
 
+@register.simple_tag
+def exact_time(then: datetime) -> SafeString:
+    """A time on the clock to the millisecond, with all of it for machines and on hovering."""
+    local = timezone.localtime(then)
+    clock = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03}"
+    return format_html('<time datetime="{}" title="{}">{}</time>', then.isoformat(), f"{local:%H:%M:%S.%f %Z}", clock)
+
+
+@register.simple_tag
+def since(begin: datetime | None, then: datetime | None) -> str:
+    """How long after the beginning: "+1.2 s"; nothing if one of them is not known."""
+    return "" if begin is None or then is None else f"+{humanize.span((then - begin).total_seconds())}"
+
+
+@register.filter
+def words(name: str) -> str:
+    """A recorded name in words."""
+    return name.replace("_", " ")
+
+
 @register.filter
 def thousands(number: int) -> str:
     """A number with commas."""

@@ -1,0 +1,234 @@
+"""What happened to a run, one by one: entries that began and ended, failed attempts, messages, and what operators did.
+
+Paged by key, forwards and backwards. The key of an event is its time, the rank of its source and the row's key there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
+from django.db.models.functions import Greatest, Least
+from django.utils.dateparse import parse_datetime
+
+from durable.conf import conf
+from durable.core.location import unescape
+from durable.inspection.humanize import shortened
+from durable.inspection.payloads import redacted_error
+from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
+
+__all__ = ["PAGE", "Event", "EventKey", "EventPage", "list_events"]
+
+PAGE: Final = 100
+_LONGEST: Final = 200  # characters of an error
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EventKey:
+    """The place of an event among the others. `str` makes it the parameter of an address."""
+
+    at: datetime
+    rank: int
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.at.isoformat()}~{self.rank}~{self.row}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the key of a parameter; None if it is none."""
+        at, rank, row = [*text.split("~"), "", ""][:3]
+        try:
+            moment = parse_datetime(at)
+            if moment is None or moment.tzinfo is None:
+                return None
+            return cls(moment, int(rank), int(row)) if len(rank) < 3 and len(row) < 20 else None
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened.
+
+    `what`: created, started, began, "attempt failed", completed, compensated, "message sent", an operator's verb, or the
+    state in which the run has ended. `kind` is that of the entry at `location`, "" without one. `attempt` is its
+    number, None where there is none. `by` is the worker or the operator, "" if it is not recorded.
+    """
+
+    key: EventKey
+    what: str
+    kind: str = ""
+    location: str = ""
+    attempt: int | None = None
+    by: str = ""
+    detail: str = ""
+
+    @property
+    def at(self) -> datetime:
+        """When it happened."""
+        return self.key.at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """A page of events, in the order that was asked for; `next_key` is None on the last one."""
+
+    events: Sequence[Event]
+    next_key: EventKey | None
+
+
+def list_events(run: Run, *, after: EventKey | None = None, is_newest_first: bool = False) -> EventPage:
+    """Return a page of the run's events behind the key `after`, the oldest or the newest first; six statements."""
+    found = [each for each in _of_row(run) if _is_behind(each.key, after, is_newest_first=is_newest_first)]
+    for rank, source in _SOURCES.items():
+        found += source(run, _Slice(rank, after, is_newest_first))
+    found += _of_entries(run, after, is_newest_first=is_newest_first)
+    found.sort(key=_key, reverse=is_newest_first)
+    page = _in_full(run, found[:PAGE])
+    return EventPage(events=page, next_key=page[-1].key if len(found) > PAGE else None)
+
+
+def _key(event: Event) -> EventKey:
+    return event.key
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """The part of a source's rows that may be on the page."""
+
+    rank: int
+    after: EventKey | None
+    is_newest_first: bool
+
+    def of(
+        self, found: QuerySet[Any], moment: str, *columns: str, row: str = "pk"
+    ) -> Iterator[tuple[EventKey, tuple[Any, ...]]]:
+        """Yield the keys and the columns of the rows with a time in `moment`; `row` is a number that names a row."""
+        found = found.filter(**{f"{moment}__isnull": False})
+        if self.after is not None:
+            found = found.filter(self.behind(moment, row))
+        sign = "-" if self.is_newest_first else ""
+        rows = found.order_by(f"{sign}{moment}", f"{sign}{row}").values_list(moment, row, *columns)
+        for at, number, *values in rows[: PAGE + 1]:
+            yield EventKey(at, self.rank, number), tuple(values)
+
+    def behind(self, moment: str, row: str) -> Q:
+        """Return the condition that the event of a row is behind the key."""
+        key = self.after
+        assert key is not None
+        beyond = "lt" if self.is_newest_first else "gt"
+        further = Q(**{f"{moment}__{beyond}": key.at})
+        at_once = Q(**{moment: key.at})
+        if self.rank == key.rank:
+            return further | at_once & Q(**{f"{row}__{beyond}": key.row})
+        is_behind = self.rank < key.rank if self.is_newest_first else self.rank > key.rank
+        return further | at_once if is_behind else further
+
+
+def _of_row(run: Run) -> Iterator[Event]:
+    """Yield what the run's own row tells."""
+    yield Event(key=EventKey(run.created_at, 0, 0), what="created")
+    if run.started_at is not None:
+        yield Event(key=EventKey(run.started_at, 0, 1), what="started")
+    if run.finished_at is not None:
+        detail = shortened(redacted_error(run.workflow, run.error), _LONGEST) if run.error is not None else ""
+        yield Event(key=EventKey(run.finished_at, _ENDED, 0), what=run.state, detail=detail)
+
+
+def _failed(run: Run, part: _Slice) -> Iterator[Event]:
+    found = Attempt.objects.using(conf.DATABASE).filter(run=run)
+    for key, (location, number, worker) in part.of(found, "finished_at", "location", "number", "worker"):
+        yield Event(key=key, what="attempt failed", kind="step", location=location, attempt=number, by=worker)
+
+
+def _sent(run: Run, part: _Slice) -> Iterator[Event]:
+    found = QueueMessage.objects.using(conf.DATABASE).filter(run=run)
+    for key, (queue, location) in part.of(found, "sent_at", "queue", "received_by", row="order"):
+        yield Event(key=key, what="message sent", location=location, detail=unescape(queue))
+
+
+def _acted(run: Run, part: _Slice) -> Iterator[Event]:
+    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id, outcome="done")
+    for key, (action, label, source, reason) in part.of(
+        found, "created_at", "action", "actor_label", "source", "reason"
+    ):
+        yield Event(key=key, what=action, by=label or source, detail=shortened(reason, _LONGEST))
+
+
+#: The ranks of events at one time.
+_SENT: Final = 1
+_ACTED: Final = 2
+_BEGAN: Final = 3
+_FAILED: Final = 4
+_COMPLETED: Final = 5
+_COMPENSATED: Final = 6
+_ENDED: Final = 7
+_SOURCES: Final[Mapping[int, Callable[[Run, _Slice], Iterator[Event]]]] = {
+    _SENT: _sent,
+    _ACTED: _acted,
+    _FAILED: _failed,
+}
+_OF_ENTRIES: Final[Mapping[int, tuple[str, str]]] = {
+    _BEGAN: ("created_at", "began"),
+    _COMPLETED: ("completed_at", "completed"),
+    _COMPENSATED: ("rollback_completed_at", "compensated"),
+}
+
+
+def _of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool) -> Iterator[Event]:
+    """Yield the events of entries; one statement, which sorts the entries by the first of their events that is left."""
+    never = _FIRST if is_newest_first else _LAST
+    left = {rank: _left(rank, moment, after, never, is_newest_first) for rank, (moment, _) in _OF_ENTRIES.items()}
+    recorded = EntryMetadata.objects.using(conf.DATABASE).of_runs(run.id)
+    found: QuerySet[Any] = recorded.annotate(left=(Greatest if is_newest_first else Least)(*left.values()))
+    ranks = sorted(left, reverse=is_newest_first)
+    rank = Case(*(When(left=left[each], then=Value(each)) for each in ranks), default=Value(0))
+    found = found.exclude(left=never).annotate(rank=rank)
+    sign = "-" if is_newest_first else ""
+    columns = [moment for moment, _ in _OF_ENTRIES.values()]
+    rows = found.order_by(f"{sign}left", f"{sign}rank", f"{sign}pk").values_list("pk", "attempts", *columns)
+    for row, attempts, *moments in rows[: PAGE + 1]:
+        for (number, (_, what)), at in zip(_OF_ENTRIES.items(), moments, strict=True):
+            if at is not None and _is_behind(EventKey(at, number, row), after, is_newest_first=is_newest_first):
+                attempt = attempts or None if number == _COMPLETED else None
+                yield Event(key=EventKey(at, number, row), what=what, attempt=attempt)
+
+
+_FIRST: Final = datetime(1, 1, 2, tzinfo=UTC)
+_LAST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+
+
+def _left(rank: int, moment: str, after: EventKey | None, never: datetime, is_newest_first: bool) -> Case:
+    """Return an expression: the moment of an entry if its event is behind the key, else `never`."""
+    condition = Q(**{f"{moment}__isnull": False})
+    if after is not None:
+        condition &= _Slice(rank, after, is_newest_first).behind(moment, "pk")
+    return Case(When(condition, then=F(moment)), default=Value(never), output_field=DateTimeField())
+
+
+def _is_behind(key: EventKey, after: EventKey | None, *, is_newest_first: bool) -> bool:
+    return after is None or (key < after if is_newest_first else key > after)
+
+
+def _in_full(run: Run, events: Sequence[Event]) -> list[Event]:
+    """Return the events with the places of their entries and the errors of failed attempts; two statements."""
+    keys = {event.key.row for event in events if event.key.rank in _OF_ENTRIES}
+    entries = Entry.objects.using(conf.DATABASE).filter(pk__in=keys).order_by()
+    places = {key: (location, kind) for key, location, kind in entries.values_list("pk", "location", "kind")}
+    failed = {event.key.row for event in events if event.key.rank == _FAILED}
+    attempts = Attempt.objects.using(conf.DATABASE).filter(pk__in=failed).order_by()
+    errors = dict(attempts.values_list("pk", "error"))
+    shown = []
+    for event in events:
+        if event.key.rank in _OF_ENTRIES:
+            location, kind = places.get(event.key.row, ("", ""))
+            event = replace(event, location=location, kind=kind)
+        elif event.key.rank == _FAILED:
+            detail = redacted_error(run.workflow, errors.get(event.key.row))
+            event = replace(event, detail=shortened(detail, _LONGEST))
+        shown.append(event)
+    return shown
