@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
-from durable.core.location import display_location as spoken_location
+from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
 from durable.inspection import humanize, is_undone, state_word
 from durable.models import Run
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 register = template.Library()
+register.filter("display_location", display_location)
 
 _MINUTE: Final = timedelta(minutes=1)
 
@@ -157,12 +158,6 @@ def thousands(number: int) -> str:
 def fall_kind(kind: str) -> str:
     """What a bar of a timeline stands for."""
     return str(_BARS.get(kind, kind))
-
-
-@register.filter
-def spoken(location: str) -> str:
-    """A location for people."""
-    return spoken_location(location)
 
 
 @register.filter
