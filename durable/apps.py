@@ -17,7 +17,7 @@ class DurableConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import every app's `workflows` module and the checks; install metrics and tracing if they are configured."""
+        """Import every app's `workflows` module and the checks; set up metrics, tracing and alerts as configured."""
         from durable import logs, metrics
         from durable.instrumentation import tracing
         from durable.notifier import silence
@@ -27,12 +27,16 @@ class DurableConfig(AppConfig):
         self.autodiscover()
         # `checks` registers the checks; `connections` notes the id of this process before a worker forks.
         from durable import checks  # noqa: F401
+        from durable.alerts.watch import look
         from durable.execution import connections  # noqa: F401
         from durable.inspection import database_checks  # noqa: F401
         from durable.store.routines import restore
         from durable.tasks import workflow  # noqa: F401  # the workflow whose runs are tasks
+        from durable.worker.chores import CHORES
 
         post_migrate.connect(restore, sender=self)
+        if look not in CHORES:
+            CHORES.append(look)
         metrics.set_up()
         tracing.set_up()
 

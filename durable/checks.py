@@ -231,6 +231,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "API_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
     "STATEMENT_TIMEOUT": _DURATION,
     "METRICS_TOKEN": (lambda value: isinstance(value, str), 'a text, or ""'),
+    "ALERTS": (lambda value: value is None or isinstance(value, Mapping), "a dict with targets, or None"),
     "TRACE_URL": (_is_trace_url, 'a text such as "https://traces.example.org/trace/{trace_id}", or ""'),
     "REDACT": (lambda value: isinstance(value, str), 'the dotted path of a function, or ""'),
 }
@@ -305,6 +306,30 @@ def check_redaction(**_: object) -> list[CheckMessage]:
         return []
     hint = "Give the dotted path of a function redact(workflow, field, value) that returns what may be shown."
     return [Error(f'DURABLE["REDACT"], {conf.REDACT}, cannot be used: {problem}.', hint=hint, id="durable.E010")]
+
+
+@register(TAG)
+def check_alerts(**_: object) -> list[CheckMessage]:
+    """Check that `ALERTS` can be read, and that functions in it can be imported."""
+    from durable.alerts import AlertSettings, AlertSettingsError
+
+    if not isinstance(conf.ALERTS, Mapping):
+        return []  # nobody is told, or E003 reports it
+    try:
+        targets = AlertSettings.of(conf.ALERTS).targets
+    except AlertSettingsError as error:
+        return [Error(f'DURABLE["ALERTS"]: {error}.', hint=error.hint, id="durable.E014")]
+    found: list[CheckMessage] = []
+    for target in targets:
+        try:
+            problem = "" if not target.function or callable(import_string(target.function)) else "it is not a function"
+        except Exception as error:  # noqa: BLE001 - the function's module may raise anything
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            hint = "Give the dotted path of a function(alert); alert is a durable.alerts.Alert."
+            message = f'DURABLE["ALERTS"]: {target.function} cannot be used: {problem}.'
+            found.append(Error(message, hint=hint, id="durable.E014"))
+    return found
 
 
 @register(TAG)

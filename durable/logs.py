@@ -37,7 +37,18 @@ LOGGERS: Final = (
     "durable",
     *(
         f"durable.{name}"
-        for name in ("api", "audit", "bell", "inspection", "metrics", "operations", "pass", "retention", "store")
+        for name in (
+            "alerts",
+            "api",
+            "audit",
+            "bell",
+            "inspection",
+            "metrics",
+            "operations",
+            "pass",
+            "retention",
+            "store",
+        )
     ),
     *(f"durable.{name}" for name in ("timer", "worker")),
 )

@@ -51,6 +51,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "surfaces": (
         (
             "admin",
+            "alerts",
             "cli",
             "api",
             "management",

@@ -5,6 +5,7 @@ only through `durable.operations`.
 """
 
 from durable.models.activities import Activity
+from durable.models.alerts import AlertState
 from durable.models.audit import OperatorAction
 from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.history import Attempt, Entry, EntryMetadata
@@ -16,6 +17,7 @@ from durable.models.workers import Build, WorkerProcess
 
 __all__ = [
     "Activity",
+    "AlertState",
     "Attempt",
     "Build",
     "Cause",

@@ -32,9 +32,10 @@ from durable.notifier import notify, redis_clients, sweep_heartbeat
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.store.base import Store
 from durable.worker import presence
+from durable.worker.chores import CHORES
 from durable.worker.retry import RETRY
 
-__all__ = ["DeadlineListener", "Periodic", "Sweep", "Timer"]
+__all__ = ["Chores", "DeadlineListener", "Periodic", "Sweep", "Timer"]
 
 logger = logging.getLogger("durable.timer")
 
@@ -48,6 +49,8 @@ PRUNE_FOR: Final = 2.0
 PRUNE_EVERY: Final = 60.0
 # Seconds between two rows of the audit log about pruning, so that the log grows by a row an hour at most.
 LOG_EVERY: Final = 3_600.0
+# Between two turns of the chores.
+CHORES_EVERY: Final = timedelta(seconds=30)
 
 _log_this = redis_clients.LogThrottle()
 
@@ -245,6 +248,19 @@ def _pruner() -> Pruner | None:
             logger.error('nothing is pruned, DURABLE["RETENTION"] cannot be read: %s. %s', error, error.hint)
         return None
     return None if policy.keeps_all else Pruner(policy, conf.DATABASE)
+
+
+class Chores(Periodic):
+    """Every half minute does what `durable.worker.chores.CHORES` lists."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, "durable-chores")
+
+    def tick(self, now: datetime) -> datetime:
+        """Do all of them, and return the time of the next turn."""
+        for chore in CHORES:
+            chore(now)
+        return now + CHORES_EVERY
 
 
 class DeadlineListener:

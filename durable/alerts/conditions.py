@@ -1,0 +1,128 @@
+"""The conditions that alerts tell of, found by the functions that the overview uses: bounded statements."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db.models import Exists, OuterRef
+from django.urls import NoReverseMatch, reverse
+
+from durable.alerts.alert_run import ALERT
+from durable.conf import conf
+from durable.core.causes import ROLLBACK
+from durable.core.location import display_location
+from durable.inspection import list_causes, worker_overview
+from durable.inspection.humanize import plural
+from durable.inspection.shell_command import worker_command
+from durable.models import Cause, Failure
+
+__all__ = ["Condition", "Found", "look_for"]
+
+#: A cause is told of if it has made a run fail within this time: not what failed before alerts were switched on.
+RECENT: Final = timedelta(hours=1)
+_CAUSE: Final = "cause:"
+_QUEUE: Final = "queue:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """Something that needs a person; `path` is the part of an address behind the project's, or ""."""
+
+    kind: str
+    key: str
+    title: str
+    text: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a look has found.
+
+    `conditions` hold. Of those that hold no more, the keys in `unknown` could not be looked for, and those in `silent` end
+    without a word.
+    """
+
+    conditions: Sequence[Condition]
+    unknown: Collection[str] = ()
+    silent: Collection[str] = ()
+
+
+def look_for(events: frozenset[str], now: datetime, told: Collection[str]) -> Found:
+    """Return what holds at `now`; `told` are the keys of the conditions that were told of and that have not ended."""
+    conditions: list[Condition] = []
+    unknown: set[str] = set()
+    silent: set[str] = set()
+    if events & {"cause", "rollback"}:
+        conditions += [each for each in _causes(now) if each.kind in events]
+        lasting, muted = _lasting([each for each in told if each.startswith(_CAUSE)])
+        unknown |= lasting
+        silent |= muted
+    if "queue" in events:
+        queues = _queues()
+        if queues is None:
+            unknown |= {each for each in told if each.startswith(_QUEUE)}
+        conditions += queues or []
+    return Found(conditions=conditions, unknown=unknown, silent=silent)
+
+
+def _causes(now: datetime) -> Iterator[Condition]:
+    for cause in list_causes(now, muted=False):
+        if ALERT in cause.workflows or cause.last_at is None or cause.last_at < now - RECENT:
+            continue
+        is_rollback = cause.place.endswith(ROLLBACK)
+        place = (
+            f'"{display_location(cause.place.removesuffix(ROLLBACK).rstrip())}"'
+            if cause.place
+            else "the workflow's code"
+        )
+        workflows = ", ".join(cause.workflows[:5])
+        what = "A compensation has stopped" if is_rollback else "Runs fail"
+        yield Condition(
+            kind="rollback" if is_rollback else "cause",
+            key=f"{_CAUSE}{cause.fingerprint}",
+            title=f"{what} at {place} of {workflows}: {cause.error_type}",
+            text=f"{plural(cause.count.number, 'run')} failed for this cause. `durable recover --cause "
+            f"{cause.fingerprint}` recovers them once the cause is fixed.",
+            path=_path("durable_run_cause", cause.fingerprint),
+        )
+
+
+def _lasting(keys: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Return which of the causes still have failed runs, and which were muted; one statement, none for no keys."""
+    if not keys:
+        return set(), set()
+    failed = Failure.objects.using(conf.DATABASE).filter(cause=OuterRef("pk"), is_open=True)
+    causes = Cause.objects.using(conf.DATABASE).filter(fingerprint__in=[each.removeprefix(_CAUSE) for each in keys])
+    rows = list(causes.annotate(lasts=Exists(failed)).values_list("fingerprint", "muted_at", "lasts"))
+    muted = {f"{_CAUSE}{fingerprint}" for fingerprint, muted_at, _ in rows if muted_at is not None}
+    return {f"{_CAUSE}{fingerprint}" for fingerprint, _, lasts in rows if lasts} - muted, muted
+
+
+def _queues() -> list[Condition] | None:
+    """Return the queues whose runs no worker takes; None if Redis does not tell which have workers."""
+    workers = worker_overview()
+    if workers.problem:
+        return None
+    return [
+        Condition(
+            kind="queue",
+            key=f"{_QUEUE}{queue.name}",
+            title=f'No worker serves the queue "{queue.name}"',
+            text=f"Its runs wait. Start a worker: {worker_command(queue.name)}",
+            path=_path("app_list", "durable"),
+        )
+        for queue in workers.queues
+        if queue.has_runs and (not queue.workers or not queue.is_known)
+    ]
+
+
+def _path(name: str, *args: str) -> str:
+    """Return the path of a page of the admin; "" for a project without it."""
+    try:
+        return reverse(f"admin:{name}", args=args)
+    except NoReverseMatch:
+        return ""

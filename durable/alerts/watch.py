@@ -1,0 +1,124 @@
+"""Look for conditions that have begun or ended, and start the runs that tell of them.
+
+Any number of processes may look. The row of a condition decides: who changes it starts the runs, in the same
+transaction, under ids that are made of the alert.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from durable.alerts.alert import Alert
+from durable.alerts.alert_run import send_alert
+from durable.alerts.conditions import Condition, look_for
+from durable.alerts.settings import AlertSettings, AlertSettingsError
+from durable.conf import conf
+from durable.inspection import reading
+from durable.models import AlertState
+
+__all__ = ["EVERY", "Watch", "look"]
+
+logger = logging.getLogger("durable.alerts")
+
+EVERY: Final = timedelta(seconds=30)
+#: How long a queue must have been without a worker, and a condition be gone, before anybody is told.
+PATIENCE: Final = timedelta(seconds=60)
+_MOST: Final = 500  # conditions that are open at a time
+_IMPATIENT: Final = frozenset({"cause", "rollback"})
+
+
+class Watch:
+    """Looks of one process: it remembers since when it has seen what it has not told yet."""
+
+    def __init__(self, patience: timedelta = PATIENCE) -> None:
+        self._patience = patience
+        self._begun: dict[str, datetime] = {}
+        self._gone: dict[str, datetime] = {}
+
+    def look(self, now: datetime) -> None:
+        """Look once; nothing without the setting."""
+        if not conf.ALERTS:
+            return
+        try:
+            settings = AlertSettings.of(conf.ALERTS)
+        except AlertSettingsError as error:
+            logger.error('nobody is alerted, DURABLE["ALERTS"] cannot be read: %s. %s', error, error.hint)
+            return
+        alias = conf.DATABASE
+        rows = AlertState.objects.using(alias).filter(ended_at__isnull=True, kind__in=settings.events)
+        told = {row.key: row for row in rows.order_by("kind", "id")[:_MOST]}
+        with reading():
+            found = look_for(frozenset(settings.events), now, told.keys())
+        holding = {each.key: each for each in found.conditions}
+        self._begun = {key: self._begun.get(key, now) for key in holding if key not in told}
+        for key, since in self._begun.items():
+            if holding[key].kind in _IMPATIENT or now - since >= self._patience:
+                _begin(holding[key], now, settings)
+        gone = [key for key in told if key not in holding and key not in found.unknown]
+        self._gone = {key: self._gone.get(key, now) for key in gone}
+        for key, since in self._gone.items():
+            if key in found.silent:
+                _end(told[key], now, settings, is_silent=True)
+            elif now - since >= self._patience:
+                _end(told[key], now, settings)
+
+
+def look(now: datetime) -> None:
+    """Look with the memory of this process."""
+    _watch.look(now)
+
+
+_watch = Watch()
+
+
+def _begin(condition: Condition, now: datetime, settings: AlertSettings) -> None:
+    """Note the condition and tell of it, unless another process has."""
+    alias = conf.DATABASE
+    with transaction.atomic(using=alias):
+        states = AlertState.objects.using(alias).filter(key=condition.key)
+        again = states.filter(ended_at__isnull=False)
+        values = {"kind": condition.kind, "title": condition.title, "began_at": now, "ended_at": None}
+        if not again.update(number=F("number") + 1, **values):
+            try:
+                with transaction.atomic(using=alias):
+                    AlertState.objects.using(alias).create(key=condition.key, **values)
+            except IntegrityError:
+                return  # another process has just noted it
+        state = states.get()
+        url = f"{settings.site}{condition.path}" if settings.site and condition.path else ""
+        _tell(state, condition.text, url, settings)
+
+
+def _end(state: AlertState, now: datetime, settings: AlertSettings, *, is_silent: bool = False) -> None:
+    alias = conf.DATABASE
+    with transaction.atomic(using=alias):
+        open_one = AlertState.objects.using(alias).filter(pk=state.pk, number=state.number, ended_at__isnull=True)
+        if open_one.update(ended_at=now) and not is_silent:
+            state.ended_at = now
+            _tell(state, "It is over.", "", settings)
+
+
+def _tell(state: AlertState, text: str, url: str, settings: AlertSettings) -> None:
+    """Start a run for each target, in the transaction of the caller."""
+    alert = Alert(
+        kind=state.kind,
+        key=state.key,
+        number=state.number,
+        title=state.title,
+        text=text,
+        url=url,
+        is_over=state.ended_at is not None,
+        began_at=state.began_at.isoformat(),
+        ended_at="" if state.ended_at is None else state.ended_at.isoformat(),
+    )
+    for target in settings.targets:
+        name = hashlib.sha256(f"{alert.id}#{target.name}".encode()).hexdigest()[:32]
+        using = send_alert.using(id=f"alert-{name}", queue=settings.queue)
+        using.start(target.name, asdict(alert))
