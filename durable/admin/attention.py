@@ -186,13 +186,15 @@ def _advice_of(run: FailedRun | None) -> str:
 
 def _row_of_finding(finding: Finding, site: str) -> Row:
     url = "" if finding.wanted is None else _list_url(query_of(finding.wanted), site)
+    if finding.kind == "hung_step":
+        url = reverse("admin:durable_run_running", current_app=site)
     workflows = [f"{workflow} {number:,}" for workflow, number in finding.workflows]
     return Row(
         key=f"{finding.kind} {finding.title}",
         title=finding.title,
         url=url,
         list_url=url,
-        count=finding.count if finding.wanted is not None else None,
+        count=finding.count if url else None,
         is_urgent=finding.is_urgent,
         advice=finding.advice,
         workflows=_named(workflows),

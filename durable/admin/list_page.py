@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,8 +20,10 @@ from durable.inspection import (
     Count,
     Explanation,
     RunCriteria,
+    RunningStep,
     RunOrder,
     RunPage,
+    activities_of_runs,
     explain,
     failed_attempts,
     list_and_count,
@@ -57,7 +59,9 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     wanted = parse_search(form.search, form.wanted())
     is_live = "live" in given
     page, found, order, problem = _read(wanted, given, is_counted=not is_live)
-    etag = pages.etag_of(now, *((each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs))
+    running = activities_of_runs(page.runs, now)
+    marks = [(each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs]
+    etag = pages.etag_of(now, *marks, [step.key for steps in running.values() for step in steps])
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
     heads = list_columns.columns_of(given, order)
@@ -68,7 +72,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "form": form,
         "problem": problem,
         "heads": heads,
-        "rows": [_row(admin, run, now, attempts) for run in page.runs],
+        "rows": [_row(admin, run, now, attempts, running[run.id]) for run in page.runs],
         "page": page,
         "window": WINDOW,
         "order_title": list_columns.ORDERS[order],
@@ -96,12 +100,14 @@ def _read(wanted: RunCriteria, given: QueryDict, *, is_counted: bool) -> tuple[R
         return RunPage(runs=[]), None, order, str(error)
 
 
-def _row(admin: AdminPages, run: Run, now: datetime, attempts: Mapping[str, int]) -> Row:
+def _row(
+    admin: AdminPages, run: Run, now: datetime, attempts: Mapping[str, int], running: Sequence[RunningStep]
+) -> Row:
     return Row(
         run=run,
         url=admin.url("change", run.id),
         parent_url=admin.url("change", run.parent_id) if run.parent_id else "",
-        explanation=explain(run, now),
+        explanation=explain(run, now, running=running),
         failed_attempts=attempts.get(run.id, 0),
         took=(run.finished_at or now) - run.created_at,
     )

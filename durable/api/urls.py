@@ -16,6 +16,7 @@ from durable.api.views.actions import (
     StopHereView,
     WakeView,
 )
+from durable.api.views.activities import ActivitiesOfRunView, ActivitiesView
 from durable.api.views.audit import ActionsView
 from durable.api.views.bulks import BulksView, BulkView
 from durable.api.views.causes import CausesView
@@ -38,6 +39,7 @@ urlpatterns = [
     path("runs/<str:run_id>/events", StreamView.as_view(), name="events"),
     path("runs/<str:run_id>/logs", LogsView.as_view(), name="logs"),
     path("runs/<str:run_id>/tree", TreeView.as_view(), name="tree"),
+    path("runs/<str:run_id>/running", ActivitiesOfRunView.as_view(), name="running-of-run"),
     path("runs/<str:run_id>/messages", MessagesView.as_view(), name="messages"),
     path("runs/<str:run_id>/messages/<str:message_id>", MessageView.as_view(), name="message"),
     path("runs/<str:run_id>/ask", AskView.as_view(), name="ask"),
@@ -54,6 +56,7 @@ urlpatterns = [
     path("bulks", BulksView.as_view(), name="bulks"),
     path("bulks/<str:bulk_id>", BulkView.as_view(), name="bulk"),
     path("causes", CausesView.as_view(), name="causes"),
+    path("running", ActivitiesView.as_view(), name="running"),
     path("counts", CountsView.as_view(), name="counts"),
     path("workflows", WorkflowsView.as_view(), name="workflows"),
     path("workflows/<path:name>", WorkflowView.as_view(), name="workflow"),

@@ -22,6 +22,7 @@ from durable.inspection import (
     RunCriteria,
     RunOrder,
     RunPage,
+    activities_of_runs,
     explain,
     is_undone,
     list_runs,
@@ -151,6 +152,8 @@ def _page(wanted: RunCriteria, order: RunOrder, cursor: str | None, limit: int) 
 
 
 def _table(output: Output, page: RunPage, now: datetime) -> None:
+    with reading():
+        running = activities_of_runs(page.runs, now)
     output.table(
         ["ID", "WORKFLOW", "STATE", "STARTED", "WHAT"],
         (
@@ -159,7 +162,7 @@ def _table(output: Output, page: RunPage, now: datetime) -> None:
                 run.workflow,
                 Cell(state_word(run), run.state),
                 relative(run.created_at, now),
-                explain(run, now).headline,
+                explain(run, now, running=running[run.id]).headline,
             )
             for run in page.runs
         ),

@@ -10,6 +10,7 @@ from durable.cli.messages import ASK, RESULT, SEND, START
 from durable.cli.replay import REPLAY
 from durable.cli.run_list import LIST
 from durable.cli.run_log import LOGS
+from durable.cli.running_list import RUNNING
 from durable.cli.show import EXPORT, SHOW, WHY
 from durable.cli.subcommand import Subcommand
 from durable.cli.verb_commands import VERBS
@@ -18,7 +19,7 @@ from durable.cli.worker_list import WORKERS
 __all__ = ["SUBCOMMANDS"]
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    *(LIST, CAUSES, SHOW, WHY, LOGS, RESULT),
+    *(LIST, CAUSES, RUNNING, SHOW, WHY, LOGS, RESULT),
     *(START, SEND, ASK),
     *VERBS,
     BULK,

@@ -7,6 +7,16 @@ surfaces check who may see them. A surface that limits which runs a user sees pa
 
 from __future__ import annotations
 
+from durable.inspection.activities import (
+    ActivityPage,
+    RunningStack,
+    RunningStep,
+    activities_of,
+    activities_of_runs,
+    hung_steps,
+    list_activities,
+    read_stack,
+)
 from durable.inspection.allowed_verbs import possible_verbs
 from durable.inspection.builds import BuildSeen, builds
 from durable.inspection.capped_counts import Count, count_capped
@@ -43,7 +53,7 @@ from durable.inspection.runs import (
 )
 from durable.inspection.selection import Chosen, Filtered
 from durable.inspection.snapshots import OldSnapshot, old_snapshots
-from durable.inspection.step_durations import RunningStep, StepDurations, usual_durations, workflow_durations
+from durable.inspection.step_durations import StepDurations, usual_durations, workflow_durations
 from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
 from durable.inspection.time_axis import Piece, TimeAxis
 from durable.inspection.time_limit import StatementTimeoutError, reading
@@ -54,6 +64,7 @@ from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState
 
 __all__ = [
     "CLOCK_TOLERANCE",
+    "ActivityPage",
     "Bar",
     "BuildSeen",
     "CauseSpread",
@@ -82,6 +93,7 @@ __all__ = [
     "RunCriteria",
     "RunOrder",
     "RunPage",
+    "RunningStack",
     "RunningStep",
     "Span",
     "StatementTimeoutError",
@@ -93,6 +105,8 @@ __all__ = [
     "TreePage",
     "WorkerState",
     "Workers",
+    "activities_of",
+    "activities_of_runs",
     "awaited_queues",
     "build_timeline",
     "builds",
@@ -113,11 +127,13 @@ __all__ = [
     "how_it_failed",
     "how_to_migrate",
     "how_to_set_isolation",
+    "hung_steps",
     "inbox",
     "is_undone",
     "jsonable",
     "last_day",
     "last_hour",
+    "list_activities",
     "list_and_count",
     "list_causes",
     "list_events",
@@ -132,6 +148,7 @@ __all__ = [
     "pretty",
     "progress_of",
     "read_entry_detail",
+    "read_stack",
     "reading",
     "redacted",
     "redacted_error",

@@ -16,10 +16,11 @@ from durable.conf import conf
 from durable.core.location import display_location
 from durable.core.records import EntryStatus, Request, RunState
 from durable.inspection import explain_ends, explain_waits
+from durable.inspection.activities import RunningStep, activities_of
 from durable.inspection.explain_waits import awaited_queues
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
 from durable.inspection.fork_outcomes import innermost_failures
-from durable.inspection.humanize import shortened, until
+from durable.inspection.humanize import shortened, span, until
 from durable.inspection.payloads import redacted_error
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.models import Entry, QueueMessage, Run
@@ -38,6 +39,7 @@ def explain(
     undone: Undone | None = None,
     undone_by_code: int = 0,
     failed_at: str = "",
+    running: Sequence[RunningStep] = (),
 ) -> Explanation:
     """Explain what the run does at `now`.
 
@@ -46,13 +48,15 @@ def explain(
     `undone` are the steps that its compensation has undone, None without any or if they were not read, and
     `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`. `failed_at` is
     the innermost step that made it fail, or the step whose rollback handler has stopped its compensation; "" if it was
-    not read: then the row's first origin is told.
+    not read: then the row's first origin is told. `running` are the steps that run now, the oldest first; see
+    `activities_of`.
     """
-    return _BY_STATE[RunState(run.state)](Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at))
+    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running)
+    return _BY_STATE[RunState(run.state)](facts)
 
 
 def explain_fully(run: Run, now: datetime) -> Explanation:
-    """Do what `explain` does, with all available data; two more queries.
+    """Do what `explain` does, with all available data; two more queries, and up to three for a run that a worker has.
 
     Three for a run that undid steps in scopes. For a run that an operation has failed one more, and one for each level
     of joins around the failed step.
@@ -65,7 +69,8 @@ def explain_fully(run: Run, now: datetime) -> Explanation:
             failed_at = stuck.location
         return explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, failed_at=failed_at)
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
-    return explain(run, now, open_entries(run.id), unreceived[:_MOST_MESSAGES].count())
+    running = activities_of(run, now)
+    return explain(run, now, open_entries(run.id), unreceived[:_MOST_MESSAGES].count(), running=running)
 
 
 def open_entries(run_id: str) -> list[Entry]:
@@ -86,11 +91,22 @@ def _running(facts: Facts) -> Explanation:
         return Explanation(headline=gone, detail=goes_on, needs_attention=is_long)
     if run.pending_request:
         asked = "pause" if run.pending_request == Request.PAUSE else "cancel"
+        remedies = ("resume",) if asked == "pause" else ()
+        if facts.running:
+            oldest = facts.running[0]
+            return Explanation(
+                headline=f"Asked to {asked}: takes effect when {oldest.name} ends, which has run for {span(oldest.seconds)}",
+                detail=_in_hand(facts),
+                remedies=(*remedies, "abandon"),
+                location=oldest.location,
+            )
         return Explanation(
             headline=f"Asked to {asked}: takes effect at the next operation",
             detail=f"Running on worker {run.worker}",
-            remedies=("resume",) if asked == "pause" else (),
+            remedies=remedies,
         )
+    if facts.running:
+        return _in_steps(facts, "Running")
     step = facts.open(EntryStatus.RUNNING, EntryStatus.FAILED)
     if step is not None:
         began = step.metadata.last_attempt_at
@@ -99,6 +115,27 @@ def _running(facts: Facts) -> Explanation:
         return Explanation(headline=headline, detail=f"Worker {run.worker} has it", location=step.location)
     crashes = f"; it has crashed {run.crashes} workers in a row" if run.crashes else ""
     return Explanation(headline=f"Running on worker {run.worker}{crashes}", needs_attention=run.crashes > 1)
+
+
+def _in_steps(facts: Facts, doing: str) -> Explanation:
+    """Explain a run by the oldest of the steps that run now."""
+    oldest, *others = facts.running
+    more = f", and {len(others):,} more" if others else ""
+    hung = next((each for each in facts.running if each.is_hung), None)
+    return Explanation(
+        headline=f"{doing} {oldest.words}{more}",
+        detail=_in_hand(facts),
+        needs_attention=hung is not None,
+        remedies=("abandon", "cancel") if hung is not None else (),
+        location=(hung or oldest).location,
+    )
+
+
+def _in_hand(facts: Facts) -> str:
+    """Return which worker has the run, and what is known of an attempt that was abandoned."""
+    asked = next((each.abandon_asked_at for each in facts.running if each.abandon_asked_at is not None), None)
+    wish = f". An operator abandoned the attempt {facts.since(asked)} ago" if asked is not None else ""
+    return f"Worker {facts.run.worker} has it{wish}"
 
 
 def _paused(facts: Facts) -> Explanation:
@@ -115,6 +152,8 @@ def _rolling_back(facts: Facts) -> Explanation:
     if run.wake_at is not None and run.wake_at > now:
         headline = f"Compensating; a rollback handler has failed, next try {until(run.wake_at, now)}"
         return Explanation(headline=headline, detail=shortened(capitalized(why)), remedies=("wake", "pause"))
+    if facts.running and facts.is_held:
+        return _in_steps(facts, "Compensating: running")
     return Explanation(headline="Compensating", detail=shortened(capitalized(why)), remedies=("pause",))
 
 

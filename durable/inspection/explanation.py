@@ -9,6 +9,7 @@ from typing import Final
 
 from durable.core.records import EntryKind
 from durable.core.summary import Summary, SummaryKind
+from durable.inspection.activities import RunningStep
 from durable.inspection.humanize import relative, span
 from durable.inspection.payloads import redacted
 from durable.inspection.undone import Undone
@@ -60,6 +61,7 @@ class Facts:
     undone: Undone | None
     undone_by_code: int = 0
     failed_at: str = ""
+    running: Sequence[RunningStep] = ()
 
     @property
     def is_held(self) -> bool:

@@ -16,11 +16,12 @@ from django.db.models.functions import Substr
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
+from durable.inspection.activities import MOST, hung_steps
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.explain_states import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
 from durable.inspection.runs import RunCriteria
-from durable.inspection.shell_command import worker_command
+from durable.inspection.shell_command import command, worker_command
 from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import QueueState, Workers
 from durable.models import Run
@@ -51,7 +52,7 @@ class Finding:
     a list that has its runs, None if there is none. `command` is a shell command that may end it, or "".
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
-    no_worker, unknown_queue, redis, old_snapshot. `is_urgent`: the runs concerned do not continue until an operator
+    hung_step, no_worker, unknown_queue, redis, old_snapshot. `is_urgent`: the runs concerned do not continue until an operator
     acts.
     """
 
@@ -80,6 +81,7 @@ def collect_findings(
         *_surroundings(workers, runs, now),
         *_overdue(runs, now, [queue.name for queue in workers.queues if queue.has_runs]),
         *_leases(runs, now),
+        *_hung(now, within),
         *_diverging(runs),
         *_failed(failed),
         *_snapshots(),
@@ -168,6 +170,30 @@ def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
     advice = "Their workers are gone and no other has taken them over: start a worker for their queue."
     wanted = RunCriteria(states=frozenset({RunState.RUNNING.value}), needs_attention=True)
     return [_finding("stale_lease", title, advice, rows, wanted, worker_command())]
+
+
+def _hung(now: datetime, within: RunQuerySet | None) -> list[Finding]:
+    found = hung_steps(now, within)
+    if not found:
+        return []
+    oldest = found[0]
+    advice = (
+        "Look at what they wait for: ask the worker for the stack. To end the attempt as its timeout would, abandon it; the "
+        f"step's own policy decides about the next one. The oldest: {oldest.words}, run {oldest.run_id}, worker {oldest.worker}."
+    )
+    workflows = Counter(step.workflow for step in found)
+    return [
+        Finding(
+            kind="hung_step",
+            title="Steps that have run for far longer than usual",
+            advice=advice,
+            count=Count(number=len(found), is_capped=len(found) >= MOST),
+            runs=[(step.run_id, step.workflow) for step in found[:SHOWN]],
+            since=oldest.began_at,
+            workflows=workflows.most_common(),
+            command=command("running"),
+        )
+    ]
 
 
 def _diverging(runs: RunQuerySet) -> list[Finding]:

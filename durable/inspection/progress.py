@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Q, Sum
+from django.utils import timezone
 
 from durable.conf import conf
 from durable.core.records import EntryStatus
+from durable.inspection.activities import activities_of_runs
 from durable.models import Attempt, EntryMetadata, Run
 
 __all__ = ["Progress", "progress_of"]
@@ -17,8 +19,8 @@ __all__ = ["Progress", "progress_of"]
 class Progress:
     """Counts of a run's entries.
 
-    `active` are the seconds that attempts of steps took, branches added up. `revision` is a text that changes with each
-    change of the run or of its history, and not with a heartbeat.
+    `active` are the seconds that attempts of steps took, branches added up, those that run now included. `revision` is
+    a text that changes with each change of the run, of its history or of what runs now, and not with a heartbeat.
     """
 
     entries: int
@@ -29,7 +31,7 @@ class Progress:
 
 
 def progress_of(run: Run) -> Progress:
-    """Return the run's progress; two statements."""
+    """Return the run's progress; two statements, and one more for a run that a worker has."""
     # Only steps make attempts.
     took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
     found = (
@@ -58,7 +60,11 @@ def progress_of(run: Run) -> Progress:
         run.summary,
         failed["number"],
     ]
+    now = timezone.now()
+    running = activities_of_runs([run], now)[run.id]
+    row += [mark for each in running for mark in (each.key[1], each.stack_taken_at, each.abandon_asked_at)]
     active = sum(each.total_seconds() for each in (found["active"], failed["took"]) if each is not None)
+    active += sum(each.seconds for each in running)
     return Progress(
         entries=found["entries"],
         completed=found["completed"],

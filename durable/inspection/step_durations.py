@@ -21,7 +21,7 @@ from durable.inspection.capped_counts import moment_of, sample_rows
 from durable.models import Entry, Run
 from durable.models.fields import unpack
 
-__all__ = ["RUNS", "RunningStep", "StepDurations", "usual_durations", "workflow_durations"]
+__all__ = ["RUNS", "SampledStep", "StepDurations", "usual_durations", "workflow_durations"]
 
 #: Runs that are sampled of each kind: the newest that have completed, that have failed, and that were created.
 RUNS: Final = 10
@@ -33,7 +33,7 @@ _ITERATION: Final = re.compile(r"(?<=/)~(\d+)(?=/|$)")
 _COLUMNS: Final = ("location", "kind", "status", "attempts", "began", "ended")
 
 #: A step: the workflow and the id of its run, and its location.
-RunningStep = tuple[str, str, str]
+SampledStep = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +68,13 @@ def workflow_durations(workflow: str) -> list[StepDurations]:
     return sorted(found, key=lambda each: (-(each.p95 or 0.0), each.place))
 
 
-def usual_durations(steps: Iterable[RunningStep]) -> dict[RunningStep, StepDurations]:
+def usual_durations(steps: Iterable[SampledStep]) -> dict[SampledStep, StepDurations]:
     """Return the usual durations of these steps; two statements.
 
     At most `MOST` places are looked up: a workflow and a location without its iterations' numbers. Steps of other
     places, and those of which nothing is known, are missing.
     """
-    wanted: dict[tuple[str, str], list[RunningStep]] = defaultdict(list)
+    wanted: dict[tuple[str, str], list[SampledStep]] = defaultdict(list)
     for step in steps:
         wanted[step[0], place_of(step[2])].append(step)
     looked_up = list(wanted.items())[:MOST]
@@ -83,7 +83,7 @@ def usual_durations(steps: Iterable[RunningStep]) -> dict[RunningStep, StepDurat
     workflows = sorted({workflow for (workflow, _), _ in looked_up})
     runs = dict(zip(workflows, _sampled_runs(workflows), strict=True))
     entries = [_neighbours(runs[workflow], alike[0]) for (workflow, _), alike in looked_up]
-    found: dict[RunningStep, StepDurations] = {}
+    found: dict[SampledStep, StepDurations] = {}
     for ((_, place), alike), rows in zip(looked_up, sample_rows(entries, _COLUMNS, ENTRIES), strict=True):
         if executions := _executions(rows):
             found |= dict.fromkeys(alike, _measured(place, executions))
@@ -105,7 +105,7 @@ def _sampled_runs(workflows: Sequence[str]) -> list[list[str]]:
     return [list(dict.fromkeys(found[each] + found[each + 1] + found[each + 2])) for each in range(0, len(found), 3)]
 
 
-def _neighbours(runs: Collection[str], step: RunningStep) -> QuerySet[Any]:
+def _neighbours(runs: Collection[str], step: SampledStep) -> QuerySet[Any]:
     """Return executions of the step in these runs and its own."""
     _, own_run, location = step
     return _entries().filter(run__in=[own_run, *runs], location__in=_iterations(location)).order_by()

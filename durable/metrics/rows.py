@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from durable.conf import conf
+from durable.inspection.activities import MOST, hung_steps, list_activities
 from durable.inspection.counts import CAP, count_by_state
 from durable.models import Run
 from durable.models.run import RunQuerySet
@@ -24,7 +25,14 @@ __all__ = ["NAMES", "RowsCollector"]
 
 logger = logging.getLogger("durable.metrics")
 
-NAMES = ("durable_database_up", "durable_runs", "durable_due_runs", "durable_due_age_seconds")
+NAMES = (
+    "durable_database_up",
+    "durable_runs",
+    "durable_due_runs",
+    "durable_due_age_seconds",
+    "durable_step_age_seconds",
+    "durable_hung_steps",
+)
 
 
 class RowsCollector(Collector):
@@ -39,7 +47,7 @@ class RowsCollector(Collector):
         had_connection = connections[conf.DATABASE].connection is not None
         found: list[Metric] = []
         try:
-            found = [self._by_state(), *self._due()]
+            found = [self._by_state(), *self._due(), *self._running()]
         except Error as error:  # the counts of the workers are still useful
             logger.warning("metrics cannot be read from the database: %s: %s", type(error).__name__, error)
         finally:
@@ -55,6 +63,16 @@ class RowsCollector(Collector):
         for state, count in count_by_state().items():
             family.add_metric([state], count.number)
         return family
+
+    def _running(self) -> list[Metric]:
+        now = timezone.now()
+        oldest = GaugeMetricFamily(
+            "durable_step_age_seconds", "For how long the step that has run longest has run; 0 without one"
+        )
+        oldest.add_metric([], max((step.seconds for step in list_activities(now, limit=1).steps), default=0.0))
+        hung = GaugeMetricFamily("durable_hung_steps", f"Steps that run for far longer than usual; {MOST} or more")
+        hung.add_metric([], len(hung_steps(now)))
+        return [oldest, hung]
 
     def _due(self) -> list[Metric]:
         count = GaugeMetricFamily(

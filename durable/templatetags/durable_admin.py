@@ -189,6 +189,7 @@ _PLACES: Final = (
     ("app_list", _("Overview")),
     ("durable_run_changelist", _("Runs")),
     ("durable_run_causes", _("Causes")),
+    ("durable_run_running", _("Running now")),
     ("durable_run_workflows", _("Workflows")),
     ("durable_run_queues", _("Queues")),
     ("durable_run_workers", _("Workers")),

@@ -47,6 +47,7 @@ LISTS = [
     "/runs?cause=cause-1&workflow=big.workflow_3",
     "/runs?place=charge",
     "/causes",
+    "/running",
     "/runs?attention=true",
     "/runs?diverged=true",
     "/runs?stuck=true",

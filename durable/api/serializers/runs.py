@@ -129,7 +129,8 @@ class RunSerializer(serializers.Serializer[Run]):
     @extend_schema_field(ExplanationSerializer)
     def get_explanation(self, run: Run) -> Any:
         """Return the explanation from the row alone."""
-        return asdict(explain(run, timezone.now()))
+        running = self.context.get("running", {}).get(run.id, ())
+        return asdict(explain(run, timezone.now(), running=running))
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_waiting_for(self, run: Run) -> list[str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.http import HttpResponse
+from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -29,7 +30,7 @@ from durable.core import registry
 from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
-from durable.inspection import RunCriteria, RunOrder, count_by_state, list_runs
+from durable.inspection import RunCriteria, RunOrder, activities_of_runs, count_by_state, list_runs
 from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations import Started
@@ -63,7 +64,8 @@ class RunsView(View):
         within = visible_runs(request) if is_limited() else None
         page = list_runs(wanted, order=order, cursor=cursor, limit=limit, within=within)
         runs: Any = page.runs  # many=True takes several
-        shown = RunSerializer(runs, many=True, context=self.context_for(request, runs)).data
+        running = activities_of_runs(page.runs, timezone.now())
+        shown = RunSerializer(runs, many=True, context={**self.context_for(request, runs), "running": running}).data
         return Response({"results": shown, "next_cursor": page.next_cursor})
 
     @described(

@@ -1,0 +1,47 @@
+"""The shape of what runs now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_serializer
+from rest_framework import serializers
+
+from durable.api.serializers.fields import Moment
+from durable.inspection import RunningStep
+
+__all__ = ["ActivityListSerializer", "ActivitySerializer"]
+
+
+@extend_schema_serializer(component_name="Activity")
+class ActivitySerializer(serializers.Serializer[RunningStep]):
+    """An attempt of a step, or a call of a step's rollback handler, that runs now."""
+
+    run = serializers.CharField(source="run_id")
+    workflow = serializers.CharField()
+    queue = serializers.CharField()
+    location = serializers.CharField(help_text="The step's place in the history.")
+    kind = serializers.ChoiceField(choices=["step", "rollback"], help_text="The step, or its rollback handler.")
+    attempt = serializers.IntegerField()
+    worker = serializers.CharField()
+    began_at = Moment()
+    seconds = serializers.FloatField(help_text="For how long it has run.")
+    timeout = serializers.FloatField(help_text="In seconds; 0 for none.")
+    p50 = serializers.FloatField(
+        source="usual.p50", default=None, allow_null=True, help_text="How long it usually takes, in seconds, if known."
+    )
+    p95 = serializers.FloatField(
+        source="usual.p95", default=None, allow_null=True, help_text="How long it takes at most in 95 of 100 cases."
+    )
+    is_hung = serializers.BooleanField(help_text="It has run for far longer than usual.")
+    stack_asked_at = Moment(allow_null=True, help_text="When its stack was requested.")
+    stack_taken_at = Moment(allow_null=True, help_text="When a worker answered.")
+    abandon_asked_at = Moment(allow_null=True, help_text="When the attempt was abandoned; it has not ended yet.")
+
+
+@extend_schema_serializer(component_name="ActivityList")
+class ActivityListSerializer(serializers.Serializer[Any]):
+    """A page of what runs now."""
+
+    results = ActivitySerializer(many=True)
+    next_cursor = serializers.CharField(allow_null=True)

@@ -1,0 +1,311 @@
+"""What runs now, as each surface tells it: the step, its age, what is usual, and which steps hang."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
+from django.db import connection
+from django.db.models import F
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from durable import Context, workflow
+from durable.inspection import (
+    InvalidCursorError,
+    activities_of,
+    activities_of_runs,
+    collect_findings,
+    explain,
+    explain_fully,
+    hung_steps,
+    list_activities,
+    progress_of,
+    worker_overview,
+)
+from durable.metrics.rows import RowsCollector
+from durable.models import Activity, EntryMetadata, Run
+from tests.faults.passing import pass_once
+
+pytestmark = pytest.mark.django_db
+
+WORKER = "host:1:abc"
+NOW = [timezone.now()]
+LONG_NAME = "n" * 1_000
+
+
+@workflow(name="tests.running.order")
+def order(ctx: Context) -> None:
+    ctx.step("charge", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def _now() -> None:
+    NOW[0] = timezone.now()
+
+
+def held(run_id: str, **columns: Any) -> Run:
+    """A run in the hands of a worker."""
+    now = NOW[0]
+    usual = {"workflow": "tests.running.order", "queue": "default", "state": "running", "input": "[]", "fence": 3}
+    usual |= {"created_at": now, "started_at": now, "wake_at": now, "worker": WORKER}
+    return Run.objects.create(id=run_id, **{**usual, "lease_expires_at": now + timedelta(hours=1), **columns})
+
+
+def runs(run: Run, location: str = "charge", seconds: float = 2400, **columns: Any) -> Activity:
+    """A step of the run that has run for so long."""
+    usual: dict[str, Any] = {"attempt": 1, "kind": "step", "fence": run.fence, "worker": WORKER, "timeout": 3060.0}
+    began_at = NOW[0] - timedelta(seconds=seconds)
+    return Activity.objects.create(run=run, location=location, began_at=began_at, **{**usual, **columns})
+
+
+def usually(seconds: float, times: int = 5) -> None:
+    """The step "charge" has taken so long in runs before."""
+    for _ in range(times):
+        run = order.start()
+        pass_once(run)
+        entries = EntryMetadata.objects.filter(entry__run=run.id)
+        entries.update(last_attempt_at=F("completed_at") - timedelta(seconds=seconds))
+
+
+def headline(run: Run) -> str:
+    return explain_fully(Run.objects.get(pk=run.pk), NOW[0]).headline
+
+
+# -- the sentence
+
+
+def test_a_running_run_says_which_step_runs_for_how_long_and_what_is_usual() -> None:
+    usually(2)
+    run = held("order-1")
+    runs(run)
+    assert headline(run) == 'Running step "charge" for 40 m (timeout 51 m; usually 2 s)'
+    explanation = explain_fully(run, timezone.now())
+    assert (explanation.location, explanation.needs_attention) == ("charge", True)
+    assert explanation.remedies[0] == "abandon"
+    assert WORKER in explanation.detail
+
+
+def test_a_step_of_which_nothing_is_known_has_its_timeout_alone() -> None:
+    run = held("order-1")
+    activity = runs(run, timeout=0.0)
+    assert headline(run) == 'Running step "charge" for 40 m'
+    Activity.objects.filter(pk=activity.pk).update(timeout=3600, attempt=3)
+    assert headline(run) == 'Running step "charge", attempt 3, for 40 m (timeout 1 h)'
+
+
+def test_the_oldest_of_several_branches_is_named() -> None:
+    run = held("order-1")
+    for name, seconds in (("left", 60), ("right", 2400), ("middle", 5)):
+        runs(run, f"all/{name}/charge", seconds, timeout=0.0)
+    assert headline(run) == 'Running step "all/right/charge" for 40 m, and 2 more'
+    assert [each.location for each in activities_of(run, timezone.now())] == [
+        "all/right/charge",
+        "all/left/charge",
+        "all/middle/charge",
+    ]
+
+
+def test_a_rollback_handler_is_named_as_one() -> None:
+    run = held("order-1", state="rolling_back", state_after_rollback="failed")
+    runs(run, kind="rollback", timeout=0.0)
+    assert headline(run) == 'Compensating: running the rollback handler of "charge" for 40 m'
+
+
+def test_a_request_tells_which_step_it_waits_for() -> None:
+    run = held("order-1", pending_request="cancel")
+    runs(run)
+    assert headline(run) == 'Asked to cancel: takes effect when step "charge" ends, which has run for 40 m'
+    assert "abandon" in explain_fully(run, timezone.now()).remedies
+
+
+def test_a_clock_that_is_behind_makes_no_age_negative() -> None:
+    run = held("order-1")
+    runs(run, seconds=-30, timeout=0.0)
+    assert headline(run) == 'Running step "charge" for 0 s'
+
+
+def test_what_a_dead_worker_has_left_is_not_told() -> None:
+    run = held("order-1")
+    runs(run, fence=run.fence - 1)
+    now = timezone.now()
+    assert activities_of(run, now) == []
+    Activity.objects.update(fence=run.fence)
+    Run.objects.filter(pk=run.pk).update(lease_expires_at=now - timedelta(seconds=1))
+    assert list_activities(now).steps == []
+    Run.objects.filter(pk=run.pk).update(state="completed", lease_expires_at=None, wake_at=None, finished_at=now)
+    assert "charge" not in headline(run)
+
+
+def test_time_in_a_running_step_is_not_time_of_waiting() -> None:
+    run = held("order-1")
+    before = progress_of(run)
+    runs(run, seconds=2400)
+    after = progress_of(run)
+    assert before.active == 0
+    assert after.active >= 2400
+    assert before.revision != after.revision
+
+
+def test_a_run_without_a_worker_costs_no_statement() -> None:
+    run = held("order-1", state="sleeping", lease_expires_at=None)
+    with CaptureQueriesContext(connection) as queries:
+        assert activities_of_runs([run], timezone.now()) == {}
+    assert len(queries) == 0
+
+
+# -- the list
+
+
+def test_the_list_has_the_oldest_first_page_by_page() -> None:
+    run = held("order-1")
+    for number in range(5):
+        runs(run, f"step {number}", seconds=100 + number)
+    now, seen, cursor = timezone.now(), [], None
+    while True:
+        page = list_activities(now, cursor=cursor, limit=2)
+        seen += [each.location for each in page.steps]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == [f"step {number}" for number in (4, 3, 2, 1, 0)]
+
+
+@pytest.mark.parametrize("text", ["x", "1", "1-", "-1", "9" * 17 + "-1", "1-1-1", "1-\ud800"])
+def test_other_text_is_no_cursor(text: str) -> None:
+    with pytest.raises(InvalidCursorError):
+        list_activities(timezone.now(), cursor=text)
+
+
+def test_a_list_takes_three_statements() -> None:
+    for number in range(8):
+        runs(held(f"order-{number}"), f"step {number}")
+    with CaptureQueriesContext(connection) as queries:
+        assert len(list_activities(timezone.now()).steps) == 8
+    assert len(queries) == 3
+
+
+# -- hung steps
+
+
+def test_a_step_hangs_that_runs_for_five_times_its_usual_longest() -> None:
+    usually(100)
+    runs(held("slow"), seconds=400)
+    assert hung_steps(NOW[0]) == []
+    runs(held("hung"), seconds=600)
+    assert [each.run_id for each in hung_steps(NOW[0])] == ["hung"]
+
+
+def test_a_step_of_less_than_a_minute_does_not_hang() -> None:
+    usually(0.01)
+    runs(held("order-1"), seconds=50)
+    assert hung_steps(NOW[0]) == []
+
+
+def test_where_nothing_is_known_half_of_the_timeout_counts() -> None:
+    runs(held("one"), seconds=200, timeout=300.0)
+    runs(held("two"), seconds=100, timeout=300.0)
+    runs(held("three"), seconds=10_000, timeout=0.0)
+    assert [each.run_id for each in hung_steps(NOW[0])] == ["one"]
+
+
+def test_hung_steps_are_a_finding_with_the_step_its_age_and_its_worker() -> None:
+    runs(held("order-1"), seconds=2400, timeout=3060.0)
+    [finding] = [each for each in collect_findings(timezone.now(), worker_overview()) if each.kind == "hung_step"]
+    assert finding.runs == [("order-1", "tests.running.order")]
+    assert 'step "charge" for 40 m' in finding.advice
+    assert WORKER in finding.advice
+    assert finding.command.endswith("durable running")
+
+
+def test_the_metrics_have_the_number_of_hung_steps_and_the_oldest_age() -> None:
+    def values() -> dict[str, float]:
+        return {each.name: each.value for family in RowsCollector().collect() for each in family.samples}
+
+    assert values()["durable_hung_steps"] == values()["durable_step_age_seconds"] == 0
+    runs(held("order-1"), seconds=2400)
+    found = values()
+    assert found["durable_hung_steps"] == 1
+    assert found["durable_step_age_seconds"] >= 2400
+
+
+# -- the surfaces
+
+
+def test_the_command_lists_what_runs() -> None:
+    runs(held("order-1"), seconds=2400)
+
+    def said(*arguments: str) -> str:
+        out = io.StringIO()
+        call_command("durable", *arguments, stdout=out, stderr=io.StringIO())
+        return out.getvalue()
+
+    assert ", hung" in said("running")
+    [data] = [json.loads(line) for line in said("running", "-o", "json").splitlines()]
+    assert (data["run"], data["location"], data["is_hung"]) == ("order-1", "charge", True)
+    assert said("running", "-o", "ids").strip() == "order-1"
+    for command in (("show", "order-1"), ("why", "order-1"), ("list",)):
+        assert 'Running step "charge" for 40 m' in said(*command), command
+
+
+@pytest.fixture
+def get(client: Client) -> Callable[..., Any]:
+    """Sends requests as a user who may see runs."""
+    user = User.objects.create_user("viewer", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_run", content_type__app_label="durable"))
+    client.force_login(user)
+    return client.get
+
+
+def test_the_interface_lists_what_runs(get: Callable[..., Any]) -> None:
+    usually(2)
+    runs(held("order-1"), LONG_NAME)
+    runs(held("order-2"), seconds=70)
+    page = get("/api/running?limit=1").json()
+    [one] = page["results"]
+    assert (one["run"], one["location"], one["kind"], one["p50"]) == ("order-1", LONG_NAME, "step", None)
+    [two] = get(f"/api/running?cursor={page['next_cursor']}").json()["results"]
+    assert (two["run"], two["p50"], two["is_hung"]) == ("order-2", 2.0, True)
+    assert get("/api/running?cursor=x").status_code == 400
+    assert [each["run"] for each in get("/api/runs/order-2/running").json()["results"]] == ["order-2"]
+    assert get("/api/runs/unknown/running").status_code == 404
+    [listed] = get("/api/runs?id_prefix=order-2").json()["results"]
+    assert listed["explanation"]["headline"].startswith('Running step "charge" for 1 m')
+
+
+def test_the_page_lists_what_runs_and_the_overview_leads_to_it(get: Callable[..., Any]) -> None:
+    runs(held("order-1"), LONG_NAME)
+    runs(held("order<2>"), "a\u202eb", seconds=3, kind="rollback", attempt=2)
+    answer = get(reverse("admin:durable_run_running"))
+    html = answer.content.decode()
+    assert html.index(LONG_NAME) < html.index("order&lt;2&gt;")
+    assert "hung" in html
+    assert "\u202e" not in html
+    live = f"{reverse('admin:durable_run_running')}?live=1"
+    fragment = get(live)
+    assert fragment.status_code == 200
+    assert get(live, headers={"If-None-Match": fragment["ETag"]}).status_code == 304
+    assert reverse("admin:durable_run_running") in get("/admin/durable/").content.decode()
+    assert get(f"{reverse('admin:durable_run_running')}?after=x").status_code == 200
+
+
+def test_only_users_who_may_see_runs_see_what_runs(client: Client) -> None:
+    client.force_login(User.objects.create_user("nobody", is_staff=True))
+    assert client.get(reverse("admin:durable_run_running")).status_code == 403
+    assert client.get("/api/running").status_code == 403
+    assert client.get("/api/runs/order-1/running").status_code == 403
+
+
+def test_lists_of_runs_name_the_step(get: Callable[..., Any]) -> None:
+    run = held("order-1")
+    runs(run, seconds=2400)
+    assert "Running step" in get(reverse("admin:durable_run_changelist")).content.decode()
+    assert "charge" not in explain(run, timezone.now()).headline
