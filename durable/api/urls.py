@@ -20,7 +20,7 @@ from durable.api.views.activities import ActivitiesOfRunView, ActivitiesView
 from durable.api.views.audit import ActionsView
 from durable.api.views.bulks import BulksView, BulkView
 from durable.api.views.causes import CausesView
-from durable.api.views.history import EntriesView, EntryView, TreeView
+from durable.api.views.history import EntriesView, EntryView, TimelineView, TreeView
 from durable.api.views.logs import LogsView
 from durable.api.views.messages import AskView, MessagesView, MessageView
 from durable.api.views.results import ResultView
@@ -38,6 +38,7 @@ urlpatterns = [
     path("runs/<str:run_id>/entries/<path:location>", EntryView.as_view(), name="entry"),
     path("runs/<str:run_id>/events", StreamView.as_view(), name="events"),
     path("runs/<str:run_id>/logs", LogsView.as_view(), name="logs"),
+    path("runs/<str:run_id>/timeline", TimelineView.as_view(), name="timeline"),
     path("runs/<str:run_id>/tree", TreeView.as_view(), name="tree"),
     path("runs/<str:run_id>/running", ActivitiesOfRunView.as_view(), name="running-of-run"),
     path("runs/<str:run_id>/messages", MessagesView.as_view(), name="messages"),

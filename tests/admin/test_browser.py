@@ -223,6 +223,45 @@ def test_without_javascript_everything_works_a_reload_at_a_time(
         assert page.locator(".durable-headline .durable-completed").is_visible()
 
 
+def test_a_timeline_is_opened_followed_and_shown_in_real_time(
+    log_into: LogIn,
+    live_server: "LiveServer",
+    stage: Stage,
+    complaints: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    stage.start(flows.album, id="run")
+    page = log_into(*OPERATOR)
+    page.goto(live_server.url + url("change", "run"))
+    table = page.get_by_role("table", name="Timeline")
+    table.get_by_role("link", name="Open images, 30 times").click()
+    page.wait_for_url("**open=images**")
+    names = table.get_by_role("rowheader").all_inner_texts()
+    assert names.index("image 28") < names.index("image 0")
+    for width in (1440, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        found = Axe().run(page, context="#content", options={"runOnly": RULES}).response["violations"]
+        assert [each["id"] for each in found if each["impact"] in {"serious", "critical"}] == []
+    complaints.clear()  # of the styles that axe tries to set
+    table.get_by_role("link", name="image 28", exact=True).click()
+    page.wait_for_url("**image+28**")
+    row = table.get_by_role("row").filter(has=page.get_by_role("link", name="watermark", exact=True))
+    row.locator("svg a").click()
+    page.get_by_role("heading", name="images/image 28/sides/front/watermark").first.wait_for()
+    assert page.get_by_role("link", name="Recover the run").is_visible()
+    page.goto(live_server.url + url("change", "run"))
+    page.get_by_role("link", name="real time").click()
+    page.wait_for_url("**time=real**")
+    page.get_by_role("link", name="gaps folded").wait_for()
+    page.get_by_role("link", name="Events").click()
+    page.get_by_role("link", name="Newest first").click()
+    page.wait_for_url("**order=newest**")
+    assert page.get_by_role("region", name="Events").get_by_role("row").nth(1).inner_text().count("failed")
+    assert complaints == []
+
+
 def test_a_page_asks_while_it_is_seen_and_until_the_end(
     log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
 ) -> None:

@@ -30,6 +30,7 @@ READS = [
     "/runs/a",
     "/runs/a/entries",
     "/runs/a/entries/rest",
+    "/runs/a/timeline",
     "/runs/a/tree",
     "/runs/a/events",
     "/runs/a/messages",

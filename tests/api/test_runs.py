@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.test import override_settings
@@ -228,6 +229,17 @@ class TestListing:
         tree = api.get("/runs/a/tree").json()
         assert [each["location"] for each in tree["roots"]] == ["again"]
         assert api.get("/runs/a/entries/again").json()["payloads"] == {"state": 1, "output": 1}
+
+    def test_entries_as_a_timeline(self, api: Api) -> None:
+        pass_once(loop.using(id="a").start(7))
+        timeline = api.get("/runs/a/timeline").json()
+        shown = [(row["place"], row["count"], row["location"], row["ends_at"] is None) for row in timeline["rows"]]
+        assert shown == [("step #", 7, "", False), ("rest", 1, "rest", True)]
+        assert timeline["rows"][0]["p50"] >= 0
+        assert [span["kind"] for span in timeline["rows"][1]["spans"]] == ["sleep"]
+        opened = api.get(f"/runs/a/timeline?open={quote(timeline['rows'][0]['opens'])}").json()
+        assert [row["place"] for row in opened["rows"] if row["depth"]] == [f"step {number}" for number in range(7)]
+        assert (opened["left_out"], opened["more"], opened["is_sampled"]) == (0, None, False)
 
     def test_a_page_costs_the_same_however_long_it_is(
         self, make_api: MakeApi, django_assert_max_num_queries: Callable[..., Any]

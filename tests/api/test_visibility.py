@@ -39,7 +39,17 @@ def ada(make_api: MakeApi) -> Api:
     return make_api(*ALL, name="ada")
 
 
-READS = ["", "/entries", "/entries/rest", "/tree", "/events", "/messages", "/result", "/replay-plan?location=rest"]
+READS = [
+    "",
+    "/entries",
+    "/entries/rest",
+    "/timeline",
+    "/tree",
+    "/events",
+    "/messages",
+    "/result",
+    "/replay-plan?location=rest",
+]
 VERBS: list[tuple[str, dict[str, Any]]] = [
     *[(verb, {}) for verb in ("wake", "pause", "resume", "cancel", "recover", "restart")],
     ("replay", {"location": "step 0"}),

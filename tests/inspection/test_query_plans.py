@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.contrib.auth.models import User
@@ -18,7 +19,7 @@ from pytest_django import DjangoDbBlocker
 
 from durable.api.paging import cursor_of
 from durable.api.stream.changes import Follower
-from durable.inspection import usual_durations, workflow_durations
+from durable.inspection import list_events, places, usual_durations, workflow_durations
 from durable.inspection.runs import WINDOW
 from durable.inspection.step_durations import ENTRIES as ENTRIES_OF_A_RUN
 from durable.models import Entry, EntryMetadata, OperatorAction, Run
@@ -151,6 +152,32 @@ def test_a_long_history_is_looked_up(get: Callable[[str], Any]) -> None:
         with CaptureQueriesContext(connection) as queries:
             get(address)
         assert scans(queries, GROWING) == [], address
+
+
+@pytest.mark.parametrize("opened", ["", "step #", "step 17"])
+def test_a_long_timeline_is_counted_by_look_ups(
+    get: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, opened: str
+) -> None:
+    monkeypatch.setattr(places, "EXACT", 20)
+    monkeypatch.setattr(places, "_SAMPLE", 30)
+    with CaptureQueriesContext(connection) as queries:
+        timeline = get(f"/runs/{LONG}/timeline?open={quote(opened)}")
+    assert timeline["is_sampled"] is True
+    assert (timeline["rows"][0]["place"], timeline["rows"][0]["count"]) == ("step #", ENTRIES - 1)
+    assert len(timeline["rows"]) == {"": 2, "step #": 27, "step 17": 3}[opened]
+    assert scans(queries, GROWING) == []
+    assert len(queries) <= 20
+
+
+@pytest.mark.parametrize("is_newest_first", [False, True])
+def test_events_are_looked_up(is_newest_first: bool) -> None:
+    run = the_long_one()
+    with CaptureQueriesContext(connection) as queries:
+        first = list_events(run, is_newest_first=is_newest_first)
+        second = list_events(run, after=first.next_key, is_newest_first=is_newest_first)
+    assert len(second.events) == 100
+    assert scans(queries, GROWING) == []
+    assert len(queries) <= 12
 
 
 def test_a_page_of_entries_reads_its_own_metadata_alone(get: Callable[[str], Any]) -> None:

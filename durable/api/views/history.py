@@ -5,6 +5,7 @@ from __future__ import annotations
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from durable import runtime
 from durable.api.access import may, visible_run
 from durable.api.paging import cursor_of, key_of
 from durable.api.render import attempt_shown, entry_shown
@@ -17,14 +18,15 @@ from durable.api.serializers.history import (
     TreeQuery,
     TreeSerializer,
 )
+from durable.api.serializers.timeline import TimelineQuery, TimelineSerializer
 from durable.api.sizes import fitting, sized
 from durable.api.views.base import View
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
-from durable.inspection import history_tree
+from durable.inspection import build_timeline, history_tree
 from durable.models import Attempt, Entry
 
-__all__ = ["EntriesView", "EntryView", "TreeView"]
+__all__ = ["EntriesView", "EntryView", "TimelineView", "TreeView"]
 
 _MOST_ATTEMPTS = 1_000
 _LARGE = ("data", "metadata__error", "metadata__rollback_error")  # columns without another limit of their length
@@ -86,6 +88,20 @@ class TreeView(View):
         return Response(
             TreeSerializer(history_tree(run_id, start=query.get("start"), only_failed=query["only_failed"])).data
         )
+
+
+class TimelineView(View):
+    """A history as a waterfall."""
+
+    about = "history"
+
+    @described(operation_id="get_timeline", parameters=[TimelineQuery], responses=TimelineSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Return a row for each place of the whole history; iterations, equal branches and numbered steps share one."""
+        query = TimelineQuery.read(request.query_params)
+        run = visible_run(request, run_id)
+        timeline = build_timeline(run, runtime.current().now(), opened=query["open"], after=query["after"])
+        return Response(TimelineSerializer(timeline).data)
 
 
 class EntryView(View):
