@@ -23,6 +23,7 @@ from durable.api.views.causes import CausesView
 from durable.api.views.history import EntriesView, EntryView, TimelineView, TreeView
 from durable.api.views.logs import LogsView
 from durable.api.views.messages import AskView, MessagesView, MessageView
+from durable.api.views.reference import DocsView, RootView, SchemaView
 from durable.api.views.results import ResultView
 from durable.api.views.runs import CountsView, RunsView, RunView
 from durable.api.views.stream import StreamView
@@ -31,6 +32,9 @@ from durable.api.views.system import AnywhereView, QueuesView, WorkersView, Work
 app_name = "durable_api"
 
 urlpatterns = [
+    path("", RootView.as_view(), name="root"),
+    path("docs", DocsView.as_view(), name="docs"),
+    path("schema", SchemaView.as_view(), name="schema"),
     path("runs", RunsView.as_view(), name="runs"),
     path("runs/<str:run_id>", RunView.as_view(), name="run"),
     path("runs/<str:run_id>/result", ResultView.as_view(), name="result"),
