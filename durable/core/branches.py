@@ -25,7 +25,7 @@ from durable.core.journal import Node
 from durable.core.location import escape, is_within, join, parent
 from durable.core.mistakes import is_mistake
 from durable.core.operation_guard import Branch
-from durable.core.records import Entry, EntryKind, EntryStatus
+from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Failure, RaceResult, failure_of, with_failure
 from durable.core.scope import Scope
 
@@ -111,7 +111,7 @@ def _match(scope: Scope, kind: EntryKind, name: str, bodies: Bodies) -> _Fork:
 class _Fork:
     """The branches of one join or race during one pass."""
 
-    def __init__(self, scope: Scope, node: Node, entry: Entry, bodies: Bodies, segments: dict[str, str]) -> None:
+    def __init__(self, scope: Scope, node: Node, entry: EntryRecord, bodies: Bodies, segments: dict[str, str]) -> None:
         self.scope = scope
         self.journal = scope.journal
         self.node = node
@@ -259,7 +259,7 @@ class _Fork:
                         self.journal.give_back(wait)
             self.journal.prune(self.node, self.segments[name])
 
-    def _has_answered(self, wait: Entry) -> bool:
+    def _has_answered(self, wait: EntryRecord) -> bool:
         """Return True if the code completed a message of a scope around the fork after this wait.
 
         The completion may be based on what the wait received.
@@ -289,7 +289,7 @@ class _Fork:
         self.scope.receipts.learn(self.entry.location)
 
 
-def _idle_receipts(place: Node) -> list[Entry]:
+def _idle_receipts(place: Node) -> list[EntryRecord]:
     """Return the idle waits at and below `place`.
 
     After an idle wait, its code began no further operation and completed no message.

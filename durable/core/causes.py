@@ -15,7 +15,7 @@ from typing import Final
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape, join, unescape
 from durable.core.printable import safe
-from durable.core.records import Cause, Entry, FailureRecord, RunPatch, RunRecord, RunState
+from durable.core.records import Cause, EntryRecord, FailureRecord, RunPatch, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
 
 __all__ = ["MAX_PATTERN", "ROLLBACK", "failure_by", "pattern_of", "place_of"]
@@ -36,7 +36,7 @@ _VARIABLE: Final = re.compile(
 _NUMBERS: Final = re.compile(r"#(?:[.,:/+-]?#)+")
 _LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
 
-Find = Callable[[str], Entry | None]
+Find = Callable[[str], EntryRecord | None]
 
 
 def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime, build: str = "") -> FailureRecord | None:
@@ -123,7 +123,7 @@ def _failures(origins: Sequence[str], find: Find) -> Iterator[_Failure]:
             yield location, entry.error, entry.last_attempt_at
 
 
-def _of_branches(fork: Entry, find: Find) -> Iterator[_Failure]:
+def _of_branches(fork: EntryRecord, find: Find) -> Iterator[_Failure]:
     for name, branch in fork.data["branches"].items():
         if branch["status"] != "failed":
             continue

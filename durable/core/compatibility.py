@@ -11,7 +11,7 @@ from typing import Final
 
 from durable.core.errors import HistoryDivergedError
 from durable.core.location import display_location
-from durable.core.records import Entry, EntryKind, EntryStatus
+from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
 __all__ = ["FORMAT", "cannot_read", "is_readable", "unreadable"]
 
@@ -25,7 +25,7 @@ _ADVICE: Final = (
 )
 
 
-def is_readable(entry: Entry) -> bool:
+def is_readable(entry: EntryRecord) -> bool:
     """Return True if this release can read the entry."""
     return (
         entry.kind in _KINDS
@@ -34,7 +34,7 @@ def is_readable(entry: Entry) -> bool:
     )
 
 
-def cannot_read(entries: Sequence[Entry]) -> HistoryDivergedError:
+def cannot_read(entries: Sequence[EntryRecord]) -> HistoryDivergedError:
     """Return the error for entries that are not readable."""
     first = entries[0]
     found = (

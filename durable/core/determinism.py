@@ -6,7 +6,7 @@ import random
 import uuid
 from datetime import datetime
 
-from durable.core.records import Entry, RunRecord
+from durable.core.records import EntryRecord, RunRecord
 
 __all__ = ["Determinism"]
 
@@ -23,7 +23,7 @@ class Determinism:
         #: The time of the newest record that this scope's code has seen.
         self.moment: datetime = parent.moment if parent is not None else run.began_at or run.created_at
 
-    def observe(self, entry: Entry) -> None:
+    def observe(self, entry: EntryRecord) -> None:
         """Note that the code has seen this record: the scope's time is not before the record's."""
         moment = entry.completed_at or entry.last_attempt_at or entry.created_at
         self.moment = max(self.moment, moment)

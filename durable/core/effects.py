@@ -55,7 +55,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.idempotency_keys import idempotency_key
-from durable.core.records import Entry, RunPatch, RunRecord
+from durable.core.records import EntryRecord, RunPatch, RunRecord
 
 if TYPE_CHECKING:
     from durable.core.scope import Scope
@@ -136,7 +136,7 @@ class Call:
     record: Callable[[Any], None] | None = None
     is_rollback: bool = False
     is_concurrent: bool = False
-    entry: Entry | None = None
+    entry: EntryRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

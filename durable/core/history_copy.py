@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from durable.core.places import Place, of_arguments, of_branch, of_message
-from durable.core.records import Entry, EntryKind, Message
+from durable.core.records import EntryKind, EntryRecord, Message
 
 __all__ = ["Copied", "moved_entry", "moved_message"]
 
@@ -30,7 +30,7 @@ def moved_message(message: Message, run_id: str, message_id: str, copied: Copied
     return replace(message, id=message_id, run_id=run_id, body=body, response=response)
 
 
-def moved_entry(entry: Entry, old_id: str, run_id: str, ids: Mapping[str, str], copied: Copied) -> Entry:
+def moved_entry(entry: EntryRecord, old_id: str, run_id: str, ids: Mapping[str, str], copied: Copied) -> EntryRecord:
     """The entry of the run `old_id` in the history of the run `run_id`; `ids` are the messages' new ids by the old ones."""
     data: dict[str, Any] = dict(entry.data)
     if entry.kind == EntryKind.MESSAGE and "received" in data:

@@ -22,8 +22,8 @@ from durable.core.message_claims import MessageClaims
 from durable.core.records import (
     AttemptRecord,
     Batch,
-    Entry,
     EntryKind,
+    EntryRecord,
     EntryStatus,
     OutgoingMessage,
     RunPatch,
@@ -86,7 +86,7 @@ class Node:
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self.entry: Entry | None = None
+        self.entry: EntryRecord | None = None
         self.children: dict[str, Node] | None = None
         self.unvisited = 0  # recorded children that this pass has not reached
 
@@ -109,7 +109,7 @@ class Node:
 class _Pending:
     """The changes that the next commit writes."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, EntryRecord] = field(default_factory=dict)
     deleted: dict[str, None] = field(default_factory=dict)
     attempts: list[AttemptRecord] = field(default_factory=list)
     received: list[tuple[str, str]] = field(default_factory=list)
@@ -125,7 +125,7 @@ class _Pending:
 class Journal:
     """The history of `run` during one pass, and the changes to it."""
 
-    def __init__(self, run: RunRecord, entries: Iterable[Entry], environment: Environment) -> None:
+    def __init__(self, run: RunRecord, entries: Iterable[EntryRecord], environment: Environment) -> None:
         self.run = run
         self.environment = environment
         self.lock = threading.RLock()
@@ -143,7 +143,7 @@ class Journal:
         #: How many times all marked changes have been taken.
         self.taken = 0
         #: Entries of a newer release of durable, which this one cannot read.
-        self.unreadable: list[Entry] = []
+        self.unreadable: list[EntryRecord] = []
         newest = -1
         for entry in entries:
             if not is_readable(entry):
@@ -177,7 +177,7 @@ class Journal:
 
     # -- entries
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[EntryRecord]:
         """Iterate over all entries of the history."""
         return (node.entry for node in self.root.walk() if node.entry is not None)
 
@@ -185,10 +185,10 @@ class Journal:
         """Return the next number of the run's one counter."""
         return next(self._counter)
 
-    def create(self, scope: Node, segment: str, node: Node, kind: EntryKind, **columns: Any) -> Entry:
+    def create(self, scope: Node, segment: str, node: Node, kind: EntryKind, **columns: Any) -> EntryRecord:
         """Create an entry at `node`, the child `segment` of `scope`; it is not marked."""
         with self.lock:
-            entry = Entry(
+            entry = EntryRecord(
                 location=node.location,
                 kind=kind,
                 ordinal=self.next_ordinal(),
@@ -205,7 +205,7 @@ class Journal:
             scope.children = {}
         return scope.children.setdefault(segment, node)
 
-    def mark(self, entry: Entry, **columns: Any) -> None:
+    def mark(self, entry: EntryRecord, **columns: Any) -> None:
         """Change `entry`, to be written by the next commit."""
         with self.lock:
             for name, value in columns.items():
@@ -213,7 +213,7 @@ class Journal:
             self._pending.entries[entry.location] = entry
             self._pending.deleted.pop(entry.location, None)
 
-    def finish(self, entry: Entry, **columns: Any) -> None:
+    def finish(self, entry: EntryRecord, **columns: Any) -> None:
         """Mark `entry` as completed now."""
         with self.lock:
             if entry.finished_ordinal is None:
@@ -251,7 +251,7 @@ class Journal:
         with self.lock:
             self._pending.received.extend((each, location) for each in message_ids)
 
-    def give_back(self, wait: Entry) -> None:
+    def give_back(self, wait: EntryRecord) -> None:
         """Let the next commit return the messages of `wait` to the inbox, because no code acted on them."""
         with self.lock:
             self.claims.give_back([each["id"] for each in wait.data["received"]])
@@ -340,7 +340,7 @@ class Journal:
             self._pending.returned = [*batch.returned, *later.returned]
             self._pending.sends = [*batch.sends, *later.sends]
 
-    def _entry_at(self, location: str) -> Entry | None:
+    def _entry_at(self, location: str) -> EntryRecord | None:
         node = self._find(location)
         return None if node is None else node.entry
 

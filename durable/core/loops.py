@@ -14,7 +14,7 @@ from durable.core.bodies import run_body
 from durable.core.effects import SAVE, Operation
 from durable.core.journal import Node
 from durable.core.location import iteration_segment, join
-from durable.core.records import Entry, EntryKind, EntryStatus
+from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Break, Continue
 from durable.core.scope import Scope
 
@@ -50,7 +50,7 @@ def _check_size(name: str, value: int, least: int = 1) -> int:
 
 class _Loop:
     def __init__(
-        self, scope: Scope, node: Node, entry: Entry, name: str, interval: int, size: int, is_stateful: bool
+        self, scope: Scope, node: Node, entry: EntryRecord, name: str, interval: int, size: int, is_stateful: bool
     ) -> None:
         self.scope = scope
         self.journal = scope.journal

@@ -18,7 +18,7 @@ from durable.core.errors import InvalidTransitionError, MessageTimeoutError, Run
 from durable.core.location import escape
 from durable.core.places import message_key
 from durable.core.receipts import record_of
-from durable.core.records import ENDED, Entry, EntryKind, EntryStatus, Message, OutgoingMessage, RunState
+from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, OutgoingMessage, RunState
 from durable.core.scope import Scope
 
 __all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_one", "send"]
@@ -52,7 +52,7 @@ class Wait:
         if not isinstance(self.count, int) or self.count < 1:
             raise ValueError(f"count must be a whole number of at least 1, not {self.count!r}")
 
-    def queues(self, entry: Entry | None) -> Sequence[str]:
+    def queues(self, entry: EntryRecord | None) -> Sequence[str]:
         """Return the queues of the wait; empty for any.
 
         A wait without names that is recorded as one for any queue stays one: durable recorded it so until the wait's
@@ -76,7 +76,7 @@ class Wait:
 class Received:
     """A message as recorded by its wait: "id", "name" (the queue), "body" (codec text), "sent_at", "completed"."""
 
-    entry: Entry
+    entry: EntryRecord
     record: dict[str, Any]
 
 
@@ -149,7 +149,7 @@ def complete(scope: Scope, message_id: str, response: Any) -> Operation:
     scope.receipts.complete(message_id)
 
 
-def _record_completion(scope: Scope, entry: Entry, message_id: str, response: str) -> bool:
+def _record_completion(scope: Scope, entry: EntryRecord, message_id: str, response: str) -> bool:
     """Record the completion; return False if another branch has just completed the message."""
     with scope.journal.lock:
         records = entry.data["received"]
@@ -167,7 +167,7 @@ def _completed_already(message_id: str) -> ValueError:
     return ValueError(f"message {message_id} has been completed already; complete each message once")
 
 
-def _begin(scope: Scope, wait: Wait, entry: Entry) -> Entry:
+def _begin(scope: Scope, wait: Wait, entry: EntryRecord) -> EntryRecord:
     deadline = wait.deadline(entry.created_at)
     scope.journal.mark(
         entry,
@@ -181,7 +181,7 @@ def _begin(scope: Scope, wait: Wait, entry: Entry) -> Entry:
     return entry
 
 
-def _deadline(entry: Entry) -> datetime | None:
+def _deadline(entry: EntryRecord) -> datetime | None:
     text = entry.data.get("deadline")
     return datetime.fromisoformat(text) if text else None
 
@@ -209,7 +209,7 @@ def _record(message: Message) -> dict[str, Any]:
     }
 
 
-def _opened(scope: Scope, wait: Wait, entry: Entry) -> list[Received]:
+def _opened(scope: Scope, wait: Wait, entry: EntryRecord) -> list[Received]:
     if wait.is_completable:
         scope.receipts.add(entry)
     return [Received(entry, each) for each in entry.data["received"]]

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from durable.core.location import is_within
-from durable.core.records import Entry
+from durable.core.records import EntryRecord
 
 __all__ = ["Receipts", "record_of"]
 
 
-def record_of(wait: Entry, message_id: str) -> dict[str, Any]:
+def record_of(wait: EntryRecord, message_id: str) -> dict[str, Any]:
     """Return the record of a received message in the wait's entry."""
     record: dict[str, Any] = next(each for each in wait.data["received"] if each["id"] == message_id)
     return record
@@ -30,10 +30,10 @@ class Receipts:
 
     def __init__(self, parent: Receipts | None) -> None:
         self._parent = parent
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, EntryRecord] = {}
         self._completed: set[str] = set()
 
-    def add(self, wait: Entry) -> None:
+    def add(self, wait: EntryRecord) -> None:
         """Note that the code has received the messages of a wait's entry."""
         for record in wait.data["received"]:
             self._entries[record["id"]] = wait
@@ -60,7 +60,7 @@ class Receipts:
                     if but_not is None or not is_within(where, but_not):
                         self._completed.add(record["id"])
 
-    def wait_for(self, message_id: str) -> Entry | None:
+    def wait_for(self, message_id: str) -> EntryRecord | None:
         """Return the entry of the wait that received the message, in this scope or one around it; None if there is
         none.
         """
@@ -78,13 +78,13 @@ class Receipts:
                     if "completed_in" in record:
                         yield record["completed_in"], record["completed_order"]
 
-    def uncompleted_messages(self) -> Iterator[tuple[Entry, str]]:
+    def uncompleted_messages(self) -> Iterator[tuple[EntryRecord, str]]:
         """Yield the waits of this scope with their uncompleted messages."""
         for message_id, wait in self._entries.items():
             if not record_of(wait, message_id)["completed"]:
                 yield wait, message_id
 
-    def _waits(self) -> Collection[Entry]:
+    def _waits(self) -> Collection[EntryRecord]:
         return {each.location: each for each in self._entries.values()}.values()
 
     def _chain(self) -> Iterator[Receipts]:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from durable.core import transitions
 from durable.core.location import escape
-from durable.core.records import Entry, EntryKind, EntryStatus, Message, RunChange, RunRecord
+from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.summary import Summary, SummaryKind
 
@@ -20,7 +20,7 @@ __all__ = ["recover", "rewind_compensated"]
 
 
 def recover(
-    run: RunRecord, entries: Iterable[Entry], messages: Callable[[], Sequence[Message]], now: datetime
+    run: RunRecord, entries: Iterable[EntryRecord], messages: Callable[[], Sequence[Message]], now: datetime
 ) -> RunChange:
     """Return the change that lets the failed `run` continue at `now`.
 
@@ -58,7 +58,7 @@ def rewind_compensated(history: Rewind) -> list[str]:
     return found
 
 
-def _is_to_be_done_again(history: Rewind, entry: Entry) -> bool:
+def _is_to_be_done_again(history: Rewind, entry: EntryRecord) -> bool:
     if entry.rollback_completed_at is None:
         return False
     by = entry.data["rollback"].get("by")
@@ -78,7 +78,7 @@ def _rewind_to_each(history: Rewind, compensated: Sequence[str]) -> None:
         history.rewind_to(begin.location, begin.ordinal)
 
 
-def _lost(location: str, around: Entry) -> bool:
+def _lost(location: str, around: EntryRecord) -> bool:
     """Return True if `location` is in a branch of `around`, a race, that lost it."""
     winner = around.data.get("winner")
     if around.kind != EntryKind.RACE or winner is None:
@@ -111,7 +111,7 @@ class _Recovery(Rewind):
             )
         self.reopen_around(location)
 
-    def _reset_fork(self, entry: Entry) -> None:
+    def _reset_fork(self, entry: EntryRecord) -> None:
         branches = dict(entry.data["branches"])
         for name, status in branches.items():
             if status["status"] == "failed":

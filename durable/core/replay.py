@@ -18,7 +18,7 @@ from durable.core import transitions
 from durable.core.errors import EntryNotFoundError
 from durable.core.history_copy import Copied, moved_entry, moved_message
 from durable.core.location import escape, is_within, parent
-from durable.core.records import Entry, EntryKind, Message, MessageState, RunChange, RunRecord
+from durable.core.records import EntryKind, EntryRecord, Message, MessageState, RunChange, RunRecord
 from durable.core.recovery import rewind_compensated
 from durable.core.rewind import FORKS, Rewind, first_try
 from durable.core.summary import Summary, SummaryKind
@@ -35,7 +35,9 @@ class Replay:
     "compensated". `history` has what stays and what is deleted; `returned` are the messages that are pending again.
     """
 
-    def __init__(self, run: RunRecord, entries: Sequence[Entry], messages: Sequence[Message], target: str) -> None:
+    def __init__(
+        self, run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Message], target: str
+    ) -> None:
         self.run = run
         self.target = target
         self.moved: list[tuple[str, str]] = []
@@ -136,7 +138,9 @@ class Replay:
             generations[location] = generations.get(location, 0) + 1
         return generations
 
-    def history_of(self, run_id: str, new_id: Callable[[], str], copied: Copied) -> tuple[list[Entry], list[Message]]:
+    def history_of(
+        self, run_id: str, new_id: Callable[[], str], copied: Copied
+    ) -> tuple[list[EntryRecord], list[Message]]:
         """What stays, as the history and the inbox of a new run.
 
         Messages get ids of their own, and where the history names a message or the run itself, it names the new one.
@@ -154,7 +158,7 @@ class Replay:
         return [moved_entry(entry, self.run.id, run_id, ids, copied) for entry in self.history], inbox
 
 
-def _has_place(around: Entry, segment: str) -> bool:
+def _has_place(around: EntryRecord, segment: str) -> bool:
     """Whether a branch or an iteration of `around`, of which nothing is recorded, is called `segment`."""
     if around.kind in FORKS:
         return any(escape(name) == segment for name in around.data["branches"])

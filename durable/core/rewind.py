@@ -10,7 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from durable.core.location import escape, is_within, parent
-from durable.core.records import Entry, EntryKind, EntryStatus, Message, MessageState, RunChange, RunPatch, RunRecord
+from durable.core.records import (
+    EntryKind,
+    EntryRecord,
+    EntryStatus,
+    Message,
+    MessageState,
+    RunChange,
+    RunPatch,
+    RunRecord,
+)
 
 __all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try"]
 
@@ -33,19 +42,19 @@ def first_try(policy: dict[str, Any]) -> dict[str, Any]:
 class Rewind:
     """A run's entries, with the changed and deleted ones. Iterates in the order in which they began."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[EntryRecord]) -> None:
         self.kept = {entry.location: entry for entry in entries}
-        self.changed: dict[str, Entry] = {}
-        self.deleted: dict[str, Entry] = {}
+        self.changed: dict[str, EntryRecord] = {}
+        self.deleted: dict[str, EntryRecord] = {}
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[EntryRecord]:
         return iter(list(self.kept.values()))
 
-    def get(self, location: str) -> Entry | None:
+    def get(self, location: str) -> EntryRecord | None:
         """Return the current entry, or None if it is deleted."""
         return self.kept.get(location)
 
-    def put(self, entry: Entry, **columns: Any) -> None:
+    def put(self, entry: EntryRecord, **columns: Any) -> None:
         """Change an entry that stays."""
         changed = replace(entry, **columns)
         self.kept[entry.location] = self.changed[entry.location] = changed
@@ -95,7 +104,7 @@ class Rewind:
         self.drop_later(location, ordinal)
         self.reopen_around(location)
 
-    def around(self, location: str) -> Entry | None:
+    def around(self, location: str) -> EntryRecord | None:
         """Return the outermost loop or race around `location`, which is restarted whole if anything in it is."""
         segments = location.split("/")
         for depth in range(1, len(segments)):

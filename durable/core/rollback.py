@@ -14,7 +14,7 @@ from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import CriticalError, ErrorInfo
 from durable.core.journal import Event, Journal
 from durable.core.options import RollbackContext, StepPolicy, resolve_name, retry_delay
-from durable.core.records import Entry, Request
+from durable.core.records import EntryRecord, Request
 
 __all__ = ["RollbackFailed", "compensable", "has_compensation", "roll_back"]
 
@@ -33,7 +33,7 @@ def has_compensation(journal: Journal) -> bool:
     return any(entry.is_compensable for entry in journal.entries())
 
 
-def compensable(journal: Journal) -> list[Entry]:
+def compensable(journal: Journal) -> list[EntryRecord]:
     """Return the steps whose handlers are left to run, in the order of running: the newest first."""
     left = [entry for entry in journal.entries() if entry.is_compensable]
     return sorted(left, key=lambda entry: entry.finished_ordinal or 0, reverse=True)
@@ -52,7 +52,7 @@ def roll_back(journal: Journal, by: str | None = None) -> Operation:
         yield from _compensate(journal, entry, by)
 
 
-def _compensate(journal: Journal, entry: Entry, by: str | None) -> Operation:
+def _compensate(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
     policy = entry.data["rollback"]
     retry_at = policy.get("retry_at")
     if retry_at and (due := datetime.fromisoformat(retry_at)) > journal.environment.now():
@@ -68,7 +68,7 @@ def _compensate(journal: Journal, entry: Entry, by: str | None) -> Operation:
         yield from _failed(journal, entry, error)
 
 
-def _handler_call(journal: Journal, entry: Entry) -> Call:
+def _handler_call(journal: Journal, entry: EntryRecord) -> Call:
     environment, policy = journal.environment, entry.data["rollback"]
 
     def handle() -> Any:
@@ -83,7 +83,7 @@ def _handler_call(journal: Journal, entry: Entry) -> Call:
     return Call(handle, (), name, policy["timeout"], info, is_rollback=True)
 
 
-def _failed(journal: Journal, entry: Entry, error: Exception) -> Operation:
+def _failed(journal: Journal, entry: EntryRecord, error: Exception) -> Operation:
     info = ErrorInfo.of(error)
     policy = entry.data["rollback"]
     attempts = policy.get("attempts", 0) + 1

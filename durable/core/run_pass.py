@@ -20,7 +20,7 @@ from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, 
 from durable.core.journal import Event, Journal
 from durable.core.location import waiting_text
 from durable.core.mistakes import described, is_mistake
-from durable.core.records import Entry, Request, RunPatch, RunState
+from durable.core.records import EntryRecord, Request, RunPatch, RunState
 from durable.core.results import failure_of
 from durable.core.rollback import RollbackFailed, has_compensation, roll_back
 from durable.core.scope import Scope
@@ -303,7 +303,7 @@ def _stop_compensating(journal: Journal, error: ErrorInfo, summary: Summary) -> 
 # -- details
 
 
-def _is_undone(entry: Entry) -> bool:
+def _is_undone(entry: EntryRecord) -> bool:
     """Whether the entry is a step that the end of the run has undone, rather than a compensation of the code's."""
     return entry.rollback_completed_at is not None and entry.data.get("rollback", {}).get("by") is None
 

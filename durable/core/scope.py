@@ -15,7 +15,7 @@ from durable.core.errors import PayloadError
 from durable.core.journal import Environment, Journal, Node
 from durable.core.operation_guard import Branch, OperationGuard
 from durable.core.receipts import Receipts
-from durable.core.records import Entry, EntryKind
+from durable.core.records import EntryKind, EntryRecord
 from durable.core.replay_cursor import ReplayCursor
 
 __all__ = ["Scope"]
@@ -50,7 +50,7 @@ class Scope:
         self.determinism: Determinism = Determinism(journal.run, node.location, parent.determinism if parent else None)
         self.receipts: Receipts = Receipts(parent.receipts if parent else None)
 
-    def create(self, node: Node, kind: EntryKind, **columns: Any) -> Entry:
+    def create(self, node: Node, kind: EntryKind, **columns: Any) -> EntryRecord:
         """Create an entry of this scope at `node`, not marked yet."""
         segment = node.location.rpartition("/")[2]
         return self.journal.create(self.cursor.node, segment, node, kind, **columns)

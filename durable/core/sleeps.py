@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from durable.core.control_flow import Park
 from durable.core.duration import later
 from durable.core.effects import SAVE, Operation, ShortSleep
-from durable.core.records import Entry, EntryKind
+from durable.core.records import EntryKind, EntryRecord
 from durable.core.scope import Scope
 from durable.core.summary import asleep
 
@@ -37,7 +37,7 @@ def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime 
     scope.determinism.observe(entry)
 
 
-def _wait_until(scope: Scope, entry: Entry, deadline: datetime, is_new: bool) -> Operation:
+def _wait_until(scope: Scope, entry: EntryRecord, deadline: datetime, is_new: bool) -> Operation:
     remaining = (deadline - scope.environment.now()).total_seconds()
     if remaining <= 0:
         return

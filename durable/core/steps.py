@@ -24,7 +24,7 @@ from durable.core.errors import (
 )
 from durable.core.journal import Event
 from durable.core.options import StepPolicy, handler_name, resolve_name, retry_delay
-from durable.core.records import AttemptRecord, Entry, EntryKind, EntryStatus
+from durable.core.records import AttemptRecord, EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Failure, StepCatch, StepFailure, StepResult, failure_of, with_failure
 from durable.core.scope import Scope
 from durable.core.signatures import check_call
@@ -112,7 +112,7 @@ class _Attempt:
     def __init__(
         self,
         scope: Scope,
-        entry: Entry,
+        entry: EntryRecord,
         name: str,
         args: tuple[Any, ...],
         options: StepPolicy,

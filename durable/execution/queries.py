@@ -13,7 +13,7 @@ from typing import TypeVar
 from durable.conf import conf
 from durable.core.control_flow import PassAborted
 from durable.core.effects import GetRunState, PeekInbox
-from durable.core.records import Entry, Message, RunRecord
+from durable.core.records import EntryRecord, Message, RunRecord
 from durable.drivers.owner_thread import ThreadDelegate
 from durable.store import Store, sessions
 
@@ -32,7 +32,7 @@ class PassQueries:
         self._store = store
         self._delegate = delegate
 
-    def history(self) -> list[Entry]:
+    def history(self) -> list[EntryRecord]:
         """Return the run's entries as the pass begins; without a query if there can be none."""
         if not may_have_history(self._run):
             return []

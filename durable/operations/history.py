@@ -9,7 +9,7 @@ from typing import Any
 
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place, of_arguments, of_branch, of_message
-from durable.core.records import Entry, EntryKind
+from durable.core.records import EntryKind, EntryRecord
 
 __all__ = ["HistoryEntry", "decode_entry"]
 
@@ -40,7 +40,7 @@ class HistoryEntry:
     rollback_error: ErrorInfo | None
 
 
-def decode_entry(run_id: str, entry: Entry, decode: Decode) -> HistoryEntry:
+def decode_entry(run_id: str, entry: EntryRecord, decode: Decode) -> HistoryEntry:
     """Return the entry of this run with its payloads decoded."""
     return HistoryEntry(
         location=entry.location,
@@ -58,21 +58,21 @@ def decode_entry(run_id: str, entry: Entry, decode: Decode) -> HistoryEntry:
     )
 
 
-def _plain(_run_id: str, entry: Entry, _decode: Decode) -> dict[str, Any]:
+def _plain(_run_id: str, entry: EntryRecord, _decode: Decode) -> dict[str, Any]:
     return dict(entry.data)
 
 
-def _step(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
+def _step(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
     args = decode(entry.arguments, of_arguments(run_id, entry))
     return {**entry.data, "args": args, "output": decode(entry.output, Place(run_id, "output", entry.location))}
 
 
-def _loop(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
+def _loop(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
     state = decode(entry.data.get("state"), Place(run_id, "state", entry.location))
     return {**entry.data, "state": state, "output": decode(entry.output, Place(run_id, "output", entry.location))}
 
 
-def _message(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
+def _message(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
     received = [
         {**each, "body": decode(each["body"], of_message(run_id, "message", each["id"], each["name"]))}
         for each in entry.data.get("received", ())
@@ -80,12 +80,12 @@ def _message(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
     return {**entry.data, "received": received}
 
 
-def _send(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
+def _send(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
     place = of_arguments(run_id, entry)
     return {**entry.data, "body": decode(entry.arguments, place)}
 
 
-def _fork(run_id: str, entry: Entry, decode: Decode) -> dict[str, Any]:
+def _fork(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
     branches = {
         name: _branch(status, of_branch(run_id, entry.location, name), decode)
         for name, status in entry.data.get("branches", {}).items()
@@ -102,7 +102,7 @@ def _branch(status: dict[str, Any], place: Place, decode: Decode) -> dict[str, A
     return shown
 
 
-_DATA: dict[str, Callable[[str, Entry, Decode], dict[str, Any]]] = {
+_DATA: dict[str, Callable[[str, EntryRecord, Decode], dict[str, Any]]] = {
     EntryKind.STEP: _step,
     EntryKind.LOOP: _loop,
     EntryKind.MESSAGE: _message,

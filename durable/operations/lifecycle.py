@@ -11,7 +11,7 @@ from durable import runtime
 from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
-from durable.core.records import Entry, EntryKind, EntryStatus, Request, RunChange, RunRecord, RunState
+from durable.core.records import EntryKind, EntryRecord, EntryStatus, Request, RunChange, RunRecord, RunState
 from durable.core.recovery import recover as recovery_of
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import starts_of
@@ -36,7 +36,7 @@ _SUMMARY = 200  # characters of a reason that lists show
 def wake(run_id: str, *, end_sleeps: bool = False) -> None:
     """Make the run due now and retry steps in backoff at once; with `end_sleeps`, end its sleeps too."""
 
-    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+    def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
         check_state(run, "wake", ALLOWED["wake"])
         now = at.now()
         changed = [woken for each in entries() if (woken := _woken(each, end_sleeps, now))]
@@ -46,7 +46,7 @@ def wake(run_id: str, *, end_sleeps: bool = False) -> None:
     _changed(at, "wake", run_id, decide)
 
 
-def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
+def _woken(entry: EntryRecord, end_sleeps: bool, now: datetime) -> EntryRecord | None:
     if entry.kind == EntryKind.STEP and entry.status == EntryStatus.FAILED and entry.next_attempt_at is not None:
         return replace(entry, next_attempt_at=None)
     if entry.is_compensable and entry.data["rollback"].get("retry_at"):
@@ -61,7 +61,7 @@ def _woken(entry: Entry, end_sleeps: bool, now: datetime) -> Entry | None:
 def pause(run_id: str) -> None:
     """Pause the run until it is resumed: a parked run at once, a running one at its next operation."""
 
-    def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
+    def decide(run: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
         check_state(run, "pause", ALLOWED["pause"])
         _check_not_being_cancelled(run, "pause")
         if _is_held(at, run):
@@ -75,7 +75,7 @@ def pause(run_id: str) -> None:
 def resume(run_id: str) -> None:
     """Continue a paused run, or withdraw a pause that a running run has not reached yet."""
 
-    def decide(run: RunRecord, _entries: Callable[[], list[Entry]]) -> RunChange:
+    def decide(run: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
         if run.pending_request == Request.PAUSE:
             return RunChange(run=transitions.pause_withdrawn(run))
         check_state(run, "resume", ALLOWED["resume"])
@@ -93,7 +93,7 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
     """
     check_reason(reason)
 
-    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+    def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
         check_state(run, "cancel", ALLOWED["cancel"])
         now = at.now()
         if run.state_after_rollback:  # paused during its compensation
@@ -118,7 +118,7 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
 def recover(run_id: str) -> None:
     """Continue a failed run: the failed operation is tried again, and compensated steps are executed again."""
 
-    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+    def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
         check_state(run, "recover", ALLOWED["recover"])
         return recovery_of(run, entries(), lambda: at.store.messages(run.id), at.now())
 
@@ -130,14 +130,14 @@ def _changed(
     at: Runtime,
     action: str,
     run_id: str,
-    decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange],
+    decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange],
     *,
     reason: str = "",
 ) -> None:
     previous = ""
     with audited(at, action, run_id, reason=reason) as attribution:
 
-        def attributing(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+        def attributing(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
             nonlocal previous
             previous = run.state
             attribution.check_seen(run)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from durable import runtime
 from durable.core.errors import EntryNotFoundError, ReplayRefusedError, StalePlanError
 from durable.core.ids import new_id
-from durable.core.records import Entry, RunChange, RunRecord
+from durable.core.records import EntryRecord, RunChange, RunRecord
 from durable.core.replay import Replay
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
@@ -44,7 +44,7 @@ def replay(
 def _in_place(at: Runtime, attribution: Attribution, location: str, plan_hash: str | None) -> Started:
     previous = ""
 
-    def decide(run: RunRecord, entries: Callable[[], list[Entry]]) -> RunChange:
+    def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
         nonlocal previous
         previous = run.state
         attribution.check_seen(run)
@@ -98,7 +98,7 @@ def _as_new_run(
 
 
 def _planned(
-    at: Runtime, run: RunRecord, entries: list[Entry], location: str, plan_hash: str | None, *, in_place: bool
+    at: Runtime, run: RunRecord, entries: list[EntryRecord], location: str, plan_hash: str | None, *, in_place: bool
 ) -> Replay:
     """Return the replay if the plan still matches and nothing refuses it."""
     check_not_an_order(run.workflow, "replay")

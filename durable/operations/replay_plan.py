@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from durable.core.location import listed
-from durable.core.records import ENDED, Entry, EntryKind, EntryStatus, RunState
+from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, RunState
 from durable.core.replay import Replay
 
 __all__ = ["ReplayPlan", "ReturnedMessage", "build_plan"]
@@ -66,7 +66,7 @@ class ReplayPlan:
         return self.in_place_refusals if in_place else self.refusals
 
 
-def build_plan(replay: Replay, entries: Sequence[Entry], now: datetime) -> ReplayPlan:
+def build_plan(replay: Replay, entries: Sequence[EntryRecord], now: datetime) -> ReplayPlan:
     """Return the plan of `replay`, which was built from these entries."""
     run = replay.run
     gone = sorted(replay.history.deleted.values(), key=lambda entry: entry.ordinal)
@@ -132,7 +132,7 @@ def _notes(replay: Replay, not_compensated: Sequence[str]) -> Iterable[str]:
         yield f"this run is {replay.run.state}: a new run goes on beside it, unless you cancel this one"
 
 
-def _hash_of(replay: Replay, entries: Iterable[Entry]) -> str:
+def _hash_of(replay: Replay, entries: Iterable[EntryRecord]) -> str:
     """Return 32 hexadecimal digits for what an operator saw: the location, and the history behind the plan."""
     history = [
         [

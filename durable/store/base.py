@@ -18,7 +18,7 @@ from durable.core.records import (
     AttemptRecord,
     Batch,
     Committed,
-    Entry,
+    EntryRecord,
     FailureRecord,
     Message,
     OutgoingMessage,
@@ -66,7 +66,7 @@ class Store(Protocol):
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
         """Return the states of the existing ones of the runs, by id; one query."""
 
-    def history(self, run_id: str) -> list[Entry]:
+    def history(self, run_id: str) -> list[EntryRecord]:
         """Return the run's entries by ordinal; one query."""
 
     def attempts(self, run_id: str) -> list[AttemptRecord]:
@@ -78,7 +78,7 @@ class Store(Protocol):
     def messages(self, run_id: str) -> list[Message]:
         """Return the run's messages in order, in any state."""
 
-    def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
+    def outline(self, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
         """Return `history` and `messages` without values: no outputs, arguments, errors, states, bodies and responses.
 
         The cost depends on the number of entries and messages, not on their size.
@@ -101,7 +101,9 @@ class Store(Protocol):
     def sent_before(self, run_id: str, idempotency_id: str) -> Message | None:
         """Return the message that was sent to the run with this idempotency id, or None."""
 
-    def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
+    def change(
+        self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange]
+    ) -> RunRecord:
         """Lock the run's row, call `decide` with it, apply the change, and return the changed row.
 
         The second argument of `decide` is a function that returns the run's entries. The change includes its `action`
@@ -111,7 +113,12 @@ class Store(Protocol):
         """
 
     def import_history(
-        self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
+        self,
+        run_id: str,
+        *,
+        entries: Sequence[EntryRecord],
+        attempts: Sequence[AttemptRecord],
+        messages: Sequence[Message],
     ) -> None:
         """Give a history and an inbox to a run that was just created and that no worker can see yet.
 
@@ -157,10 +164,10 @@ class Store(Protocol):
         The run is due from now on, so that another worker finds it if this one dies.
         """
 
-    def load(self, run_id: str) -> list[Entry]:
+    def load(self, run_id: str) -> list[EntryRecord]:
         """Return the whole history, for a pass; one query. Like `history`, in any order."""
 
-    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[Entry]]:
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[EntryRecord]]:
         """Return short histories by run: at most `most` entries, and `size` bytes of outputs and arguments together.
 
         Each is as `load` returns it; on PostgreSQL one query for all. Runs with a longer history are missing.

@@ -20,14 +20,13 @@ from durable.core.records import (
     ActionRecord,
     AskedOfActivity,
     AttemptRecord,
-    Entry,
+    EntryRecord,
     FailureRecord,
     Message,
     RunChange,
     RunRecord,
 )
-from durable.models import Attempt, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
-from durable.models import Entry as EntryModel
+from durable.models import Attempt, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
 from durable.store import activities, outline_rows, row_rules
 from durable.store.atomic import committed_or_raised
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
@@ -67,7 +66,7 @@ class DatabaseStore(ABC):
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]: ...
 
     @abstractmethod
-    def load(self, run_id: str) -> list[Entry]: ...
+    def load(self, run_id: str) -> list[EntryRecord]: ...
 
     # -- verbs
 
@@ -81,7 +80,9 @@ class DatabaseStore(ABC):
             new.discard(run.id)
         return created
 
-    def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
+    def change(
+        self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange]
+    ) -> RunRecord:
         with transaction.atomic(using=self.alias):
             run = self._lock_run(run_id)
             if run is None:
@@ -98,11 +99,16 @@ class DatabaseStore(ABC):
             return row_rules.copied(after)
 
     def import_history(
-        self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
+        self,
+        run_id: str,
+        *,
+        entries: Sequence[EntryRecord],
+        attempts: Sequence[AttemptRecord],
+        messages: Sequence[Message],
     ) -> None:
         with transaction.atomic(using=self.alias):
-            rows = [EntryModel(run_id=run_id, **ENTRY.attributes(each)) for each in entries]
-            self._bulk_create(EntryModel, rows)
+            rows = [Entry(run_id=run_id, **ENTRY.attributes(each)) for each in entries]
+            self._bulk_create(Entry, rows)
             keys = entry_keys(self.alias, run_id, rows)
             self._bulk_create(
                 EntryMetadata,
@@ -146,7 +152,7 @@ class DatabaseStore(ABC):
         found = Run.objects.using(self.alias).filter(id__in=run_ids).order_by()
         return dict(found.values_list("id", "state"))
 
-    def history(self, run_id: str) -> list[Entry]:
+    def history(self, run_id: str) -> list[EntryRecord]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
 
     def attempts(self, run_id: str) -> list[AttemptRecord]:
@@ -157,15 +163,15 @@ class DatabaseStore(ABC):
         found = Failure.objects.using(self.alias).select_related("cause").filter(run_id=run_id).first()
         return None if found is None else found.record
 
-    def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
+    def outline(self, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
         return outline_rows.read(self.alias, run_id)
 
 
-def entry_keys(alias: str, run_id: str, rows: Sequence[EntryModel]) -> dict[str, int]:
+def entry_keys(alias: str, run_id: str, rows: Sequence[Entry]) -> dict[str, int]:
     """Return the keys of rows just written, by location; queried where the database did not return them."""
     if all(row.pk is not None for row in rows):
         return {row.location: row.pk for row in rows}
-    found = EntryModel.objects.using(alias).filter(run_id=run_id)
+    found = Entry.objects.using(alias).filter(run_id=run_id)
     if len(rows) < _AT_ONCE:  # more are most of the history
         found = found.filter(location__in=[row.location for row in rows])
     return dict(found.values_list("location", "id"))

@@ -24,7 +24,7 @@ from durable.core.records import (
     AttemptRecord,
     Batch,
     Committed,
-    Entry,
+    EntryRecord,
     FailureRecord,
     Message,
     MessageState,
@@ -42,7 +42,7 @@ __all__ = ["MemoryStore", "Tables"]
 #: The content of a store at one time.
 Tables = tuple[
     dict[str, RunRecord],
-    dict[str, dict[str, Entry]],
+    dict[str, dict[str, EntryRecord]],
     dict[str, list[AttemptRecord]],
     dict[str, Message],
     dict[str, list[str]],
@@ -51,13 +51,13 @@ Tables = tuple[
 ]
 
 
-def _size(entries: list[Entry]) -> int:
+def _size(entries: list[EntryRecord]) -> int:
     return sum(
         len(text.encode(errors="surrogatepass")) for each in entries for text in (each.output, each.arguments) if text
     )
 
 
-def _copied(entry: Entry) -> Entry:
+def _copied(entry: EntryRecord) -> EntryRecord:
     return replace(entry, data=json.loads(json.dumps(entry.data)) if entry.data else {})
 
 
@@ -67,7 +67,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock: AbstractContextManager[object] = threading.RLock()
         self._runs: dict[str, RunRecord] = {}
-        self._entries: dict[str, dict[str, Entry]] = {}
+        self._entries: dict[str, dict[str, EntryRecord]] = {}
         self._attempts: dict[str, list[AttemptRecord]] = {}
         self._messages: dict[str, Message] = {}
         self._inboxes: dict[str, list[str]] = {}  # message ids in order
@@ -104,7 +104,7 @@ class MemoryStore:
         with self._lock:
             return {each: str(self._runs[each].state) for each in run_ids if each in self._runs}
 
-    def history(self, run_id: str) -> list[Entry]:
+    def history(self, run_id: str) -> list[EntryRecord]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
 
     def attempts(self, run_id: str) -> list[AttemptRecord]:
@@ -154,7 +154,7 @@ class MemoryStore:
     def _seen(self, outgoing: OutgoingMessage) -> Message | None:
         return self.sent_before(outgoing.to, outgoing.idempotency_id) if outgoing.idempotency_id is not None else None
 
-    def outline(self, run_id: str) -> tuple[list[Entry], list[Message]]:
+    def outline(self, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
         with self._lock:
             return list(map(bare_entry, self.history(run_id))), list(map(bare_message, self.messages(run_id)))
 
@@ -165,7 +165,9 @@ class MemoryStore:
     def sent_before(self, run_id: str, idempotency_id: str) -> Message | None:
         return next((each for each in self.messages(run_id) if each.idempotency_id == idempotency_id), None)
 
-    def change(self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[Entry]]], RunChange]) -> RunRecord:
+    def change(
+        self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange]
+    ) -> RunRecord:
         with self._lock:
             run = self._runs.get(run_id)
             if run is None:
@@ -186,7 +188,12 @@ class MemoryStore:
             return row_rules.copied(self._runs[run_id])
 
     def import_history(
-        self, run_id: str, *, entries: Sequence[Entry], attempts: Sequence[AttemptRecord], messages: Sequence[Message]
+        self,
+        run_id: str,
+        *,
+        entries: Sequence[EntryRecord],
+        attempts: Sequence[AttemptRecord],
+        messages: Sequence[Message],
     ) -> None:
         with self._lock:
             self._write(run_id, entries)
@@ -251,11 +258,11 @@ class MemoryStore:
         self._runs[run_id] = run
         return row_rules.copied(run)
 
-    def load(self, run_id: str) -> list[Entry]:
+    def load(self, run_id: str) -> list[EntryRecord]:
         with self._lock:
             return [_copied(entry) for entry in self._entries.get(run_id, {}).values()]
 
-    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[Entry]]:
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[EntryRecord]]:
         histories = {run_id: self.load(run_id) for run_id in run_ids}
         return {run_id: found for run_id, found in histories.items() if len(found) <= most and _size(found) <= size}
 
@@ -337,7 +344,7 @@ class MemoryStore:
             self._entries[run_id].pop(location, None)
         self._attempts[run_id] = [each for each in self._attempts[run_id] if each.location not in gone]
 
-    def _write(self, run_id: str, entries: Sequence[Entry]) -> None:
+    def _write(self, run_id: str, entries: Sequence[EntryRecord]) -> None:
         for entry in entries:
             self._entries[run_id][entry.location] = _copied(entry)
 

@@ -22,7 +22,7 @@ from durable.core.records import (
     AskedOfActivity,
     Batch,
     Committed,
-    Entry,
+    EntryRecord,
     FailureRecord,
     Message,
     MessageState,
@@ -30,8 +30,7 @@ from durable.core.records import (
     RunChange,
     RunRecord,
 )
-from durable.models import Attempt, Cause, CauseBuild, EntryMetadata, Failure, QueueMessage, Run
-from durable.models import Entry as EntryModel
+from durable.models import Attempt, Cause, CauseBuild, Entry, EntryMetadata, Failure, QueueMessage, Run
 from durable.models.run import RunQuerySet
 from durable.store import activities, row_rules
 from durable.store.base import Claimed, DuePoint
@@ -42,7 +41,7 @@ __all__ = ["OrmStore"]
 
 #: The columns of an entry and its metadata in the order of the record's fields.
 _ENTRY_FIELDS: Final = [
-    field.name if field.name in ENTRY.names else f"metadata__{field.name}" for field in fields(Entry)
+    field.name if field.name in ENTRY.names else f"metadata__{field.name}" for field in fields(EntryRecord)
 ]
 
 
@@ -192,19 +191,19 @@ class OrmStore(DatabaseStore):
             self._runs.with_ids([run_id]).claim(now=now, lease_until=lease_until, worker=worker)
             return row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker)
 
-    def load(self, run_id: str) -> list[Entry]:
-        found = EntryModel.objects.using(self.alias).with_metadata_of(run_id)
-        return [Entry(*row) for row in found.values_list(*_ENTRY_FIELDS)]
+    def load(self, run_id: str) -> list[EntryRecord]:
+        found = Entry.objects.using(self.alias).with_metadata_of(run_id)
+        return [EntryRecord(*row) for row in found.values_list(*_ENTRY_FIELDS)]
 
-    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[Entry]]:
-        entries = EntryModel.objects.using(self.alias).filter(run_id__in=run_ids)
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[EntryRecord]]:
+        entries = Entry.objects.using(self.alias).filter(run_id__in=run_ids)
         lengths = Coalesce(Length("output"), 0) + Coalesce(Length("arguments"), 0)
         weighed = entries.order_by().values_list("run_id").annotate(count=Count("pk"), length=Sum(lengths))
         long = {run_id for run_id, count, length in weighed if count > most or length > size}
-        histories: dict[str, list[Entry]] = {run_id: [] for run_id in run_ids if run_id not in long}
-        short = EntryModel.objects.using(self.alias).with_metadata_of(*histories)
+        histories: dict[str, list[EntryRecord]] = {run_id: [] for run_id in run_ids if run_id not in long}
+        short = Entry.objects.using(self.alias).with_metadata_of(*histories)
         for run_id, *row in short.values_list("run_id", *_ENTRY_FIELDS):
-            histories[run_id].append(Entry(*row))
+            histories[run_id].append(EntryRecord(*row))
         return histories
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
@@ -276,15 +275,15 @@ class OrmStore(DatabaseStore):
 
     def _delete(self, run_id: str, locations: Sequence[str]) -> None:
         if locations:
-            EntryModel.objects.using(self.alias).filter(run_id=run_id, location__in=locations).delete()
+            Entry.objects.using(self.alias).filter(run_id=run_id, location__in=locations).delete()
             Attempt.objects.using(self.alias).filter(run_id=run_id, location__in=locations).delete()
 
-    def _write(self, run_id: str, entries: Sequence[Entry]) -> None:
+    def _write(self, run_id: str, entries: Sequence[EntryRecord]) -> None:
         entries = row_rules.entries_to_write(entries)
         if not entries:
             return
-        rows = [EntryModel(run_id=run_id, **ENTRY.attributes(each)) for each in entries]
-        self._upsert(EntryModel, rows, ["run", "location"], ENTRY.names)
+        rows = [Entry(run_id=run_id, **ENTRY.attributes(each)) for each in entries]
+        self._upsert(Entry, rows, ["run", "location"], ENTRY.names)
         keys = entry_keys(self.alias, run_id, rows)
         metadata = [EntryMetadata(entry_id=keys[each.location], **METADATA.attributes(each)) for each in entries]
         self._upsert(EntryMetadata, metadata, ["entry"], METADATA.names)

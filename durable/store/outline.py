@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from durable.core.records import Entry, EntryKind, Message
+from durable.core.records import EntryKind, EntryRecord, Message
 
 __all__ = ["BARE_KINDS", "bare_data", "bare_entry", "bare_message"]
 
@@ -35,7 +35,7 @@ def bare_data(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     return dict(data)
 
 
-def bare_entry(entry: Entry) -> Entry:
+def bare_entry(entry: EntryRecord) -> EntryRecord:
     """Return the entry without output, arguments, errors, and the values in its data."""
     data = bare_data(entry.kind, entry.data)
     return replace(entry, output=None, arguments=None, data=data, error=None, rollback_error=None)

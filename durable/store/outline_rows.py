@@ -13,9 +13,8 @@ from typing import Any, Final
 from django.db.models import Case, F, TextField, When
 from django.db.models.lookups import LessThanOrEqual
 
-from durable.core.records import Entry, Message
-from durable.models import Entry as EntryModel
-from durable.models import QueueMessage
+from durable.core.records import EntryRecord, Message
+from durable.models import Entry, QueueMessage
 from durable.models.batches import ByteLength, in_batches
 from durable.models.fields import load_json
 from durable.store.outline import BARE_KINDS, bare_data
@@ -26,12 +25,12 @@ __all__ = ["long_data", "read", "short_data"]
 _SHORT: Final = 1_000  # characters of data that are read with the entry
 
 _VALUES: Final = frozenset({"output", "arguments", "data", "error", "rollback_error"})
-_NAMES: Final = [each.name for each in fields(Entry) if each.name not in _VALUES]
+_NAMES: Final = [each.name for each in fields(EntryRecord) if each.name not in _VALUES]
 _COLUMNS: Final = [name if name in ENTRY.names else f"metadata__{name}" for name in _NAMES]
 _MESSAGE_NAMES: Final = [name for name in MESSAGE.names if name not in ("body", "response")]
 
 
-def read(alias: str, run_id: str) -> tuple[list[Entry], list[Message]]:
+def read(alias: str, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
     """Return the run's entries by ordinal and its messages in order, without values."""
     return _entries(alias, run_id), _messages(alias, run_id)
 
@@ -44,18 +43,18 @@ def short_data(column: str = "data") -> Case:
 def long_data(alias: str, weighed: Iterable[tuple[int, int]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the data of entries by their keys, without values. `weighed` has the length of each."""
     for keys in in_batches(weighed):
-        rows = EntryModel.objects.using(alias).filter(pk__in=keys).order_by()
+        rows = Entry.objects.using(alias).filter(pk__in=keys).order_by()
         for key, kind, data in rows.values_list("pk", "kind", "data"):
             yield key, bare_data(kind, data)
 
 
-def _entries(alias: str, run_id: str) -> list[Entry]:
-    found = EntryModel.objects.using(alias).with_metadata_of(run_id).order_by("ordinal")
-    entries: list[Entry] = []
-    long: dict[int, Entry] = {}
+def _entries(alias: str, run_id: str) -> list[EntryRecord]:
+    found = Entry.objects.using(alias).with_metadata_of(run_id).order_by("ordinal")
+    entries: list[EntryRecord] = []
+    long: dict[int, EntryRecord] = {}
     weighed: list[tuple[int, int]] = []
     for key, weight, data, *row in found.values_list("pk", ByteLength("data"), short_data(), *_COLUMNS):
-        entry = Entry(**dict(zip(_NAMES, row, strict=True)))
+        entry = EntryRecord(**dict(zip(_NAMES, row, strict=True)))
         entries.append(entry)
         if data is not None:
             entry.data = bare_data(entry.kind, load_json(data))

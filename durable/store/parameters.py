@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from durable.core.records import AttemptRecord, Batch, Entry, OutgoingMessage, RunChange, RunRecord
+from durable.core.records import AttemptRecord, Batch, EntryRecord, OutgoingMessage, RunChange, RunRecord
 from durable.models.fields import pack
 from durable.store import row_rules, sql_functions
 from durable.store.libpq import text
@@ -83,7 +83,7 @@ def _texts(texts: Sequence[str]) -> str | None:
     return json.dumps([pack(each) for each in texts]) if texts else None
 
 
-def _entries(entries: Sequence[Entry]) -> str | None:
+def _entries(entries: Sequence[EntryRecord]) -> str | None:
     return entries_json(row_rules.entries_to_write(entries)) if entries else None
 
 
@@ -112,7 +112,7 @@ def _consumed(consumed: Mapping[str, row_rules.Consumed]) -> str | None:
     )
 
 
-def entries_json(entries: Iterable[Entry]) -> str:
+def entries_json(entries: Iterable[EntryRecord]) -> str:
     """Return entries with their metadata as JSON rows."""
     return json_rows(ENTRY.dumped(each) | METADATA.dumped(each) for each in entries)
 

@@ -22,7 +22,7 @@ from durable.core.records import (
     AskedOfActivity,
     Batch,
     Committed,
-    Entry,
+    EntryRecord,
     FailureRecord,
     Message,
     OutgoingMessage,
@@ -149,14 +149,14 @@ class PostgresStore(DatabaseStore):
         rows = self._rows(sql.CLAIM_RUN, parameters)
         return to_run(rows[0]) if rows else None
 
-    def load(self, run_id: str) -> list[Entry]:
+    def load(self, run_id: str) -> list[EntryRecord]:
         parameters = {"run": pack(run_id)}
         found = libpq.rows(self.alias, sql.LOAD, parameters)
         if found is None:
             found = [with_moments(row) for row in self._rows(sql.LOAD_NUMBERS, parameters)]
         return to_entries(found)
 
-    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[Entry]]:
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[EntryRecord]]:
         parameters = {"runs": [pack(each) for each in run_ids], "most": most, "size": size}
         found = libpq.rows(self.alias, sql.LOAD_SHORT, parameters)
         if found is None:

@@ -18,7 +18,7 @@ from durable.core.records import (
     ENDED,
     ActionRecord,
     Batch,
-    Entry,
+    EntryRecord,
     Message,
     MessageState,
     OutgoingMessage,
@@ -196,7 +196,7 @@ def consumed(batch: Batch) -> dict[str, Consumed]:
     return changes
 
 
-def entries_to_write(entries: Sequence[Entry]) -> Sequence[Entry]:
+def entries_to_write(entries: Sequence[EntryRecord]) -> Sequence[EntryRecord]:
     """Return one entry per location, the last given."""
     if len(entries) < 2:
         return entries

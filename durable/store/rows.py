@@ -16,9 +16,8 @@ from django.db import models
 
 from durable.core.location import escape, unescape
 from durable.core.records import Activity as ActivityRecord
-from durable.core.records import AttemptRecord, Cause, Entry, FailureRecord, Message, OutgoingMessage, RunRecord
-from durable.models import Activity, Attempt, EntryMetadata, QueueMessage, Run
-from durable.models import Entry as EntryModel
+from durable.core.records import AttemptRecord, Cause, EntryRecord, FailureRecord, Message, OutgoingMessage, RunRecord
+from durable.models import Activity, Attempt, Entry, EntryMetadata, QueueMessage, Run
 from durable.models.fields import (
     ErrorField,
     JSONTextField,
@@ -144,8 +143,8 @@ def _load(field: models.Field[Any, Any]) -> Callable[[Any], Any]:
 
 
 RUN: Final = Columns(Run, RunRecord)
-ENTRY: Final = Columns(EntryModel, Entry)
-METADATA: Final = Columns(EntryMetadata, Entry)
+ENTRY: Final = Columns(Entry, EntryRecord)
+METADATA: Final = Columns(EntryMetadata, EntryRecord)
 ATTEMPT: Final = Columns(Attempt, AttemptRecord)
 MESSAGE: Final = Columns(QueueMessage, Message)
 ACTIVITY: Final = Columns(Activity, ActivityRecord)
@@ -156,9 +155,9 @@ FAILURE_NAMES: Final = [field.name for field in fields(FailureRecord) if field.n
 
 
 #: An entry's columns in the order of the record's fields, from tables named `e` and `m`.
-ENTRY_FIELDS: Final = [f'{"e" if field.name in ENTRY.names else "m"}."{field.name}"' for field in fields(Entry)]
+ENTRY_FIELDS: Final = [f'{"e" if field.name in ENTRY.names else "m"}."{field.name}"' for field in fields(EntryRecord)]
 
-_MOMENTS: Final = [METADATA.types.get(field.name) == "timestamptz" for field in fields(Entry)]
+_MOMENTS: Final = [METADATA.types.get(field.name) == "timestamptz" for field in fields(EntryRecord)]
 
 #: The same with times as microseconds: Django's loader of times takes longer than all the rest.
 ENTRY_NUMBERS: Final = [
@@ -221,10 +220,10 @@ def to_message(row: Sequence[Any]) -> Message:
     return Message(**MESSAGE.loaded(row))
 
 
-def to_entries(rows: Iterable[Sequence[Any]]) -> list[Entry]:
+def to_entries(rows: Iterable[Sequence[Any]]) -> list[EntryRecord]:
     """Return entries from rows of `ENTRY_FIELDS`. This conversion has to be fast."""
     return [
-        Entry(
+        EntryRecord(
             unpack(location),
             kind,
             ordinal,

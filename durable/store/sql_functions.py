@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from durable.core import transitions
-from durable.core.records import Entry, RunPatch, RunRecord, RunState
+from durable.core.records import EntryRecord, RunPatch, RunRecord, RunState
 from durable.store.libpq import SQLFunction
 from durable.store.rows import ENTRY, METADATA, same
 
@@ -100,6 +100,6 @@ _DUMPS: Final = [
 _values_of: Final = attrgetter(*ENTRY.names, *METADATA.names)
 
 
-def recorded(entry: Entry) -> list[str | None]:
+def recorded(entry: EntryRecord) -> list[str | None]:
     """Return an entry and its metadata as parameters of RECORD."""
     return [None if value is None else dump(value) for dump, value in zip(_DUMPS, _values_of(entry), strict=True)]

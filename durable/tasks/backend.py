@@ -32,7 +32,7 @@ from durable.conf import conf
 from durable.core import errors
 from durable.core.errors import ErrorInfo, RunNotFoundError
 from durable.core.places import Place
-from durable.core.records import ENDED, Entry, RunRecord, RunState
+from durable.core.records import ENDED, EntryRecord, RunRecord, RunState
 from durable.operations.async_calls import run_sync
 from durable.tasks.workflow import NAME, STEP, TaskCall, call_task, task_of
 
@@ -158,7 +158,7 @@ class DurableTaskBackend(_Base):
             object.__setattr__(result, "_return_value", at.decode(run.output or None, Place(run.id, "output")))
         return result
 
-    def _last_worker(self, run: RunRecord, step: Entry | None) -> list[str]:
+    def _last_worker(self, run: RunRecord, step: EntryRecord | None) -> list[str]:
         """Return the worker that has called the task, or calls it now."""
         if step is not None and step.output is not None:
             return [engine.current().decode(step.output, Place(run.id, "output", STEP))["worker"]]

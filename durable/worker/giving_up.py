@@ -12,14 +12,14 @@ from datetime import datetime
 
 from durable.core import transitions
 from durable.core.current import timed_step
-from durable.core.records import Entry, EntryStatus, RunChange, RunRecord
+from durable.core.records import EntryRecord, EntryStatus, RunChange, RunRecord
 from durable.core.steps import ABANDONED
 
 __all__ = ["given_up"]
 
 
 def given_up(
-    run: RunRecord, entries: Callable[[], Sequence[Entry]], step: timed_step, fence: int, now: datetime
+    run: RunRecord, entries: Callable[[], Sequence[EntryRecord]], step: timed_step, fence: int, now: datetime
 ) -> RunChange:
     """Return the change of a locked run; one that changes nothing if the attempt has ended or the lease is lost."""
     nothing = RunChange(run={"change_seq": run.change_seq})

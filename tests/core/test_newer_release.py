@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from durable import Break, Handle
-from durable.core.records import Entry, RunChange
+from durable.core.records import EntryRecord, RunChange
 from durable.testing import Harness, Pass, SimulatedCrash
 from tests.core import undoing
 from tests.core.conftest import NOW
@@ -26,7 +26,9 @@ def nothing_undone() -> Iterator[None]:
     undoing.undone.clear()
 
 
-def rewrite(h: Harness, run: Handle, name: str, write: Callable[[Entry], Entry]) -> tuple[Entry, Entry]:
+def rewrite(
+    h: Harness, run: Handle, name: str, write: Callable[[EntryRecord], EntryRecord]
+) -> tuple[EntryRecord, EntryRecord]:
     """Change the entry whose location ends in `name`, as a newer release could have written it; before and after."""
     [before] = [each for each in h._store.load(run.id) if each.location.endswith(name)]
     after = write(before)
@@ -34,7 +36,7 @@ def rewrite(h: Harness, run: Handle, name: str, write: Callable[[Entry], Entry])
     return before, after
 
 
-def put(h: Harness, run: Handle, entry: Entry) -> None:
+def put(h: Harness, run: Handle, entry: EntryRecord) -> None:
     h._store.change(run.id, lambda _row, _entries: RunChange(run={}, entries=[entry]))
 
 
@@ -52,7 +54,7 @@ def stopped_without_harm(run: Handle, stopped: Pass, *, at: str) -> str:
 class Newer:
     """What a newer release may have made of a completed step."""
 
-    write: Callable[[Entry], Entry]
+    write: Callable[[EntryRecord], EntryRecord]
     says: str
 
 
@@ -129,12 +131,12 @@ async def in_message(ctx: Any) -> Any:
     return message.body
 
 
-def branches_with(entry: Entry, output: str) -> Entry:
+def branches_with(entry: EntryRecord, output: str) -> EntryRecord:
     branches = {**entry.data["branches"], "quick": {**entry.data["branches"]["quick"], "output": output}}
     return replace(entry, data={**entry.data, "branches": branches})
 
 
-VALUES: dict[str, tuple[Any, Callable[[Entry], Entry]]] = {
+VALUES: dict[str, tuple[Any, Callable[[EntryRecord], EntryRecord]]] = {
     "join": (in_join, lambda each: branches_with(each, TAG)),
     "race": (in_race, lambda each: branches_with(each, TAG)),
     "loop": (in_loop, lambda each: replace(each, data={**each.data, "state": TAG})),
@@ -204,7 +206,7 @@ def test_a_compensation_waits_for_the_release_that_can_read_it(flavour: Flavour,
         h._store.change(
             run.id, lambda _row, _entries: RunChange(run={"state": "rolling_back", "state_after_rollback": "failed"})
         )
-        newer = Entry("note", "teleport", 9, NOW, status="completed")
+        newer = EntryRecord("note", "teleport", 9, NOW, status="completed")
         put(h, run, newer)
         ended = h.run(run)
         assert ended.state == ("rolling_back" if grace else "failed")
@@ -242,7 +244,7 @@ def test_a_compensation_has_a_grace_period_of_its_own(flavour: Flavour, begin: s
     with Harness(now=NOW, divergence_grace=600) as h:
         run = h.start(flavour(charge))
         h.run(run)
-        newer = Entry("note", "teleport", 9, NOW, status="completed")
+        newer = EntryRecord("note", "teleport", 9, NOW, status="completed")
         put(h, run, newer)
         h.advance(60)
         assert h.run(run).state == "sleeping"

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from durable import Context, CriticalError, get_run
-from durable.core.records import Entry
+from durable.core.records import EntryRecord
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.conftest import NOW
@@ -112,7 +112,7 @@ def diverges(h: Harness) -> None:
 
 def diverges_while_compensating(h: Harness) -> None:
     run = to_compensate(h)
-    h._store._entries[run.id]["note"] = Entry("note", "teleport", 9, NOW, status="completed")
+    h._store._entries[run.id]["note"] = EntryRecord("note", "teleport", 9, NOW, status="completed")
     h.run(run)
 
 

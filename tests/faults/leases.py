@@ -22,8 +22,8 @@ from durable.core.location import escape, is_awaited, waiting_text
 from durable.core.records import (
     ENDED,
     Batch,
-    Entry,
     EntryKind,
+    EntryRecord,
     MessageState,
     OutgoingMessage,
     Request,
@@ -306,9 +306,9 @@ class LeaseMachine(RuleBasedStateMachine):
     def message(self, to: str, name: str, now: datetime) -> OutgoingMessage:
         return OutgoingMessage(id=f"message-{next(self.numbers)}", to=to, queue=name, body="1", sent_at=now)
 
-    def entry(self, worker: int, location: str) -> Entry:
+    def entry(self, worker: int, location: str) -> EntryRecord:
         fence = max(each.run.fence for (who, _), each in self.held.items() if who == worker)
-        return Entry(
+        return EntryRecord(
             location=location,
             kind=EntryKind.STEP,
             ordinal=next(self.numbers),

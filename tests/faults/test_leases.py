@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from durable.core.control_flow import LeaseLost
-from durable.core.records import Batch, Entry, EntryKind, RunRecord
-from durable.models import Entry as EntryRow
-from durable.models import Run
+from durable.core.records import Batch, EntryKind, EntryRecord, RunRecord
+from durable.models import Entry, Run
 from durable.store import Store, store_for
 from durable.store.memory import MemoryStore
 from durable.store.orm import OrmStore
@@ -96,7 +95,7 @@ class Skewed:
         for _ in range(self.chance.randint(1, 6)):
             self._writes += 1
             number = self.number * 1_000_000 + self._writes
-            entry = Entry(
+            entry = EntryRecord(
                 f"{run.id}-{number}", EntryKind.STEP, number, START, data={"fence": run.fence, "number": number}
             )
             patch = {"summary": f"{number}"} if self.chance.random() < 0.3 else None
@@ -141,7 +140,7 @@ def test_of_real_connections_with_wrong_clocks_only_the_newest_fence_writes(seed
     accepted = {each for worker in workers for each in worker.accepted}
     written: set[tuple[str, int, int]] = set()
     for run in runs:
-        data: list[Any] = list(EntryRow.objects.filter(run=run).order_by("id").values_list("data", flat=True))
+        data: list[Any] = list(Entry.objects.filter(run=run).order_by("id").values_list("data", flat=True))
         fences = [each["fence"] for each in data]
         assert fences == sorted(fences), f"an older fence wrote after a newer one of {run}"
         written.update((run, each["fence"], each["number"]) for each in data)

@@ -19,11 +19,10 @@ from django.test.utils import CaptureQueriesContext
 
 from durable import AsyncContext, Break, Context, Continue, workflow
 from durable.core.journal import Journal
-from durable.core.records import Batch, Entry, EntryKind, EntryStatus, OutgoingMessage, RunRecord, RunState
+from durable.core.records import Batch, EntryKind, EntryRecord, EntryStatus, OutgoingMessage, RunRecord, RunState
 from durable.execution.eviction import Eviction
 from durable.execution.passes import execute_pass
-from durable.models import Entry as EntryRow
-from durable.models import QueueMessage, Run
+from durable.models import Entry, QueueMessage, Run
 from durable.store import store_for
 from tests.faults.passing import claimed, pass_once
 from tests.support.locks import sessions
@@ -131,7 +130,7 @@ def test_very_many_messages_to_one_run_are_received_in_order() -> None:
     )  # a look and a receipt for each batch of 500, the loop's own commits
     assert growth(allocations) < MAX_GROWTH
     assert QueueMessage.objects.filter(run=handle.id, state="received").count() == MESSAGES
-    assert EntryRow.objects.filter(run=handle.id).count() <= 11  # the loop, and iterations not pruned
+    assert Entry.objects.filter(run=handle.id).count() <= 11  # the loop, and iterations not pruned
 
 
 class Counted:
@@ -159,7 +158,7 @@ def test_a_run_with_fifty_thousand_entries_replays_with_one_query() -> None:
     store = store_for("default")
     for first in range(0, ENTRIES, 10_000):
         entries = [
-            Entry(
+            EntryRecord(
                 f"{n}", EntryKind.STEP, n * 2, NOW, status=EntryStatus.COMPLETED, attempts=1, output="0",
                 completed_at=NOW, finished_ordinal=n * 2 + 1,
             )
@@ -172,7 +171,7 @@ def test_a_run_with_fifty_thousand_entries_replays_with_one_query() -> None:
         outcome = execute_pass(run, store=store, eviction=Eviction())
     assert outcome.state == "sleeping"
     assert len(queries) == 2  # the history, the park
-    assert EntryRow.objects.filter(run=handle.id).count() == ENTRIES + 1
+    assert Entry.objects.filter(run=handle.id).count() == ENTRIES + 1
 
 
 @workflow(name="faults.load.wide")
@@ -191,7 +190,7 @@ def test_a_join_of_five_hundred_branches_uses_a_few_threads_and_connections() ->
     opened = sessions() - before
     assert outcome.output == sum(range(500))
     assert len(opened) < 10
-    assert EntryRow.objects.filter(run=handle.id).count() == 501
+    assert Entry.objects.filter(run=handle.id).count() == 501
 
 
 @workflow(name="faults.load.wide_async")
@@ -214,7 +213,7 @@ def test_a_join_of_five_hundred_tasks_uses_one_connection() -> None:
     opened = sessions() - before
     assert outcome.output == sum(range(500))
     assert len(opened) < 2
-    assert EntryRow.objects.filter(run=handle.id).count() == 501
+    assert Entry.objects.filter(run=handle.id).count() == 501
 
 
 @workflow(name="faults.load.big")
@@ -265,4 +264,4 @@ def test_the_rows_and_the_memory_of_a_long_loop_are_bounded(monkeypatch: pytest.
         assert pass_once(handle).output == ITERATIONS
     assert most <= 45  # two intervals of 20 and what is under way, in memory as in the table
     assert growth(allocations) < MAX_GROWTH
-    assert EntryRow.objects.filter(run=handle.id).count() <= 45
+    assert Entry.objects.filter(run=handle.id).count() <= 45

@@ -23,7 +23,7 @@ from durable import (
     workflow,
     workflows,
 )
-from durable.core.records import ActionRecord, Entry, EntryKind, RunChange
+from durable.core.records import ActionRecord, EntryKind, EntryRecord, RunChange
 from durable.inspection import selection
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
@@ -318,8 +318,8 @@ def test_an_order_is_carried_out_only_in_the_name_of_its_user(h: Harness) -> Non
     assert len(h._store._runs) == 4
 
 
-def a_loop() -> Entry:
-    return Entry("runs", EntryKind.LOOP, 1, NOW, data={"iteration": 0, "state": "null", "pruned": 0})
+def a_loop() -> EntryRecord:
+    return EntryRecord("runs", EntryKind.LOOP, 1, NOW, data={"iteration": 0, "state": "null", "pruned": 0})
 
 
 @pytest.mark.usefixtures("small_pages")

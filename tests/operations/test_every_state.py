@@ -12,7 +12,17 @@ from durable import operations, runtime
 from durable.conf import conf
 from durable.core import transitions
 from durable.core.errors import InvalidTransitionError, ReplayRefusedError
-from durable.core.records import ENDED, Batch, Entry, EntryKind, EntryStatus, Request, RunPatch, RunRecord, RunState
+from durable.core.records import (
+    ENDED,
+    Batch,
+    EntryKind,
+    EntryRecord,
+    EntryStatus,
+    Request,
+    RunPatch,
+    RunRecord,
+    RunState,
+)
 from durable.core.transitions import TRANSITIONS
 from durable.runtime import Runtime
 from durable.store import Store
@@ -50,10 +60,12 @@ class Case:
             pending_request=self.pending_request,
         )
 
-    def entry(self) -> Entry:
+    def entry(self) -> EntryRecord:
         policy = {"handler": "tests.core.undoing.undo", "attempts": 1, "retry_at": None}
         data = {"rollback": policy} if self.is_compensable else {}
-        return Entry("a", EntryKind.STEP, 1, at(-500), EntryStatus.COMPLETED, 1, "1", "[]", data, completed_at=at(-400))
+        return EntryRecord(
+            "a", EntryKind.STEP, 1, at(-500), EntryStatus.COMPLETED, 1, "1", "[]", data, completed_at=at(-400)
+        )
 
 
 S = RunState

@@ -11,8 +11,8 @@ from durable.core.records import (
     AttemptRecord,
     Batch,
     Committed,
-    Entry,
     EntryKind,
+    EntryRecord,
     EntryStatus,
     Message,
     OutgoingMessage,
@@ -54,11 +54,13 @@ def a_run(run_id: str = "run", **values: Any) -> RunRecord:
     )
 
 
-def an_entry(location: str = "a", **values: Any) -> Entry:
-    return Entry(**{"location": location, "kind": EntryKind.STEP, "ordinal": next(_ids), "created_at": NOW, **values})
+def an_entry(location: str = "a", **values: Any) -> EntryRecord:
+    return EntryRecord(
+        **{"location": location, "kind": EntryKind.STEP, "ordinal": next(_ids), "created_at": NOW, **values}
+    )
 
 
-def a_full_entry(location: str, text: str) -> Entry:
+def a_full_entry(location: str, text: str) -> EntryRecord:
     """An entry with something in every column, and `text` wherever a user could put it."""
     return an_entry(
         location,

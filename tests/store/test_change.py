@@ -9,11 +9,11 @@ import pytest
 
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import InvalidTransitionError, RunNotFoundError
-from durable.core.records import Entry, MessageState, RunChange, RunRecord, RunState
+from durable.core.records import EntryRecord, MessageState, RunChange, RunRecord, RunState
 from durable.store import Store
 from tests.store.making import NOW, a_message, a_run, an_attempt, an_entry, at, commit, park, sent, started, the
 
-Entries = Callable[[], list[Entry]]
+Entries = Callable[[], list[EntryRecord]]
 
 
 def test_a_change_is_decided_by_the_row_and_its_entries(store: Store) -> None:

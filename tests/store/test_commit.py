@@ -9,7 +9,16 @@ from django.db import IntegrityError
 
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import ErrorInfo
-from durable.core.records import AttemptRecord, Batch, Entry, EntryStatus, MessageState, Request, RunChange, RunState
+from durable.core.records import (
+    AttemptRecord,
+    Batch,
+    EntryRecord,
+    EntryStatus,
+    MessageState,
+    Request,
+    RunChange,
+    RunState,
+)
 from durable.store import Store
 from tests.store.making import (
     NOW,
@@ -26,7 +35,7 @@ from tests.store.making import (
 )
 
 
-def by_location(entries: list[Entry]) -> dict[str, Entry]:
+def by_location(entries: list[EntryRecord]) -> dict[str, EntryRecord]:
     return {entry.location: entry for entry in entries}
 
 

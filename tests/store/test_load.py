@@ -8,19 +8,19 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from durable.core.records import Entry
+from durable.core.records import EntryRecord
 from durable.store import Store, sql
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import HOSTILE, a_full_entry, an_entry, commit, started
 
 
-def with_entries(store: Store, run_id: str, entries: list[Entry]) -> dict[str, Entry]:
+def with_entries(store: Store, run_id: str, entries: list[EntryRecord]) -> dict[str, EntryRecord]:
     commit(store, started(store, run_id), entries=entries)
     return by_location(entries)
 
 
-def by_location(entries: list[Entry]) -> dict[str, Entry]:
+def by_location(entries: list[EntryRecord]) -> dict[str, EntryRecord]:
     return {entry.location: entry for entry in entries}
 
 

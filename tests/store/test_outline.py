@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from durable.core.errors import ErrorInfo
-from durable.core.records import Entry, EntryKind, EntryStatus
+from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.replay import Replay
 from durable.models.batches import BATCH_BYTES
 from durable.operations.replay_plan import build_plan
@@ -18,7 +18,7 @@ from tests.store.making import NOW, a_message, an_entry, at, commit, sent, start
 VALUE = "VALUE"
 
 
-def entries_of_every_kind(value: str) -> list[Entry]:
+def entries_of_every_kind(value: str) -> list[EntryRecord]:
     done: dict[str, Any] = {"status": EntryStatus.COMPLETED, "completed_at": at(1), "attempts": 1, "output": value}
     branch = {"status": "completed", "output": value, "open": {"m": "wait"}}
     found = [

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from durable import Handle
 from durable.core.errors import ErrorInfo
-from durable.core.records import Batch, Entry, EntryKind, EntryStatus, RunChange, RunRecord
+from durable.core.records import Batch, EntryKind, EntryRecord, EntryStatus, RunChange, RunRecord
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome
 from durable.store import Store, store_for
@@ -41,8 +41,8 @@ def store() -> Any:
     return Counting()
 
 
-def a_step(location: str) -> Entry:
-    return Entry(location, EntryKind.STEP, 0, timezone.now(), status=EntryStatus.COMPLETED, output='"x"')
+def a_step(location: str) -> EntryRecord:
+    return EntryRecord(location, EntryKind.STEP, 0, timezone.now(), status=EntryStatus.COMPLETED, output='"x"')
 
 
 def record_and_park(count: int) -> Any:

@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 
 from durable import Handle
-from durable.core.records import Batch, Entry, RunRecord
+from durable.core.records import Batch, EntryRecord, RunRecord
 from durable.store import store_for
 from tests.benchmarks.measuring import Bench, Figure, measure, seconds
 from tests.benchmarks.passing import claimed, one_pass
@@ -50,7 +50,7 @@ def recorded(count: int, *, is_async: bool) -> Handle:
     return handle
 
 
-def _sample() -> Entry:
+def _sample() -> EntryRecord:
     handle = steps.start(1)
     one_pass(claimed(handle))
     return store_for("default").history(handle.id)[0]
