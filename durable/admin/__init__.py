@@ -18,3 +18,5 @@ __all__ = ["OperatorActionAdmin", "RunAdmin"]
 
 admin.site.register(Run, RunAdmin)
 admin.site.register(OperatorAction, OperatorActionAdmin)
+# The index says what needs a person, above the apps. It extends the project's template; its own choice of one stays.
+admin.site.index_template = admin.site.index_template or "durable/admin/index.html"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, QuerySet, Subquery
 
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
@@ -32,6 +32,7 @@ __all__ = [
     "CauseSpread",
     "CauseSummary",
     "cause_of",
+    "count_causes",
     "find_cause",
     "list_causes",
     "spread_of",
@@ -39,6 +40,7 @@ __all__ = [
 
 CAP: Final = 10_000  # runs of a cause that are counted
 MOST: Final = 50  # causes that a list has
+MOST_TOLD: Final = 99  # causes that are counted for a badge
 MOST_BUILDS: Final = 10  # builds of a cause
 SAMPLE: Final = 500  # failures of a cause from which its workflows and its last day are taken
 BARS: Final = 48  # of the last day
@@ -104,6 +106,14 @@ def list_causes(
     if muted is not None:
         causes = causes.filter(muted_at__isnull=not muted)
     return _summaries(list(causes.order_by("-last_at", "pk")[:most]), now, within)
+
+
+def count_causes() -> Count:
+    """Return the number of causes of failed runs that are not muted, counted up to `MOST_TOLD`; one statement."""
+    open_ones = _failures(None).filter(cause=OuterRef("pk"), is_open=True)
+    causes = Cause.objects.using(conf.DATABASE).filter(Exists(open_ones), muted_at__isnull=True)
+    [count] = count_capped([causes.order_by("pk")], MOST_TOLD)
+    return count
 
 
 def find_cause(fingerprint: str, now: datetime) -> CauseSummary | None:

@@ -28,6 +28,8 @@ from durable.models import Run
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
+    from durable.inspection import Count
+
 __all__: list[str] = []
 
 register = template.Library()
@@ -206,6 +208,14 @@ class Place:
     is_current: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """The way in to the overview, with the number of causes that need a person."""
+
+    url: str
+    causes: Count
+
+
 @register.simple_tag(takes_context=True)
 def durable_places(context: dict[str, Any]) -> list[Place]:
     """The pages to link to, [] for a user who may not see runs; the page, or the one that it belongs to, is current."""
@@ -235,3 +245,15 @@ def durable_overview(context: dict[str, Any]) -> SafeString | str:
         return ""
     shown = render_to_string("durable/admin/_overview.html", overview.context(request, pages.now()), request)
     return visible_text(shown)
+
+
+@register.simple_tag(takes_context=True)
+def durable_entry(context: dict[str, Any]) -> Entry | None:
+    """The way in to the overview, None for a user who may not see runs; one statement."""
+    from durable.admin import access
+    from durable.inspection import count_causes
+
+    request: HttpRequest = context["request"]
+    if not access.may(request, "view_run"):
+        return None
+    return Entry(url=reverse("admin:app_list", args=["durable"]), causes=count_causes())

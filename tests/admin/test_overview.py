@@ -184,3 +184,26 @@ def test_the_list_reads_the_query_of_a_filter(stage: Stage, operator: Client) ->
     form = response.context["form"]
     assert form.is_valid()
     assert form.wanted() == wanted
+
+
+def test_the_index_leads_to_the_overview_and_says_what_needs_a_person(stage: Stage, operator: Client) -> None:
+    assert "no failure needs a person" in text_of(operator, "/admin/")
+    stage.start(flows.switched, 1, id="failed")
+    with CaptureQueriesContext(connection) as queries:
+        shown = text_of(operator, "/admin/")
+    assert f'<a href="{OVERVIEW}"><strong>Durable</strong> <span class="durable-badge">1</span>' in shown
+    assert len([each for each in queries if "durable_" in each["sql"]]) == 1
+    stage.start(flows.saga, id="other")
+    assert "causes of failure need a person" in text_of(operator, "/admin/")
+    for cause in Failure.objects.values_list("cause__fingerprint", flat=True):
+        operator.post(reverse("admin:durable_run_mark", args=[cause, "mute"]))
+    assert "no failure needs a person" in text_of(operator, "/admin/")
+
+
+def test_the_index_says_nothing_to_others(stage: Stage, log_in: Callable[..., Client]) -> None:
+    stage.start(flows.switched, 1, id="failed")
+    outsider = log_in("operate_run")
+    with CaptureQueriesContext(connection) as queries:
+        shown = text_of(outsider, "/admin/")
+    assert "durable-entry" not in shown
+    assert "durable_failure" not in str([each["sql"] for each in queries])
