@@ -152,7 +152,9 @@ def spread_of(fingerprint: str, within: RunQuerySet | None = None) -> CauseSprea
     """Return the workflows, queues and workers of the newest failed runs of a cause; one statement."""
     failures = _failures(within).filter(cause__fingerprint=fingerprint, is_open=True).order_by("-failed_at")
     rows = list(failures.values_list("workflow", "queue", "worker")[: SAMPLE + 1])
-    workflows, queues, workers = (Counter(row[each] for row in rows[:SAMPLE]).most_common() for each in range(3))
+    workflows, queues, workers = (
+        Counter(row[each] for row in rows[:SAMPLE] if row[each]).most_common() for each in range(3)
+    )
     return CauseSpread(workflows=workflows, queues=queues, workers=workers, is_sampled=len(rows) > SAMPLE)
 
 

@@ -17,7 +17,7 @@ from durable.conf import conf
 from durable.core.records import ENDED, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
 from durable.inspection.activities import MOST, hung_steps
-from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
+from durable.inspection.capped_counts import Count, moment_of, sample_rows
 from durable.inspection.explain_states import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
 from durable.inspection.runs import RunCriteria
@@ -99,15 +99,14 @@ def _surroundings(workers: Workers, runs: RunQuerySet, now: datetime) -> list[Fi
     needed = [queue for queue in workers.queues if queue.has_runs or (queue.has_workflows and workers.uses_redis)]
     unserved = [queue for queue in needed if not queue.workers or not queue.is_known]
     due = [runs.due(now).filter(queue=queue.name).order_by("wake_at", "id") for queue in unserved]
-    counts, oldest = count_capped(due, CAP), sample_rows(due, ["wake_at"], 1)
+    found = sample_rows(due, ["wake_at"], CAP + 1)
     return [
-        _unserved(queue, count, moment_of(rows[0][0]) if rows else None)
-        for queue, count, rows in zip(unserved, counts, oldest, strict=True)
+        _unserved(queue, [moment_of(since) for (since,) in rows]) for queue, rows in zip(unserved, found, strict=True)
     ]
 
 
-def _unserved(queue: QueueState, due: Count, since: datetime | None) -> Finding:
-    """Return the finding of a queue without a worker; `due` are its runs that a worker could take."""
+def _unserved(queue: QueueState, due: Sequence[datetime]) -> Finding:
+    """Return the finding of a queue without a worker; since `due` a worker could take its runs."""
     if not queue.is_known:
         kind, title = "unknown_queue", f'RQ_QUEUES lacks the queue "{queue.name}", which runs want'
         advice = "Add it to RQ_QUEUES and start a worker for it: no worker is notified of its runs."
@@ -118,9 +117,9 @@ def _unserved(queue: QueueState, due: Count, since: datetime | None) -> Finding:
         kind=kind,
         title=title,
         advice=advice,
-        count=due,
+        count=_capped(due),
         is_urgent=queue.has_runs,
-        since=since,
+        since=min(due, default=None),
         wanted=RunCriteria(queue=queue.name),
         command=worker_command(queue.name) if queue.is_known else "",
     )
@@ -288,6 +287,10 @@ def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
     return found
 
 
+def _capped(rows: Sequence[object]) -> Count:
+    return Count(number=min(len(rows), CAP), is_capped=len(rows) > CAP)
+
+
 def _row(run_id: Any, workflow: Any, since: Any) -> _Row:
     """Convert a row as the database returns it."""
     return unpack(run_id), unpack(workflow), moment_of(since)
@@ -300,7 +303,7 @@ def _finding(
         kind=kind,
         title=title,
         advice=advice,
-        count=Count(number=min(len(rows), CAP), is_capped=len(rows) > CAP),
+        count=_capped(rows),
         runs=[(run_id, workflow) for run_id, workflow, _ in rows[:SHOWN]],
         since=min(since for _, _, since in rows),
         workflows=Counter(workflow for _, workflow, _ in rows[:CAP]).most_common(),

@@ -5,9 +5,11 @@ PostgreSQL shows the start of other roles' sessions only to a member of pg_read_
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.db import connections
 
@@ -48,6 +50,11 @@ SELECT slot_name, active, age(xmin)::bigint FROM pg_replication_slots WHERE age(
 ORDER BY age(xmin) DESC LIMIT %s
 """
 
+_TOGETHER = " UNION ALL ".join(
+    f"SELECT {kind}, row_to_json(found)::text FROM ({statement}) AS found"  # noqa: S608  # the statements above
+    for kind, statement in enumerate((_SESSIONS, _PREPARED, _REPLICAS, _SLOTS))
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldSnapshot:
@@ -59,19 +66,18 @@ class OldSnapshot:
 
 
 def old_snapshots() -> list[OldSnapshot]:
-    """Return the snapshots on durable's database older than a minute, the oldest of each kind first; four queries.
+    """Return the snapshots on durable's database older than a minute, the oldest of each kind first; one statement.
 
     [] if the database is not PostgreSQL. Database errors propagate.
     """
     if connections[conf.DATABASE].vendor != "postgresql":
         return []
     age = OLD.total_seconds()
-    return [
-        *(_session(*row) for row in _rows(_SESSIONS, age)),
-        *(_prepared(*row) for row in _rows(_PREPARED, age)),
-        *(_replica(*row) for row in _rows(_REPLICAS, MANY)),
-        *(_slot(*row) for row in _rows(_SLOTS, MANY)),
-    ]
+    parameters = [each for limit in (age, age, MANY, MANY) for each in (limit, MOST)]
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute(_TOGETHER, parameters)
+        rows = cursor.fetchall()
+    return [_KINDS[kind](*json.loads(columns).values()) for kind, columns in rows]
 
 
 def _session(pid: int, application: str, user: str, state: str, seconds: float) -> OldSnapshot:
@@ -108,7 +114,5 @@ def _slot(name: str, is_active: bool, age: int) -> OldSnapshot:
     )
 
 
-def _rows(statement: str, limit: float) -> list[tuple[Any, ...]]:
-    with connections[conf.DATABASE].cursor() as cursor:
-        cursor.execute(statement, [limit, MOST])
-        return list(cursor.fetchall())
+#: What makes a snapshot of the columns of each statement, in the order of the statements.
+_KINDS: Final[Sequence[Callable[..., OldSnapshot]]] = (_session, _prepared, _replica, _slot)

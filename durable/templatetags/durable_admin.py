@@ -22,7 +22,7 @@ from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
 from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
-from durable.inspection import humanize, is_undone, state_word
+from durable.inspection import StatementTimeoutError, humanize, is_undone, reading, state_word
 from durable.models import Run
 
 if TYPE_CHECKING:
@@ -243,8 +243,12 @@ def durable_overview(context: dict[str, Any]) -> SafeString | str:
     request: HttpRequest = context["request"]
     if not access.may(request, "view_run"):
         return ""
-    shown = render_to_string("durable/admin/_overview.html", overview.context(request, pages.now()), request)
-    return visible_text(shown)
+    try:
+        with reading():
+            found = overview.context(request, pages.now())
+    except StatementTimeoutError as error:
+        return format_html('<p class="errornote">{}</p>', humanize.sentence(error))
+    return visible_text(render_to_string("durable/admin/_overview.html", found, request))
 
 
 @register.simple_tag(takes_context=True)

@@ -107,6 +107,12 @@ def test_a_page_of_the_admin(blocked: Client, address: str) -> None:
     assert "The database took longer than 0.05 s" in answer.content.decode()
 
 
+def test_the_overview_inside_of_a_page_of_django(blocked: Client) -> None:
+    answer = blocked.get("/admin/durable/")
+    assert answer.status_code == 200
+    assert "The database took longer than 0.05 s" in answer.content.decode()
+
+
 @pytest.mark.parametrize(
     "address",
     [
