@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.admin import charts
+from durable.admin.url_keys import as_key
 from durable.conf import conf
 from durable.inspection import CauseSummary, FailedRun, Finding, RunCriteria, failed_runs, how_it_failed
 from durable.models import Run
@@ -52,6 +53,7 @@ class Row:
 
     `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs. `says` is text of an error's
     message, for users with `view_payload`; `advice` is for everybody. `is_urgent`: runs stand still until a person acts.
+    `newest` is the id of its newest run, and `recover_newest_url` leads to the confirmation of a recovery of that one.
     `columns` draw the failures of the last day, and `total` is their number, `is_sampled` if there were more.
     """
 
@@ -71,6 +73,8 @@ class Row:
     total: int = 0
     is_sampled: bool = False
     verbs: Sequence[Verb] = ()
+    newest: str = ""
+    recover_newest_url: str = ""
     command: str = ""
     runs: Sequence[tuple[str, str]] = ()
 
@@ -170,6 +174,12 @@ def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, site: str) -> R
         total=sum(cause.bars),
         is_sampled=cause.is_sampled,
         verbs=[recover] if cause.count else [],
+        newest=cause.newest_run,
+        recover_newest_url=(
+            reverse("admin:durable_run_act", args=[as_key(cause.newest_run), "recover"], current_app=site)
+            if cause.count.number > 1
+            else ""
+        ),
     )
 
 

@@ -1,0 +1,221 @@
+"""From "something is wrong" to mended, counted in clicks and scrolls; and the pages of causes for every kind of reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.conf import settings
+from django.test import Client
+from django.urls import reverse
+
+from durable.models import Failure, Run
+from tests.admin import flows
+from tests.admin.conftest import OPERATOR, MakeUser, Stage
+from tests.admin.pages import url
+from tests.support.browsing import complaints_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+    from pytest_django.live_server_helper import LiveServer
+
+pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+WAIT = 60_000  # milliseconds
+WIDE = {"width": 1440, "height": 900}
+RULES = ["wcag2a", "wcag2aa", "best-practice"]
+OF_ONE_CAUSE = 12
+LONG = "order-" + "a-long-customer-reference-" * 7
+#: The elements that reach beyond the window's right edge.
+BEYOND = """[...document.querySelectorAll("body *")].filter(each => each.getBoundingClientRect().right > innerWidth)
+    .map(each => each.outerHTML.slice(0, 120))"""
+
+
+@pytest.fixture
+def incident(stage: Stage) -> Iterator[str]:
+    """Many failed runs of one cause, and older ones of others; the fingerprint of the first."""
+    flows.SWITCH["broken"] = True
+    stage.start(flows.saga, id="undone")
+    stage.advance(hours=2)
+    stage.start(flows.broken_branch, id=LONG)
+    stage.advance(hours=1)
+    for number in range(OF_ONE_CAUSE):
+        stage.start(flows.switched, number, id=f"order-{number}")
+        stage.advance(seconds=1)
+    yield Failure.objects.get(run_id="order-0").cause.fingerprint
+    flows.SWITCH["broken"] = False
+
+
+@pytest.fixture
+def operator_page(page: Page, live_server: LiveServer, make_user: MakeUser) -> Page:
+    """A browser in which an operator is logged in, at no page yet."""
+    client = Client()
+    client.force_login(make_user(*OPERATOR))
+    cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
+    page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
+    page.set_viewport_size(WIDE)  # type: ignore[arg-type]  # a dict like it
+    return page
+
+
+@dataclass
+class Hand:
+    """Counts what an operator does with a mouse: clicks, and scrolls to see what is to be read or clicked."""
+
+    page: Page
+    clicks: int = 0
+    scrolls: int = 0
+
+    def see(self, what: Locator) -> None:
+        what.wait_for(timeout=WAIT)
+        box = what.bounding_box()
+        assert box is not None
+        seen = self.page.evaluate("[scrollX, scrollY, innerWidth, innerHeight]")
+        if box["y"] < 0 or box["y"] + box["height"] > seen[3]:
+            self.scrolls += 1
+            what.scroll_into_view_if_needed()
+
+    def click(self, what: Locator) -> None:
+        self.see(what)
+        self.clicks += 1
+        what.click()
+        self.page.wait_for_load_state()
+
+    @property
+    def effort(self) -> int:
+        return self.clicks + self.scrolls
+
+
+def test_from_the_index_to_what_is_wrong_where_and_why_is_one_click(
+    operator_page: Page, live_server: LiveServer, incident: str
+) -> None:
+    hand = Hand(operator_page)
+    operator_page.goto(f"{live_server.url}/admin/")
+    hand.see(operator_page.get_by_text("causes of failure need a person"))
+    hand.click(operator_page.get_by_role("link", name="Durable 3 causes of failure"))
+    hand.see(operator_page.get_by_role("heading", level=1, name="3 causes of failure need a person"))
+    assert hand.effort == 1
+    row = operator_page.locator(".durable-cause").first
+    hand.see(row.get_by_text("charge · GatewayTimeout"))
+    hand.see(row.get_by_text("no answer for #"))
+    hand.see(row.get_by_text("tests.switched"))
+    assert hand.effort == 1
+
+
+def test_to_recover_one_run_from_the_overview_is_two_clicks(
+    operator_page: Page, live_server: LiveServer, incident: str
+) -> None:
+    operator_page.goto(f"{live_server.url}/admin/durable/")
+    hand = Hand(operator_page)
+    hand.click(operator_page.locator(".durable-cause").first.get_by_role("link", name="recover it alone"))
+    hand.click(operator_page.get_by_role("button", name="Recover", exact=True))
+    operator_page.wait_for_url("**/change/", timeout=WAIT)
+    assert hand.effort == 2
+    newest = f"order-{OF_ONE_CAUSE - 1}"
+    assert newest in operator_page.url
+    assert list(Run.objects.filter(state="pending").values_list("id", flat=True)) == [newest]
+
+
+def test_to_recover_all_runs_of_a_cause_from_the_overview_is_two_clicks(
+    operator_page: Page, live_server: LiveServer, incident: str
+) -> None:
+    operator_page.goto(f"{live_server.url}/admin/durable/")
+    hand = Hand(operator_page)
+    hand.click(operator_page.get_by_role("link", name=f"Recover these {OF_ONE_CAUSE}"))
+    hand.see(operator_page.get_by_text(f"Recover {OF_ONE_CAUSE} runs"))
+    hand.click(operator_page.get_by_role("button", name="Recover", exact=True))
+    operator_page.locator(".messagelist").wait_for(timeout=WAIT)
+    assert hand.effort == 2
+    [order] = Run.objects.filter(workflow="durable.bulk")
+    assert incident in order.input
+
+
+def test_the_overview_is_used_with_the_keyboard_alone(
+    operator_page: Page, live_server: LiveServer, incident: str
+) -> None:
+    operator_page.goto(f"{live_server.url}/admin/durable/")
+    operator_page.keyboard.press("Tab")
+    assert operator_page.evaluate("document.activeElement.className") == "skip-to-content-link"
+    operator_page.keyboard.press("Enter")
+    verb = operator_page.get_by_role("link", name=f"Recover these {OF_ONE_CAUSE}")
+    for _ in range(20):
+        operator_page.keyboard.press("Tab")
+        if verb.evaluate("each => each === document.activeElement"):
+            break
+    outline = operator_page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    operator_page.keyboard.press("Enter")
+    operator_page.wait_for_url("**/bulk/**", timeout=WAIT)
+
+
+def addresses(cause: str) -> list[str]:
+    return ["/admin/durable/", url("causes"), reverse("admin:durable_run_cause", args=[cause])]
+
+
+def test_no_part_of_the_pages_of_causes_is_a_barrier_however_small(
+    operator_page: Page, live_server: LiveServer, incident: str
+) -> None:
+    found = []
+    for scheme in ("light", "dark"):
+        operator_page.emulate_media(color_scheme=scheme)
+        for address in addresses(incident):
+            operator_page.goto(live_server.url + address)
+            violations = Axe().run(operator_page, context="#content", options={"runOnly": RULES}).response["violations"]
+            found += [
+                (address, scheme, each["id"], node["html"][:160]) for each in violations for node in each["nodes"]
+            ]
+    assert found == [], "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize("width", [390, 320])
+def test_pages_fit_on_a_telephone_with_names_of_any_length(
+    operator_page: Page, live_server: LiveServer, incident: str, width: int
+) -> None:
+    complaints = complaints_of(operator_page)
+    operator_page.set_viewport_size({"width": width, "height": 800})
+    for address in [
+        *addresses(incident),
+        url("changelist"),
+        url("change", LONG),
+        url("act", LONG, "recover"),
+        f"{url('bulk')}?verb=recover&all=on&filter=%3Fcause%3D{incident}",
+    ]:
+        operator_page.goto(live_server.url + address)
+        wider = operator_page.evaluate(BEYOND)
+        assert operator_page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{address}: {wider}"
+    assert complaints == []
+
+
+def test_states_and_verbs_keep_their_shapes_where_the_browser_replaces_colours(
+    operator_page: Page, live_server: LiveServer, incident: str
+) -> None:
+    operator_page.emulate_media(forced_colors="active")
+    operator_page.goto(f"{live_server.url}/admin/durable/")
+    shapes = operator_page.locator(".durable-counts .durable-state").evaluate_all(
+        """states => states.map(each => {
+            const shape = getComputedStyle(each, "::before");
+            const canvas = getComputedStyle(document.body).backgroundColor;
+            const isFilled = shape.backgroundColor !== canvas && shape.backgroundColor !== "rgba(0, 0, 0, 0)";
+            return isFilled || shape.backgroundImage !== "none" || parseFloat(shape.borderLeftWidth) > 0;
+        })"""
+    )
+    assert len(shapes) == 8
+    assert all(shapes)
+    edges = operator_page.locator("#content .button").evaluate_all(
+        "buttons => buttons.map(each => parseFloat(getComputedStyle(each).borderTopWidth))"
+    )
+    assert min(edges) >= 1
+    assert max(edges) >= 2  # the first verb is told from the others by its edge
+
+
+def test_a_page_is_printed_without_its_menus_and_verbs(
+    operator_page: Page, live_server: LiveServer, incident: str
+) -> None:
+    operator_page.emulate_media(media="print")
+    operator_page.goto(live_server.url + addresses(incident)[2])
+    assert operator_page.get_by_text("no answer for #").first.is_visible()
+    assert operator_page.get_by_text("order-3").first.is_visible()
+    for gone in ("#header", ".durable-places", ".durable-verbs", ".submit-row"):
+        assert not operator_page.locator(gone).first.is_visible(), gone
