@@ -144,7 +144,7 @@ def test_all_runs_of_a_cause_are_recovered_with_two_clicks_from_the_overview(
     done = OperatorAction.objects.filter(action="recover", outcome="done").values_list("run_id", flat=True)
     assert {order.run_id for order in orders} <= set(done)
     page.goto(page.url.partition("/run/")[0] + "/")
-    page.get_by_text("All causes of failed runs").wait_for()
+    page.get_by_text("All causes, muted ones too").wait_for()
     assert page.get_by_role("link", name="Recover these").count() == 0
     assert complaints == []
 
