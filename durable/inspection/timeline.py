@@ -7,13 +7,14 @@ Surfaces decide how to draw them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from durable.core.location import is_within
 from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
+from durable.inspection.activities import activities_of_runs
 from durable.inspection.fork_outcomes import FORKS, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.operator_marks import Mark, read_marks
 from durable.inspection.place_tree import PlaceNode, build_place_tree
@@ -22,6 +23,7 @@ from durable.inspection.time_axis import TimeAxis, Work, time_axis
 from durable.inspection.timeline_reads import (
     MOST_ATTEMPTS,
     FailedAttempts,
+    add_running,
     open_members,
     read_attempts,
     read_iterations,
@@ -119,18 +121,22 @@ class Timeline:
 def build_timeline(run: Run, now: datetime, *, opened: str = "", after: int = -1, is_folded: bool = True) -> Timeline:
     """Return the waterfall of a run, with the place `opened` open, and long gaps folded unless `is_folded` is False.
 
-    Members of the opened place are those that began after the ordinal `after`. A bounded number of statements: five
-    for a short history, nine for a long one, and two more where a place of a long one is opened.
+    Members of the opened place are those that began after the ordinal `after`. A bounded number of statements: six
+    for a short history, ten for a long one, and two more where a place of a long one is opened.
     """
     read = read_places(run.id)
-    forks = [place.location for place in read.places if place.kind in FORKS]
+    places = list(read.places)
+    running = activities_of_runs([run], now)[run.id]
+    add_running(places, running, is_exact=read.is_exact)
+    forks = [place.location for place in places if place.kind in FORKS]
     outcomes = read_outcomes(run.id, None if read.is_exact else forks[:MOST_ROWS]).values() if forks else []
-    top = build_place_tree(read.places, {each.location: each for each in outcomes}, opened)
+    top = build_place_tree(places, {each.location: each for each in outcomes}, opened)
     fatal = None
     if run.state in (RunState.COMPLETED, RunState.FAILED):
         fatal = fatal_locations(run.origins, outcomes) if read.is_exact else read_fatal(run.id, run.origins)
     attempts = read_attempts(run.id, is_exact=read.is_exact)
-    rows = _Rows(run, now, attempts, fatal, opened)
+    undoing = {step.location: step.began_at for step in running if step.is_rollback}
+    rows = _Rows(run, now, attempts, fatal, opened, undoing)
     more = open_members(run.id, top, opened, after, most=MOST_MEMBERS, is_exact=read.is_exact) if opened else None
     for node in top:
         rows.add(node, 0)
@@ -163,13 +169,22 @@ _Shown = tuple[Row, PlaceNode]
 class _Rows:
     """Makes rows of the nodes of a tree."""
 
-    def __init__(self, run: Run, now: datetime, attempts: FailedAttempts, fatal: Set[str] | None, opened: str) -> None:
+    def __init__(
+        self,
+        run: Run,
+        now: datetime,
+        attempts: FailedAttempts,
+        fatal: Set[str] | None,
+        opened: str,
+        undoing: Mapping[str, datetime],
+    ) -> None:
         self.found: list[_Shown] = []
         self.end = run.finished_at or now
         self._run = run
         self._attempts = attempts
         self._fatal = fatal
         self._opened = opened
+        self._undoing = undoing  # since when a rollback handler runs, by location
 
     def add(self, node: PlaceNode, depth: int, *, is_member: bool = False) -> None:
         """Add the row of a node and those of what is inside."""
@@ -259,6 +274,8 @@ class _Rows:
         """Yield what is drawn in a row, in order of time."""
         if not node.is_folded and not row.is_folded and len(node.records) == 1 and node.kind in _TIMED:
             yield from _entry_spans(node.records[0], self._attempts.at(node.first), self._run)
+            if (began_at := self._undoing.get(node.first)) is not None:
+                yield Span(kind="rollback", begins_at=began_at, ends_at=None)
             return
         yield Span(kind="folded" if row.is_folded else "scope", begins_at=row.begins_at, ends_at=row.ends_at)
         if row.is_folded:

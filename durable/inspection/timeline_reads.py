@@ -11,6 +11,7 @@ from django.db.models import Count
 
 from durable.conf import conf
 from durable.core.records import EntryKind, EntryStatus
+from durable.inspection.activities import RunningStep
 from durable.inspection.loop_note import loop_note
 from durable.inspection.place_tree import PlaceNode, build_place_tree
 from durable.inspection.places import Masked, Place, Record, masked, read_inside, read_locations
@@ -18,9 +19,10 @@ from durable.inspection.time_axis import Work
 from durable.models import Attempt, Entry
 from durable.store.outline_rows import long_data
 
-__all__ = ["MOST_ATTEMPTS", "FailedAttempts", "open_members", "read_attempts", "read_iterations"]
+__all__ = ["MOST_ATTEMPTS", "FailedAttempts", "add_running", "open_members", "read_attempts", "read_iterations"]
 
 MOST_ATTEMPTS: Final = 400  # failed ones that are drawn
+_BEHIND_ALL: Final = 10**15  # the ordinal of what is not recorded yet
 _MOST_LOOPS: Final = 50  # whose iterations are told
 _FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
 
@@ -75,6 +77,38 @@ def read_attempts(run_id: str, *, is_exact: bool) -> FailedAttempts:
         grouped = found.annotate(masked=Masked("location")).values_list(key).annotate(number=Count("id"))
         numbers = Counter(dict(grouped))
     return FailedAttempts(spans, numbers, is_exact, numbers.total() - len(drawn))
+
+
+def add_running(places: list[Place], steps: Iterable[RunningStep], *, is_exact: bool) -> None:
+    """Add the attempts that run now to the places: a step is recorded only at the end of its first attempt."""
+    by_location = {place.location: place for place in places}
+    for number, step in enumerate(steps):
+        if step.is_rollback:
+            continue
+        new = Record(
+            ordinal=_BEHIND_ALL + number,
+            location=step.location,
+            kind=EntryKind.STEP.value,
+            status=EntryStatus.RUNNING.value,
+            attempts=step.attempt,
+            created_at=step.began_at,
+            last_attempt_at=step.began_at,
+            next_attempt_at=None,
+            completed_at=None,
+            rollback_completed_at=None,
+            has_failed_to_undo=False,
+        )
+        place = by_location.get(step.location) or (None if is_exact else by_location.get(masked(step.location)))
+        if place is None:
+            places.append(Place(location=new.location, kind=new.kind, ordinal=new.ordinal, records=[new]))
+            continue
+        known = next((each for each in place.records if each.location == new.location), None)
+        if known is None:
+            place.count += 1
+        else:
+            place.records.remove(known)
+            new = new._replace(ordinal=known.ordinal, created_at=known.created_at)
+        place.records.append(new)
 
 
 def read_iterations(run_id: str, top: Iterable[PlaceNode]) -> dict[str, str]:

@@ -58,6 +58,7 @@ THERE_IS = {
     "location": ["add", "break", "rest", "step 1", "nowhere"],
     "name": ["tests.api.add", "shop.fulfil", "nowhere"],
     "message_id": ["message", "nothing"],
+    "bulk_id": ["nothing"],
     "workflow": ["tests.api.add", "tests.api.ask", "nowhere"],
 }
 

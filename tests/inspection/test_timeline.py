@@ -13,7 +13,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.records import EntryStatus
 from durable.inspection import Row, Timeline, build_timeline, places
 from durable.inspection.timeline import MOST_ATTEMPTS, MOST_ROWS
-from durable.models import Attempt, Entry, EntryMetadata, Run
+from durable.models import Activity, Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage, staged
 
@@ -156,6 +156,23 @@ def test_a_run_that_waits_has_an_open_bar(stage: Stage) -> None:
     timeline = build_timeline(run, stage.now)
     wait = timeline.rows[-1]
     assert (wait.kind, wait.ends_at, [span.kind for span in wait.spans]) == ("message", None, ["wait"])
+    assert timeline.axis.ends_at == stage.now
+
+
+def test_what_runs_now_has_an_open_bar_before_it_is_recorded(stage: Stage, either_way: str) -> None:
+    run = stage.start(rounds, id="run")
+    lease = stage.now + timedelta(hours=2)
+    Run.objects.filter(pk="run").update(state="running", finished_at=None, lease_expires_at=lease)
+    run = Run.objects.get(pk="run")
+    running = {"run": run, "kind": "step", "fence": run.fence, "timeout": 0.0}
+    Activity.objects.create(location="hand over", attempt=1, began_at=stage.now, **running)
+    Activity.objects.create(location="parcel 9", attempt=1, began_at=stage.now, **running)
+    stage.advance(minutes=40)
+    timeline = build_timeline(run, stage.now)
+    row = row_at(timeline, "hand over")
+    assert (row.status, row.ends_at, row.begins_at) == ("running", None, stage.now - timedelta(minutes=40))
+    assert [(span.kind, span.ends_at) for span in row.spans] == [("attempt", None)]
+    assert (row_at(timeline, "parcel #").count, row_at(timeline, "parcel #").status) == (8, "running")
     assert timeline.axis.ends_at == stage.now
 
 
