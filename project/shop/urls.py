@@ -10,6 +10,7 @@ app_name = "shop"
 
 urlpatterns = [
     path("", views.Storefront.as_view(), name="storefront"),
+    path("bank/", views.SwitchBank.as_view(), name="switch-bank"),
     path("favicon.ico", RedirectView.as_view(url=f"{settings.STATIC_URL}shop/cat.svg")),
     path("orders/<uuid:token>/", views.OrderPage.as_view(), name="order"),
     path("orders/<uuid:token>/progress/", views.OrderProgress.as_view(), name="order-progress"),

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -14,7 +15,7 @@ from durable import Handle, InvalidTransitionError, RunNotFoundError, get_run
 from project.shop import checkout
 from project.shop.examples import EXAMPLES, GUEST, start
 from project.shop.forms import OrderForm, ReviewForm
-from project.shop.models import Order, Review
+from project.shop.models import Fault, Order, Review
 from project.shop.progress import Progress, progress_of_example, progress_of_order
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "StartExample",
     "StopExample",
     "Storefront",
+    "SwitchBank",
     "WriteReview",
 ]
 
@@ -54,8 +56,26 @@ class Storefront(View):
         orders = Order.objects.all()
         if not request.user.is_staff:
             orders = orders.filter(pk__in=request.session.get("orders", []))
-        context = {"form": form, "orders": orders[:REMEMBERED_ORDERS]}
+        context = {
+            "form": form,
+            "orders": orders[:REMEMBERED_ORDERS],
+            "may_switch": request.user.is_staff and request.user.has_perm("shop.change_fault"),
+            "is_bank_broken": Fault.objects.filter(service=Fault.Service.BANK, is_on=True).exists(),
+        }
         return render(request, "shop/storefront.html", context, status=status)
+
+
+class SwitchBank(View):
+    """The bank's fault switch, for staff who may change it in the admin."""
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        if not (request.user.is_staff and request.user.has_perm("shop.change_fault")):
+            raise PermissionDenied
+        wanted = request.POST.get("bank", "")
+        if wanted not in {"broken", "working"}:
+            return HttpResponseBadRequest("The bank is broken or working.")
+        Fault.switch(Fault.Service.BANK, on=wanted == "broken")
+        return redirect("shop:storefront")
 
 
 class OrderPage(View):

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
@@ -38,6 +39,43 @@ def test_an_order_starts_its_run(client: Client, product: Product, harness: Harn
     assert order.total == Decimal("14.00")
     assert [(line.product, line.quantity) for line in order.lines.all()] == [(product, 2)]
     assert get_run(order.run_id).state == "pending"
+
+
+def staff(client: Client, *permissions: str) -> Client:
+    """The client, as a staff user with these permissions."""
+    user = get_user_model().objects.create_user("staff", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    client.force_login(user)
+    return client
+
+
+def test_staff_break_the_bank_and_repair_it(client: Client, product: Product) -> None:
+    assert "Break the bank" not in client.get("/").content.decode()
+    staff(client, "change_fault")
+    assert "Break the bank" in client.get("/").content.decode()
+    for wanted, offered, is_on in (("broken", "Repair the bank", True), ("working", "Break the bank", False)):
+        page = client.post("/bank/", {"bank": wanted}, follow=True)
+        assert offered in page.content.decode()
+        assert Fault.objects.get(service=Fault.Service.BANK).is_on is is_on
+    assert client.post("/bank/", {"bank": "robbed"}).status_code == 400
+    assert client.get("/bank/").status_code == 405
+
+
+def test_nobody_else_breaks_it(client: Client, product: Product) -> None:
+    assert client.post("/bank/", {"bank": "broken"}).status_code == 403
+    staff(client)
+    assert client.post("/bank/", {"bank": "broken"}).status_code == 403
+    assert "Break the bank" not in client.get("/").content.decode()
+    assert not Fault.objects.filter(is_on=True).exists()
+
+
+def test_staff_have_a_link_from_an_order_to_its_run(client: Client, product: Product, harness: Harness) -> None:
+    client.post("/", ORDER)
+    order = Order.objects.get()
+    address = f'href="/admin/durable/run/{order.run_id}/change/"'
+    assert address not in client.get(order.get_absolute_url()).content.decode()
+    staff(client)
+    assert address in client.get(order.get_absolute_url()).content.decode()
 
 
 def test_an_order_that_is_not_placed_starts_nothing(
