@@ -264,10 +264,10 @@ def test_redaction_holds_on_every_page(failed: Run, operator: Client, settings: 
     settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide"}
     for name in ("changelist", "change", "live", "step", "export"):
         body = text_of(operator.get(address(name)))
-        assert "alert" not in body, name
+        assert "alert(" not in body, name
     settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.broken"}
     body = text_of(operator.get(address("change")))
-    assert "alert" not in body
+    assert "alert(" not in body
     assert "the redaction hook failed" in body
 
 
