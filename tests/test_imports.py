@@ -34,6 +34,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "instrumentation": (("instrumentation",), ("settings", "core")),
     "context": (("context",), ("drivers", "core")),
     "retention": (("retention",), ("models", "settings", "core")),
+    "rollups": (("rollups",), ("models", "settings", "core")),
     "execution": (
         ("execution",),
         ("runtime", "context", "drivers", "instrumentation", "store", "codec", "settings", "core"),
@@ -45,9 +46,9 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "workflows": (("workflows",), ("operations", "context", "core")),
     "worker": (
         ("worker", "jobs", "rq_workers"),
-        ("execution", "runtime", "drivers", "retention", "store", "notifier", "models", "settings", "core"),
+        ("execution", "runtime", "drivers", "retention", "rollups", "store", "notifier", "models", "settings", "core"),
     ),
-    "inspection": (("inspection",), ("runtime", "store", "notifier", "models", "codec", "settings", "core")),
+    "inspection": (("inspection",), ("runtime", "rollups", "store", "notifier", "models", "codec", "settings", "core")),
     "surfaces": (
         (
             "admin",

@@ -5,25 +5,15 @@ Templates draw; this module only measures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from durable.core.location import display_location
-from durable.inspection import Throughput, TreeNode
-from durable.inspection.throughput import Bar
+from durable.inspection import TreeNode
 
-__all__ = [
-    "Chart",
-    "Column",
-    "SparkColumn",
-    "chart",
-    "shallow",
-    "spark",
-]
+__all__ = ["SparkColumn", "shallow", "spark"]
 
 _DEEPEST = 12  # nesting levels of scopes that are drawn
-_CHART_HEIGHT = 60
-_CHART_WIDTH = 300
 _SPARK_HEIGHT = 24
 
 
@@ -34,61 +24,6 @@ def shallow(nodes: Sequence[TreeNode], deepest: int = _DEEPEST) -> list[TreeNode
     return [
         replace(inner, title=display_location(inner.location), children=[]) for node in nodes for inner in node.walk()
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A bar of a chart; `bar` is the data behind it."""
-
-    x: str
-    y: str
-    width: str
-    height: str
-    bar: Bar
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """The numbers of ended runs as `columns`, and their durations as `slow` columns behind `median` ones."""
-
-    title: str
-    throughput: Throughput
-    columns: Sequence[Column]
-    slow: Sequence[Column]
-    median: Sequence[Column]
-    width: int = _CHART_WIDTH
-    height: int = _CHART_HEIGHT
-
-
-def chart(title: str, throughput: Throughput) -> Chart:
-    """Return the chart of a span of time."""
-    return Chart(
-        title=title,
-        throughput=throughput,
-        columns=_columns(throughput, lambda bar: bar.count.number, throughput.most),
-        slow=_columns(throughput, lambda bar: bar.slow or 0.0, throughput.slowest),
-        median=_columns(throughput, lambda bar: bar.median or 0.0, throughput.slowest),
-    )
-
-
-def _columns(throughput: Throughput, value_of: Callable[[Bar], float], most: float) -> list[Column]:
-    """Return a column for each bar with a value; `most` is the height of the chart."""
-    step = _CHART_WIDTH / max(1, len(throughput.bars))
-    columns = []
-    for number, bar in enumerate(throughput.bars):
-        if not bar.count:
-            continue
-        height = max(1.0, value_of(bar) / most * _CHART_HEIGHT) if most else 1.0
-        columns.append(
-            Column(
-                x=f"{number * step + 0.5:.1f}",
-                y=f"{_CHART_HEIGHT - height:.1f}",
-                width=f"{step - 1:.1f}",
-                height=f"{height:.1f}",
-                bar=bar,
-            )
-        )
-    return columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

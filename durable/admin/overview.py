@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 
-from durable.admin import access, attention, charts, pages
+from durable.admin import access, attention, pages
 from durable.admin.base import AdminPages
+from durable.admin.ended_charts import ended_charts
 from durable.inspection import (
     collect_findings,
     count_by_state,
-    last_day,
-    last_hour,
     list_causes,
     worker_overview,
 )
@@ -39,7 +38,6 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
     """Return what the overview shows at the moment `now`; a constant number of statements."""
     site = getattr(request, "current_app", "admin")
-    edge = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
     workers = worker_overview()
     causes = list_causes(now, muted=False, most=CAUSES + 1)
     found = attention.rows_of_findings(collect_findings(now, workers, failed=[]), site)  # a cause has the failed ones
@@ -55,6 +53,6 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
         "states": [(state, count, f"?{urlencode({'state': state})}") for state, count in states.items()],
         "count_cap": CAP,
         "may": {each: access.may(request, each) for each in ("view_payload", "operate_run")},
-        "charts": [charts.chart("The last hour", last_hour(edge)), charts.chart("The last day", last_day(edge))],
+        "charts": ended_charts(now, site=site),
         "workers": workers,
     }

@@ -54,7 +54,7 @@ from durable.inspection.runs import (
 from durable.inspection.selection import Chosen, Filtered
 from durable.inspection.snapshots import OldSnapshot, old_snapshots
 from durable.inspection.step_durations import StepDurations, usual_durations, workflow_durations
-from durable.inspection.throughput import Bar, Throughput, last_day, last_hour
+from durable.inspection.throughput import Bar, Throughput, TimeMark, last_day, last_hour, marks_of
 from durable.inspection.time_axis import Piece, TimeAxis
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.inspection.timeline import Row, Span, Timeline, build_timeline
@@ -100,6 +100,7 @@ __all__ = [
     "StepDurations",
     "Throughput",
     "TimeAxis",
+    "TimeMark",
     "Timeline",
     "TreeNode",
     "TreePage",
@@ -139,6 +140,7 @@ __all__ = [
     "list_causes",
     "list_events",
     "list_runs",
+    "marks_of",
     "missing_migrations",
     "newest_messages",
     "old_snapshots",

@@ -12,6 +12,7 @@ from durable.models.history import Attempt, Entry, EntryMetadata
 from durable.models.idempotency import IdempotencyKey
 from durable.models.inbox import QueueMessage
 from durable.models.log_lines import LogLine
+from durable.models.rollups import Rollup, RollupProgress
 from durable.models.run import Run
 from durable.models.workers import Build, WorkerProcess
 
@@ -29,6 +30,8 @@ __all__ = [
     "LogLine",
     "OperatorAction",
     "QueueMessage",
+    "Rollup",
+    "RollupProgress",
     "Run",
     "WorkerProcess",
 ]

@@ -6,8 +6,8 @@ enqueues a job even where a pending-notification key says that there is one. Bot
 run. Any number of them may run at once: notifications are coalesced, and the job of a superfluous one finds nothing to
 do. They survive any outage of the database or Redis.
 
-Between two notifications the sweep also deletes, for a moment, rows that are past their `RETENTION`.
-`durable.retention` decides which rows those are.
+Between two notifications the sweep also counts what has ended (`durable.rollups`), and deletes, for a moment, rows that
+are past their `RETENTION`. `durable.retention` decides which rows those are.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from durable.core.records import ActionRecord
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.notifier import notify, redis_clients, sweep_heartbeat
 from durable.retention import Policy, Pruned, Pruner, RetentionError
+from durable.rollups import Roller
 from durable.store.base import Store
 from durable.worker import presence
 from durable.worker.chores import CHORES
@@ -178,6 +179,7 @@ class Sweep(Periodic):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-sweep")
+        self._roller = Roller()
         self._round: Iterator[Pruned] | None = None
         self._next_round = 0.0
         self._unlogged = Pruned()
@@ -185,10 +187,11 @@ class Sweep(Periodic):
         self._next_row = 0.0  # when the audit log may be written to again, monotonic
 
     def tick(self, now: datetime) -> datetime:
-        """Notify, prune for a moment, and return the time of the next sweep."""
+        """Notify, count what has ended, prune for a moment, and return the time of the next sweep."""
         for queue in self.store.due_queues(now):
             notify.notify(queue, force=True)
         sweep_heartbeat.record(now, worker_name())
+        self._roller.look(now)
         self._prune(now)
         self._log(now)
         self._forget_dead(now)

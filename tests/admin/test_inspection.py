@@ -28,6 +28,7 @@ from durable.inspection import (
     last_hour,
     list_causes,
     list_runs,
+    marks_of,
     payload,
     pretty,
     progress_of,
@@ -37,10 +38,13 @@ from durable.inspection import (
 from durable.inspection import humanize as w
 from durable.inspection.capped_counts import Count
 from durable.inspection.findings import Finding
-from durable.models import Run
+from durable.models import Build, Run
 from durable.notifier import redis_clients, sweep_heartbeat
+from durable.operations import bulk
+from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
 from tests.admin.conftest import Stage
+from tests.support.rollups import settle
 
 if TYPE_CHECKING:
     import redis
@@ -264,15 +268,35 @@ def test_throughput_tells_of_what_ended(stage: Stage, django_assert_num_queries:
         stage.advance(minutes=10)
         get_run(run.id).send("approved")
         stage.settle(run.id)
-    with django_assert_num_queries(3):
-        hour = last_hour(stage.now + timedelta(seconds=1))
-    for bar in hour.bars:
-        assert (bar.median, bar.slow) == ((pytest.approx(600, abs=5),) * 2 if bar.count else (None, None))
-    assert hour.slowest == pytest.approx(600, abs=5)
-    assert (hour.total.number, hour.sampled, hour.failed) == (3, 3, 0)
-    assert hour.median == pytest.approx(600, abs=5)
-    assert last_day(stage.now + timedelta(seconds=1)).total.number == 3
-    assert last_hour(stage.now + timedelta(hours=2)).total == Count(number=0)
+    get_run(stage.start(flows.approve, id="cancelled").id).cancel()
+    stage.advance(minutes=2)
+    assert last_hour(stage.now).until is None
+    settle(stage.now)
+    with django_assert_num_queries(2):
+        hour = last_hour(stage.now)
+    assert (hour.completed, hour.failed, hour.cancelled, hour.total) == (3, 0, 1, 4)
+    assert (len(hour.bars), hour.begin) == (30, hour.end - timedelta(hours=1))
+    assert hour.until is not None
+    assert hour.end - timedelta(minutes=5) < hour.until <= hour.end
+    assert hour.median == pytest.approx(600, rel=0.1)
+    assert next(bar.slow for bar in hour.bars if bar.completed and not bar.cancelled) == pytest.approx(600, rel=0.1)
+    assert {bar.median for bar in hour.bars if not bar.total} == {None}
+    assert (last_day(stage.now).total, len(last_day(stage.now).bars)) == (4, 48)
+    assert last_day(stage.now, "tests.approve").completed == 3
+    assert last_day(stage.now, "tests.quick").total == 0
+    assert last_hour(stage.now + timedelta(hours=2)).total == 0
+
+
+def test_deploys_and_bulks_are_marked_in_their_time(stage: Stage) -> None:
+    Build.objects.create(name="7f3a", first_seen_at=stage.now - timedelta(minutes=30))
+    Build.objects.create(name="old", first_seen_at=stage.now - timedelta(hours=5))
+    stage.start(flows.approve, id="run")
+    with acting_as(Actor("cli", label="ada")):
+        operations.pause("run")  # alone: no mark
+        bulk.apply("resume", ["run"])
+    found = marks_of(last_hour(stage.now))
+    assert [(each.kind, each.title) for each in found] == [("deploy", "7f3a"), ("bulk", "resume 1 run")]
+    assert [each.title for each in marks_of(last_day(stage.now))][:2] == ["old", "7f3a"]
 
 
 class TestTheTree:

@@ -19,15 +19,26 @@ from pytest_django import DjangoDbBlocker
 
 from durable.api.paging import cursor_of
 from durable.api.stream.changes import Follower
-from durable.inspection import list_events, places, usual_durations, workflow_durations
+from durable.inspection import (
+    find_names,
+    last_day,
+    last_hour,
+    list_events,
+    places,
+    usual_durations,
+    workflow_durations,
+)
+from durable.inspection.names import KINDS, NEWEST
 from durable.inspection.runs import WINDOW
 from durable.inspection.step_durations import ENTRIES as ENTRIES_OF_A_RUN
-from durable.models import Entry, EntryMetadata, OperatorAction, Run
+from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress, Run
 from durable.operations.prune import preview_pruning, prune
 from durable.retention import Policy, Pruned
+from durable.rollups.sweep import roll_up
 from durable.store.orm import OrmStore
 from tests.admin.bigdata import GROWING, LONG, filled
 from tests.support.plans import read, scans, sifted, sorts
+from tests.support.rollups import settle
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
 
@@ -247,3 +258,27 @@ def test_pruning_reads_what_goes() -> None:
         pruned = prune(long)
     assert (pruned.runs, pruned.entries, pruned.messages) == (1, ENTRIES, ENTRIES)
     assert scans(queries, GROWING) == []
+
+
+def test_ended_runs_are_counted_along_the_index_of_their_end() -> None:
+    now = timezone.now()
+    RollupProgress.objects.update_or_create(
+        pk=1, defaults={"until": now.replace(second=0, microsecond=0) - timedelta(hours=1)}
+    )
+    roll_up(now)
+    with CaptureQueriesContext(connection) as queries:
+        assert roll_up(now)
+    assert scans(queries, GROWING) == []
+    settle(now)
+    with CaptureQueriesContext(connection) as queries:
+        hour, day = last_hour(now), last_day(now)
+    assert len(queries) == 4
+    assert 30_000 < hour.total <= day.total
+
+
+def test_names_are_looked_up_one_by_one() -> None:
+    for kind in KINDS:
+        with CaptureQueriesContext(connection) as queries:
+            assert find_names(kind, "b" if kind == "workflow" else "").names
+        assert scans(queries, GROWING) + sorts(queries, GROWING) == [], kind
+        assert read(queries, "durable_run") <= NEWEST + 100, kind

@@ -114,5 +114,5 @@ document.addEventListener("keydown", (event) => {
 
 if (table()) {
   settle();
-  new MutationObserver(settle).observe(table().parentElement, { childList: true, subtree: true });
+  new MutationObserver(settle).observe(table().parentElement, { childList: true, subtree: true, attributeFilter: ["hidden", "tabindex"] });
 }
