@@ -123,9 +123,17 @@ class Handle(Generic[R_co]):
         """Continue a paused run."""
         operations.resume(self.id)
 
-    def cancel(self, reason: str = "", rollback: bool = False) -> None:
-        """End the run; it cannot continue afterwards. With `rollback`, compensate first."""
-        operations.cancel(self.id, reason=reason, rollback=rollback)
+    def cancel(self, reason: str = "", rollback: bool = False, interrupt: bool = False) -> None:
+        """End the run; it cannot continue afterwards. With `rollback`, compensate first; with `interrupt`, abandon what runs."""
+        operations.cancel(self.id, reason=reason, rollback=rollback, interrupt=interrupt)
+
+    def abandon(self, location: str = "") -> None:
+        """Abandon the attempt that runs at this location, or all that run, as if its timeout had come.
+
+        The attempt fails with AttemptAbandonedError; the step's own policy decides about the next one. Raises
+        InvalidTransitionError if no step has run for more than a second.
+        """
+        operations.abandon(self.id, location=location)
 
     def recover(self) -> None:
         """Continue a failed run: the operation that made it fail is tried again."""
@@ -218,9 +226,13 @@ class Handle(Generic[R_co]):
         """`resume`, from async code."""
         await run_sync(self.resume)
 
-    async def acancel(self, reason: str = "", rollback: bool = False) -> None:
+    async def acancel(self, reason: str = "", rollback: bool = False, interrupt: bool = False) -> None:
         """`cancel`, from async code."""
-        await run_sync(self.cancel, reason, rollback)
+        await run_sync(self.cancel, reason, rollback, interrupt)
+
+    async def aabandon(self, location: str = "") -> None:
+        """`abandon`, from async code."""
+        await run_sync(self.abandon, location)
 
     async def arecover(self) -> None:
         """`recover`, from async code."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
@@ -100,18 +101,23 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
     run = pages.find(key)
     form = ActForm(request.POST if request.method == "POST" else None)
     problem, status = "", 200
-    is_ticked = verb.option is not None and bool(request.POST.get(verb.option.name))
+    ticked = verb.ticked(request.POST)
+    location = request.GET.get("at", "") if verb.takes_location else ""
     if request.method == "POST":
         status = 422
         if form.is_valid():
             try:
-                shown = _do(request, run, name, form.cleaned_data, is_ticked=is_ticked)
+                shown = _do(
+                    request, run, name, form.cleaned_data, ticked | ({"location": location} if location else {})
+                )
             except Refusal as refusal:
                 problem, status = refusal.why, refusal.status
                 run = pages.find(key)
                 form = ActForm({**request.POST.dict(), "expected": revision(run)})
             else:
                 messages.success(request, verb.done)
+                if location:
+                    return HttpResponseRedirect(f"{admin.url('running_step', shown)}?{urlencode({'at': location})}")
                 return HttpResponseRedirect(admin.url("change" if run.workflow != BULK else "bulk_result", shown))
     context = {
         **asking_context(admin, run),
@@ -119,11 +125,17 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
         "verb": verb,
         "form": form,
         "problem": problem,
-        "is_ticked": is_ticked,
-        "is_possible": name in possible_verbs(run),
-        "command": command(name.replace("_", "-"), run.id),
+        "ticked": ticked,
+        "location": location,
+        "is_possible": name in possible_verbs(run) or name == "take_stack",
+        "command": _command(name, run.id, location),
     }
     return admin.page(request, "act", context, status=status)
+
+
+def _command(name: str, run_id: str, location: str) -> str:
+    word = "stack" if name == "take_stack" else name.replace("_", "-")
+    return command(word, run_id, location=location) if location else command(word, run_id)
 
 
 def asking_context(admin: AdminPages, run: Run) -> dict[str, Any]:
@@ -138,9 +150,8 @@ def asking_context(admin: AdminPages, run: Run) -> dict[str, Any]:
     }
 
 
-def _do(request: HttpRequest, run: Run, name: str, given: dict[str, Any], *, is_ticked: bool) -> str:
+def _do(request: HttpRequest, run: Run, name: str, given: dict[str, Any], options: dict[str, Any]) -> str:
     verb = VERBS[name]
-    options = {verb.option.name: True} if verb.option is not None and is_ticked else {}
     expected = given["expected"] or None
     with refusals(), acting_as(access.actor_of(request), reason=given["reason"], expected=expected):
         return verb.perform(run.id, given["token"], **options)

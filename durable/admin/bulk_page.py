@@ -69,7 +69,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     careful = {each: given[each] for each in _CAREFUL if each in given}
     initial = {"token": new_id(), **careful}
     form = BulkForm(request.POST if is_confirmed else None, initial=initial, is_typed=is_typed)
-    is_ticked = verb.option is not None and bool(given.get(verb.option.name))
+    ticked = verb.ticked(given)
     problem, status = "", 200
     if is_confirmed:
         status = 422
@@ -77,7 +77,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
             try:
                 if is_typed and not _is_started(form.cleaned_data["token"]):
                     _check_grown(eligibility, shown)
-                return _do(admin, request, name, chosen or ids, form, is_ticked=is_ticked)
+                return _do(admin, request, name, chosen or ids, form, ticked)
             except action_page.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
     found = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk(eligibility.shown)
@@ -87,7 +87,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "verb": verb,
         "form": form,
         "problem": problem,
-        "is_ticked": is_ticked,
+        "ticked": ticked,
         "is_typed": is_typed,
         "eligibility": eligibility,
         "workflows": _largest(eligibility),
@@ -106,10 +106,9 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 
 def _do(
-    admin: AdminPages, request: HttpRequest, name: str, selection: Any, form: BulkForm, *, is_ticked: bool
+    admin: AdminPages, request: HttpRequest, name: str, selection: Any, form: BulkForm, options: dict[str, bool]
 ) -> HttpResponse:
     verb, given = VERBS[name], form.cleaned_data
-    options = {verb.option.name: True} if verb.option is not None and is_ticked else {}
     with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
         report = bulk.apply(
             name, selection, as_id=given["token"], canary=form.canary, rate=given.get("rate"), **options

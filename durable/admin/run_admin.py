@@ -89,6 +89,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("<str:key>/", run_page.lead, "lead"),  # Django's admin redirects from there as well
             ("<str:key>/live/", run_page.live, "live"),
             ("<str:key>/step/", step_page.show, "step"),
+            ("<str:key>/running/", running_page.show_step, "running_step"),
             ("<str:key>/export/", run_page.export, "export"),
             ("<str:key>/payload/", payload_page.show, "payload"),
             ("<str:key>/raw/", payload_page.download, "raw"),

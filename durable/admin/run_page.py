@@ -22,7 +22,16 @@ from durable.conf import conf
 from durable.core.bulk_runs import BULK
 from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
-from durable.inspection import Progress, awaited_queues, explain_fully, possible_verbs, progress_of, written
+from durable.inspection import (
+    Progress,
+    RunningStep,
+    activities_of_runs,
+    awaited_queues,
+    explain_fully,
+    possible_verbs,
+    progress_of,
+    written,
+)
 from durable.inspection.bulks import find_bulk
 from durable.inspection.causes import cause_of
 from durable.inspection.order_words import order_words
@@ -84,6 +93,7 @@ def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBa
 def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progress, now: datetime) -> dict[str, Any]:
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
     explanation = explain_fully(run, now)
+    running = activities_of_runs([run], now)[run.id]
     bulk = find_bulk(run.id) if run.workflow == BULK else None
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
     parts, shown = parts_of(Shown(admin=admin, request=request, run=run, progress=progress, now=now))
@@ -102,7 +112,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "order": order_words(bulk.order) if bulk is not None and has_order else "",
         "wall": wall,
         "waited": wall - progress.active if wall >= progress.active else None,  # branches work side by side
-        "buttons": _buttons(admin, request, run, explanation.remedies),
+        "buttons": _buttons(admin, request, run, explanation.remedies, running),
         "parts": parts,
         **shown,
         "step_url": admin.url("step", run.id),
@@ -124,7 +134,9 @@ def _trace_url(run: Run) -> str:
     return conf.TRACE_URL.format(trace_id=trace_id_of(run.id), run_id=quote(run.id, safe="")) if conf.TRACE_URL else ""
 
 
-def _buttons(admin: AdminPages, request: HttpRequest, run: Run, remedies: Sequence[str]) -> list[Button]:
+def _buttons(
+    admin: AdminPages, request: HttpRequest, run: Run, remedies: Sequence[str], running: Sequence[RunningStep]
+) -> list[Button]:
     """Return the verbs that the run's state and the user's permissions allow, the remedies first."""
     possible = [verb for verb in possible_verbs(run) if access.may(request, PERMISSIONS[verb])]
     possible.sort(key=lambda verb: remedies.index(verb) if verb in remedies else len(remedies))
@@ -133,6 +145,8 @@ def _buttons(admin: AdminPages, request: HttpRequest, run: Run, remedies: Sequen
         if verb == "replay":  # a replay begins at a step, from the history
             continue
         if verb == "wake" and run.state == RunState.RUNNING:  # allowed, and without an effect
+            continue
+        if verb == "abandon" and not running:
             continue
         is_send = verb == "send"
         buttons.append(

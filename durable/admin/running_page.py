@@ -1,15 +1,19 @@
-"""What runs now: a page of all running steps, the oldest first."""
+"""What runs now: a page of all running steps, the oldest first, and one of each step with its stack."""
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse
+from typing import Any
+from urllib.parse import urlencode
 
-from durable.admin import pages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+
+from durable.admin import access, pages
 from durable.admin.base import AdminPages
-from durable.inspection import ActivityPage, InvalidCursorError, list_activities
+from durable.core.location import display_location
+from durable.inspection import ActivityPage, InvalidCursorError, activities_of, list_activities, read_stack
 from durable.inspection.shell_command import command
 
-__all__ = ["show"]
+__all__ = ["show", "show_step"]
 
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -40,3 +44,33 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     if is_live:
         return pages.tagged(admin.page(request, "_running", context), etag)
     return admin.page(request, "running", context)
+
+
+def show_step(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show the step that runs at the location `at`, or, for a page that refreshes itself, the part that changes."""
+    run, now, location = pages.find(key), pages.now(), request.GET.get("at", "")
+    at = f"?{urlencode({'at': location})}"
+    step = next((each for each in activities_of(run, now) if each.location == location), None)
+    is_live = "live" in request.GET
+    if step is None and not is_live:
+        return HttpResponseRedirect(f"{admin.url('change', run.id)}")
+    marks = () if step is None else (step.key, step.is_hung, step.stack_asked_at, step.stack_taken_at)
+    etag = pages.etag_of(now, *marks, None if step is None else step.abandon_asked_at)
+    if is_live and pages.is_known(request, etag):
+        return pages.unchanged(etag)
+    stack = read_stack(run, location, now) if access.may(request, "view_payload") else None
+    context: dict[str, Any] = {
+        "title": display_location(location),
+        "now": now,
+        "run": run,
+        "run_url": admin.url("change", run.id),
+        "step": step,
+        "stack": stack,
+        "step_url": f"{admin.url('step', run.id)}{at}",
+        "abandon_url": f"{admin.url('act', run.id, 'abandon')}{at}",
+        "stack_url": f"{admin.url('act', run.id, 'take_stack')}{at}",
+        "live_query": f"{at}&live=1",
+        "etag": etag,
+        "copies": [command("stack", run.id, location=location), command("abandon", run.id, location=location)],
+    }
+    return pages.tagged(admin.page(request, "_running_step" if is_live else "running_step", context), etag)

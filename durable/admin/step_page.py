@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from django.http import Http404, HttpRequest, HttpResponse
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
@@ -14,6 +16,7 @@ from durable.inspection import (
     EntryDetail,
     possible_verbs,
     read_entry_detail,
+    read_stack,
     redacted_error,
     redacted_traceback,
 )
@@ -30,6 +33,8 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     location = request.GET.get("at", "")
     with_payloads = access.may(request, "view_payload")
     detail = read_entry_detail(run, location, with_payloads=with_payloads)
+    if detail is None and read_stack(run, location, pages.now()) is not None:  # its first attempt, or a handler
+        return HttpResponseRedirect(f"{admin.url('running_step', run.id)}?{urlencode({'at': location})}")
     if detail is None:
         raise Http404(f'The run has no entry "{location}": a loop, a race or a replay may have pruned it.')
     metadata = detail.entry.metadata

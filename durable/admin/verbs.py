@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +27,8 @@ class Verb:
     """A verb on a page.
 
     `does` describes the effect in a sentence. `perform(run_id, token, **options)` returns the id of the run to show
-    next; `token` belongs to the page, so that posting the page twice has one effect.
+    next; `token` belongs to the page, so that posting the page twice has one effect. With `takes_location` the page may
+    be about one step, whose location is an option of `perform`.
     """
 
     name: str
@@ -35,8 +36,13 @@ class Verb:
     done: str
     does: str
     perform: Callable[..., str]
-    option: Option | None = None
+    options: tuple[Option, ...] = ()
     is_grave: bool = False
+    takes_location: bool = False
+
+    def ticked(self, given: Mapping[str, Any]) -> dict[str, bool]:
+        """Return the options whose boxes are ticked in a sent form, as `perform` takes them."""
+        return {option.name: True for option in self.options if given.get(option.name)}
 
     @property
     def permission(self) -> str:
@@ -66,6 +72,16 @@ def _resume(run_id: str, _token: str) -> str:
 
 def _cancel(run_id: str, _token: str, **options: Any) -> str:
     operations.cancel(run_id, **options)
+    return run_id
+
+
+def _abandon(run_id: str, _token: str, **options: Any) -> str:
+    operations.abandon(run_id, **options)
+    return run_id
+
+
+def _take_stack(run_id: str, _token: str, **options: Any) -> str:
+    operations.take_stack(run_id, **options)
     return run_id
 
 
@@ -108,10 +124,12 @@ VERBS: Final = {
             does="The run gets a pass now, and steps that wait for their next try are tried at once. Sleeps and deadlines "
             "keep their time, unless you end the sleeps.",
             perform=_wake,
-            option=Option(
-                name="end_sleeps",
-                label="End its sleeps too",
-                help="Sleeps that are under way count as slept; the code goes on as if they had passed.",
+            options=(
+                Option(
+                    name="end_sleeps",
+                    label="End its sleeps too",
+                    help="Sleeps that are under way count as slept; the code goes on as if they had passed.",
+                ),
             ),
         ),
         Verb(
@@ -128,12 +146,40 @@ VERBS: Final = {
             done="It is cancelled, or will be at its next operation.",
             does="The run ends for good: at once if it waits, at its next operation if a worker has it.",
             perform=_cancel,
-            option=Option(
-                name="rollback",
-                label="Compensate first",
-                help="The rollback handlers of its completed steps run, the newest first, before it ends.",
+            options=(
+                Option(
+                    name="rollback",
+                    label="Compensate first",
+                    help="The rollback handlers of its completed steps run, the newest first, before it ends.",
+                ),
+                Option(
+                    name="interrupt",
+                    label="Interrupt the running step",
+                    help="The attempts of steps that run now are abandoned, as at their timeouts. Otherwise the run ends when "
+                    "they have ended.",
+                ),
             ),
             is_grave=True,
+        ),
+        Verb(
+            name="abandon",
+            title="Abandon the attempt",
+            done="The worker was asked to end the attempt: look again in a few seconds.",
+            does="The worker interrupts the step as its timeout would. The attempt has failed then, and the step's own policy "
+            "decides whether and when it is tried again. What the step has done elsewhere is not undone. A call that cannot be "
+            "interrupted goes on: after ten seconds the run is taken from the worker, and the next attempt may run beside it.",
+            perform=_abandon,
+            is_grave=True,
+            takes_location=True,
+        ),
+        Verb(
+            name="take_stack",
+            title="Ask for the stack",
+            done="The worker was asked: it answers within a few seconds.",
+            does="The worker answers with the stack of the step: the files, lines and functions in which it is at that moment. "
+            "The run goes on as it was.",
+            perform=_take_stack,
+            takes_location=True,
         ),
         Verb(
             name="restart",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path, re_path
 
 from durable.api.views.actions import (
+    AbandonView,
     CancelView,
     GoOnView,
     PauseView,
@@ -13,6 +14,7 @@ from durable.api.views.actions import (
     ReplayView,
     RestartView,
     ResumeView,
+    StackView,
     StopHereView,
     WakeView,
 )
@@ -52,6 +54,8 @@ urlpatterns = [
     path("runs/<str:run_id>/pause", PauseView.as_view(), name="pause"),
     path("runs/<str:run_id>/resume", ResumeView.as_view(), name="resume"),
     path("runs/<str:run_id>/cancel", CancelView.as_view(), name="cancel"),
+    path("runs/<str:run_id>/abandon", AbandonView.as_view(), name="abandon"),
+    path("runs/<str:run_id>/stack", StackView.as_view(), name="stack"),
     path("runs/<str:run_id>/recover", RecoverView.as_view(), name="recover"),
     path("runs/<str:run_id>/restart", RestartView.as_view(), name="restart"),
     path("runs/<str:run_id>/replay", ReplayView.as_view(), name="replay"),

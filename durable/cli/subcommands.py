@@ -12,6 +12,7 @@ from durable.cli.run_list import LIST
 from durable.cli.run_log import LOGS
 from durable.cli.running_list import RUNNING
 from durable.cli.show import EXPORT, SHOW, WHY
+from durable.cli.stack import STACK
 from durable.cli.subcommand import Subcommand
 from durable.cli.verb_commands import VERBS
 from durable.cli.worker_list import WORKERS
@@ -19,7 +20,7 @@ from durable.cli.worker_list import WORKERS
 __all__ = ["SUBCOMMANDS"]
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    *(LIST, CAUSES, RUNNING, SHOW, WHY, LOGS, RESULT),
+    *(LIST, CAUSES, RUNNING, STACK, SHOW, WHY, LOGS, RESULT),
     *(START, SEND, ASK),
     *VERBS,
     BULK,

@@ -1,4 +1,4 @@
-"""`durable recover`, `cancel`, `wake`, `pause`, `resume` and `restart`: one verb on each of the named runs.
+"""`durable recover`, `cancel`, `abandon`, `wake`, `pause`, `resume` and `restart`: one verb on each of the named runs.
 
 Each run is decided separately: a refusal for one run does not stop the others.
 """
@@ -168,6 +168,13 @@ def _nothing(_parser: ArgumentParser) -> None:
 
 def _cancel_options(parser: ArgumentParser) -> None:
     parser.add_argument("--rollback", action="store_true", help="undo what was done: compensate before it ends")
+    parser.add_argument(
+        "--interrupt", action="store_true", help="abandon the attempts of steps that run, instead of waiting for them"
+    )
+
+
+def _abandon_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--location", default="", help="the attempt at this location only (default: all that run)")
 
 
 def _wake_options(parser: ArgumentParser) -> None:
@@ -204,9 +211,16 @@ VERBS = (
     _verb(
         "cancel",
         "End runs for good: parked ones at once, running ones at their next operation.",
-        lambda run_id, options: operations.cancel(run_id, rollback=options.rollback),
+        lambda run_id, options: operations.cancel(run_id, rollback=options.rollback, interrupt=options.interrupt),
         past="cancelled, or asked to",
         options=_cancel_options,
+    ),
+    _verb(
+        "abandon",
+        "Abandon the attempts of steps that run now: their workers interrupt them as their timeouts would.",
+        lambda run_id, options: operations.abandon(run_id, location=options.location),
+        past="asked to be abandoned",
+        options=_abandon_options,
     ),
     _verb(
         "wake",

@@ -13,6 +13,7 @@ from durable.models import Run
 __all__ = ["possible_verbs"]
 
 _INTERNAL = "durable."  # workflows of durable itself, such as a bulk operation
+_WITH_WORKER = (RunState.RUNNING, RunState.ROLLING_BACK)
 _ALIVE = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING)
 
 
@@ -32,6 +33,8 @@ def possible_verbs(run: Run) -> tuple[str, ...]:
         "send": run.state not in ENDED and not is_internal,
         "pause": run.state in (*_ALIVE, RunState.ROLLING_BACK) and not is_asked_to_pause,
         "cancel": run.state in (*_ALIVE, RunState.PAUSED) and not is_compensating and not is_asked_to_cancel,
+        "abandon": run.state in _WITH_WORKER
+        and run.lease_expires_at is not None,  # the activities say whether a step runs
         "replay": run.started_at is not None
         and not is_internal,  # the plan says whether a replay from a certain step is possible
         "restart": not is_internal,

@@ -7,7 +7,7 @@ handles call these functions. Nothing here runs workflow code.
 
 from __future__ import annotations
 
-from durable.operations.lifecycle import ALLOWED, cancel, pause, recover, resume, wake
+from durable.operations.lifecycle import ALLOWED, abandon, cancel, pause, recover, resume, take_stack, wake
 from durable.operations.messages import Sent, aask, ask, send
 from durable.operations.queries import aresult, history, infos, output, record, result, waiting_for
 from durable.operations.replay import plan_replay, replay
@@ -19,6 +19,7 @@ __all__ = [
     "StartRequest",
     "Started",
     "aask",
+    "abandon",
     "aresult",
     "ask",
     "cancel",
@@ -35,6 +36,7 @@ __all__ = [
     "resume",
     "send",
     "start",
+    "take_stack",
     "waiting_for",
     "wake",
 ]

@@ -67,6 +67,8 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "pause": "operate_run",
     "resume": "operate_run",
     "cancel": "operate_run",
+    "abandon": "operate_run",
+    "take_stack": "view_payload",
     "recover": "operate_run",
     "replay": "replay_run",
     "prune": "delete_run",

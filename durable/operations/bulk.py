@@ -61,7 +61,7 @@ PAGE: Final = 50  # runs in one step of a background bulk: one transaction
 _RATES: Final = (0.001, 1_000.0)  # runs a second
 
 _VERBS: Final = {"cancel": cancel, "pause": pause, "recover": recover, "resume": resume, "wake": wake}
-_OPTIONS: Final = {"cancel": {"rollback"}, "wake": {"end_sleeps"}}
+_OPTIONS: Final = {"cancel": {"rollback", "interrupt"}, "wake": {"end_sleeps"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def apply(
     rate: float | None = None,
     **options: Any,
 ) -> BulkReport:
-    """Apply `verb` to each of the runs; `options` are the verb's own: `rollback` of cancel, `end_sleeps` of wake.
+    """Apply `verb` to each of the runs; `options` are the verb's own: `rollback` and `interrupt` of cancel, `end_sleeps` of wake.
 
     The current actor (`durable.acting_as`) acts on each run, for the reason given there. More than AT_ONCE runs, or a
     selection of unknown size, are processed in the background, unless `in_background` decides. The background run has

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -20,7 +20,7 @@ from durable.operations.audited import audited
 from durable.operations.common import announce, check_state, send_run_changed
 from durable.runtime import Runtime
 
-__all__ = ["ALLOWED", "cancel", "pause", "recover", "resume", "wake"]
+__all__ = ["ALLOWED", "abandon", "cancel", "pause", "recover", "resume", "take_stack", "wake"]
 
 #: The states of a run in which each verb is allowed. A pause that a running run has not reached yet can be resumed too.
 ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
@@ -30,6 +30,7 @@ ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
     "cancel": starts_of("cancelled_at_once", "cancelled_with_rollback", "cancel_requested"),
     "recover": starts_of("recovered", "rollback_recovered"),
 }
+_WITH_WORKER: Final = (RunState.RUNNING, RunState.ROLLING_BACK)
 _SUMMARY = 200  # characters of a reason that lists show
 
 
@@ -86,10 +87,10 @@ def resume(run_id: str) -> None:
     _changed(at, "resume", run_id, decide)
 
 
-def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
+def cancel(run_id: str, *, reason: str = "", rollback: bool = False, interrupt: bool = False) -> None:
     """Cancel the run for good: a parked run at once, a running one at its next operation; with `rollback`, compensate.
 
-    Without a `reason` argument, the acting operator's reason is recorded with the run.
+    With `interrupt`, the attempts of steps that run are abandoned, so that the next operation comes soon. Without a `reason` argument, the acting operator's reason is recorded with the run.
     """
     check_reason(reason)
 
@@ -101,6 +102,8 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
         request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
         _check_not_being_cancelled(run, "cancel", unless=request)
         if _is_held(at, run):
+            if interrupt:
+                abandoned.extend(at.store.ask_activities(run, "", now, abandon=True))
             return RunChange(run=transitions.cancel_requested(run, request=request, reason=reason))
         if rollback and any(entry.is_compensable for entry in entries()):
             summary = Summary(SummaryKind.COMPENSATING)
@@ -112,7 +115,46 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False) -> None:
 
     at = runtime.current()
     reason = reason or audit.reason()
-    _changed(at, "cancel", run_id, decide, reason=reason)
+    abandoned: list[str] = []
+    _changed(at, "cancel", run_id, decide, reason=reason, detail=lambda: _abandoned(abandoned))
+
+
+def abandon(run_id: str, *, location: str = "") -> None:
+    """Abandon the attempt that runs at `location`, or all that run: its worker interrupts it as its timeout would.
+
+    The attempt then counts as failed with AttemptAbandonedError, and the step's own policy decides about the next one.
+    A function that cannot be interrupted goes on: after ten seconds the worker gives the run up, and can record nothing
+    more of it. Raises InvalidTransitionError if no step has run for more than a second.
+    """
+    _ask(run_id, "abandon", location, abandon=True)
+
+
+def take_stack(run_id: str, *, location: str = "") -> None:
+    """Ask the run's worker for the stack of the step that runs at `location`, or of all that run.
+
+    It answers within a few seconds (`durable.inspection.read_stack`). Raises InvalidTransitionError if no step has run
+    for more than a second.
+    """
+    _ask(run_id, "take_stack", location, stack=True)
+
+
+def _ask(run_id: str, action: str, location: str, *, stack: bool = False, abandon: bool = False) -> None:
+    def decide(run: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
+        check_state(run, action, _WITH_WORKER)
+        if _is_held(at, run):
+            asked.extend(at.store.ask_activities(run, location, at.now(), stack=stack, abandon=abandon))
+        if not asked:
+            where = f' at "{location[:_SUMMARY]}"' if location else ""
+            problem = (
+                f'no step of run "{run.id}" has run{where} for more than a second: it has ended, or its worker is gone; '
+                "look at the run again"
+            )
+            raise InvalidTransitionError(run.state, _WITH_WORKER, action, run.id, problem=problem)
+        return RunChange(run={"change_seq": run.change_seq})
+
+    at = runtime.current()
+    asked: list[str] = []
+    _changed(at, action, run_id, decide, detail=lambda: ", ".join(asked))
 
 
 def recover(run_id: str) -> None:
@@ -133,7 +175,9 @@ def _changed(
     decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange],
     *,
     reason: str = "",
+    detail: Callable[[], str] = str,
 ) -> None:
+    """Make an audited change. The log has `detail()`, or else what the change requests of the worker."""
     previous = ""
     with audited(at, action, run_id, reason=reason) as attribution:
 
@@ -143,7 +187,7 @@ def _changed(
             attribution.check_seen(run)
             change = decide(run, entries)
             change.action = attribution.done(
-                before=run.state, after=change.run.get("state", run.state), detail=_asked(change)
+                before=run.state, after=change.run.get("state", run.state), detail=detail() or _asked(change)
             )
             return change
 
@@ -151,6 +195,10 @@ def _changed(
     announce(at, changed.queue, changed.wake_at)
     if changed.state != previous:
         send_run_changed(at, [changed], previous)
+
+
+def _abandoned(locations: Sequence[str]) -> str:
+    return f"requested of its worker, which interrupts {', '.join(locations)}" if locations else ""
 
 
 def _asked(change: RunChange) -> str:

@@ -13,12 +13,12 @@ from typing import Final
 from django.db import connections, transaction
 from django.db.models import Q
 
-from durable.core.records import Activity, AskedOfActivity
+from durable.core.records import Activity, AskedOfActivity, RunRecord
 from durable.models import Activity as ActivityModel
 from durable.models import Run
 from durable.store.rows import ACTIVITY
 
-__all__ = ["answer_stack", "asked", "forget", "note"]
+__all__ = ["answer_stack", "ask", "asked", "forget", "note"]
 
 FORGOTTEN: Final = 500  # rows that one call of `forget` deletes
 
@@ -58,6 +58,20 @@ def asked(alias: str, run_ids: Sequence[str]) -> list[AskedOfActivity]:
         )
         for each in found.filter(run_id__in=run_ids).order_by("pk")
     ]
+
+
+def ask(
+    alias: str, run: RunRecord, location: str, now: datetime, *, stack: bool = False, abandon: bool = False
+) -> list[str]:
+    """Ask about the activities of the run's lease, of one location or of all; return their locations."""
+    rows = ActivityModel.objects.using(alias).filter(run_id=run.id, fence=run.fence)
+    rows = rows.filter(location=location) if location else rows
+    asked = list(rows.order_by("began_at", "pk").values_list("location", flat=True))
+    if stack:
+        rows.update(stack_asked_at=now, stack_taken_at=None, stack="")
+    if abandon:
+        rows.filter(abandon_asked_at__isnull=True).update(abandon_asked_at=now)
+    return asked
 
 
 def answer_stack(alias: str, asked: AskedOfActivity, stack: str, now: datetime) -> None:

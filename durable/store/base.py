@@ -206,6 +206,14 @@ class Store(Protocol):
         fence.
         """
 
+    def ask_activities(
+        self, run: RunRecord, location: str, now: datetime, *, stack: bool = False, abandon: bool = False
+    ) -> list[str]:
+        """Ask the run's worker for the stacks of its activities, or to abandon them; return their locations.
+
+        With a `location`, ask about the activity there alone. Activities of another fence than the run's are left alone.
+        """
+
     def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
         """Store the stack of an activity that is still noted under that fence."""
 

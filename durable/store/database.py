@@ -119,6 +119,11 @@ class DatabaseStore(ABC):
             newest = max((each.order for each in messages), default=0)
             Run.objects.using(self.alias).filter(id=run_id).update(message_count=newest)
 
+    def ask_activities(
+        self, run: RunRecord, location: str, now: datetime, *, stack: bool = False, abandon: bool = False
+    ) -> list[str]:
+        return activities.ask(self.alias, run, location, now, stack=stack, abandon=abandon)
+
     def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
         activities.answer_stack(self.alias, asked, stack, now)
 

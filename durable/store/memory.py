@@ -74,6 +74,7 @@ class MemoryStore:
         self._actions: list[ActionRecord] = []
         self._failures: dict[str, FailureRecord] = {}
         self._activities: dict[tuple[str, str], Activity] = {}
+        self._asked: dict[Activity, AskedOfActivity] = {}
 
     # -- verbs, from outside a pass
 
@@ -376,10 +377,43 @@ class MemoryStore:
                 noted = self._activities.get((each.run_id, each.location))
                 if (each.run_id, each.fence) in held and (noted is None or noted.fence <= each.fence):
                     self._activities[each.run_id, each.location] = each
-            return self.requests(watched), []
+            noted_now = set(self._activities.values())
+            self._asked = {each: asked for each, asked in self._asked.items() if each in noted_now}
+            asked = [each for each in self._asked.values() if each.run_id in watched and (each.stack or each.abandon)]
+            return self.requests(watched), asked
 
-    def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
-        """Do nothing: no operator can ask."""
+    def ask_activities(
+        self,
+        run: RunRecord,
+        location: str,
+        now: datetime,  # noqa: ARG002  # no page shows it
+        *,
+        stack: bool = False,
+        abandon: bool = False,
+    ) -> list[str]:
+        with self._lock:
+            found = [
+                each
+                for each in sorted(self._activities.values(), key=lambda each: each.began_at)
+                if (each.run_id, each.fence) == (run.id, run.fence) and location in ("", each.location)
+            ]
+            for each in found:
+                before = self._asked.get(each)
+                self._asked[each] = AskedOfActivity(
+                    run_id=each.run_id,
+                    location=each.location,
+                    attempt=each.attempt,
+                    fence=each.fence,
+                    stack=stack or (before is not None and before.stack),
+                    abandon=abandon or (before is not None and before.abandon),
+                )
+            return [each.location for each in found]
+
+    def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:  # noqa: ARG002  # no page shows it
+        with self._lock:
+            for each, wish in self._asked.items():
+                if (wish.run_id, wish.location, wish.fence) == (asked.run_id, asked.location, asked.fence):
+                    self._asked[each] = replace(wish, stack=False)
 
     def forget_activities(self) -> None:
         with self._lock:

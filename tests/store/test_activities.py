@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from durable.store.memory import MemoryStore
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
-from tests.store.making import HOSTILE, NOW, a_run, at
+from tests.store.making import HOSTILE, NOW, a_run, at, the
 
 LONG_NAME = "n" * 1_000
 
@@ -128,27 +129,43 @@ def _paused(run: RunRecord) -> RunChange:
     return RunChange(run={"pending_request": "pause", "change_seq": run.change_seq + 1})
 
 
-def test_what_operators_ask_is_sent_until_it_is_answered(database_store: OrmStore | PostgresStore) -> None:
-    store, fence = database_store, held(database_store)
-    store.report([running(fence), running(fence, "label")], [], [])
-    rows = ActivityModel.objects.using(store.alias)
-    rows.filter(location="charge").update(stack_asked_at=NOW)
-    asked = AskedOfActivity(run_id="run", location="charge", attempt=1, fence=fence, stack=True, abandon=False)
-    assert store.report([], [], ["run"]) == ({}, [asked])
+def test_what_operators_ask_is_sent_until_it_is_answered(store: Store) -> None:
+    fence = held(store)
+    store.report([running(fence), running(fence, "label", began_at=at(1))], [], [])
+    run = the(store, "run")
+    assert store.ask_activities(run, "charge", NOW, stack=True) == ["charge"]
+    wish = AskedOfActivity(run_id="run", location="charge", attempt=1, fence=fence, stack=True, abandon=False)
+    assert store.report([], [], ["run"]) == ({}, [wish])
     assert store.report([], [], ["other"]) == ({}, [])
-    store.answer_stack(asked, "line 1\x00\ud800", at(3))
+    store.answer_stack(wish, "line 1\x00\ud800", at(3))
     assert store.report([], [], ["run"]) == ({}, [])
-    [row] = rows.filter(location="charge")
-    assert (row.stack, row.stack_taken_at) == ("line 1\x00\ud800", at(3))
-    rows.filter(location="label").update(abandon_asked_at=NOW)
-    _, [wish] = store.report([], [], ["run"])
-    assert (wish.location, wish.stack, wish.abandon) == ("label", False, True)
+    assert store.ask_activities(run, "", NOW, abandon=True) == ["charge", "label"]
+    _, wishes = store.report([], [], ["run"])
+    assert sorted((each.location, each.stack, each.abandon) for each in wishes) == [
+        ("charge", False, True),
+        ("label", False, True),
+    ]
+    assert store.ask_activities(run, "unknown", NOW, stack=True) == []
+    assert store.ask_activities(replace(run, fence=fence + 1), "", NOW, stack=True) == []
 
 
-def test_what_was_asked_of_an_attempt_is_not_asked_of_the_next(database_store: OrmStore | PostgresStore) -> None:
+def test_a_stack_of_any_text_is_stored(database_store: OrmStore | PostgresStore) -> None:
     store, fence = database_store, held(database_store)
     store.report([running(fence)], [], [])
-    ActivityModel.objects.using(store.alias).update(abandon_asked_at=NOW, stack_asked_at=NOW)
+    store.ask_activities(the(store, "run"), "", NOW, stack=True)
+    [wish] = store.report([], [], ["run"])[1]
+    store.answer_stack(wish, "line 1\x00\ud800", at(3))
+    [row] = ActivityModel.objects.using(store.alias)
+    assert (row.stack, row.stack_taken_at) == ("line 1\x00\ud800", at(3))
+    store.ask_activities(the(store, "run"), "", at(5), stack=True)
+    [row] = ActivityModel.objects.using(store.alias)
+    assert (row.stack, row.stack_taken_at) == ("", None)
+
+
+def test_what_was_asked_of_an_attempt_is_not_asked_of_the_next(store: Store) -> None:
+    fence = held(store)
+    store.report([running(fence)], [], [])
+    store.ask_activities(the(store, "run"), "", NOW, stack=True, abandon=True)
     _, asked = store.report([running(fence, attempt=2)], [], ["run"])
     assert {each.attempt for each in asked} <= {1}  # PostgreSQL answers from before the statement
     assert store.report([], [], ["run"]) == ({}, [])

@@ -20,6 +20,7 @@ __all__ = [
     "RestartForm",
     "SendForm",
     "StartForm",
+    "StepForm",
     "WakeForm",
 ]
 
@@ -75,6 +76,15 @@ class CancelForm(ActionForm):
     """The options of cancel."""
 
     rollback = Flag(required=False, default=False, help_text="Compensate first.")
+    interrupt = Flag(required=False, default=False, help_text="Abandon the attempts of steps that run.")
+
+
+class StepForm(ActionForm):
+    """The step that the action is about."""
+
+    location = Text(
+        required=False, default="", allow_blank=True, max_length=1024, help_text="Of the step; empty for all that run."
+    )
 
 
 class RestartForm(ActionForm):

@@ -7,10 +7,10 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-from durable.api.serializers.fields import Moment
-from durable.inspection import RunningStep
+from durable.api.serializers.fields import Moment, Query, Text
+from durable.inspection import RunningStack, RunningStep
 
-__all__ = ["ActivityListSerializer", "ActivitySerializer"]
+__all__ = ["ActivityListSerializer", "ActivitySerializer", "StackQuery", "StackSerializer"]
 
 
 @extend_schema_serializer(component_name="Activity")
@@ -37,6 +37,21 @@ class ActivitySerializer(serializers.Serializer[RunningStep]):
     stack_asked_at = Moment(allow_null=True, help_text="When its stack was requested.")
     stack_taken_at = Moment(allow_null=True, help_text="When a worker answered.")
     abandon_asked_at = Moment(allow_null=True, help_text="When the attempt was abandoned; it has not ended yet.")
+
+
+class StackQuery(Query):
+    """The step whose stack is wanted."""
+
+    location = Text(max_length=1024)
+
+
+@extend_schema_serializer(component_name="Stack")
+class StackSerializer(serializers.Serializer[RunningStack]):
+    """Where a running step is, as its worker has answered."""
+
+    text = serializers.CharField(help_text="The frames, the outermost first; empty until the worker has answered.")
+    asked_at = Moment(allow_null=True)
+    taken_at = Moment(allow_null=True)
 
 
 @extend_schema_serializer(component_name="ActivityList")

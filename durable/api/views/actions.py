@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.http import HttpResponse
+from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -13,17 +14,21 @@ from durable.api.access import actor_of, admit, seen_by, visible_run
 from durable.api.create import made
 from durable.api.idempotent import Done, answered
 from durable.api.schema import described
-from durable.api.serializers.actions import ActionForm, CancelForm, ReplayForm, RestartForm, WakeForm
+from durable.api.serializers.actions import ActionForm, CancelForm, ReplayForm, RestartForm, StepForm, WakeForm
+from durable.api.serializers.activities import StackQuery, StackSerializer
 from durable.api.serializers.fields import Form
 from durable.api.serializers.replay import PlanQuery, PlanSerializer
 from durable.api.serializers.runs import RunReferenceSerializer
 from durable.api.views.base import View
 from durable.api.views.runs import reference
+from durable.core.errors import EntryNotFoundError
+from durable.inspection import read_stack
 from durable.operations import Started
 from durable.operations.audit import acting_as
 from durable.operations.bulk_decisions import go_on, stop_here
 
 __all__ = [
+    "AbandonView",
     "CancelView",
     "GoOnView",
     "PauseView",
@@ -32,6 +37,7 @@ __all__ = [
     "ReplayView",
     "RestartView",
     "ResumeView",
+    "StackView",
     "StopHereView",
     "WakeView",
 ]
@@ -133,7 +139,59 @@ class CancelView(ActionView):
 
     def act(self, run_id: str, given: dict[str, Any]) -> None:
         """Cancel."""
-        operations.cancel(run_id, reason=given["reason"], rollback=given["rollback"])
+        operations.cancel(run_id, reason=given["reason"], rollback=given["rollback"], interrupt=given["interrupt"])
+
+
+class AbandonView(ActionView):
+    """Abandon an attempt."""
+
+    action = "abandon"
+    takes = StepForm
+
+    @described(operation_id="abandon_attempt", request=StepForm, responses=RunReferenceSerializer)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Abandon the attempts of steps that run: the worker interrupts them as their timeouts would.
+
+        They have failed then, and the steps' own policies decide about the next attempts. Needs `durable.operate_run`.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> None:
+        """Abandon."""
+        operations.abandon(run_id, location=given["location"])
+
+
+class StackView(ActionView):
+    """The stacks of steps that run."""
+
+    action = "take_stack"
+    takes = StepForm
+    reads_with = ("view_run", "view_payload")
+
+    @described(operation_id="read_stack", parameters=[StackQuery], responses=StackSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Return the stack of the step that runs at `location`; 404 if none runs there.
+
+        It is empty until it was requested and the worker has answered. Needs `durable.view_payload` too.
+        """
+        self.require(request, "view_payload", "Seeing stacks")
+        location = StackQuery.read(request.query_params)["location"]
+        found = read_stack(visible_run(request, run_id), location, timezone.now())
+        if found is None:
+            raise EntryNotFoundError(run_id, location)
+        return Response(StackSerializer(found).data)
+
+    @described(operation_id="request_stack", request=StepForm, responses=RunReferenceSerializer)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Ask the worker where the steps that run are at this moment. It answers within a few seconds.
+
+        Needs `durable.view_payload`.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> None:
+        """Ask."""
+        operations.take_stack(run_id, location=given["location"])
 
 
 class RecoverView(ActionView):
