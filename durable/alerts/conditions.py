@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,11 +11,11 @@ from typing import Final
 from django.db.models import Exists, OuterRef
 from django.urls import NoReverseMatch, reverse
 
+from durable.admin.url_keys import as_key
 from durable.alerts.alert_run import ALERT
 from durable.conf import conf
-from durable.core.causes import ROLLBACK
-from durable.core.location import display_location
-from durable.inspection import list_causes, worker_overview
+from durable.core.causes import ROLLBACK, place_of
+from durable.inspection import RunningStep, hung_steps, list_causes, worker_overview
 from durable.inspection.humanize import plural
 from durable.inspection.shell_command import worker_command
 from durable.models import Cause, Failure
@@ -61,6 +62,8 @@ def look_for(events: frozenset[str], now: datetime, told: Collection[str]) -> Fo
         lasting, muted = _lasting([each for each in told if each.startswith(_CAUSE)])
         unknown |= lasting
         silent |= muted
+    if "hung_step" in events:
+        conditions += _hung(now)
     if "queue" in events:
         queues = _queues()
         if queues is None:
@@ -74,11 +77,7 @@ def _causes(now: datetime) -> Iterator[Condition]:
         if ALERT in cause.workflows or cause.last_at is None or cause.last_at < now - RECENT:
             continue
         is_rollback = cause.place.endswith(ROLLBACK)
-        place = (
-            f'"{display_location(cause.place.removesuffix(ROLLBACK).rstrip())}"'
-            if cause.place
-            else "the workflow's code"
-        )
+        place = f'"{cause.place.removesuffix(ROLLBACK).rstrip()}"' if cause.place else "the workflow's code"
         workflows = ", ".join(cause.workflows[:5])
         what = "A compensation has stopped" if is_rollback else "Runs fail"
         yield Condition(
@@ -100,6 +99,24 @@ def _lasting(keys: Sequence[str]) -> tuple[set[str], set[str]]:
     rows = list(causes.annotate(lasts=Exists(failed)).values_list("fingerprint", "muted_at", "lasts"))
     muted = {f"{_CAUSE}{fingerprint}" for fingerprint, muted_at, _ in rows if muted_at is not None}
     return {f"{_CAUSE}{fingerprint}" for fingerprint, _, lasts in rows if lasts} - muted, muted
+
+
+def _hung(now: datetime) -> Iterator[Condition]:
+    """Yield a condition for each step of a workflow that hangs, in however many runs."""
+    runs: dict[tuple[str, str], list[RunningStep]] = {}
+    for step in hung_steps(now):
+        runs.setdefault((step.workflow, place_of(step.location)), []).append(step)
+    for (workflow, place), steps in runs.items():
+        oldest = steps[0]
+        name = hashlib.sha256(f"{workflow}\x00{place}".encode(errors="surrogatepass")).hexdigest()[:32]
+        where = oldest.run_id if len(steps) == 1 else plural(len(steps), "run")
+        yield Condition(
+            kind="hung_step",
+            key=f"hung_step:{name}",
+            title=f'Step "{place}" of {workflow} hangs in {where}',
+            text=f"The oldest: {oldest.words}, in {oldest.run_id}. Look at its stack, cancel the run, or abandon the attempt.",
+            path=_path("durable_run_change", as_key(oldest.run_id)),
+        )
 
 
 def _queues() -> list[Condition] | None:

@@ -1,7 +1,7 @@
 """`DURABLE["ALERTS"]`: which conditions are told of, and to whom.
 
 "ALERTS": {
-    "events": ["cause", "rollback", "queue"],
+    "events": ["cause", "rollback", "hung_step", "queue"],
     "site": "https://shop.example.org",
     "queue": "default",
     "targets": [
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 __all__ = ["EVENTS", "AlertSettings", "AlertSettingsError", "Target"]
 
 #: The kinds of conditions, all of which are told of unless `events` names some.
-EVENTS: Final = ("cause", "rollback", "queue")
+EVENTS: Final = ("cause", "rollback", "hung_step", "queue")
 _KEYS: Final = ("targets", "events", "site", "queue", "from_email")
 _OF_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
     "mail": ("to",),

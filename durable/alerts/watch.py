@@ -31,7 +31,7 @@ EVERY: Final = timedelta(seconds=30)
 #: How long a queue must have been without a worker, and a condition be gone, before anybody is told.
 PATIENCE: Final = timedelta(seconds=60)
 _MOST: Final = 500  # conditions that are open at a time
-_IMPATIENT: Final = frozenset({"cause", "rollback"})
+_IMPATIENT: Final = frozenset({"cause", "rollback", "hung_step"})
 
 
 class Watch:

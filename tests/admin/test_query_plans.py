@@ -59,7 +59,13 @@ def test_lists_follow_an_index_and_cost_a_constant_number_of_statements(crowd: N
 
 
 def test_the_overview_and_a_long_history_do_too(crowd: None, operator: Client) -> None:
-    for address in ("/admin/durable/", url("change", LONG), url("live", LONG)):
+    parts = ("history", "payloads", "attempts", "messages", "logs", "related", "audit")
+    for address in (
+        "/admin/durable/",
+        url("change", LONG),
+        url("live", LONG),
+        *(f"{url('change', LONG)}?part={part}" for part in parts),
+    ):
         with CaptureQueriesContext(connection) as queries:
             assert operator.get(address).status_code == 200
         # the server estimates the 1,000 entries of the long history, and is some of them off

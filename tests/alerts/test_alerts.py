@@ -21,7 +21,7 @@ from durable.alerts import Alert, AlertSettings
 from durable.alerts.alert_run import ALERT
 from durable.alerts.watch import Watch
 from durable.checks import check_alerts
-from durable.models import AlertState, Cause, Run
+from durable.models import Activity, AlertState, Cause, Run
 from durable.operations import causes
 from durable.store import store_for
 from durable.worker.chores import CHORES
@@ -210,6 +210,36 @@ class TestCauses:
         with django_assert_max_num_queries(40) as second:
             Watch().look(stage.now)
         assert len(first) == len(second)
+
+
+class TestHungSteps:
+    def test_one_step_in_many_runs_is_one_alert_until_none_hangs(
+        self, stage: Stage, switch_on: Callable[..., None]
+    ) -> None:
+        switch_on(events=["hung_step"])
+        for number in range(3):
+            run = stage.start(flows.approve, id=f"run-{number}", settle=False)
+            claimed = stage.claim(run.id)
+            lease = stage.now + timedelta(hours=1)
+            Run.objects.filter(pk=run.pk).update(lease_expires_at=lease)
+            began_at = stage.now - timedelta(minutes=40 + number)
+            Activity.objects.create(
+                run=run,
+                location="prepare",
+                attempt=1,
+                kind="step",
+                fence=claimed.fence,
+                began_at=began_at,
+                timeout=3060,
+            )
+        look(stage)
+        look(stage)
+        [alert] = CALLED
+        assert alert.title == 'Step "prepare" of tests.approve hangs in 3 runs'
+        assert "run-2" in alert.text
+        Activity.objects.all().delete()
+        look(stage)
+        assert [each.is_over for each in CALLED] == [False, True]
 
 
 class TestQueues:
