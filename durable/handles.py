@@ -6,7 +6,7 @@ property has a twin for async code, a method with an `a` before its name: `await
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -139,13 +139,20 @@ class Handle(Generic[R_co]):
         """Continue a failed run: the operation that made it fail is tried again."""
         operations.recover(self.id)
 
-    def restart(self, *, id: str | None = None) -> Handle[R_co]:
-        """Start a new run of the same workflow with the same input. With an `id` for it, a second call starts nothing."""
-        return Handle(*operations.restart(self.id, as_id=id))
+    def restart(self, *, id: str | None = None, changes: Mapping[str, Any] | None = None) -> Handle[R_co]:
+        """Start a new run of the same workflow with the same input. With an `id` for it, a second call starts nothing.
 
-    def plan_replay(self, location: str) -> ReplayPlan:
-        """Return what `replay(location)` would do: what is deleted, what runs again, what stays, and what prevents it."""
-        return operations.plan_replay(self.id, location)
+        `changes` are arguments by name that replace those of the input. Raises ValueError for changes that do not fit
+        the workflow's signature.
+        """
+        return Handle(*operations.restart(self.id, as_id=id, changes=changes))
+
+    def plan_replay(self, location: str, *, with_output: bool = False) -> ReplayPlan:
+        """Return what `replay(location)` would do: what is deleted, what runs again, what stays, and what prevents it.
+
+        `with_output`: what `give_output(location, ...)` would do.
+        """
+        return operations.plan_replay(self.id, location, with_output=with_output)
 
     def replay(
         self, location: str, *, in_place: bool = False, plan_hash: str | None = None, id: str | None = None
@@ -156,6 +163,23 @@ class Handle(Generic[R_co]):
         `plan_hash` is that of a plan for another history.
         """
         return Handle(*operations.replay(self.id, location, in_place=in_place, plan_hash=plan_hash, as_id=id))
+
+    def give_output(
+        self,
+        location: str,
+        output: Any,
+        *,
+        in_place: bool = False,
+        plan_hash: str | None = None,
+        id: str | None = None,
+    ) -> Handle[R_co]:
+        """Replay from the step at `location`, which does not run again: it has completed with `output`.
+
+        Call it inside `acting_as(actor, reason=...)`: the step keeps who gave the output and why. Raises what `replay`
+        raises, ValueError without a reason, and PayloadError. The plan is `plan_replay(location, with_output=True)`.
+        """
+        given = operations.give_output(self.id, location, output, in_place=in_place, plan_hash=plan_hash, as_id=id)
+        return Handle(*given)
 
     # -- the same, from async code
 
@@ -238,13 +262,25 @@ class Handle(Generic[R_co]):
         """`recover`, from async code."""
         await run_sync(self.recover)
 
-    async def arestart(self, *, id: str | None = None) -> Handle[R_co]:
+    async def arestart(self, *, id: str | None = None, changes: Mapping[str, Any] | None = None) -> Handle[R_co]:
         """`restart`, from async code."""
-        return await run_sync(self.restart, id=id)
+        return await run_sync(self.restart, id=id, changes=changes)
 
-    async def aplan_replay(self, location: str) -> ReplayPlan:
+    async def aplan_replay(self, location: str, *, with_output: bool = False) -> ReplayPlan:
         """`plan_replay`, from async code."""
-        return await run_sync(self.plan_replay, location)
+        return await run_sync(self.plan_replay, location, with_output=with_output)
+
+    async def agive_output(
+        self,
+        location: str,
+        output: Any,
+        *,
+        in_place: bool = False,
+        plan_hash: str | None = None,
+        id: str | None = None,
+    ) -> Handle[R_co]:
+        """`give_output`, from async code."""
+        return await run_sync(self.give_output, location, output, in_place=in_place, plan_hash=plan_hash, id=id)
 
     async def areplay(
         self, location: str, *, in_place: bool = False, plan_hash: str | None = None, id: str | None = None

@@ -129,6 +129,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
         "location": location,
         "is_possible": name in possible_verbs(run) or name == "take_stack",
         "command": _command(name, run.id, location),
+        "edit_url": admin.url("edit_input", run.id) if name == "restart" and _may_edit(request) else "",
     }
     return admin.page(request, "act", context, status=status)
 
@@ -136,6 +137,10 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
 def _command(name: str, run_id: str, location: str) -> str:
     word = "stack" if name == "take_stack" else name.replace("_", "-")
     return command(word, run_id, location=location) if location else command(word, run_id)
+
+
+def _may_edit(request: HttpRequest) -> bool:
+    return all(access.may(request, each) for each in ("edit_input", "start_run", "view_payload"))
 
 
 def asking_context(admin: AdminPages, run: Run) -> dict[str, Any]:

@@ -18,6 +18,24 @@ __all__ = ["ActForm", "BulkForm", "MuteForm", "ReplayRunForm", "SendMessageForm"
 _MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
 
 
+def _json_editor(rows: int = 6) -> forms.Textarea:
+    return forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField durable-code", "spellcheck": "false"})
+
+
+def read_json(text: str) -> Any:
+    """Return the data of a JSON text, None for an empty one. Raises ValidationError, also for a number that JSON lacks."""
+    if not text.strip():
+        return None
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise forms.ValidationError(
+            f"This is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. Text needs double quotes."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise forms.ValidationError(f"This cannot be read as JSON: {error}.") from None
+
+
 class MuteForm(forms.Form):
     """A change that may be made twice: a reason."""
 
@@ -132,6 +150,52 @@ class ReplayRunForm(_Asking):
     )
 
 
+class GiveOutputForm(ReplayRunForm):
+    """A replay from a step whose output is given by hand."""
+
+    reason = forms.CharField(
+        max_length=MAX_REASON,
+        label="Reason",
+        help_text="Recorded with the step and in the audit log: who knows that this is so, and how?",
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+    )
+    output = forms.CharField(
+        required=False,
+        strip=False,
+        max_length=_MAX_BODY,
+        label="Output (JSON)",
+        help_text='As the step would have returned it. For example {"approved": true}. Empty is null.',
+        widget=_json_editor(),
+    )
+
+    field_order = ["output", "in_place", "reason"]
+
+    def clean_output(self) -> Any:
+        """Return the output as data. Raises ValidationError."""
+        return read_json(self.cleaned_data["output"])
+
+
+class EditInputForm(_Asking):
+    """The arguments of a new run, as a JSON object."""
+
+    values = forms.CharField(
+        strip=False,
+        max_length=_MAX_BODY,
+        label="Arguments (JSON)",
+        help_text="The arguments by name. What you leave out stays as it was recorded.",
+        widget=_json_editor(12),
+    )
+
+    field_order = ["values", "reason"]
+
+    def clean_values(self) -> dict[str, Any]:
+        """Return the arguments by name. Raises ValidationError."""
+        found = read_json(self.cleaned_data["values"])
+        if not isinstance(found, dict):
+            raise forms.ValidationError('This is not a JSON object: write {"name": value}.')
+        return found
+
+
 class SendMessageForm(_Asking):
     """A message: its queue, and its body as JSON."""
 
@@ -142,7 +206,7 @@ class SendMessageForm(_Asking):
         max_length=_MAX_BODY,
         label="Body (JSON)",
         help_text='For example {"by": 7}, "yes" or null. Empty is null.',
-        widget=forms.Textarea(attrs={"rows": 6, "class": "vLargeTextField durable-code", "spellcheck": "false"}),
+        widget=_json_editor(),
     )
     anyway = forms.BooleanField(
         required=False, label="Send to this queue anyway", help_text="The run keeps it until it asks for that queue."
@@ -166,17 +230,7 @@ class SendMessageForm(_Asking):
 
     def clean_body(self) -> Any:
         """Return the body as data. Raises ValidationError also for a number that JSON does not have."""
-        text = self.cleaned_data["body"]
-        if not text.strip():
-            return None
-        try:
-            return json.loads(text, parse_constant=_no_number)
-        except json.JSONDecodeError as error:
-            raise forms.ValidationError(
-                f"This is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. Text needs double quotes."
-            ) from None
-        except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(f"This cannot be read as JSON: {error}.") from None
+        return read_json(self.cleaned_data["body"])
 
     def clean(self) -> dict[str, Any]:
         """Ask for confirmation once if the run has never used the queue."""

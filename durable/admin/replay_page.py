@@ -11,29 +11,41 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from durable import operations
 from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
-from durable.admin.forms import ReplayRunForm
+from durable.admin.forms import GiveOutputForm, ReplayRunForm
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
-from durable.core.location import display_location
+from durable.core.location import spoken_location
 from durable.inspection import reading
 from durable.inspection.shell_command import command
 from durable.models import Run
 from durable.operations.audit import acting_as
 from durable.operations.replay_plan import ReplayPlan
+from durable.templatetags.durable_admin import location_query
 
-__all__ = ["show"]
+__all__ = ["show", "show_giving"]
 
 _SHOWN = 50  # locations of each list
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the preview, or replay."""
+    return _show(admin, request, key, is_given=False)
+
+
+def show_giving(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show the preview of a replay from a step whose output is given by hand, or replay."""
+    action_page.admit(request, "give_output", unquote(key))
+    return _show(admin, request, key, is_given=True)
+
+
+def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) -> HttpResponse:
     action_page.admit(request, "replay", unquote(key))
     run = pages.find(key)
     location = request.GET.get("at", "")
-    plan = _plan(run, location)
+    plan = _plan(run, location, is_given=is_given)
     is_posted = request.method == "POST"
-    form = ReplayRunForm(request.POST if is_posted else None, initial={"plan_hash": plan.hash, "token": new_id()})
+    kind = GiveOutputForm if is_given else ReplayRunForm
+    form = kind(request.POST if is_posted else None, initial={"plan_hash": plan.hash, "token": new_id()})
     problem, status = "", 200
     if is_posted:
         status = 422
@@ -42,58 +54,66 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
                 shown = _replay(request, run, location, form.cleaned_data)
             except action_page.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
-                run, plan = pages.find(key), _plan(run, location)
-                form = ReplayRunForm({**request.POST.dict(), "plan_hash": plan.hash})
+                run, plan = pages.find(key), _plan(run, location, is_given=is_given)
+                form = kind({**request.POST.dict(), "plan_hash": plan.hash})
             else:
                 messages.success(request, "It runs again from there; this is the run that does.")
                 return HttpResponseRedirect(admin.url("change", shown))
     context = {
         **action_page.asking_context(admin, run),
-        "title": f"Replay run {run.id} from {display_location(location)}",
+        "title": f"{'Give an output in' if is_given else 'Replay'} run {run.id} from {spoken_location(location)}",
+        "is_given": is_given,
+        "place": spoken_location(location),
+        "boundary": spoken_location(plan.boundary),
+        "give_url": f"{admin.url('give_output', run.id)}{location_query(location)}",
+        "may_give": access.may(request, "give_output"),
         "form": form,
         "problem": problem,
         "plan": plan,
         "parts": list(_parts(plan)),
         "location": location,
-        "command": command("replay", run.id, location),
+        "command": command(
+            "replay", run.id, location, **({"output_of_step": "JSON", "reason": "WHY"} if is_given else {})
+        ),
     }
     return admin.page(request, "replay", context, status=status)
 
 
-def _plan(run: Run, location: str) -> ReplayPlan:
+def _plan(run: Run, location: str, *, is_given: bool) -> ReplayPlan:
     try:
         with reading():
-            return operations.plan_replay(run.id, location)
+            return operations.plan_replay(run.id, location, with_output=is_given)
     except EntryNotFoundError as error:
         raise Http404(str(error)) from error
 
 
 def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]) -> str:
     in_place = given["in_place"]
+    how: dict[str, Any] = {
+        "in_place": in_place,
+        "plan_hash": given["plan_hash"],
+        "as_id": None if in_place else given["token"],
+    }
     with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
-        return operations.replay(
-            run.id,
-            location,
-            in_place=in_place,
-            plan_hash=given["plan_hash"],
-            as_id=None if in_place else given["token"],
-        ).id
+        if "output" in given:
+            return operations.give_output(run.id, location, given["output"], **how).id
+        return operations.replay(run.id, location, **how).id
 
 
 def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
     """Return the parts of the preview: a CSS word, a title, locations, and how many more there are."""
-    returned = [f"{each.queue} (received by {display_location(each.wait)})" for each in plan.messages]
+    returned = [f"{each.queue} (received by {spoken_location(each.wait)})" for each in plan.messages]
     parts = [
-        ("again", "Steps that run again", [display_location(each) for each in plan.reruns]),
-        ("again", "Messages that are sent again", [display_location(each) for each in plan.resends]),
+        ("again", "Steps that run again", [spoken_location(each) for each in plan.reruns]),
+        ("again", "Messages that are sent again", [spoken_location(each) for each in plan.resends]),
         ("back", "Messages that return to the queue", returned),
         (
             "grave",
             "Done, with a rollback handler that is not run",
-            [display_location(each) for each in plan.not_compensated],
+            [spoken_location(each) for each in plan.not_compensated],
         ),
-        ("gone", "All records that go", [display_location(each) for each in plan.removed]),
-        ("stays", "Branches beside it that stay", [display_location(each) for each in plan.siblings]),
-        ("stays", "Records that stay", [display_location(each) for each in plan.kept]),
+        ("gone", "Records that a new run does not get", [spoken_location(each) for each in plan.removed]),
+        ("stays", "Branches beside it that stay", [spoken_location(each) for each in plan.siblings]),
+        ("stays", "Records that stay", [spoken_location(each) for each in plan.kept]),
     ]
     return [(look, title, names[:_SHOWN], max(0, len(names) - _SHOWN)) for look, title, names in parts if names]

@@ -20,6 +20,7 @@ from durable.admin import (
     bulk_page,
     bulk_result,
     causes_page,
+    edit_input_page,
     list_page,
     names_page,
     overview,
@@ -99,6 +100,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("causes/<str:fingerprint>/<str:name>/", causes_page.mark, "mark"),
             ("<str:key>/send/", send_page.show, "send"),
             ("<str:key>/replay/", replay_page.show, "replay"),
+            ("<str:key>/give-output/", replay_page.show_giving, "give_output"),
+            ("<str:key>/edit-input/", edit_input_page.show, "edit_input"),
             ("<str:key>/act/<str:name>/", action_page.show, "act"),
         ]
         return [  # "bulk/" before "<str:key>/", which would match it

@@ -7,6 +7,7 @@ from django.urls import path, re_path
 from durable.api.views.actions import (
     AbandonView,
     CancelView,
+    GiveOutputView,
     GoOnView,
     PauseView,
     PlanView,
@@ -59,6 +60,7 @@ urlpatterns = [
     path("runs/<str:run_id>/recover", RecoverView.as_view(), name="recover"),
     path("runs/<str:run_id>/restart", RestartView.as_view(), name="restart"),
     path("runs/<str:run_id>/replay", ReplayView.as_view(), name="replay"),
+    path("runs/<str:run_id>/give-output", GiveOutputView.as_view(), name="give-output"),
     path("runs/<str:run_id>/replay-plan", PlanView.as_view(), name="replay-plan"),
     path("runs/<str:run_id>/go-on", GoOnView.as_view(), name="go-on"),
     path("runs/<str:run_id>/stop-here", StopHereView.as_view(), name="stop-here"),

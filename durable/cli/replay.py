@@ -10,7 +10,15 @@ from django.core.management.base import CommandError
 
 from durable import operations
 from durable.cli.actor import shell_actor
-from durable.cli.arguments import add_acting, add_confirming, add_format, confirmed, is_at_terminal
+from durable.cli.arguments import (
+    JSON_HELP,
+    add_acting,
+    add_confirming,
+    add_format,
+    confirmed,
+    is_at_terminal,
+    json_value,
+)
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
@@ -22,6 +30,7 @@ from durable.operations.replay_plan import ReplayPlan
 __all__ = ["REPLAY"]
 
 SHOWN: Final = 20  # locations of each kind
+NOTHING: Final = object()  # no output: null is one
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -30,6 +39,13 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--in-place", action="store_true", help="in the same run; else a new one goes on from there")
     parser.add_argument("--plan", metavar="HASH", help="only as a plan of --dry-run with this hash says")
     parser.add_argument("--id", dest="new_id", help="the new run's id")
+    parser.add_argument(
+        "--output-of-step",
+        type=json_value,
+        metavar="JSON",
+        default=NOTHING,
+        help=f"do not run the step at LOCATION again: it has this output. Needs --reason. {JSON_HELP}",
+    )
     add_acting(parser)
     add_confirming(parser)
     add_format(parser)
@@ -40,20 +56,19 @@ def _replay(options: Namespace, output: Output) -> int:
         raise CommandError("--in-place makes no new run: leave out --id", returncode=Exit.USAGE)
     try:
         with reading():
-            plan = operations.plan_replay(options.id, options.location)
+            is_given = options.output_of_step is not NOTHING
+            plan = operations.plan_replay(options.id, options.location, with_output=is_given)
         if options.dry_run:
             _print_plan(output, plan, in_place=options.in_place)
             return Exit.REFUSED if plan.refusals_of(in_place=options.in_place) else Exit.OK
         if not (options.yes or options.plan):
             _ask(output, plan, in_place=options.in_place)
         with acting_as(shell_actor(options.user), reason=options.reason):
-            run_id = operations.replay(
-                options.id,
-                options.location,
-                in_place=options.in_place,
-                plan_hash=options.plan or plan.hash,
-                as_id=options.new_id,
-            ).id
+            how = {"in_place": options.in_place, "plan_hash": options.plan or plan.hash, "as_id": options.new_id}
+            if is_given:
+                run_id = operations.give_output(options.id, options.location, options.output_of_step, **how).id
+            else:
+                run_id = operations.replay(options.id, options.location, **how).id
     except REFUSALS as error:
         output.complain(error)
         return Exit.REFUSED

@@ -16,6 +16,7 @@ from django.core.management.base import CommandError
 from durable import operations, runtime
 from durable.cli.actor import shell_actor
 from durable.cli.arguments import (
+    JSON_HELP,
     add_acting,
     add_cause,
     add_confirming,
@@ -24,6 +25,7 @@ from durable.cli.arguments import (
     confirmed,
     given_ids,
     is_at_terminal,
+    keyword,
 )
 from durable.cli.bulks import add_canary, is_slow, start_bulk
 from durable.cli.exit_codes import Exit
@@ -42,7 +44,7 @@ PAGE = 100  # runs whose states are read at a time
 
 
 def _configure(verb: str, add_options: Callable[[ArgumentParser], None], parser: ArgumentParser) -> None:
-    takes_causes = add_options is add_cause
+    takes_causes = add_options in (add_cause, _restart_options)
     add_ids(parser, may_be_none=takes_causes)
     add_options(parser)
     add_acting(parser)
@@ -181,6 +183,18 @@ def _wake_options(parser: ArgumentParser) -> None:
     parser.add_argument("--end-sleeps", action="store_true", help="end its sleeps too")
 
 
+def _restart_options(parser: ArgumentParser) -> None:
+    add_cause(parser)
+    parser.add_argument(
+        "--set",
+        type=keyword,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"start with another argument NAME; the others stay. VALUE is {JSON_HELP}",
+    )
+
+
 def _verb(
     name: str,
     help: str,
@@ -239,9 +253,9 @@ VERBS = (
     _verb(
         "restart",
         "Start new runs of the same workflows with the same input; prints their ids.",
-        lambda run_id, _: operations.restart(run_id).id,
+        lambda run_id, options: operations.restart(run_id, changes=dict(options.set)).id,
         past="restarted",
-        options=add_cause,
+        options=_restart_options,
     ),
     _verb(
         "go-on",

@@ -27,6 +27,7 @@ __all__ = [
     "listed",
     "parent",
     "send_segment",
+    "spoken_location",
     "unescape",
     "waiting_text",
 ]
@@ -93,6 +94,16 @@ def _size(location: str) -> int:
 def display_location(location: str) -> str:
     """Return a location for people: names as given, without the escapes."""
     return unescape(location)
+
+
+def spoken_location(location: str) -> str:
+    """Return a location as a person says it: `polling/~0/poll` is "polling, round 1, poll"."""
+    return ", ".join(_spoken(each) for each in location.split("/"))
+
+
+def _spoken(segment: str) -> str:
+    number = segment.removeprefix("~")
+    return f"round {int(number) + 1:,}" if segment != number and number.isdecimal() else unescape(segment)
 
 
 def listed(locations: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from durable.core import transitions
 from durable.core.errors import EntryNotFoundError
 from durable.core.history_copy import Copied, moved_entry, moved_message
 from durable.core.location import escape, is_within, parent
-from durable.core.records import EntryKind, EntryRecord, Message, MessageState, RunChange, RunRecord
+from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState, RunChange, RunRecord
 from durable.core.recovery import rewind_compensated
 from durable.core.rewind import FORKS, Rewind, first_try
 from durable.core.summary import Summary, SummaryKind
@@ -116,6 +116,43 @@ class Replay:
             for name, status in around.data["branches"].items():
                 if escape(name) != segments[depth]:
                     yield f"{around.location}/{escape(name)}", status["status"]
+
+    # -- an output that is given by hand
+
+    def refusals_of_giving(self) -> Iterator[str]:
+        """Yield why the output of the target cannot be given by hand."""
+        entry = self.history.deleted.get(self.target)
+        if entry is None or entry.kind != EntryKind.STEP:
+            yield f'"{self.target}" is no step: only the output of a step can be given'
+            return
+        if self.boundary != self.target:
+            yield f'"{self.boundary}" starts again, and "{self.target}" with it: its output would be gone'
+        if "rollback" in entry.data:
+            yield (
+                f'"{self.target}" has a rollback handler, which would undo what the step has not done: recover the run, '
+                "or replay it"
+            )
+        if entry.data.get("failure", {}).get("atomic"):
+            yield f'"{self.target}" is atomic and has failed: its rows were not written, and an output would say they were'
+
+    def give(self, output: str | None, given: dict[str, str], now: datetime) -> None:
+        """Keep the target, as a step that has completed with this output: codec text for the target of this run.
+
+        `given` says who gave it, why and when. The failed attempts of the step stay.
+        """
+        entry = self.history.deleted.pop(self.target)
+        newest = max(max(each.ordinal, each.finished_ordinal or 0) for each in (entry, *self.history))
+        data = {name: value for name, value in entry.data.items() if name != "failure"}
+        self.history.put(
+            entry,
+            status=EntryStatus.COMPLETED,
+            output=output,
+            error=None,
+            data={**data, "given": given},
+            next_attempt_at=None,
+            completed_at=now,
+            finished_ordinal=newest + 1,
+        )
 
     # -- what it writes
 

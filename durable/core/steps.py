@@ -287,9 +287,11 @@ class _Attempt:
         self._tell(error, will_retry, retry_at)
 
     def _failure_data(self, verdict: str, cause: Exception | None) -> dict[str, Any]:
+        atomic = {"atomic": True} if self.options.atomic else {}
         if verdict == _RETRY:  # all attempts are used up
-            return {"kind": "timeout" if isinstance(cause, StepTimeoutError) else "exhausted", "raises": "exhausted"}
-        data: dict[str, Any] = {"kind": verdict, "raises": verdict}
+            kind = "timeout" if isinstance(cause, StepTimeoutError) else "exhausted"
+            return {"kind": kind, "raises": "exhausted", **atomic}
+        data: dict[str, Any] = {"kind": verdict, "raises": verdict, **atomic}
         if isinstance(cause, PayloadError):
             data["payload"] = [cause.what, cause.path, cause.problem, cause.advice]
         elif isinstance(cause, CriticalError | RollbackError):

@@ -142,6 +142,8 @@ def _entry(run: Run, entry: Entry, with_payloads: bool) -> dict[str, Any]:
         "error": _error(run, metadata.error, with_payloads),
         "rollback_error": _error(run, metadata.rollback_error, with_payloads),
     }
+    if "given" in entry.data:
+        data["given_by_hand"] = entry.data["given"]
     if with_payloads:
         place = of_arguments(run.id, entry)
         data["arguments"] = payload(run.workflow, arguments_field(entry), entry.arguments, place)

@@ -16,6 +16,7 @@ from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.inspection.fork_outcomes import FORKS, ForkOutcome, fatal_locations, read_outcomes
+from durable.inspection.given_note import given_note
 from durable.inspection.loop_note import loop_note
 from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, Run
@@ -321,5 +322,7 @@ def _fill(page: Sequence[TreeNode]) -> None:
             node.note = loop_note(node.status, entry.data)
         elif entry.kind == EntryKind.MESSAGE:
             node.note = wait_note(entry)
+        elif entry.kind == EntryKind.STEP and "given" in entry.data:
+            node.note = given_note(entry.data["given"])
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))

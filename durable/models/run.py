@@ -204,6 +204,8 @@ class Run(models.Model):
             ("start_run", "Can start runs"),
             ("operate_run", "Can send to, wake, pause, resume, cancel and recover runs"),
             ("replay_run", "Can replay runs"),
+            ("give_output", "Can give the output of a step by hand"),
+            ("edit_input", "Can start runs again with another input"),
         ]
         indexes = [
             # due runs, in the order in which they are claimed; a paused run is never due

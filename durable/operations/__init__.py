@@ -10,7 +10,7 @@ from __future__ import annotations
 from durable.operations.lifecycle import ALLOWED, abandon, cancel, pause, recover, resume, take_stack, wake
 from durable.operations.messages import Sent, aask, ask, send
 from durable.operations.queries import aresult, history, infos, output, record, result, waiting_for
-from durable.operations.replay import plan_replay, replay
+from durable.operations.replay import give_output, plan_replay, replay
 from durable.operations.start import Started, StartRequest, restart, start
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "aresult",
     "ask",
     "cancel",
+    "give_output",
     "history",
     "infos",
     "output",

@@ -71,6 +71,8 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "take_stack": "view_payload",
     "recover": "operate_run",
     "replay": "replay_run",
+    "give_output": "give_output",
+    "edit_input": "edit_input",
     "prune": "delete_run",
     "mute": "operate_run",
     "unmute": "operate_run",

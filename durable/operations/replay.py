@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from durable import runtime
 from durable.core.errors import EntryNotFoundError, ReplayRefusedError, StalePlanError
 from durable.core.ids import new_id
+from durable.core.places import Place
 from durable.core.records import EntryRecord, RunChange, RunRecord
 from durable.core.replay import Replay
 from durable.operations.audited import Attribution, audited
@@ -16,15 +19,27 @@ from durable.operations.replay_plan import ReplayPlan, build_plan
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
 
-__all__ = ["plan_replay", "replay"]
+__all__ = ["give_output", "plan_replay", "replay"]
+
+_REASON = 300  # characters of a reason that an entry keeps; the audit log has it whole
 
 
-def plan_replay(run_id: str, location: str) -> ReplayPlan:
-    """Return the plan of a replay from `location`; changes nothing. Raises RunNotFoundError, EntryNotFoundError."""
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The output that a person gives for a step."""
+
+    value: Any
+
+
+def plan_replay(run_id: str, location: str, *, with_output: bool = False) -> ReplayPlan:
+    """Return the plan of a replay from `location`; changes nothing. Raises RunNotFoundError, EntryNotFoundError.
+
+    `with_output`: the plan of `give_output`.
+    """
     at = runtime.current()
     run = record(run_id)
     entries, messages = at.store.outline(run_id)
-    return build_plan(Replay(run, entries, messages, location), entries, at.now())
+    return build_plan(Replay(run, entries, messages, location), entries, at.now(), is_given=with_output)
 
 
 def replay(
@@ -41,17 +56,50 @@ def replay(
         return _as_new_run(at, attribution, location, plan_hash, as_id)
 
 
-def _in_place(at: Runtime, attribution: Attribution, location: str, plan_hash: str | None) -> Started:
+def give_output(
+    run_id: str,
+    location: str,
+    output: Any,
+    *,
+    in_place: bool = False,
+    plan_hash: str | None = None,
+    as_id: str | None = None,
+) -> Started:
+    """Replay from a step that does not run again: it has completed with `output`, as a person says. Return the run.
+
+    The step's entry keeps who gave the output, why and when. The actor needs the permissions to replay and to give
+    outputs, and a reason. Refused for a step with a rollback handler and for a failed atomic step, of which the output
+    would say what is not so, and for a step in a loop or a race that starts again. Raises as `replay` does, PayloadError,
+    and ValueError without a reason.
+    """
+    require_step("giving an output", "give it in a step")
+    if in_place and as_id is not None:
+        raise ValueError("a replay in place makes no new run: leave out the id, or in_place=True")
+    at = runtime.current()
+    with audited(at, "give_output", run_id) as attribution:
+        if attribution.acting is not None:
+            attribution.acting.check("replay")
+        if not attribution.reason.strip():
+            raise ValueError("an output that is given by hand needs a reason: it is recorded with the step")
+        given = _Given(output)
+        if in_place:
+            return _in_place(at, attribution, location, plan_hash, given)
+        return _as_new_run(at, attribution, location, plan_hash, as_id, given)
+
+
+def _in_place(
+    at: Runtime, attribution: Attribution, location: str, plan_hash: str | None, given: _Given | None = None
+) -> Started:
     previous = ""
 
     def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
         nonlocal previous
         previous = run.state
         attribution.check_seen(run)
-        replay = _planned(at, run, entries(), location, plan_hash, in_place=True)
+        replay = _planned(at, run, entries(), location, plan_hash, attribution, given, in_place=True)
         change = replay.in_place(at.now())
         change.action = attribution.done(
-            before=run.state, after=change.run["state"], detail=f'from "{replay.boundary}", in place'
+            before=run.state, after=change.run["state"], detail=f"{_where(replay, given)}, in place"
         )
         return change
 
@@ -63,7 +111,12 @@ def _in_place(at: Runtime, attribution: Attribution, location: str, plan_hash: s
 
 
 def _as_new_run(
-    at: Runtime, attribution: Attribution, location: str, plan_hash: str | None, as_id: str | None
+    at: Runtime,
+    attribution: Attribution,
+    location: str,
+    plan_hash: str | None,
+    as_id: str | None,
+    given: _Given | None = None,
 ) -> Started:
     with at.store.transaction():
         old = attribution.lock()
@@ -73,7 +126,7 @@ def _as_new_run(
             at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
             return Started(found.id, is_new=False)
         entries = at.store.history(old.id)
-        replay = _planned(at, old, entries, location, plan_hash, in_place=False)
+        replay = _planned(at, old, entries, location, plan_hash, attribution, given, in_place=False)
         # Fence 1: the new run has a history to load, even if its original is pruned before its first pass.
         wanted = successor(
             at,
@@ -90,15 +143,27 @@ def _as_new_run(
             check_is_successor(new, old)
             return Started(new.id, is_new=False)
         _plant(at, replay, new)
-        detail = f'from "{replay.boundary}", as run {new.id}'
+        detail = f"{_where(replay, given)}, as run {new.id}"
         at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
     announce(at, new.queue, new.wake_at)
     send_run_changed(at, [new], previous="")
     return Started(new.id, is_new=True)
 
 
+def _where(replay: Replay, given: _Given | None) -> str:
+    return f'from "{replay.boundary}"' + ("" if given is None else ", whose output was given by hand")
+
+
 def _planned(
-    at: Runtime, run: RunRecord, entries: list[EntryRecord], location: str, plan_hash: str | None, *, in_place: bool
+    at: Runtime,
+    run: RunRecord,
+    entries: list[EntryRecord],
+    location: str,
+    plan_hash: str | None,
+    attribution: Attribution,
+    given: _Given | None,
+    *,
+    in_place: bool,
 ) -> Replay:
     """Return the replay if the plan still matches and nothing refuses it."""
     check_not_an_order(run.workflow, "replay")
@@ -111,8 +176,16 @@ def _planned(
     plan = build_plan(replay, entries, at.now())
     if plan_hash is not None and plan_hash != plan.hash:
         raise StalePlanError(run.id, location)
-    if refusals := plan.refusals_of(in_place=in_place):
+    refusals = plan.refusals_of(in_place=in_place)
+    if given is not None:
+        refusals = (*replay.refusals_of_giving(), *refusals)
+    if refusals:
         raise ReplayRefusedError(run.id, location, refusals)
+    if given is not None:
+        by = attribution.done(before="", after="")
+        who = {"by": by.actor_label, "source": by.source, "reason": by.reason[:_REASON], "at": at.now().isoformat()}
+        what = f'the output of step "{location}"'
+        replay.give(at.encode(given.value, what, Place(run.id, "output", location)), who, at.now())
     return replay
 
 

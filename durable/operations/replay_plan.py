@@ -66,13 +66,19 @@ class ReplayPlan:
         return self.in_place_refusals if in_place else self.refusals
 
 
-def build_plan(replay: Replay, entries: Sequence[EntryRecord], now: datetime) -> ReplayPlan:
-    """Return the plan of `replay`, which was built from these entries."""
+def build_plan(replay: Replay, entries: Sequence[EntryRecord], now: datetime, *, is_given: bool = False) -> ReplayPlan:
+    """Return the plan of `replay`, which was built from these entries.
+
+    `is_given`: the output of the target is given by hand, so that the target stays.
+    """
     run = replay.run
+    not_given = list(replay.refusals_of_giving()) if is_given else []
+    if is_given and not not_given:
+        replay.give(None, {}, now)
     gone = sorted(replay.history.deleted.values(), key=lambda entry: entry.ordinal)
     not_compensated = [entry.location for entry in gone if entry.is_compensable]
     is_held = run.lease_expires_at is not None and run.lease_expires_at > now
-    refusals = _refusals(replay, is_held=is_held)
+    refusals = [*not_given, *_refusals(replay, is_held=is_held)]
     in_place = ["a worker is executing the run now: pause the run first, or replay it as a new run"] if is_held else []
     return ReplayPlan(
         run_id=run.id,

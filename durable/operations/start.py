@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +23,7 @@ from durable.core.transitions import started
 from durable.operations import audit
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
+from durable.operations.edited_input import edited
 from durable.runtime import Runtime
 
 __all__ = ["StartRequest", "Started", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
@@ -170,23 +171,32 @@ def _input_of(at: Runtime, run: RunRecord) -> Any:
     return at.decode(run.input, Place(run.id, "input"))
 
 
-def restart(run_id: str, *, as_id: str | None = None) -> Started:
-    """Start a new run of the same workflow with the same input.
+def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any] | None = None) -> Started:
+    """Start a new run of the same workflow with the same input, from the very start.
 
     With `as_id`, the new run has that id; if this run was already restarted with that id, the earlier run is returned.
-    Raises RunConflictError if another run has the id.
+    `changes` are arguments by name that replace those of the input; the actor needs the permission to edit inputs too.
+    Raises RunConflictError if another run has the id, and ValueError or PayloadError for changes that do not fit.
     """
     require_step("restarting a run", "restart it in a step")
     at = runtime.current()
-    with audited(at, "restart", run_id) as attribution, at.store.transaction():
+    action = "edit_input" if changes else "restart"
+    with audited(at, action, run_id) as attribution, at.store.transaction():
+        if changes and attribution.acting is not None:
+            attribution.acting.check("restart")
         old = attribution.lock()
         check_not_an_order(old.workflow, "restart")
         wanted = successor(at, old, as_id)
+        if changes:
+            given = edited(old.workflow, _input_of(at, old), changes)
+            wanted.input = at.encode(given, f"the input of {old.workflow}", Place(wanted.id, "input"))
         [(new, is_new)] = at.store.create([wanted])
         attribution.check_sees(new.id)
         if not is_new:
             check_is_successor(new, old)
-        detail = f"as run {new.id}{'' if is_new else ': was there already'}"
+        # The names alone: the log is seen by users who may not see payloads.
+        other = f", with another {', '.join(sorted(changes))}" if changes else ""
+        detail = f"as run {new.id}{other}{'' if is_new else ': was there already'}"
         at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
     if is_new:
         at.notify({new.queue})

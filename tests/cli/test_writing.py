@@ -491,3 +491,26 @@ class TestBulk:
         done = shell(*arguments)
         assert (done.status, state("one")) == (status, "sleeping")
         assert problem in done.err
+
+
+class TestReplayByHand:
+    def test_the_output_of_a_step_is_given(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, id="one")
+        location = "charge"
+        refused = shell("replay", "one", location, "--output-of-step", '"paid"', "--yes")
+        assert (refused.status, "needs a reason" in refused.err) == (1, True)
+        planned = shell("replay", "one", location, "--output-of-step", '"paid"', "--dry-run")
+        assert "steps that run again" not in planned.out
+        done = shell("replay", "one", location, "--output-of-step", '"paid"', "--yes", "--reason", "seen in the books")
+        [run_id] = done.lines
+        assert stage.settle(run_id).state == "completed"
+        assert "output given by hand by" in shell("show", run_id).out
+        assert ("give_output", "one", "done", "seen in the books") in actions()
+
+    def test_a_run_starts_again_with_another_argument(self, shell: Shell, stage: Stage) -> None:
+        echo.using(id="one").start("hello", colour="red")
+        [run_id] = shell("restart", "one", "--set", 'args=["goodbye", 2]').lines
+        stage.settle(run_id)
+        assert get_run(run_id).result() == [["goodbye", 2], {"colour": "red"}]
+        refused = shell("restart", "one", "--set", "nothing=1")
+        assert (refused.status, "no argument 'nothing'" in refused.err) == (1, True)

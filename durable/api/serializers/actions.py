@@ -16,6 +16,8 @@ __all__ = [
     "ActionForm",
     "AskForm",
     "CancelForm",
+    "EditForm",
+    "GiveOutputForm",
     "ReplayForm",
     "RestartForm",
     "SendForm",
@@ -93,6 +95,14 @@ class RestartForm(ActionForm):
     id = Id(required=False, help_text="Of the new run; the same id again is the same run.")
 
 
+class EditForm(RestartForm):
+    """The id of the new run, and what is changed of the input."""
+
+    changes = JSONObject(
+        required=False, default=dict, help_text="Arguments by name, instead of those of the input. The others stay."
+    )
+
+
 class ReplayForm(RestartForm):
     """The location, and the kind of replay."""
 
@@ -105,6 +115,13 @@ class ReplayForm(RestartForm):
         if attrs["in_place"] and "id" in attrs:
             raise ValidationError({"id": "A replay in place makes no new run: leave this out."})
         return attrs
+
+
+class GiveOutputForm(ReplayForm):
+    """The location of a step, and the output that it is to have."""
+
+    reason = Text(min_length=1, max_length=MAX_REASON, help_text="For the audit log, and recorded with the step.")
+    output = Value(allow_null=True, help_text="As the step would have returned it.")
 
 
 class StartForm(Form):

@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-from durable.api.serializers.fields import Query, Text
+from durable.api.serializers.fields import Query, QueryFlag, Text
 
 __all__ = ["PlanQuery", "PlanSerializer"]
 
@@ -20,6 +20,9 @@ class PlanQuery(Query):
     """The location."""
 
     location = Text(max_length=1024)
+    with_output = QueryFlag(
+        required=False, default=False, help_text="The plan of giving the output of this step by hand."
+    )
 
 
 class ReturnedMessageSerializer(serializers.Serializer[Any]):

@@ -13,8 +13,17 @@ from durable import operations
 from durable.api.access import actor_of, admit, seen_by, visible_run
 from durable.api.create import made
 from durable.api.idempotent import Done, answered
+from durable.api.problems import ProblemError
 from durable.api.schema import described
-from durable.api.serializers.actions import ActionForm, CancelForm, ReplayForm, RestartForm, StepForm, WakeForm
+from durable.api.serializers.actions import (
+    ActionForm,
+    CancelForm,
+    EditForm,
+    GiveOutputForm,
+    ReplayForm,
+    StepForm,
+    WakeForm,
+)
 from durable.api.serializers.activities import StackQuery, StackSerializer
 from durable.api.serializers.fields import Form
 from durable.api.serializers.replay import PlanQuery, PlanSerializer
@@ -22,6 +31,7 @@ from durable.api.serializers.runs import RunReferenceSerializer
 from durable.api.views.base import View
 from durable.api.views.runs import reference
 from durable.core.errors import EntryNotFoundError
+from durable.core.registry import UnknownWorkflowError
 from durable.inspection import read_stack
 from durable.operations import Started
 from durable.operations.audit import acting_as
@@ -30,6 +40,7 @@ from durable.operations.bulk_decisions import go_on, stop_here
 __all__ = [
     "AbandonView",
     "CancelView",
+    "GiveOutputView",
     "GoOnView",
     "PauseView",
     "PlanView",
@@ -246,23 +257,27 @@ class RestartView(ActionView):
     """Restart a run."""
 
     action = "restart"
-    takes = RestartForm
+    takes = EditForm
 
     @described(
         operation_id="restart_run",
-        request=RestartForm,
+        request=EditForm,
         responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
     )
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Start a new run of the same workflow with the same input: 201.
 
-        If an earlier restart created the run with this id: 200. Needs `durable.start_run`.
+        If an earlier restart created the run with this id: 200. Needs `durable.start_run`; with `changes` of the input
+        `durable.edit_input` too.
         """
         return self.perform(request, run_id)
 
     def act(self, run_id: str, given: dict[str, Any]) -> Started:
         """Restart."""
-        return operations.restart(run_id, as_id=given.get("id"))
+        try:
+            return operations.restart(run_id, as_id=given.get("id"), changes=given["changes"])
+        except (ValueError, UnknownWorkflowError) as error:  # they do not fit the signature, or nobody knows it here
+            raise ProblemError("arguments-refused", 422, f"{error}.") from error
 
 
 class ReplayView(ActionView):
@@ -294,6 +309,37 @@ class ReplayView(ActionView):
         )
 
 
+class GiveOutputView(ActionView):
+    """Give the output of a step by hand."""
+
+    action = "give_output"
+    takes = GiveOutputForm
+
+    @described(
+        operation_id="give_output",
+        request=GiveOutputForm,
+        responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
+    )
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Replay from a step that does not run again: it has completed with this output. As a new run: 201.
+
+        With `in_place`, as the same run: 200. The step keeps who gave the output and why. Needs `durable.give_output`
+        and `durable.replay_run`.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> Started:
+        """Give the output."""
+        return operations.give_output(
+            run_id,
+            given["location"],
+            given["output"],
+            in_place=given["in_place"],
+            plan_hash=given.get("plan_hash"),
+            as_id=given.get("id"),
+        )
+
+
 class PlanView(View):
     """The plan of a replay."""
 
@@ -306,6 +352,7 @@ class PlanView(View):
         Needs `durable.replay_run` too.
         """
         self.require(request, "replay_run", "Planning a replay")
-        location = PlanQuery.read(request.query_params)["location"]
+        query = PlanQuery.read(request.query_params)
         visible_run(request, run_id)
-        return Response(PlanSerializer(operations.plan_replay(run_id, location)).data)
+        plan = operations.plan_replay(run_id, query["location"], with_output=query["with_output"])
+        return Response(PlanSerializer(plan).data)

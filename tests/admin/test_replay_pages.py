@@ -1,0 +1,194 @@
+"""Replay with another input, and with the output of a step given by hand: the pages, what they refuse, and who may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import Client, override_settings
+
+from durable import get_run
+from durable.models import OperatorAction, Run
+from tests.admin import flows
+from tests.admin.conftest import OPERATOR, Stage
+from tests.admin.pages import hidden, text_of, url
+
+LogIn = Callable[..., Client]
+ALL = (*OPERATOR, "give_output", "edit_input")
+
+
+@pytest.fixture(autouse=True)
+def _mended() -> Iterator[None]:
+    yield
+    flows.SWITCH["broken"] = False
+
+
+@pytest.fixture
+def boss(log_in: LogIn) -> Client:
+    return log_in(*ALL)
+
+
+def failed(stage: Stage, run_id: str = "run") -> Run:
+    flows.SWITCH["broken"] = True
+    return stage.start(flows.switched, 7, id=run_id)
+
+
+def giving(run_id: str = "run", location: str = "charge") -> str:
+    return f"{url('give_output', run_id)}?at={location}"
+
+
+# -- an output
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_output_is_given(stage: Stage, boss: Client, in_place: bool) -> None:
+    failed(stage)
+    asked = boss.get(giving())
+    body = text_of(asked)
+    assert "The step “charge” does not run again" in body
+    assert "Steps that run again" not in body
+    given = {**hidden(asked), "output": '"by hand"', "reason": "seen in the bank's books"}
+    done = boss.post(giving(), {**given, **({"in_place": "on"} if in_place else {})}, follow=True)
+    [run_id] = [each.id for each in Run.objects.exclude(state="failed")]
+    assert (run_id == "run") is in_place
+    assert stage.settle(run_id).state == "completed"
+    assert get_run(run_id).result() == "by hand"
+    assert "output given by hand by ada (admin): seen in the bank&#x27;s books" in text_of(
+        boss.get(f"{url('step', run_id)}?at=charge")
+    )
+    assert "this is the run that does" in text_of(done)
+    row = OperatorAction.objects.get(action="give_output")
+    assert (row.run_id, row.outcome, row.reason) == ("run", "done", "seen in the bank's books")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"output": "{no"}, "This is not JSON"),
+        ({"reason": ""}, "This field is required"),
+        ({"output": "NaN"}, "not a number that JSON has"),
+    ],
+)
+def test_a_mistake_gives_nothing(stage: Stage, boss: Client, given: dict[str, str], problem: str) -> None:
+    failed(stage)
+    fields = {**hidden(boss.get(giving())), "output": "1", "reason": "known", **given}
+    assert problem in text_of(boss.post(giving(), fields), 422)
+    assert Run.objects.count() == 1
+
+
+def test_a_page_of_before_gives_nothing(stage: Stage, boss: Client) -> None:
+    failed(stage)
+    fields = {**hidden(boss.get(giving())), "output": "1", "reason": "known", "in_place": "on"}
+    flows.SWITCH["broken"] = False
+    get_run("run").recover()
+    stage.settle("run")
+    assert "has changed since this page was made" in text_of(boss.post(giving(), fields), 409)
+
+
+def test_a_step_that_would_be_undone_is_refused(stage: Stage, boss: Client) -> None:
+    stage.start(flows.saga, id="saga")
+    assert "has a rollback handler" in text_of(boss.get(giving("saga", "charge")))
+
+
+@pytest.mark.parametrize("missing", ["give_output", "replay_run", "view_run"])
+def test_giving_needs_its_permissions(stage: Stage, log_in: LogIn, missing: str) -> None:
+    failed(stage)
+    client = log_in(*(each for each in ALL if each != missing))
+    for run_id in ("run", "nowhere"):
+        assert client.get(giving(run_id)).status_code == 403
+        assert client.post(giving(run_id), {"output": "1", "reason": "mine"}).status_code == 403
+    assert Run.objects.count() == 1
+    assert OperatorAction.objects.filter(outcome="denied").exists()
+
+
+def test_the_replay_page_leads_there_for_those_who_may(stage: Stage, log_in: LogIn) -> None:
+    failed(stage)
+    replay = f"{url('replay', 'run')}?at=charge"
+    assert url("give_output", "run") in text_of(log_in(*ALL).get(replay))
+    assert url("give_output", "run") not in text_of(log_in(*OPERATOR, name="olga").get(replay))
+
+
+def test_the_plan_names_places_in_words(stage: Stage, boss: Client) -> None:
+    stage.start(flows.looping, 2, id="loop")
+    location = next(each.location for each in get_run("loop").history() if "/~" in each.location)
+    body = text_of(boss.get(f"{url('replay', 'loop')}?at={location}"))
+    assert "round 1" in body
+    assert "/~0" not in body.partition("<form")[0]
+    assert "Nothing goes from this run, unless you replay it in place" in body
+
+
+# -- another input
+
+
+def editing(run_id: str = "run") -> str:
+    return url("edit_input", run_id)
+
+
+def test_a_run_starts_again_with_another_input(stage: Stage, boss: Client) -> None:
+    stage.start(flows.quick, 7, id="run")
+    asked = boss.get(editing())
+    assert "&quot;value&quot;: 7" in text_of(asked)
+    done = boss.post(editing(), {**hidden(asked), "values": '{"value": {"amount": 9}}', "reason": "typing error"})
+    again = boss.post(editing(), {**hidden(asked), "values": '{"value": {"amount": 9}}', "reason": "typing error"})
+    assert done["Location"] == again["Location"]
+    [new] = Run.objects.exclude(pk="run")
+    stage.settle(new.id)
+    assert get_run(new.id).result() == {"amount": 9}
+    row = OperatorAction.objects.filter(action="edit_input").earliest("id")
+    assert (row.run_id, row.outcome, row.reason) == ("run", "done", "typing error")
+    assert row.detail == f"as run {new.id}, with another value"
+    assert "edit-input" in text_of(boss.get(url("act", "run", "restart")))
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ("[1]", "not a JSON object"),
+        ('{"valu": 1}', "no argument &#x27;valu&#x27;; its arguments are value"),
+        ("{", "This is not JSON"),
+    ],
+)
+def test_an_input_that_does_not_fit_starts_nothing(stage: Stage, boss: Client, values: str, problem: str) -> None:
+    stage.start(flows.quick, 7, id="run")
+    fields = {**hidden(boss.get(editing())), "values": values}
+    assert problem in text_of(boss.post(editing(), fields), 422)
+    assert Run.objects.count() == 1
+
+
+@pytest.mark.parametrize("missing", ["edit_input", "start_run", "view_payload", "view_run"])
+def test_editing_needs_its_permissions(stage: Stage, log_in: LogIn, missing: str) -> None:
+    stage.start(flows.quick, 7, id="run")
+    client = log_in(*(each for each in ALL if each != missing))
+    for run_id in ("run", "nowhere"):
+        assert client.get(editing(run_id)).status_code == 403
+        assert client.post(editing(run_id), {"values": "{}"}).status_code == 403
+    assert Run.objects.count() == 1
+
+
+def hide(workflow: str, field: str, value: Any) -> Any:
+    return {**value, "args": ["****"]} if field == "input" else value
+
+
+def test_a_hidden_argument_is_neither_shown_nor_written_over(stage: Stage, boss: Client) -> None:
+    stage.start(flows.quick, "4242 4242", id="run")
+    with override_settings(DURABLE={"REDACT": f"{__name__}.hide"}):
+        asked = boss.get(editing())
+        body = text_of(asked)
+        assert "4242" not in body
+        assert "hidden: value" in body
+        boss.post(editing(), {**hidden(asked), "values": "{}"})
+    [new] = Run.objects.exclude(pk="run")
+    stage.settle(new.id)
+    assert get_run(new.id).result() == "4242 4242"
+
+
+def test_a_bulk_of_durable_itself_is_not_started_with_another_order(stage: Stage, boss: Client) -> None:
+    from durable.operations import bulk
+
+    run_id = bulk.apply("pause", ["nowhere"], in_background=True).run_id
+    assert run_id is not None
+    asked = boss.get(editing(run_id))
+    fields = {**hidden(asked), "values": '{"order": {"verb": "cancel"}}'}
+    assert boss.post(editing(run_id), fields).status_code == 422
+    assert Run.objects.count() == 1

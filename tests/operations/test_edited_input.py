@@ -1,0 +1,121 @@
+"""Starting a run again with another input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import override_settings
+
+from durable import Actor, Context, OperationDeniedError, acting_as, workflow
+from durable.inspection.editable_input import recorded_input, shown_arguments
+from durable.models import OperatorAction, Run
+from durable.operations.edited_input import arguments_of
+from durable.runtime import Runtime
+from tests.support.stores import STORES, in_force, passed
+
+
+@workflow(name="tests.edited.pay")
+def pay(ctx: Context, /, amount: int, to: str = "bank", *rest: int, price: Decimal = Decimal(1), **more: Any) -> Any:
+    return ctx.step("pay", lambda: [amount, to, list(rest), str(price), more])
+
+
+@workflow(name="tests.edited.plain")
+def plain(ctx: Context, amount: int, card: str, note: Any = None) -> Any:
+    return ctx.step("pay", lambda: [amount, card, note])
+
+
+@pytest.fixture(params=STORES)
+def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
+    with in_force(request.param) as at:
+        yield at
+
+
+def test_the_changed_arguments_are_replaced_and_the_others_stay(at: Runtime) -> None:
+    first = pay.using(id="first").start(5, "bank", 1, 2, price=Decimal("1.50"), colour="red")
+    with acting_as(Actor("cli", label="ops"), reason="wrong amount"):
+        again = first.restart(changes={"amount": 7, "rest": [3]})
+    passed(at, again.id)
+    assert again.result() == [7, "bank", [3], "1.50", {"colour": "red"}]
+    assert first.state == "pending"
+    row = OperatorAction.objects.get()
+    assert (row.action, row.outcome, row.reason) == ("edit_input", "done", "wrong amount")
+    assert row.detail == f"as run {again.id}, with another amount, rest"
+    assert "7" not in row.detail.replace(again.id, "")
+
+
+def test_an_argument_that_had_its_default_can_be_given(at: Runtime) -> None:
+    again = plain.start(5, "visa").restart(changes={"note": {"by": "hand"}})
+    passed(at, again.id)
+    assert again.result() == [5, "visa", {"by": "hand"}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"amunt": 7}, "no argument 'amunt'; its arguments are amount, to, rest, price, more"),
+        ({"amount": "7"}, "the argument amount is int, not str"),
+        ({"amount": True}, "the argument amount is int, not bool"),
+        ({"to": None}, "the argument to is str, not NoneType"),
+        ({"rest": 3}, r"the arguments \*rest are a list, not int"),
+        ({"more": [1]}, r"the arguments \*\*more are an object, not list"),
+        ({"ctx": 1}, "no argument 'ctx'"),
+    ],
+)
+def test_what_does_not_fit_the_signature_starts_nothing(at: Runtime, changes: dict[str, Any], problem: str) -> None:
+    first = pay.start(5)
+    with pytest.raises(ValueError, match=problem):
+        first.restart(changes=changes)
+    assert Run.objects.count() == 1
+
+
+def test_it_needs_both_permissions(at: Runtime) -> None:
+    first = plain.start(5, "visa")
+    user = User.objects.create_user("ada")
+    for codename in ("start_run", "edit_input"):
+        user = User.objects.get(pk=user.pk)
+        with acting_as(Actor("api", user)), pytest.raises(OperationDeniedError):
+            first.restart(changes={"amount": 7})
+        user.user_permissions.add(Permission.objects.get(codename=codename))
+    with acting_as(Actor("api", User.objects.get(pk=user.pk))):
+        assert first.restart(changes={"amount": 7}).id != first.id
+
+
+# -- what is shown to be edited
+
+
+def shown(run_id: str) -> Any:
+    run = Run.objects.get(pk=run_id)
+    given = recorded_input(run)
+    assert given is not None
+    return shown_arguments(run, given, arguments_of(run.workflow, given))
+
+
+def test_values_that_json_does_not_express_stay_as_they_are(at: Runtime) -> None:
+    first = pay.start(5, "bank", 1, 2, price=Decimal("1.50"), colour="red")
+    found = shown(first.id)
+    assert dict(found.values) == {"amount": 5, "to": "bank", "rest": [1, 2], "more": {"colour": "red"}}
+    assert found.kept == ["price"]
+
+
+def hide_cards(workflow: str, field: str, value: Any) -> Any:
+    if field == "input" and value["args"]:
+        return {**value, "args": [value["args"][0], "****", *value["args"][2:]]}
+    return value
+
+
+def hide_all(workflow: str, field: str, value: Any) -> Any:
+    return "****"
+
+
+def test_what_is_hidden_cannot_be_edited(at: Runtime) -> None:
+    first = plain.start(5, "4242", "fragile")
+    with override_settings(DURABLE={"REDACT": f"{__name__}.hide_cards"}):
+        found = shown(first.id)
+    assert (dict(found.values), found.kept) == ({"amount": 5, "note": "fragile"}, ["card"])
+    with override_settings(DURABLE={"REDACT": f"{__name__}.hide_all"}):
+        found = shown(first.id)
+    assert (dict(found.values), list(found.kept)) == ({}, ["amount", "card", "note"])
