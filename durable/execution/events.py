@@ -30,12 +30,12 @@ class PassEvents:
     def __init__(self, run: RunRecord, on_call: Callable[[Call], None] | None) -> None:
         self._run = run
         self._on_call = on_call
-        self._state = str(run.state)  # the state of which receivers were told last
+        self._state = str(run.state)  # the state that receivers were called with last
         #: The observers of this pass.
         self.observation = observers.NO_OBSERVATION
 
     def emit(self, event: Event) -> None:
-        """Log the event if operators look for it, and tell the observers and the signal's receivers."""
+        """Log the event if operators look for it, and call the observers and the signal's receivers."""
         details: dict[str, Any] = {"run": self._run.id, "workflow": self._run.workflow, **event.details}
         if event.name == "run_changed":
             previous, self._state = self._state, details["state"]

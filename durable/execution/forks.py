@@ -67,7 +67,7 @@ def _remove_worker_handlers() -> None:
 def _is_workers_handler(handler: Any) -> bool:
     """Return True for a function or method of durable's, or a method of any class derived from one of RQ's.
 
-    RQ is told by its package's name: a process that does not serve RQ's queues need not import it.
+    RQ is recognized by its package's name: a process that does not serve RQ's queues need not import it.
     """
     bases = type(getattr(handler, "__self__", None)).__mro__
     modules = [getattr(handler, "__module__", None), *(each.__module__ for each in bases)]

@@ -108,7 +108,7 @@ class PassObservation:
     def calling(self, call: Call) -> AbstractContextManager[None]:
         """Return the context manager to enter around a call."""
         assert self._run is not None, "the watch of no run has no observers"
-        return _told_of_call(self._observers, self._run, call)
+        return _observed_call(self._observers, self._run, call)
 
     def event_happened(self, event: Event) -> None:
         """Tell the observers that have `event_happened` of an event of the pass."""
@@ -142,7 +142,7 @@ def observe_pass(run: RunRecord, now: Callable[[], datetime]) -> Iterator[PassOb
 
 
 @contextmanager
-def _told_of_call(observers: tuple[Observer, ...], run: RunRecord, call: Call) -> Iterator[None]:
+def _observed_call(observers: tuple[Observer, ...], run: RunRecord, call: Call) -> Iterator[None]:
     begun = [ends for each in observers if (ends := _safely(each.call_begins, run, call)) is not None]
     error: BaseException | None = None
     try:
@@ -155,9 +155,9 @@ def _told_of_call(observers: tuple[Observer, ...], run: RunRecord, call: Call) -
             _safely(ends, error)
 
 
-def _safely(tell: Callable[..., Any], *args: Any) -> Any:
+def _safely(call: Callable[..., Any], *args: Any) -> Any:
     try:
-        return tell(*args)
+        return call(*args)
     except Exception:
-        logger.exception("an observer failed: %s", getattr(tell, "__qualname__", tell))
+        logger.exception("an observer failed: %s", getattr(call, "__qualname__", call))
         return None

@@ -103,15 +103,15 @@ def waiting(
     limit = None if timeout is None else parse_remaining(timeout, "a timeout").total_seconds()
     deadline = None if limit is None else time.monotonic() + limit
     pause, longest = _LOOK_EVERY
-    is_told = False
+    is_logged = False
     while (found := look()) is None:
         left = longest if deadline is None else deadline - time.monotonic()
         if left <= 0:
             advice = IN_TRANSACTION if _is_in_transaction() else describe()
             raise TimeoutError(f"{problem} after {limit:g} s; {advice}")
         yield min(pause, left)
-        if deadline is None and not is_told and _is_in_transaction():
-            is_told = True
+        if deadline is None and not is_logged and _is_in_transaction():
+            is_logged = True
             logger.warning("%s, and the wait has no timeout; %s", problem, IN_TRANSACTION)
         pause = min(pause * 1.5, longest)
     return found

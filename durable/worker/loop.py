@@ -1,7 +1,7 @@
 """WorkerLoop: claim due runs, schedule them, and have a pool execute them.
 
 Owns how claims, the Scheduler and a pool fit together, for one run at a time (InlinePool) and for several (ThreadPool).
-Must not know who tells it of due queues (RQ, `durable.worker.rq`, or the parent, `durable.worker.polling`), what a pass
+Must not know what notifies it of due queues (RQ, `durable.worker.rq`, or the parent, `durable.worker.polling`), what a pass
 does (`durable.execution.passes`), nor which runs are due (the store).
 
 A job names a queue. It ends after a few seconds, so that a worker which serves other queues too gets to them; if more

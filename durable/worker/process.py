@@ -1,7 +1,7 @@
 """One worker process of `manage.py durable_worker`: serve queues until a stop is requested or the parent is gone.
 
 Owns what the process does besides executing runs: its signals, the pipe from its parent (`durable.worker.supervisor`),
-and who tells its WorkerLoop of queues with due runs: RQ (`durable.worker.rq_serve`) or, without Redis, the parent
+and what notifies its WorkerLoop of queues with due runs: RQ (`durable.worker.rq_serve`) or, without Redis, the parent
 (`durable.worker.polling`).
 """
 

@@ -7,7 +7,7 @@ They run other jobs if `DURABLE["OTHER_JOBS"]` names them (`durable.worker.rq_jo
 `--worker-class`. Stock RQ workers run durable's jobs as well, if they are started with `--serializer
 rq.serializers.JSONSerializer`; they learn of a shutdown half a second later.
 
-Owns how a job runs in the worker's own process and in a work horse, and how each is told to stop. `durable.worker.rq_mixin`
+Owns how a job runs in the worker's own process and in a work horse, and how each is asked to stop. `durable.worker.rq_mixin`
 has what both have in common. Must not know what a job of durable does.
 """
 
@@ -55,7 +55,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
     loop: WorkerLoop | None = None
     _is_not_suspended = False  # whether Redis has said since the last job that workers are not suspended
-    _told_state = ""  # the state that was last written to Redis
+    _sent_state = ""  # the state that was last written to Redis
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -115,11 +115,11 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
     def set_state(self, state: str, pipeline: Pipeline | None = None) -> None:
         """Write the state to Redis, unless the same state was written just before."""
-        if pipeline is None and state == self._told_state and time.monotonic() - self._seen_at < SIGN_EVERY:
+        if pipeline is None and state == self._sent_state and time.monotonic() - self._seen_at < SIGN_EVERY:
             self._state = state
             return
         super().set_state(state, pipeline)
-        self._told_state = state
+        self._sent_state = state
 
     def prepare_execution(self, job: Job) -> Execution:
         """Record that the worker is busy with the job, and start its heartbeats.
@@ -179,7 +179,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
             asked = len(together)
             together.exists(WORKERS_SUSPENDED)
             answers = self.sign(together)
-        self._told_state = WorkerStatus.IDLE if answers[-1] else ""
+        self._sent_state = WorkerStatus.IDLE if answers[-1] else ""
         self._is_not_suspended = not answers[asked]
 
     def set_shutdown_requested_date(self) -> None:

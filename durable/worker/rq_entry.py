@@ -1,7 +1,7 @@
 """What a durable RQ job does, in whatever RQ worker runs it.
 
 Owns how the job finds its WorkerLoop. Durable's own `SimpleWorker` has one, which the job carries. In other workers (a
-work horse, a stock RQ worker) each job has a loop of its own, which asks Redis whether RQ's worker was told to stop: no
+work horse, a stock RQ worker) each job has a loop of its own, which asks Redis whether RQ's worker was asked to stop: no
 signal of RQ's reaches it.
 """
 
@@ -27,7 +27,7 @@ from durable.worker.pools import InlinePool
 from durable.worker.rq_jobs import GuardedJob
 from durable.worker.shutdown import ShutdownFlag, stop
 
-__all__ = ["stop_if_told", "work"]
+__all__ = ["stop_if_requested", "work"]
 
 
 def work(queue: str) -> None:
@@ -37,12 +37,12 @@ def work(queue: str) -> None:
         job.loop.serve(queue)
         return
     rq_worker = job.worker_name if job is not None else None
-    pulse = partial(stop_if_told, queue, rq_worker, stop) if rq_worker else None
+    pulse = partial(stop_if_requested, queue, rq_worker, stop) if rq_worker else None
     with _terminated_softly(stop), WorkerLoop(InlinePool(), store=store_for(conf.DATABASE), pulse=pulse) as loop:
         loop.serve(queue)
 
 
-def stop_if_told(queue: str, rq_worker: str, stop: ShutdownFlag) -> None:
+def stop_if_requested(queue: str, rq_worker: str, stop: ShutdownFlag) -> None:
     """Request a stop if RQ has noted in the Redis of `queue` that the worker of this name is to shut down."""
     if stop.requested:
         return

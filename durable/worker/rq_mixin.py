@@ -60,7 +60,7 @@ class DurableWorkerMixin:
         """Check jobs before RQ imports or decodes anything of them. `serializer` is the command's option.
 
         Each queue has its own serializer. A queue that RQ_QUEUES configures as JSON reads nothing else. `manage.py
-        rqworker` assumes pickle for all queues unless it is told otherwise. Where OTHER_JOBS names nothing, only JSON
+        rqworker` assumes pickle for all queues by default. Where OTHER_JOBS names nothing, only JSON
         is read.
         """
         self.job_class = guarded(self.job_class)

@@ -25,17 +25,17 @@ WORKER_TTL: Final = 60
 
 def serve(loop: WorkerLoop, queues: Sequence[str], *, say: Echo, logging_level: str) -> None:
     """Serve the queues until a stop is requested. Redis may be unreachable at any time."""
-    is_told = False
+    is_logged = False
     with contextlib.suppress(StopRequested):
         while not loop.stop.requested:
             try:
                 _rq_worker(loop, queues).work(logging_level=logging_level)
             except (RedisError, OSError) as error:
-                if not is_told:
+                if not is_logged:
                     say(f"Redis is away, trying again: {type(error).__name__}: {error}")
-                is_told = True
+                is_logged = True
             else:
-                is_told = False
+                is_logged = False
             loop.stop.wait(RETRY)  # RQ's loop ends by itself only when Redis is in trouble
 
 

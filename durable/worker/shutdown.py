@@ -26,7 +26,7 @@ class ShutdownFlag:
             listener.put("stop")
 
     def clear(self) -> None:
-        """Withdraw the request. For tests, and for a process forked from one that was told to stop."""
+        """Withdraw the request. For tests, and for a process forked from a stopping one."""
         self.requested = False
 
     def listen(self, listener: SimpleQueue[str]) -> None:

@@ -92,7 +92,7 @@ class Supervisor:
         self.had_worker_at = time.monotonic()  # time of the last tick with a running worker
         self._periodic: tuple[Periodic, ...] = ()
         self._changed: SimpleQueue[str] = SimpleQueue()
-        self._leaving: list[_Child] = []  # workers told to stop that are replaced already
+        self._leaving: list[_Child] = []  # stopping workers that are replaced already
         self._wakeup: socket.socket | None = None
 
     def run(self) -> int:

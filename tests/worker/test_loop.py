@@ -354,7 +354,7 @@ class TestStop:
         passes = Passes()
         passes.what = passes.hold
         stop = ShutdownFlag()
-        with in_thread(store, passes, stop, lambda: rq_entry.stop_if_told(QUEUE, "stock", stop)) as thread:
+        with in_thread(store, passes, stop, lambda: rq_entry.stop_if_requested(QUEUE, "stock", stop)) as thread:
             assert passes.begun.wait(120)
             redis_connection.hset("rq:worker:stock", "shutdown_requested_date", "2026-01-01T00:00:00Z")
             thread.join(120)
