@@ -34,6 +34,7 @@ from durable.inspection import (
 )
 from durable.inspection.bulks import find_bulk
 from durable.inspection.causes import cause_of
+from durable.inspection.failed_branches import first_failed_branch
 from durable.inspection.order_words import order_words
 from durable.inspection.run_logs import newest_line
 from durable.inspection.shell_command import command
@@ -105,6 +106,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "explanation": explanation,
         "explained_at": display_location(explanation.location),
         "cause": cause_of(run),
+        "failed_branch": first_failed_branch(run),
         "trace_url": _trace_url(run),
         "progress": progress,
         "bulk": bulk,

@@ -17,6 +17,7 @@ __all__ = [
     "mistaken",
     "nap",
     "odd",
+    "parcels",
     "polls",
     "quick",
     "saga",
@@ -155,6 +156,14 @@ def broken_branch(ctx: Context) -> Any:
         raise CriticalError("no label")
 
     return ctx.join("ship", {"label": fail, "mail": lambda c: c.step("send", value_of, "M1")})
+
+
+@workflow(name="tests.parcels")
+def parcels(ctx: Context) -> Any:
+    def pay(scope: Context) -> Any:
+        return scope.step("charge", charge, 1, max_retries=0)
+
+    return ctx.join("ship", {"label": pay, "mail": pay, "stamp": lambda c: c.step("buy", value_of, 1)})
 
 
 def watermark(number: int) -> int:

@@ -1,5 +1,6 @@
 """What is shown of failures: of joins and races, before a recovery, and of compensations."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from durable.inspection import (
     read_entry_detail,
     state_word,
 )
+from durable.inspection.failed_branches import first_failed_branch
+from durable.models import Attempt, Run
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -96,6 +99,32 @@ class TestAFailedJoin:
         assert "durable-caught" in text_of(operator.get(url("change", "run"), {"part": "history"}))
         stage.start(flows.album, id="fatal")
         assert not any(node.is_caught for node in history_tree("fatal").nodes)
+
+
+class TestTheBranchThatFailedFirst:
+    def test_it_is_named_with_its_step(self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(flows.SWITCH, "broken", True)
+        run = stage.start(flows.parcels, id="run")
+        first = Attempt.objects.filter(run=run, location="ship/mail/charge")
+        first.update(finished_at=stage.now - timedelta(seconds=5))
+        found = first_failed_branch(Run.objects.get(pk="run"))
+        assert found is not None
+        assert found.text == 'Branch "mail" of "ship" failed first (2 of 3 branches failed)'
+        assert found.location == "ship/mail/charge"
+        page = text_of(operator.get(url("change", "run")))
+        assert "Branch &quot;mail&quot; of &quot;ship&quot; failed first" in page
+        assert "at=ship%2Fmail%2Fcharge" in page
+
+    def test_one_that_failed_alone_is_not_called_the_first(self, stage: Stage) -> None:
+        found = first_failed_branch(stage.start(flows.broken_branch, id="run"))
+        assert found is not None
+        assert found.text == 'Branch "label" of "ship" failed (1 of 2 branches failed)'
+        assert found.location == ""
+
+    def test_a_run_that_failed_in_no_branch_has_none(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(flows.SWITCH, "broken", True)
+        assert first_failed_branch(stage.start(flows.switched, id="run")) is None
+        assert first_failed_branch(stage.start(flows.quick, id="quick")) is None
 
 
 class TestARecovery:

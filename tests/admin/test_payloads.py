@@ -17,7 +17,7 @@ from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
 
-PARTS = ["timeline", "history", "payloads", "attempts", "messages", "logs", "related", "audit"]
+PARTS = ["timeline", "history", "events", "payloads", "attempts", "messages", "logs", "related", "audit"]
 
 
 def downloaded(client: Client, run_id: str, **address: str) -> Any:

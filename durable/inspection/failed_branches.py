@@ -1,0 +1,64 @@
+"""Which branch of a join made a run fail, if its failure came from one: the branch that failed first, by the clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from django.db.models import Max
+
+from durable.conf import conf
+from durable.core.location import display_location
+from durable.core.records import RunState
+from durable.inspection.fork_outcomes import innermost_failures, outcome_of
+from durable.models import Attempt, Run
+
+__all__ = ["FailedBranch", "first_failed_branch"]
+
+_MOST: Final = 200  # failed branches that are compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedBranch:
+    """A branch of the join or race at `fork`. `location` is that of the step in it that failed, "" for its own code.
+
+    `is_first`: other branches have failed too, all of them later.
+    """
+
+    name: str
+    fork: str
+    location: str
+    note: str
+    is_first: bool
+
+    @property
+    def text(self) -> str:
+        """Which branch failed, and how many did: 'Branch "mail" of "ship" failed first (2 of 3 branches failed)'."""
+        first = " first" if self.is_first else ""
+        return f'Branch "{self.name}" of "{display_location(self.fork)}" failed{first} ({self.note})'
+
+
+def first_failed_branch(run: Run) -> FailedBranch | None:
+    """Return the branch with which a failed run began to fail; None for a run that failed in no join or race.
+
+    A few statements for a failed run, none for any other. Branches without a failed step come last: when their code
+    failed is not recorded.
+    """
+    if run.state != RunState.FAILED or not run.origins:
+        return None
+    outcome = outcome_of(run.id, run.origins[0])
+    if outcome is None or not outcome.failed:
+        return None
+    origins = {name: each.origins[0] for name, each in list(outcome.failed.items())[:_MOST] if each.origins}
+    innermost = innermost_failures(run.id, list(origins.values())) if origins else {}
+    attempts = Attempt.objects.using(conf.DATABASE).filter(run=run, location__in=list(innermost.values())).order_by()
+    ended = dict(attempts.values_list("location").annotate(at=Max("finished_at")))
+    timed = {name: ended[innermost[origin]] for name, origin in origins.items() if innermost[origin] in ended}
+    name = min(timed, key=timed.__getitem__, default=next(iter(outcome.failed)))
+    return FailedBranch(
+        name=name,
+        fork=outcome.location,
+        location=innermost.get(origins.get(name, ""), ""),
+        note=outcome.note,
+        is_first=name in timed and len(outcome.failed) > 1,
+    )
