@@ -364,6 +364,24 @@ class Committed:
     queues_to_notify: frozenset[str] = frozenset()
 
 
+class HoldKind(StrEnum):
+    """What an operator holds. The values are stored."""
+
+    QUEUE = "queue"  # its runs are not claimed
+    WORKFLOW = "workflow"  # its new runs wait, paused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A paused queue, or a workflow whose new starts are held: since when, by whom and why."""
+
+    kind: HoldKind
+    name: str
+    held_at: datetime
+    held_by: str = ""
+    reason: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """An attempt of a step, or a call of a rollback handler, that runs now.

@@ -62,6 +62,7 @@ class SummaryKind(StrEnum):
     COMPENSATION_STOPPED = "compensation_stopped"
     COMPENSATED = "compensated"
     CANCELLED = "cancelled"
+    HELD = "held"
 
 
 #: One thing that a parked run is doing: its kind, and what its words name. See `asleep`, `backing_off`, `compensating`.
@@ -226,6 +227,11 @@ def _compensated(count: int, recoverable: bool) -> str:
     return f"compensated: {steps_undone(count)}{again}"
 
 
+def _held(workflow: str, by: str, reason: str) -> str:
+    who = f" by {by}" if by else ""
+    return f'paused at its start: new starts of "{workflow}" are held{who}{f": {reason}" if reason else ""}'
+
+
 _DOING: Final[Mapping[str, str]] = {
     "asleep": 'asleep in "{location}"',
     _BACKING_OFF: 'step "{location}" failed ({error}), attempt {attempt} of {attempts}',
@@ -252,6 +258,7 @@ _SENTENCES: Final[Mapping[SummaryKind, str | Callable[..., str]]] = {
     SummaryKind.COMPENSATION_STOPPED: "compensation stopped: {error}",
     SummaryKind.COMPENSATED: _compensated,
     SummaryKind.CANCELLED: "cancelled: {reason}",
+    SummaryKind.HELD: _held,
 }
 
 #: What to do about it, at the end of a sentence.

@@ -1,3 +1,5 @@
+"""Workers, builds, and the build of each failure."""
+
 import django.db.models.deletion
 from django.db import migrations, models
 

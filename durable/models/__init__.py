@@ -9,6 +9,7 @@ from durable.models.alerts import AlertState
 from durable.models.audit import OperatorAction
 from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.history import Attempt, Entry, EntryMetadata
+from durable.models.holds import HeldStart, Hold
 from durable.models.idempotency import IdempotencyKey
 from durable.models.inbox import QueueMessage
 from durable.models.log_lines import LogLine
@@ -26,6 +27,8 @@ __all__ = [
     "Entry",
     "EntryMetadata",
     "Failure",
+    "HeldStart",
+    "Hold",
     "IdempotencyKey",
     "LogLine",
     "OperatorAction",

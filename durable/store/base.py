@@ -20,6 +20,8 @@ from durable.core.records import (
     Committed,
     EntryRecord,
     FailureRecord,
+    Hold,
+    HoldKind,
     Message,
     OutgoingMessage,
     RunChange,
@@ -36,12 +38,14 @@ class Claimed(list[RunRecord]):
     """Claimed runs, the longest due first.
 
     `passed_over` counts what else the database searched to find them: entries of the index of due runs whose runs could
-    not be claimed. It is 0 where a store does not know.
+    not be claimed. It is 0 where a store does not know. `is_paused`: the queue is paused, so nothing was searched; False
+    where a store does not know.
     """
 
-    def __init__(self, runs: Iterable[RunRecord] = (), *, passed_over: int = 0) -> None:
+    def __init__(self, runs: Iterable[RunRecord] = (), *, passed_over: int = 0, is_paused: bool = False) -> None:
         super().__init__(runs)
         self.passed_over = passed_over
+        self.is_paused = is_paused
 
 
 class Store(Protocol):
@@ -55,6 +59,10 @@ class Store(Protocol):
 
         If two processes create one id at once, both get the same row, one of them as new. One statement for all free
         ids, and at most one more for the taken ones.
+
+        A pending run of a workflow whose new starts are held is created and paused at once
+        (`transitions.paused_at_once`), with a summary that names the hold. The portable store needs a statement more,
+        because the ORM's insert returns no columns: it reads the holds after the insert.
         """
 
     def get(self, run_id: str) -> RunRecord | None:
@@ -126,6 +134,24 @@ class Store(Protocol):
         later ones get a higher `order`.
         """
 
+    # -- holds
+
+    def held(self, kind: HoldKind, name: str) -> Hold | None:
+        """Return the hold of this queue or workflow; None if there is none."""
+
+    def hold(self, hold: Hold) -> bool:
+        """Pause a queue, or hold the new starts of a workflow. Return False if it is held already."""
+
+    def lift(self, kind: HoldKind, name: str) -> bool:
+        """End a hold. Return False if there is none. Waits for starts that have met the hold and not committed."""
+
+    def release_starts(self, now: datetime, most: int) -> list[RunRecord]:
+        """Resume up to `most` runs that were started under a hold that has ended; return them.
+
+        A run is due at once, or when its start asked for. Runs that an operator has resumed, cancelled or paused
+        meanwhile are left as they are. Another process may do the same: each run is resumed once.
+        """
+
     def log(self, actions: Sequence[ActionRecord]) -> None:
         """Append to the audit log."""
 
@@ -155,11 +181,12 @@ class Store(Protocol):
 
         Due means: `wake_at <= now`, not paused or ended, no live lease (`lease_expires_at` None or <= now). A claimed
         run has `fence` + 1, the lease, the worker, `started_at` if it had none, state `running` (`rolling_back` stays),
-        and `crashes` + 1 if a lease expired.
+        and `crashes` + 1 if a lease expired. Runs of a paused queue are not claimed.
         """
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
-        """Claim this run whether or not it is due. Return None if it is paused or ended, or has a live lease.
+        """Claim this run whether or not it is due. Return None if it is paused or ended, has a live lease, or
+        is in a paused queue.
 
         The run is due from now on, so that another worker finds it if this one dies.
         """
@@ -236,7 +263,7 @@ class Store(Protocol):
     def due_queues(
         self, now: datetime, *, queues: Sequence[str] | None = None, since: datetime | None = None
     ) -> list[str]:
-        """Return the queues that have a due run, including runs whose lease expired.
+        """Return the queues that have a due run, including runs whose lease expired; no paused queue.
 
         With `queues`, search these only. With `since`, search only runs whose `wake_at` is not before it.
         """

@@ -10,10 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
 from durable.core.records import (
@@ -22,11 +24,15 @@ from durable.core.records import (
     AttemptRecord,
     EntryRecord,
     FailureRecord,
+    HoldKind,
     Message,
     RunChange,
     RunRecord,
 )
-from durable.models import Attempt, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
+from durable.core.records import Hold as HoldRecord
+from durable.core.summary import Summary, SummaryKind
+from durable.core.transitions import paused_at_once, resumed
+from durable.models import Attempt, Entry, EntryMetadata, Failure, HeldStart, Hold, OperatorAction, QueueMessage, Run
 from durable.store import activities, outline_rows, row_rules
 from durable.store.atomic import committed_or_raised
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
@@ -48,8 +54,10 @@ class DatabaseStore(ABC):
     # -- what a subclass has
 
     @abstractmethod
-    def _insert(self, runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
-        """Insert those of the runs whose ids are free; return the rows that have the other ids, by id.
+    def _insert(self, runs: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:
+        """Insert those of the runs whose ids are free.
+
+        Return the rows that have the other ids, by id; and, by id, the summaries of new runs that are held.
 
         The runs are in the order of their ids. So one of two creators waits for the other, and they never deadlock.
         """
@@ -72,8 +80,11 @@ class DatabaseStore(ABC):
 
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
         first = {run.id: run for run in reversed(runs)}
-        taken = self._insert([first[run_id] for run_id in sorted(first)])
+        taken, held = self._insert([first[run_id] for run_id in sorted(first)])
         new = first.keys() - taken.keys()
+        for run_id, summary in held.items():
+            run = first[run_id]
+            first[run_id] = replace(run, **paused_at_once(run, summary=Summary.load(summary)))
         created: list[tuple[RunRecord, bool]] = []
         for run in runs:
             created.append((row_rules.copied(taken.get(run.id, first[run.id])), run.id in new))
@@ -129,6 +140,42 @@ class DatabaseStore(ABC):
 
     def forget_activities(self) -> None:
         activities.forget(self.alias)
+
+    # -- holds
+
+    def held(self, kind: HoldKind, name: str) -> HoldRecord | None:
+        found = Hold.objects.using(self.alias).filter(kind=kind.value, name=name).first()
+        return None if found is None else found.record
+
+    def hold(self, hold: HoldRecord) -> bool:
+        given = {"held_at": hold.held_at, "held_by": hold.held_by, "reason": hold.reason}
+        _, is_new = Hold.objects.using(self.alias).get_or_create(
+            kind=hold.kind.value, name=hold.name, defaults={**given, "summary": row_rules.held_summary(hold)}
+        )
+        return is_new
+
+    def lift(self, kind: HoldKind, name: str) -> bool:
+        deleted, _ = Hold.objects.using(self.alias).filter(kind=kind.value, name=name).delete()
+        return bool(deleted)
+
+    def release_starts(self, now: datetime, most: int) -> list[RunRecord]:
+        held = Hold.objects.using(self.alias).filter(kind=HoldKind.WORKFLOW.value, name=OuterRef("workflow"))
+        starts = HeldStart.objects.using(self.alias).filter(~Exists(held)).order_by("workflow", "run_id")
+        released = []
+        for run_id, due_at in list(starts.values_list("run_id", "due_at")[:most]):
+            with transaction.atomic(using=self.alias):
+                run = self._lock_run(run_id)
+                deleted, _ = HeldStart.objects.using(self.alias).filter(run_id=run_id).delete()
+                if run is None or not deleted or not row_rules.is_held_start(run):
+                    continue
+                patch = resumed(run, now=max(now, due_at), summary=Summary(SummaryKind.RESUMED))
+                change = RunChange(run=patch)
+                after = row_rules.after_change(run, change)
+                self._write_change(run, after, change)
+                released.append(row_rules.copied(after))
+        return released
+
+    # -- the audit log
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
         names = ActionRecord.__slots__

@@ -26,6 +26,8 @@ from durable.core.records import (
     Committed,
     EntryRecord,
     FailureRecord,
+    Hold,
+    HoldKind,
     Message,
     MessageState,
     OutgoingMessage,
@@ -33,6 +35,8 @@ from durable.core.records import (
     RunRecord,
     RunState,
 )
+from durable.core.summary import Summary, SummaryKind
+from durable.core.transitions import paused_at_once, resumed
 from durable.store import row_rules
 from durable.store.base import Claimed, DuePoint
 from durable.store.outline import bare_entry, bare_message
@@ -48,6 +52,8 @@ Tables = tuple[
     dict[str, list[str]],
     list[ActionRecord],
     dict[str, FailureRecord],
+    dict[tuple[HoldKind, str], Hold],
+    dict[str, datetime],
 ]
 
 
@@ -75,6 +81,8 @@ class MemoryStore:
         self._failures: dict[str, FailureRecord] = {}
         self._activities: dict[tuple[str, str], Activity] = {}
         self._asked: dict[Activity, AskedOfActivity] = {}
+        self._holds: dict[tuple[HoldKind, str], Hold] = {}
+        self._held_starts: dict[str, datetime] = {}  # when each was to begin
 
     # -- verbs, from outside a pass
 
@@ -87,6 +95,10 @@ class MemoryStore:
     def _created(self, run: RunRecord) -> tuple[RunRecord, bool]:
         new = run.id not in self._runs
         if new:
+            hold = self._holds.get((HoldKind.WORKFLOW, run.workflow))
+            if hold is not None and run.state == RunState.PENDING:
+                self._held_starts[run.id] = run.wake_at or run.created_at
+                run = replace(run, **paused_at_once(run, summary=row_rules.held_summary(hold)))
             self._runs[run.id] = row_rules.copied(run)
             self._entries[run.id] = {}
             self._attempts[run.id] = []
@@ -204,6 +216,39 @@ class MemoryStore:
             newest = max((each.order for each in messages), default=0)
             self._runs[run_id] = replace(self._runs[run_id], message_count=newest)
 
+    # -- holds
+
+    def held(self, kind: HoldKind, name: str) -> Hold | None:
+        with self._lock:
+            return self._holds.get((kind, name))
+
+    def hold(self, hold: Hold) -> bool:
+        with self._lock:
+            return self._holds.setdefault((hold.kind, hold.name), hold) is hold
+
+    def lift(self, kind: HoldKind, name: str) -> bool:
+        with self._lock:
+            return self._holds.pop((kind, name), None) is not None
+
+    def release_starts(self, now: datetime, most: int) -> list[RunRecord]:
+        with self._lock:
+            found = [
+                (run_id, due_at)
+                for run_id, due_at in self._held_starts.items()
+                if (HoldKind.WORKFLOW, self._runs[run_id].workflow) not in self._holds
+            ][:most]
+            released = []
+            for run_id, due_at in found:
+                del self._held_starts[run_id]
+                run = self._runs[run_id]
+                if row_rules.is_held_start(run):
+                    patch = resumed(run, now=max(now, due_at), summary=Summary(SummaryKind.RESUMED))
+                    self._runs[run_id] = row_rules.after_change(run, RunChange(run=patch))
+                    released.append(row_rules.copied(self._runs[run_id]))
+            return released
+
+    # -- the audit log
+
     def log(self, actions: Sequence[ActionRecord]) -> None:
         with self._lock:
             self._actions += actions
@@ -240,6 +285,7 @@ class MemoryStore:
                 (run.wake_at, run.id)
                 for run in self._runs.values()
                 if run.queue in queues
+                and not self._is_paused(run.queue)
                 and run.wake_at is not None
                 and run.wake_at <= now
                 and row_rules.claimable(run, now)
@@ -250,9 +296,12 @@ class MemoryStore:
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         with self._lock:
             run = self._runs.get(run_id)
-            if run is None or not row_rules.claimable(run, now):
+            if run is None or not row_rules.claimable(run, now) or self._is_paused(run.queue):
                 return None
             return self._taken(run_id, now, lease_until, worker)
+
+    def _is_paused(self, queue: str) -> bool:
+        return (HoldKind.QUEUE, queue) in self._holds
 
     def _taken(self, run_id: str, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
         run = row_rules.claimed(self._runs[run_id], now=now, lease_until=lease_until, worker=worker)
@@ -459,6 +508,7 @@ class MemoryStore:
                     and (since is None or run.wake_at >= since)
                     and (queues is None or run.queue in queues)
                     and row_rules.claimable(run, now)
+                    and not self._is_paused(run.queue)
                 }
             )
 
@@ -483,6 +533,8 @@ class MemoryStore:
             {run_id: list(inbox) for run_id, inbox in self._inboxes.items()},
             list(self._actions),
             dict(self._failures),
+            dict(self._holds),
+            dict(self._held_starts),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -494,4 +546,6 @@ class MemoryStore:
             self._inboxes,
             self._actions,
             self._failures,
+            self._holds,
+            self._held_starts,
         ) = tables

@@ -8,12 +8,12 @@ of run ids. Must not decide what happens to a run's row: `durable.store.row_rule
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, Final
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import Count, Min, Sum
+from django.db.models import Count, Exists, Min, OuterRef, Sum
 from django.db.models.functions import Coalesce, Length
 
 from durable.core.control_flow import LeaseLost
@@ -24,13 +24,16 @@ from durable.core.records import (
     Committed,
     EntryRecord,
     FailureRecord,
+    HoldKind,
     Message,
     MessageState,
     OutgoingMessage,
     RunChange,
     RunRecord,
+    RunState,
 )
-from durable.models import Attempt, Cause, CauseBuild, Entry, EntryMetadata, Failure, QueueMessage, Run
+from durable.core.transitions import paused_at_once
+from durable.models import Attempt, Cause, CauseBuild, Entry, EntryMetadata, Failure, HeldStart, Hold, QueueMessage, Run
 from durable.models.run import RunQuerySet
 from durable.store import activities, row_rules
 from durable.store.base import Claimed, DuePoint
@@ -74,7 +77,7 @@ class OrmStore(DatabaseStore):
 
     # -- verbs, from outside a pass
 
-    def _insert(self, runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
+    def _insert(self, runs: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:
         taken: dict[str, RunRecord] = {}
         with transaction.atomic(using=self.alias):
             while not self._inserted(free := [run for run in runs if run.id not in taken]):
@@ -82,7 +85,27 @@ class OrmStore(DatabaseStore):
                 if not found:
                     raise IntegrityError(f"the runs {[run.id for run in free]} break a constraint")
                 taken |= found
-        return taken
+            return taken, self._hold_starts([run for run in runs if run.id not in taken])
+
+    def _hold_starts(self, runs: Sequence[RunRecord]) -> dict[str, str]:
+        """Pause those of the new runs whose workflows are held; return their summaries by id.
+
+        The holds are read after the insert: a transaction that reads first could no longer write on SQLite.
+        """
+        pending = [run for run in runs if run.state == RunState.PENDING]
+        holds = Hold.objects.using(self.alias).filter(
+            kind=HoldKind.WORKFLOW.value, name__in=sorted({run.workflow for run in pending})
+        )
+        if connections[self.alias].features.has_select_for_update:
+            holds = holds.select_for_update(no_key=connections[self.alias].features.has_select_for_no_key_update)
+        summaries = dict(holds.order_by("name").values_list("name", "summary")) if pending else {}
+        held = [run for run in pending if run.workflow in summaries]
+        for run in held:
+            self._update(run, replace(run, **paused_at_once(run, summary=summaries[run.workflow])))
+        HeldStart.objects.using(self.alias).bulk_create(
+            HeldStart(run_id=run.id, workflow=run.workflow, due_at=run.wake_at or run.created_at) for run in held
+        )
+        return {run.id: summaries[run.workflow] for run in held}
 
     def _inserted(self, runs: Sequence[RunRecord]) -> bool:
         """Insert all of them, or none if one id is taken; return True if they were inserted."""
@@ -176,17 +199,22 @@ class OrmStore(DatabaseStore):
         since: DuePoint | None = None,
     ) -> Claimed:
         with transaction.atomic(using=self.alias):
-            due = self._runs.due(now).filter(queue__in=queues).order_by("wake_at", "id")
+            due = self._served(self._runs.due(now)).filter(queue__in=queues).order_by("wake_at", "id")
             if since is not None:
                 due = due.due_since(*since)
             runs = _records(self._with_locks(due, skip=True)[:limit])
             self._runs.with_ids([run.id for run in runs]).claim(now=now, lease_until=lease_until, worker=worker)
             return Claimed(row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker) for run in runs)
 
+    def _served(self, runs: RunQuerySet) -> RunQuerySet:
+        """Return those of the runs whose queues are not paused."""
+        paused = Hold.objects.using(self.alias).filter(kind=HoldKind.QUEUE.value, name=OuterRef("queue"))
+        return runs.filter(~Exists(paused))
+
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         with transaction.atomic(using=self.alias):
             run = self._lock_run(run_id)
-            if run is None or not row_rules.claimable(run, now):
+            if run is None or not row_rules.claimable(run, now) or self.held(HoldKind.QUEUE, run.queue) is not None:
                 return None
             self._runs.with_ids([run_id]).claim(now=now, lease_until=lease_until, worker=worker)
             return row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker)
@@ -337,7 +365,7 @@ class OrmStore(DatabaseStore):
     def due_queues(
         self, now: datetime, *, queues: Sequence[str] | None = None, since: datetime | None = None
     ) -> list[str]:
-        due = self._runs.due(now)
+        due = self._served(self._runs.due(now))
         if queues is not None:
             due = due.filter(queue__in=queues)
         if since is not None:

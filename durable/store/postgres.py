@@ -71,13 +71,16 @@ class PostgresStore(DatabaseStore):
 
     # -- verbs, from outside a pass
 
-    def _insert(self, runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
+    def _insert(self, runs: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:
         if len(runs) == 1 and (values := start_parameters(runs[0])):
-            [is_new] = sql_functions.START(self.alias, values)
-            return {} if is_new == "true" else self.get_many([runs[0].id])
-        rows = self._rows(sql.CREATE, {"runs": json_rows(map(RUN.dumped, runs))})
-        inserted = {unpack(run_id) for (run_id,) in rows}
-        return self.get_many([run.id for run in runs if run.id not in inserted])
+            run_id = runs[0].id
+            [summary] = sql_functions.START(self.alias, values)
+            return (self.get_many([run_id]) if summary is None else {}), {run_id: summary} if summary else {}
+        workflows = sorted({pack(run.workflow) for run in runs})
+        rows = self._rows(sql.CREATE, {"runs": json_rows(map(RUN.dumped, runs)), "workflows": workflows})
+        inserted = {unpack(run_id): summary for run_id, summary in rows}
+        taken = self.get_many([run.id for run in runs if run.id not in inserted])
+        return taken, {run_id: summary for run_id, summary in inserted.items() if summary}
 
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
         if not run_ids:
@@ -137,6 +140,8 @@ class PostgresStore(DatabaseStore):
         passed_over = 0
         if len(queues) == 1:
             *rows, (visited, *_) = self._rows(sql.CLAIM_OF_ONE, {**parameters, "queue": pack(queues[0])})
+            if visited is None:
+                return Claimed(is_paused=True)
             found = [row[1:] for row in rows]
             passed_over = max(0, visited - len(found))
         else:

@@ -19,6 +19,7 @@ from durable.core.records import (
     ActionRecord,
     Batch,
     EntryRecord,
+    Hold,
     Message,
     MessageState,
     OutgoingMessage,
@@ -27,6 +28,7 @@ from durable.core.records import (
     RunRecord,
     RunState,
 )
+from durable.core.summary import Summary, SummaryKind
 
 __all__ = [
     "ALIKE",
@@ -41,6 +43,8 @@ __all__ = [
     "consumed",
     "copied",
     "entries_to_write",
+    "held_summary",
+    "is_held_start",
     "is_reopened",
     "is_repeat",
     "released",
@@ -54,6 +58,7 @@ __all__ = [
 ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label", "bulk_id")
 _REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")
 
+_REASON: Final = 200  # characters of a reason that a summary shows
 _NAMES: Final = tuple(each.name for each in fields(RunRecord))
 _STATES = frozenset(RunState)
 _REQUESTS = frozenset(Request)
@@ -177,6 +182,16 @@ def after_change(run: RunRecord, change: RunChange) -> RunRecord:
 def is_reopened(before: RunRecord, after: RunRecord) -> bool:
     """Return True if a change lets a failed run continue."""
     return before.state == RunState.FAILED and after.state != RunState.FAILED
+
+
+def held_summary(hold: Hold) -> Summary:
+    """Return the summary of a run that is paused at its start because its workflow is held."""
+    return Summary(SummaryKind.HELD, workflow=hold.name, by=hold.held_by, reason=hold.reason[:_REASON])
+
+
+def is_held_start(run: RunRecord) -> bool:
+    """Return True if the run is paused because its workflow was held at its start, and for no other reason."""
+    return run.state == RunState.PAUSED and Summary.load(run.summary).kind is SummaryKind.HELD
 
 
 class Consumed(NamedTuple):

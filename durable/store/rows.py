@@ -17,7 +17,7 @@ from django.db import models
 from durable.core.location import escape, unescape
 from durable.core.records import Activity as ActivityRecord
 from durable.core.records import AttemptRecord, Cause, EntryRecord, FailureRecord, Message, OutgoingMessage, RunRecord
-from durable.models import Activity, Attempt, Entry, EntryMetadata, QueueMessage, Run
+from durable.models import Activity, Attempt, Entry, EntryMetadata, HeldStart, Hold, QueueMessage, Run
 from durable.models.fields import (
     ErrorField,
     JSONTextField,
@@ -42,6 +42,8 @@ __all__ = [
     "ENTRY_FIELDS",
     "ENTRY_NUMBERS",
     "FAILURE_NAMES",
+    "HELD_START",
+    "HOLD",
     "MESSAGE",
     "METADATA",
     "RUN",
@@ -148,6 +150,10 @@ METADATA: Final = Columns(EntryMetadata, EntryRecord)
 ATTEMPT: Final = Columns(Attempt, AttemptRecord)
 MESSAGE: Final = Columns(QueueMessage, Message)
 ACTIVITY: Final = Columns(Activity, ActivityRecord)
+
+#: The tables of holds and of the runs that they have paused.
+HOLD: Final = Hold._meta.db_table
+HELD_START: Final = HeldStart._meta.db_table
 
 
 #: The columns of a failure, its run first, without its cause.

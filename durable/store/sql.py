@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from durable.core.records import MessageState, RunState
+from durable.core.records import HoldKind, MessageState, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
-from durable.store.rows import ACTIVITY, ENTRY, ENTRY_FIELDS, ENTRY_NUMBERS, MESSAGE, METADATA, RUN
+from durable.store.rows import (
+    ACTIVITY,
+    ENTRY,
+    ENTRY_FIELDS,
+    ENTRY_NUMBERS,
+    HELD_START,
+    HOLD,
+    MESSAGE,
+    METADATA,
+    RUN,
+)
 
 __all__ = [
     "ASKED",
@@ -57,6 +67,7 @@ _TAKEN = f"""fence = r.fence + 1,
   state = {_led("claimed")},
   wake_at = LEAST(r.wake_at, %(now)s)"""
 
+_NOT_PAUSED = f"NOT EXISTS (SELECT 1 FROM {HOLD} AS h WHERE h.kind = '{HoldKind.QUEUE.value}' AND h.name = {{}})"
 _FREE = "(lease_expires_at IS NULL OR lease_expires_at <= %(now)s)"
 
 #: Parameters: queues, now, lease_until, worker, limit, since, since_id. Rows of RUN.
@@ -64,20 +75,21 @@ CLAIM: Final = f"""WITH due AS MATERIALIZED (
   SELECT id FROM {RUN.table}
   WHERE queue = ANY(%(queues)s::text[]) AND wake_at IS NOT NULL AND wake_at <= %(now)s AND {_FREE}
   AND (wake_at, id) >= (COALESCE(%(since)s::timestamptz, '-infinity'), COALESCE(%(since_id)s::text, ''))
-  AND state <> '{RunState.PAUSED.value}'
+  AND state <> '{RunState.PAUSED.value}' AND {_NOT_PAUSED.format("queue")}
   ORDER BY wake_at, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING {RUN.sql("r.")}"""
 
 #: The same for one queue, by a function that keeps its plan. Only then does the index of due runs give them in order,
 #: and the first few are found without sorting all due runs. Parameters: queue, now, lease_until, worker, limit, since,
-#: since_id. Rows of `visited` and RUN: one for each run, and one that has `visited` alone.
-CLAIM_OF_ONE: Final = f"""SELECT visited, {RUN.sql("(run).")} FROM durable_claim_2(
+#: since_id. Rows of `visited` and RUN: one for each run, and one that has `visited` alone, NULL for a paused queue.
+CLAIM_OF_ONE: Final = f"""SELECT visited, {RUN.sql("(run).")} FROM durable_claim_3(
   %(queue)s::text, %(now)s::timestamptz, %(lease_until)s::timestamptz, %(worker)s::text, %(limit)s::integer,
   %(since)s::timestamptz, %(since_id)s::text)"""
 
 #: Parameters: run, now, lease_until, worker. Rows of RUN.
 CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}
-WHERE id = %(run)s AND {_FREE} AND state IN ({_CLAIMABLE}) RETURNING {RUN.sql("r.")}"""
+WHERE id = %(run)s AND {_FREE} AND state IN ({_CLAIMABLE}) AND {_NOT_PAUSED.format("r.queue")}
+RETURNING {RUN.sql("r.")}"""
 
 _LEASED = f"""leased AS MATERIALIZED (
   SELECT r.id FROM {RUN.table} AS r JOIN unnest(%(runs)s::text[], %(fences)s::bigint[]) AS h(id, fence)
@@ -127,9 +139,34 @@ UPDATE {RUN.table} AS r SET lease_expires_at = NULL, worker = '', wake_at = LEAS
   state = {_led("released")}
 FROM leased WHERE r.id = leased.id"""
 
-#: Parameters: runs (JSON). Rows of the ids that were free.
-CREATE: Final = f"""INSERT INTO {RUN.table} ({RUN.sql()}) SELECT {RUN.sql()}
-FROM json_to_recordset(%(runs)s::json) AS x({RUN.typed()}) ON CONFLICT (id) DO NOTHING RETURNING id"""
+_GIVEN = f"json_to_recordset(%(runs)s::json) AS x({RUN.typed()})"
+_PAUSED = f"held.name IS NOT NULL AND x.state = '{RunState.PENDING.value}'"
+#: What differs in a run whose workflow is held: it is paused at once, as `transitions.paused_at_once` does it.
+_WHEN_HELD: Final = {
+    "state": f"'{RunState.PAUSED.value}'",
+    "wake_at": "NULL",
+    "summary": "held.summary",
+    "fence": "x.fence + 1",
+    "change_seq": "x.change_seq + 1",
+}
+_CREATED = ", ".join(
+    f"CASE WHEN {_PAUSED} THEN {_WHEN_HELD[name]} ELSE x.{name} END" if name in _WHEN_HELD else f"x.{name}"
+    for name in RUN.names
+)
+
+#: Parameters: runs (JSON), workflows. Rows of the ids that were free, each with the summary of a run that is held.
+CREATE: Final = f"""WITH held AS MATERIALIZED (
+  SELECT name, summary FROM {HOLD} WHERE kind = '{HoldKind.WORKFLOW.value}' AND name = ANY(%(workflows)s::text[])
+  FOR KEY SHARE),
+new AS (
+  INSERT INTO {RUN.table} ({RUN.sql()}) SELECT {_CREATED} FROM {_GIVEN} LEFT JOIN held ON held.name = x.workflow
+  ON CONFLICT (id) DO NOTHING RETURNING id),
+waiting AS (
+  INSERT INTO {HELD_START} (run_id, workflow, due_at) SELECT new.id, x.workflow, COALESCE(x.wake_at, x.created_at)
+  FROM new JOIN {_GIVEN} ON x.id = new.id JOIN held ON held.name = x.workflow
+  WHERE (SELECT count(*) FROM held) > 0 AND {_PAUSED} RETURNING run_id, workflow)
+SELECT new.id, held.summary FROM new LEFT JOIN waiting ON waiting.run_id = new.id
+LEFT JOIN held ON held.name = waiting.workflow"""
 
 # -- reading
 
@@ -199,8 +236,10 @@ _DUE_IN_QUEUE = f"""LATERAL (
   AND wake_at >= COALESCE(%(since)s::timestamptz, '-infinity') AND {_FREE} AND state <> '{RunState.PAUSED.value}'
   ORDER BY wake_at LIMIT 1) AS due"""
 
+_SERVED = _NOT_PAUSED.format("q.name")
+
 #: Parameters: queues, now, since. Rows of queue. One search of the index of due runs for each queue.
-DUE_QUEUES_OF: Final = f"SELECT q.name FROM unnest(%(queues)s::text[]) AS q(name), {_DUE_IN_QUEUE}"
+DUE_QUEUES_OF: Final = f"SELECT q.name FROM unnest(%(queues)s::text[]) AS q(name), {_DUE_IN_QUEUE} WHERE {_SERVED}"
 
 _IN_THE_INDEX = f"wake_at IS NOT NULL AND state <> '{RunState.PAUSED.value}'"
 
@@ -210,4 +249,4 @@ DUE_QUEUES: Final = f"""WITH RECURSIVE q(name) AS (
   UNION ALL
   SELECT (SELECT queue FROM {RUN.table} WHERE queue > q.name AND {_IN_THE_INDEX} ORDER BY queue LIMIT 1) FROM q
   WHERE q.name IS NOT NULL)
-SELECT q.name FROM q, {_DUE_IN_QUEUE} WHERE q.name IS NOT NULL"""
+SELECT q.name FROM q, {_DUE_IN_QUEUE} WHERE q.name IS NOT NULL AND {_SERVED}"""

@@ -34,9 +34,10 @@ __all__ = [
 _TEXTS: Final[dict[str, Callable[[Any], str]]] = {"timestamptz": datetime.isoformat, "bigint": str, "integer": str}
 
 
-#: Parameters: a run, all columns that a new one can choose. Returns "true" if the id was free.
+#: Parameters: a run, all columns that a new one can choose. Returns None if the id was taken, the summary of a run that
+#: is held, otherwise "".
 START: Final = SQLFunction(
-    "durable_start_1", ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text"]
+    "durable_start_2", ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text"]
 )
 
 #: Parameters: run, fence and one entry as `recorded` returns it. Returns the pending request, None for an older fence.

@@ -109,7 +109,8 @@ class RunExecutor:
             limit=limit,
             since=since,
         )
-        self.bounds.note(queue, since, now, batch, limit)
+        if not batch.is_paused:
+            self.bounds.note(queue, since, now, batch, limit)
         self.leases.add(batch, claimed_at)
         self._prefetch(batch)
         return batch

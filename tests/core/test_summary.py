@@ -59,6 +59,10 @@ SENTENCES: Final[dict[SummaryKind, tuple[dict[str, Any], str]]] = {
     ),
     SummaryKind.COMPENSATED: ({"count": 1_000, "recoverable": False}, "compensated: 1,000 steps were undone"),
     SummaryKind.CANCELLED: ({"reason": "why {not}"}, "cancelled: why {not}"),
+    SummaryKind.HELD: (
+        {"workflow": "w", "by": "ada", "reason": "why {not}"},
+        'paused at its start: new starts of "w" are held by ada: why {not}',
+    ),
 }
 
 

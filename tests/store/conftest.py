@@ -12,7 +12,20 @@ import pytest
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
-from durable.models import Activity, Attempt, Cause, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
+from durable.models import (
+    Activity,
+    Attempt,
+    Cause,
+    CauseBuild,
+    Entry,
+    EntryMetadata,
+    Failure,
+    HeldStart,
+    Hold,
+    OperatorAction,
+    QueueMessage,
+    Run,
+)
 from durable.store import Store
 from durable.store.memory import MemoryStore
 from durable.store.orm import OrmStore
@@ -26,7 +39,10 @@ POSTGRES = "store_postgres"
 
 _TABLES = [
     model._meta.db_table
-    for model in (Activity, OperatorAction, Failure, Cause, Attempt, QueueMessage, EntryMetadata, Entry, Run)
+    for model in (
+        *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
+        *(HeldStart, Hold, Run),
+    )
 ]
 
 

@@ -24,8 +24,8 @@ from tests.store.conftest import POSTGRES, SQLITE
 from tests.store.making import NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
 
 NAMES = (
-    "durable_claim_2",
-    "durable_start_1",
+    "durable_claim_3",
+    "durable_start_2",
     "durable_record_1",
     "durable_flush_1",
     "durable_send_1",
@@ -112,7 +112,7 @@ def test_a_new_run_is_created_by_the_function_and_a_special_one_by_a_statement(p
     with CaptureQueriesContext(connections[POSTGRES]) as captured:
         assert postgres_store.create([usual]) == [(usual, True)]
         assert postgres_store.create([special]) == [(special, True)]
-    assert ["durable_start_1" in each["sql"] for each in captured.captured_queries] == [True, False]
+    assert ["durable_start_2" in each["sql"] for each in captured.captured_queries] == [True, False]
     assert (the(postgres_store, "a"), the(postgres_store, "b")) == (usual, special)
 
 

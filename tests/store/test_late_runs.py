@@ -190,7 +190,7 @@ def session(postgres_alias: str) -> Any:
 
 def test_a_start_that_commits_late_is_found(locking_store: OrmStore | PostgresStore, session: Any) -> None:
     session.execute(
-        "SELECT durable_start_1('late', 'w', 'q', '[]', %s, %s, NULL, NULL)", [at(-60), at(-60)]
+        "SELECT durable_start_2('late', 'w', 'q', '[]', %s, %s, NULL, NULL)", [at(-60), at(-60)]
     )  # not committed
     worker = worker_at_work(locking_store)
     assert worker.claim() == ["next-0", "next-1"]
@@ -231,7 +231,7 @@ def buffers(since: tuple[datetime, str] | None) -> int:
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute(
-            "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) SELECT * FROM durable_claim_2('q', %s, %s, 'w', %s, %s, %s)",
+            "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) SELECT * FROM durable_claim_3('q', %s, %s, 'w', %s, %s, %s)",
             [NOW, NOW + LEASE, LIMIT, moment, run_id],
         )
         [[explained]] = cursor.fetchone()

@@ -62,6 +62,66 @@ BEGIN
   RETURN NEXT;
 END $$
 """),
+    # Insert a new run, as durable_start_1 does; paused, if new starts of its workflow are held. Returns NULL if the id
+    # was taken, "" for a run that is due, and the summary of one that is held. The lock lets a release wait for the
+    # commit.
+    Function.of("""
+CREATE FUNCTION durable_start_2(
+  new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
+  of_replay text
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  held text;
+BEGIN
+  SELECT h.summary INTO held FROM durable_hold AS h WHERE h.kind = 'workflow' AND h.name = of_workflow FOR KEY SHARE;
+  INSERT INTO durable_run (
+    id, workflow, queue, state, input, origins, wake_at, waiting_for, summary, fence, worker, crashes, change_seq,
+    message_count, pending_request, request_reason, state_after_rollback, generations, created_at, parent_id,
+    replay_of_id)
+  VALUES (
+    new_id, of_workflow, on_queue, CASE WHEN held IS NULL THEN 'pending' ELSE 'paused' END, with_input, '[]',
+    CASE WHEN held IS NULL THEN due END, '', COALESCE(held, ''), (held IS NOT NULL)::integer, '', 0,
+    (held IS NOT NULL)::integer, 0, '', '', '', '{}', at, by_parent, of_replay)
+  ON CONFLICT (id) DO NOTHING;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  IF held IS NOT NULL THEN
+    INSERT INTO durable_heldstart (run_id, workflow, due_at) VALUES (new_id, of_workflow, COALESCE(due, at));
+  END IF;
+  RETURN COALESCE(held, '');
+END $$
+"""),
+    # Claim due runs of one queue, as durable_claim_2 does; none of a paused queue, for which `visited` is NULL.
+    Function.of("""
+CREATE FUNCTION durable_claim_3(
+  on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
+) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  visited_before bigint := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass);
+  first_moment timestamptz := COALESCE(since, '-infinity');
+  first_id text := COALESCE(since_id, '');
+BEGIN
+  IF EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = 'queue' AND h.name = on_queue) THEN
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  RETURN QUERY WITH due AS MATERIALIZED (
+    SELECT id FROM durable_run
+    WHERE queue = on_queue AND wake_at IS NOT NULL AND wake_at <= at AND (wake_at, id) >= (first_moment, first_id)
+      AND (lease_expires_at IS NULL OR lease_expires_at <= at) AND state <> 'paused'
+    ORDER BY wake_at, id LIMIT at_most FOR NO KEY UPDATE SKIP LOCKED)
+  UPDATE durable_run AS r SET fence = r.fence + 1,
+    crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
+    lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
+    state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,
+    wake_at = LEAST(r.wake_at, at)
+  FROM due WHERE r.id = due.id RETURNING r, NULL::bigint;
+  run := NULL;
+  visited := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass) - visited_before;
+  RETURN NEXT;
+END $$
+"""),
     # Write entries and their metadata, given as JSON. Returns the same as durable_record_1.
     Function.of("""
 CREATE FUNCTION durable_flush_1(of_run text, with_fence bigint, entries json) RETURNS text LANGUAGE plpgsql AS $$

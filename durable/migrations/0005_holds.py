@@ -1,0 +1,62 @@
+"""Holds of queues and of workflows, and the functions that look them up on PostgreSQL."""
+
+import django.db.models.deletion
+from django.db import migrations, models
+
+import durable.models.fields
+from durable.store.routines.operations import CreateRoutines
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("durable", "0004_workers"),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name="HeldStart",
+            fields=[
+                (
+                    "run",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="held_start",
+                        serialize=False,
+                        to="durable.run",
+                    ),
+                ),
+                ("workflow", durable.models.fields.NameField(max_length=200)),
+                ("due_at", models.DateTimeField()),
+            ],
+            options={
+                "indexes": [models.Index(fields=["workflow", "run"], name="durable_heldstart_by_workflow")],
+            },
+        ),
+        migrations.CreateModel(
+            name="Hold",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "kind",
+                    durable.models.fields.NameField(
+                        choices=[("queue", "queue"), ("workflow", "workflow")], max_length=16
+                    ),
+                ),
+                ("name", durable.models.fields.NameField(max_length=200)),
+                ("held_at", models.DateTimeField()),
+                ("held_by", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("reason", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("summary", durable.models.fields.SummaryField(blank=True, default="")),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("kind", "name"), name="durable_hold_once"),
+                    models.CheckConstraint(
+                        condition=models.Q(("kind__in", ["queue", "workflow"])), name="durable_hold_kind_is_known"
+                    ),
+                ],
+            },
+        ),
+        CreateRoutines(["durable_start_2", "durable_claim_3"]),
+    ]
