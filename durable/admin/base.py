@@ -21,7 +21,10 @@ from durable.models import Run
 
 __all__ = ["AdminPages"]
 
-_PERMISSIONS = ("view_run", "view_payload", "start_run", "operate_run", "replay_run")
+_PERMISSIONS = (
+    *("view_run", "view_payload", "start_run", "operate_run", "replay_run"),
+    *("pause_queue", "hold_workflow", "view_source"),
+)
 
 
 class AdminPages:

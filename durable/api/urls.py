@@ -24,6 +24,7 @@ from durable.api.views.audit import ActionsView
 from durable.api.views.bulks import BulksView, BulkView
 from durable.api.views.causes import CausesView
 from durable.api.views.history import EntriesView, EntryView, TimelineView, TreeView
+from durable.api.views.holds import HoldView, PauseQueueView, ReleaseView, ResumeQueueView
 from durable.api.views.logs import LogsView
 from durable.api.views.messages import AskView, MessagesView, MessageView
 from durable.api.views.reference import DocsView, RootView, SchemaView
@@ -70,7 +71,11 @@ urlpatterns = [
     path("running", ActivitiesView.as_view(), name="running"),
     path("counts", CountsView.as_view(), name="counts"),
     path("workflows", WorkflowsView.as_view(), name="workflows"),
+    path("workflows/<path:name>/hold", HoldView.as_view(), name="hold"),
+    path("workflows/<path:name>/release", ReleaseView.as_view(), name="release"),
     path("workflows/<path:name>", WorkflowView.as_view(), name="workflow"),
+    path("queues/<path:name>/pause", PauseQueueView.as_view(), name="pause-queue"),
+    path("queues/<path:name>/resume", ResumeQueueView.as_view(), name="resume-queue"),
     path("queues", QueuesView.as_view(), name="queues"),
     path("workers", WorkersView.as_view(), name="workers"),
     path("operator-actions", ActionsView.as_view(), name="operator-actions"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from durable.cli.bulks import BULK
 from durable.cli.cause_list import CAUSES
 from durable.cli.doctor import DOCTOR
+from durable.cli.holds import HOLDS, QUEUES
 from durable.cli.maintenance import PRUNE
 from durable.cli.messages import ASK, RESULT, SEND, START
 from durable.cli.replay import REPLAY
@@ -24,5 +25,6 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     *(START, SEND, ASK),
     *VERBS,
     BULK,
-    *(REPLAY, EXPORT, PRUNE, DOCTOR, WORKERS),
+    *(REPLAY, EXPORT, PRUNE, DOCTOR, WORKERS, QUEUES),
+    *HOLDS,
 )

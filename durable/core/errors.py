@@ -305,6 +305,10 @@ class OperationError(DurableError):
     """A verb (start, send, cancel, recover, replay, ...) was refused. It has changed nothing."""
 
 
+class HoldError(OperationError):
+    """The queue is paused already or not at all, or the workflow is held already or not at all."""
+
+
 class RunNotFoundError(OperationError):
     """No run has this id, or the run with this id is not one of the requested workflow."""
 

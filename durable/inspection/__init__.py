@@ -29,6 +29,7 @@ from durable.inspection.explain_states import Explanation, awaited_queues, expla
 from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, failed_runs
 from durable.inspection.findings import Finding, collect_findings, how_it_failed
+from durable.inspection.holds import count_held_starts, find_hold, held_workflows, paused_queues
 from durable.inspection.names import NameList, find_names
 from durable.inspection.operator_marks import Mark
 from durable.inspection.payloads import jsonable, payload, pretty, redacted, redacted_error, redacted_traceback
@@ -40,6 +41,7 @@ from durable.inspection.pending_migrations import (
     wrong_routines,
 )
 from durable.inspection.progress import Progress, progress_of
+from durable.inspection.queues import QueueSummary, list_queues
 from durable.inspection.runs import (
     InvalidCursorError,
     RunCriteria,
@@ -89,6 +91,7 @@ __all__ = [
     "Piece",
     "Progress",
     "QueueState",
+    "QueueSummary",
     "Row",
     "RunCriteria",
     "RunOrder",
@@ -116,6 +119,7 @@ __all__ = [
     "count_by_state",
     "count_capped",
     "count_causes",
+    "count_held_starts",
     "count_runs",
     "explain",
     "explain_fully",
@@ -123,8 +127,10 @@ __all__ = [
     "failed_attempts",
     "failed_runs",
     "find_cause",
+    "find_hold",
     "find_names",
     "find_worker",
+    "held_workflows",
     "history_tree",
     "how_it_failed",
     "how_to_migrate",
@@ -139,6 +145,7 @@ __all__ = [
     "list_and_count",
     "list_causes",
     "list_events",
+    "list_queues",
     "list_runs",
     "marks_of",
     "missing_migrations",
@@ -146,6 +153,7 @@ __all__ = [
     "old_snapshots",
     "open_entries",
     "parse_search",
+    "paused_queues",
     "payload",
     "possible_verbs",
     "pretty",

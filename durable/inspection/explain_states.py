@@ -14,12 +14,14 @@ from django.db.models import Q
 
 from durable.conf import conf
 from durable.core.location import display_location
-from durable.core.records import EntryStatus, Request, RunState
+from durable.core.records import EntryStatus, Hold, HoldKind, Request, RunState
+from durable.core.summary import SummaryKind
 from durable.inspection import explain_ends, explain_waits
 from durable.inspection.activities import RunningStep, activities_of
 from durable.inspection.explain_waits import awaited_queues
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
 from durable.inspection.fork_outcomes import innermost_failures
+from durable.inspection.holds import find_hold
 from durable.inspection.humanize import shortened, span, until
 from durable.inspection.payloads import redacted_error
 from durable.inspection.undone import Undone, read_undone, stuck_step
@@ -40,6 +42,7 @@ def explain(
     undone_by_code: int = 0,
     failed_at: str = "",
     running: Sequence[RunningStep] = (),
+    paused: Hold | None = None,
 ) -> Explanation:
     """Explain what the run does at `now`.
 
@@ -49,16 +52,16 @@ def explain(
     `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`. `failed_at` is
     the innermost step that made it fail, or the step whose rollback handler has stopped its compensation; "" if it was
     not read: then the row's first origin is told. `running` are the steps that run now, the oldest first; see
-    `activities_of`.
+    `activities_of`. `paused` is the hold of the run's queue, None without any.
     """
-    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running)
-    return _BY_STATE[RunState(run.state)](facts)
+    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running, paused)
+    return explain_waits.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
 
 
 def explain_fully(run: Run, now: datetime) -> Explanation:
     """Do what `explain` does, with all available data; two more queries, and up to three for a run that a worker has.
 
-    Three for a run that undid steps in scopes. For a run that an operation has failed one more, and one for each level
+    One more for a run that is due, for the hold of its queue. Three for a run that undid steps in scopes. For a run that an operation has failed one more, and one for each level
     of joins around the failed step.
     """
     if run.state in (RunState.FAILED, RunState.CANCELLED):
@@ -70,7 +73,9 @@ def explain_fully(run: Run, now: datetime) -> Explanation:
         return explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, failed_at=failed_at)
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
     running = activities_of(run, now)
-    return explain(run, now, open_entries(run.id), unreceived[:_MOST_MESSAGES].count(), running=running)
+    paused = find_hold(HoldKind.QUEUE, run.queue) if run.wake_at is not None and run.wake_at <= now else None
+    unread = unreceived[:_MOST_MESSAGES].count()
+    return explain(run, now, open_entries(run.id), unread, running=running, paused=paused)
 
 
 def open_entries(run_id: str) -> list[Entry]:
@@ -139,6 +144,12 @@ def _in_hand(facts: Facts) -> str:
 
 
 def _paused(facts: Facts) -> Explanation:
+    if facts.summary.kind is SummaryKind.HELD:
+        return Explanation(
+            headline=capitalized(shortened(facts.summary)),
+            detail="A release of the workflow resumes it",
+            remedies=("resume", "cancel"),
+        )
     rest = " in the middle of its compensation" if facts.run.state_after_rollback else ""
     return Explanation(headline=f"Paused{rest}, until it is resumed", remedies=("resume", "cancel"))
 

@@ -9,14 +9,14 @@ from durable.conf import conf
 from durable.core import location as locations
 from durable.core.bulk_runs import is_stopped
 from durable.core.location import display_location
-from durable.core.records import EntryKind, EntryStatus
+from durable.core.records import ENDED, EntryKind, EntryStatus
 from durable.core.summary import SummaryKind
 from durable.inspection.explanation import Explanation, Facts, capitalized
 from durable.inspection.humanize import either, relative, shortened, until
 from durable.models import Run
 from durable.notifier import redis_clients
 
-__all__ = ["awaited_queues", "late", "pending", "sleeping"]
+__all__ = ["awaited_queues", "in_paused_queue", "late", "pending", "sleeping"]
 
 _MOST_OF_A_MISFIT: Final = 800  # characters of what does not fit: it ends with what to do
 
@@ -35,6 +35,19 @@ def pending(facts: Facts) -> Explanation:
         begins = "Starts" if run.started_at is None else "Goes on"
         return Explanation(headline=f"{begins} {until(run.wake_at, now)}{because}", remedies=("wake", "cancel"))
     return late(facts) or Explanation(headline=f'Waiting for a worker of the queue "{run.queue}"{because}')
+
+
+def in_paused_queue(facts: Facts) -> Explanation | None:
+    """Explain a run that is due in a paused queue; None for any other."""
+    run, hold = facts.run, facts.paused
+    if hold is None or not facts.is_due or facts.is_held or run.state in ENDED:
+        return None
+    who = f" by {hold.held_by}" if hold.held_by else ""
+    reason = f": {shortened(hold.reason)}" if hold.reason else ""
+    return Explanation(
+        headline=f'Due, and its queue "{run.queue}" is paused{who} for {facts.since(hold.held_at)}{reason}',
+        detail="No worker takes it before the queue is resumed",
+    )
 
 
 def late(facts: Facts) -> Explanation | None:

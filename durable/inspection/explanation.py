@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from durable.core.records import EntryKind
+from durable.core.records import EntryKind, Hold
 from durable.core.summary import Summary, SummaryKind
 from durable.inspection.activities import RunningStep
 from durable.inspection.humanize import relative, span
@@ -62,6 +62,7 @@ class Facts:
     undone_by_code: int = 0
     failed_at: str = ""
     running: Sequence[RunningStep] = ()
+    paused: Hold | None = None
 
     @property
     def is_held(self) -> bool:

@@ -6,7 +6,7 @@ All queries follow an index and stop at a cap; none of them grows with the table
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -14,12 +14,14 @@ from typing import Any, Final
 from django.db.models.functions import Substr
 
 from durable.conf import conf
-from durable.core.records import ENDED, RunState
+from durable.core.records import ENDED, Hold, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
 from durable.inspection.activities import MOST, hung_steps
-from durable.inspection.capped_counts import Count, moment_of, sample_rows
+from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.explain_states import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
+from durable.inspection.holds import count_held_starts, held_workflows, paused_queues
+from durable.inspection.humanize import shortened
 from durable.inspection.runs import RunCriteria
 from durable.inspection.shell_command import command, worker_command
 from durable.inspection.snapshots import old_snapshots
@@ -52,8 +54,8 @@ class Finding:
     a list that has its runs, None if there is none. `command` is a shell command that may end it, or "".
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
-    hung_step, no_worker, unknown_queue, redis, old_snapshot. `is_urgent`: the runs concerned do not continue until an operator
-    acts.
+    hung_step, no_worker, unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs
+    concerned do not continue until an operator acts.
     """
 
     kind: str
@@ -77,9 +79,13 @@ def collect_findings(
     """
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     failed = failed_runs(within) if failed is None else failed
+    paused = paused_queues()
+    served = [queue.name for queue in workers.queues if queue.has_runs and queue.name not in paused]
     return [
         *_surroundings(workers, runs, now),
-        *_overdue(runs, now, [queue.name for queue in workers.queues if queue.has_runs]),
+        *_paused(paused, runs, now),
+        *_held_starts(),
+        *_overdue(runs, now, served),
         *_leases(runs, now),
         *_hung(now, within),
         *_diverging(runs),
@@ -123,6 +129,45 @@ def _unserved(queue: QueueState, due: Sequence[datetime]) -> Finding:
         wanted=RunCriteria(queue=queue.name),
         command=worker_command(queue.name) if queue.is_known else "",
     )
+
+
+def _paused(paused: Mapping[str, Hold], runs: RunQuerySet, now: datetime) -> list[Finding]:
+    due = [runs.due(now).filter(queue=queue).order_by("wake_at", "id") for queue in paused]
+    return [
+        Finding(
+            kind="queue_paused",
+            title=f'The queue "{name}" is paused{_held_by(hold)}',
+            advice="No worker takes its runs. Resume it once the reason is gone.",
+            count=count,
+            is_urgent=False,
+            since=hold.held_at,
+            wanted=RunCriteria(queue=name),
+            command=command("resume-queue", name),
+        )
+        for (name, hold), count in zip(paused.items(), count_capped(due, CAP) if due else [], strict=True)
+    ]
+
+
+def _held_starts() -> list[Finding]:
+    held = held_workflows()
+    counts = count_held_starts(held)
+    return [
+        Finding(
+            kind="starts_held",
+            title=f'New starts of the workflow "{name}" are held{_held_by(hold)}',
+            advice="New runs of it wait, paused. A release resumes them.",
+            count=counts[name],
+            is_urgent=False,
+            since=hold.held_at,
+            wanted=RunCriteria(workflow=name, states=frozenset({RunState.PAUSED.value})),
+            command=command("release", name),
+        )
+        for name, hold in held.items()
+    ]
+
+
+def _held_by(hold: Hold) -> str:
+    return f"{f' by {hold.held_by}' if hold.held_by else ''}{f': {shortened(hold.reason)}' if hold.reason else ''}"
 
 
 def _snapshots() -> list[Finding]:

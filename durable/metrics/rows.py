@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from durable.conf import conf
 from durable.inspection.activities import MOST, hung_steps, list_activities
 from durable.inspection.counts import CAP, count_by_state
+from durable.inspection.holds import held_workflows, paused_queues
 from durable.models import Run
 from durable.models.run import RunQuerySet
 from durable.notifier.redis_clients import queue_names
@@ -32,6 +33,8 @@ NAMES = (
     "durable_due_age_seconds",
     "durable_step_age_seconds",
     "durable_hung_steps",
+    "durable_queue_paused",
+    "durable_starts_held",
 )
 
 
@@ -47,7 +50,7 @@ class RowsCollector(Collector):
         had_connection = connections[conf.DATABASE].connection is not None
         found: list[Metric] = []
         try:
-            found = [self._by_state(), *self._due(), *self._running()]
+            found = [self._by_state(), *self._due(), *self._running(), *self._holds()]
         except Error as error:  # the counts of the workers are still useful
             logger.warning("metrics cannot be read from the database: %s: %s", type(error).__name__, error)
         finally:
@@ -73,6 +76,20 @@ class RowsCollector(Collector):
         hung = GaugeMetricFamily("durable_hung_steps", f"Steps that run for far longer than usual; {MOST} or more")
         hung.add_metric([], len(hung_steps(now)))
         return [oldest, hung]
+
+    def _holds(self) -> list[Metric]:
+        paused = GaugeMetricFamily(
+            "durable_queue_paused", "1 for a queue that an operator has paused", labels=["queue"]
+        )
+        held = GaugeMetricFamily(
+            "durable_starts_held", "1 for a workflow whose new starts an operator holds", labels=["workflow"]
+        )
+        names = paused_queues()
+        for queue in dict.fromkeys([*queue_names(), *names]):
+            paused.add_metric([queue], float(queue in names))
+        for workflow in held_workflows():
+            held.add_metric([workflow], 1.0)
+        return [paused, held]
 
     def _due(self) -> list[Metric]:
         count = GaugeMetricFamily(

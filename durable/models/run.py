@@ -206,6 +206,9 @@ class Run(models.Model):
             ("replay_run", "Can replay runs"),
             ("give_output", "Can give the output of a step by hand"),
             ("edit_input", "Can start runs again with another input"),
+            ("pause_queue", "Can pause and resume queues"),
+            ("hold_workflow", "Can hold and release the new starts of workflows"),
+            ("view_source", "Can view the source code of workflows"),
         ]
         indexes = [
             # due runs, in the order in which they are claimed; a paused run is never due

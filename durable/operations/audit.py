@@ -76,8 +76,21 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "prune": "delete_run",
     "mute": "operate_run",
     "unmute": "operate_run",
+    "pause_queue": "pause_queue",
+    "resume_queue": "pause_queue",
+    "hold_starts": "hold_workflow",
+    "release_starts": "hold_workflow",
     "go_on": "operate_run",
     "stop_here": "operate_run",
+}
+
+
+#: What an action that is not about a run does, in words.
+_ACTS: Final[Mapping[str, str]] = {
+    "pause_queue": "pause a queue",
+    "resume_queue": "resume a queue",
+    "hold_starts": "hold the new starts of a workflow",
+    "release_starts": "release the new starts of a workflow",
 }
 
 
@@ -101,7 +114,7 @@ class OperationDeniedError(OperationError, PermissionDenied):
         self.permission = permission
         self.who = who
         super().__init__(
-            f"{who or 'a caller without a user'} may not {action} a run: that needs the permission durable.{permission}; ask an "
+            f"{who or 'a caller without a user'} may not {_ACTS.get(action, f'{action} a run')}: that needs the permission durable.{permission}; ask an "
             "administrator to grant it to the user or to a group"
         )
 

@@ -74,7 +74,7 @@ def announce_started(at: Runtime, created: Sequence[tuple[RunRecord, bool]]) -> 
     """Notify workers of the new runs, and send their signals."""
     new = [run for run, is_new in created if is_new]
     if new:
-        announce(at, new[0].queue, new[0].wake_at)
+        announce(at, new[0].queue, new[0].wake_at)  # none at all, if new starts of the workflow are held
         send_run_changed(at, new, previous="")
 
 

@@ -24,9 +24,10 @@ from typing import Final, Self
 from redis import Redis
 from redis.exceptions import RedisError
 
+from durable import signals
 from durable.conf import conf
 from durable.core import clock
-from durable.core.records import ActionRecord
+from durable.core.records import ActionRecord, RunState
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.notifier import notify, redis_clients, sweep_heartbeat
 from durable.retention import Policy, Pruned, Pruner, RetentionError
@@ -48,6 +49,9 @@ OVERLAP: Final = timedelta(seconds=1)
 PRUNE_FOR: Final = 2.0
 # Seconds from the end of a round of pruning to the next: an idle database is not searched at every sweep.
 PRUNE_EVERY: Final = 60.0
+# Seconds of one sweep in which held runs are resumed, at most, and how many of them at a time.
+RELEASE_FOR: Final = 2.0
+RELEASE_AT_ONCE: Final = 100
 # Seconds between two rows of the audit log about pruning, so that the log grows by a row an hour at most.
 LOG_EVERY: Final = 3_600.0
 # Between two turns of the chores.
@@ -195,7 +199,27 @@ class Sweep(Periodic):
         self._prune(now)
         self._log(now)
         self._forget_dead(now)
+        self._release_starts(now)
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
+
+    def _release_starts(self, now: datetime) -> None:
+        """Resume runs that a hold of their workflow has paused and whose release was too long for one call, or was cut
+        short.
+        """
+        until = time.monotonic() + min(RELEASE_FOR, conf.SWEEP_INTERVAL / 2)
+        while not self._stopping and (runs := self.store.release_starts(now, RELEASE_AT_ONCE)):
+            for run in runs:
+                signals.send(
+                    signals.run_changed,
+                    run=run.id,
+                    workflow=run.workflow,
+                    state=str(run.state),
+                    previous=str(RunState.PAUSED),
+                )
+            for queue in {run.queue for run in runs if run.wake_at is not None and run.wake_at <= now}:
+                notify.notify(queue)
+            if time.monotonic() >= until:
+                return
 
     def _forget_dead(self, now: datetime) -> None:
         """Delete the rows of workers that have been dead for long; once in a while."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -14,17 +13,11 @@ from durable.models import Run, WorkerProcess
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
+from tests.support.worker_rows import a_worker
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 
 HOSTILE = '<b>\u202e"&' + "x" * 250
-
-
-def a_worker(name: str = "host:4711:abc", **columns: Any) -> WorkerProcess:
-    now = timezone.now()
-    given = {"host": "host", "pid": 4711, "queues": ["default", "high"], "slots": 8, "build": "7f3a"}
-    times = {"started_at": now - timedelta(hours=2, minutes=10), "last_seen_at": now, "memory": 184_000_000}
-    return WorkerProcess.objects.create(name=name, **{**given, **times, **columns})
 
 
 def test_all_workers_are_listed_with_what_they_tell(operator: Client) -> None:

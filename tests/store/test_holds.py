@@ -17,7 +17,7 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import HOSTILE, NOW, a_run, at, the
-from tests.support.waiting import eventually
+from tests.support.locks import until_sessions_wait_for_locks
 
 SUMMARY = 'paused at its start: new starts of "w" are held by ada: bank is down'
 
@@ -188,21 +188,8 @@ class TestAHeldWorkflow:
             postgres_store.create([a_run("a", parent_id=None)])
             postgres_store.create([a_run("b"), a_run("c")])
             release.start()
-            eventually_blocked()
+            until_sessions_wait_for_locks(POSTGRES)
             assert not lifted.is_set()
         release.join(60)
         assert lifted.is_set()
         assert sorted(run.id for run in postgres_store.release_starts(NOW, 9)) == ["a", "b", "c"]
-
-
-def eventually_blocked() -> None:
-    """Wait until a session of this database waits for a lock."""
-
-    def is_blocked() -> bool:
-        with connections[POSTGRES].cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            )
-            return bool(cursor.fetchone()[0])
-
-    eventually(is_blocked)

@@ -9,7 +9,7 @@ from durable.store.routines.operations import CreateRoutines
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("durable", "0004_workers"),
+        ("durable", "0010_permissions"),
     ]
 
     operations = [
@@ -55,6 +55,23 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(("kind__in", ["queue", "workflow"])), name="durable_hold_kind_is_known"
                     ),
+                ],
+            },
+        ),
+        migrations.AlterModelOptions(
+            name="run",
+            options={
+                "ordering": ["-created_at", "-id"],
+                "permissions": [
+                    ("view_payload", "Can view inputs, outputs, messages and tracebacks"),
+                    ("start_run", "Can start runs"),
+                    ("operate_run", "Can send to, wake, pause, resume, cancel and recover runs"),
+                    ("replay_run", "Can replay runs"),
+                    ("give_output", "Can give the output of a step by hand"),
+                    ("edit_input", "Can start runs again with another input"),
+                    ("pause_queue", "Can pause and resume queues"),
+                    ("hold_workflow", "Can hold and release the new starts of workflows"),
+                    ("view_source", "Can view the source code of workflows"),
                 ],
             },
         ),

@@ -1,0 +1,39 @@
+"""The shapes of holds: paused queues, and workflows whose new starts are held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_serializer
+from rest_framework import serializers
+
+from durable.api.serializers.fields import Form, Moment, Text
+from durable.core.ids import MAX_REASON
+
+__all__ = ["HoldForm", "HoldSerializer", "ReleaseSerializer"]
+
+
+class HoldForm(Form):
+    """The reason."""
+
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
+@extend_schema_serializer(component_name="Hold")
+class HoldSerializer(serializers.Serializer[Any]):
+    """What an operator holds: since when, by whom and why."""
+
+    name = serializers.CharField()
+    held_at = Moment()
+    held_by = serializers.CharField()
+    reason = serializers.CharField()
+
+
+@extend_schema_serializer(component_name="Release")
+class ReleaseSerializer(serializers.Serializer[Any]):
+    """The end of a hold."""
+
+    name = serializers.CharField()
+    resumed = serializers.IntegerField(
+        help_text="How many runs were resumed so far. If there are many, the others follow within minutes; 0 for a queue."
+    )

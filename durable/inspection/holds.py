@@ -1,0 +1,45 @@
+"""Which queues are paused, and of which workflows new starts are held: by whom, since when and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from durable.conf import conf
+from durable.core.records import Hold, HoldKind
+from durable.inspection.capped_counts import Count, count_capped
+from durable.models import HeldStart
+from durable.models import Hold as HoldModel
+
+__all__ = ["CAP", "count_held_starts", "find_hold", "held_workflows", "paused_queues"]
+
+MOST: Final = 200  # holds that are read
+CAP: Final = 10_000  # runs that are counted
+
+
+def paused_queues() -> dict[str, Hold]:
+    """Return the paused queues by name; one statement."""
+    return _holds(HoldKind.QUEUE)
+
+
+def held_workflows() -> dict[str, Hold]:
+    """Return the workflows whose new starts are held, by name; one statement."""
+    return _holds(HoldKind.WORKFLOW)
+
+
+def find_hold(kind: HoldKind, name: str) -> Hold | None:
+    """Return the hold of this queue or workflow; None if there is none."""
+    found = HoldModel.objects.using(conf.DATABASE).filter(kind=kind.value, name=name).first()
+    return None if found is None else found.record
+
+
+def count_held_starts(holds: Mapping[str, Hold]) -> dict[str, Count]:
+    """Return how many runs were started under each of these holds of workflows, at most `CAP`; one statement."""
+    rows = HeldStart.objects.using(conf.DATABASE).order_by("workflow", "run_id")
+    counts = count_capped([rows.filter(workflow=name) for name in holds], CAP) if holds else []
+    return dict(zip(holds, counts, strict=True))
+
+
+def _holds(kind: HoldKind) -> dict[str, Hold]:
+    found = HoldModel.objects.using(conf.DATABASE).filter(kind=kind.value).order_by("name")
+    return {each.name: each.record for each in found[:MOST]}

@@ -1,0 +1,145 @@
+"""Holds: pause and resume a queue, and hold and release the new starts of a workflow.
+
+A paused queue's runs are not claimed; passes that are under way go on to their next park. A run that is started while
+its workflow is held is created, paused, with a summary that names the hold.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from durable import runtime
+from durable.conf import conf
+from durable.core import registry
+from durable.core.errors import HoldError
+from durable.core.ids import check_queue
+from durable.core.records import Hold, HoldKind, RunState
+from durable.models import Run
+from durable.notifier import redis_clients
+from durable.operations.audited import audited
+from durable.operations.common import announce, check_not_an_order, send_run_changed
+from durable.runtime import Runtime
+
+if TYPE_CHECKING:
+    from durable.definitions import Workflow
+
+__all__ = ["hold_starts", "pause_queue", "release_starts", "resume_queue", "revision_of"]
+
+#: Seconds for which a release resumes runs itself; the sweep resumes the others.
+RELEASE_FOR: Final = 5.0
+_AT_ONCE: Final = 100  # runs of one look
+
+
+def pause_queue(queue: str) -> Hold:
+    """Let no worker claim runs of this queue until it is resumed. Passes under way go on to their next park.
+
+    Raises OperationDeniedError, HoldError if it is paused already, and ValueError for a queue that nobody knows.
+    """
+    return _hold("pause_queue", HoldKind.QUEUE, queue)
+
+
+def resume_queue(queue: str) -> None:
+    """Let workers claim runs of this queue again, at once.
+
+    Raises OperationDeniedError, HoldError if it is not paused, and ValueError for a queue that nobody knows.
+    """
+    at = runtime.current()
+    _lift(at, "resume_queue", HoldKind.QUEUE, queue)
+    at.notify({queue})
+
+
+def hold_starts(workflow: str | Workflow[..., Any]) -> Hold:
+    """Let new runs of this workflow wait, paused, until the workflow is released. Runs that exist go on.
+
+    Raises OperationDeniedError, HoldError if it is held already, and ValueError for a workflow that nobody knows.
+    """
+    return _hold("hold_starts", HoldKind.WORKFLOW, _name_of(workflow))
+
+
+def release_starts(workflow: str | Workflow[..., Any]) -> int:
+    """Let new runs of this workflow start again, and resume those that the hold has paused and no others.
+
+    Return how many were resumed by this call; if there are many, the sweep resumes the rest within minutes. Raises
+    OperationDeniedError, HoldError if it is not held, and ValueError for a workflow that nobody knows.
+    """
+    at = runtime.current()
+    _lift(at, "release_starts", HoldKind.WORKFLOW, _name_of(workflow))
+    until = time.monotonic() + RELEASE_FOR
+    resumed = 0
+    while runs := at.store.release_starts(at.now(), _AT_ONCE):
+        resumed += len(runs)
+        for run in runs:
+            announce(at, run.queue, run.wake_at)
+        send_run_changed(at, runs, previous=RunState.PAUSED)
+        if len(runs) < _AT_ONCE or time.monotonic() >= until:
+            break
+    return resumed
+
+
+def revision_of(hold: Hold | None) -> str:
+    """Return an opaque text for the hold that an operator saw, None for none, for `acting_as(expected=)`."""
+    return "free" if hold is None else f"held {hold.held_at.isoformat()}"
+
+
+def _hold(action: str, kind: HoldKind, name: str) -> Hold:
+    at = runtime.current()
+    with audited(at, action, "") as by, at.store.transaction():
+        _check_known(action, kind, name)
+        found = at.store.held(kind, name)
+        _check_seen(by.acting.expected if by.acting is not None else None, kind, name, found)
+        done = by.done(before="", after="held", detail=_named(kind, name))
+        hold = Hold(kind=kind, name=name, held_at=at.now(), held_by=done.actor_label, reason=by.reason)
+        if found is not None or not at.store.hold(hold):
+            raise HoldError(f"{_named(kind, name)} is {_STATE[kind]} already{_by(found)}")
+        at.store.log([done])
+    return hold
+
+
+def _lift(at: Runtime, action: str, kind: HoldKind, name: str) -> None:
+    with audited(at, action, "") as by, at.store.transaction():
+        found = at.store.held(kind, name)
+        if found is None:  # a hold of what nobody knows any more can be lifted
+            _check_known(action, kind, name)
+        _check_seen(by.acting.expected if by.acting is not None else None, kind, name, found)
+        if not at.store.lift(kind, name):
+            raise HoldError(f"{_named(kind, name)} is not {_STATE[kind]}")
+        at.store.log([by.done(before="held", after="", detail=_named(kind, name))])
+
+
+_STATE: Final = {HoldKind.QUEUE: "paused", HoldKind.WORKFLOW: "held"}
+
+
+def _named(kind: HoldKind, name: str) -> str:
+    return f'{"queue" if kind is HoldKind.QUEUE else "workflow"} "{name}"'
+
+
+def _by(hold: Hold | None) -> str:
+    if hold is None:
+        return ""
+    reason = f": {hold.reason}" if hold.reason else ""
+    return f", since {hold.held_at:%Y-%m-%d %H:%M:%S} UTC{f' by {hold.held_by}' if hold.held_by else ''}{reason}"
+
+
+def _name_of(workflow: str | Workflow[..., Any]) -> str:
+    return workflow if isinstance(workflow, str) else workflow.name
+
+
+def _check_seen(expected: str | None, kind: HoldKind, name: str, found: Hold | None) -> None:
+    if expected is not None and expected != revision_of(found):
+        state = f"is {_STATE[kind]}{_by(found)}" if found is not None else f"is not {_STATE[kind]} any more"
+        raise HoldError(f"{_named(kind, name)} {state}: it has changed since this page was made; look again")
+
+
+def _check_known(action: str, kind: HoldKind, name: str) -> None:
+    """Raise ValueError for a name that no worker, workflow or run has: it is probably mistyped."""
+    runs = Run.objects.using(conf.DATABASE)
+    if kind is HoldKind.QUEUE:
+        check_queue(name)
+        known = {*redis_clients.queue_names(), conf.QUEUE, *(each.queue for each in registry.all())}
+        if name not in known and not runs.filter(queue=name, wake_at__isnull=False).exclude(state="paused").exists():
+            raise ValueError(f'no queue has the name "{name[:64]}"; there are {", ".join(sorted(known))}')
+        return
+    check_not_an_order(name, action)
+    if name not in {each.name for each in registry.all()} and not runs.filter(workflow=name).exists():
+        raise ValueError(f'no workflow has the name "{name[:64]}"')

@@ -1,0 +1,52 @@
+"""Pausing queues, and holding the new starts of workflows, over REST."""
+
+import pytest
+
+from durable.core.records import HoldKind
+from durable.inspection import find_hold
+from durable.models import OperatorAction, Run
+from tests.api.conftest import MakeApi, problem
+from tests.api.workflows import add
+
+pytestmark = pytest.mark.django_db
+
+PATHS = {
+    "/queues/default/pause": "pause_queue",
+    "/queues/default/resume": "pause_queue",
+    "/workflows/tests.api.add/hold": "hold_workflow",
+    "/workflows/tests.api.add/release": "hold_workflow",
+}
+
+
+def test_a_queue_is_paused_and_resumed(make_api: MakeApi) -> None:
+    api = make_api("pause_queue", name="ada")
+    held = api.post("/queues/default/pause", {"reason": "bank is down"}).json()
+    assert (held["name"], held["held_by"], held["reason"]) == ("default", "ada", "bank is down")
+    assert "is paused already" in problem(api.post("/queues/default/pause"), 409, "refused")["detail"]
+    assert find_hold(HoldKind.QUEUE, "default") is not None
+    assert api.post("/queues/default/resume").json() == {"name": "default", "resumed": 0}
+    assert "is not paused" in problem(api.post("/queues/default/resume"), 409, "refused")["detail"]
+    outcomes = OperatorAction.objects.order_by("id").values_list("action", "outcome", "reason")
+    assert outcomes[0] == ("pause_queue", "done", "bank is down")
+    assert [each[1] for each in outcomes] == ["done", "refused", "done", "refused"]
+
+
+def test_a_workflow_is_held_and_released(make_api: MakeApi) -> None:
+    api = make_api("hold_workflow")
+    assert api.post("/workflows/tests.api.add/hold", {"reason": "x"}).status_code == 200
+    add.using(id="a").start(1)
+    assert Run.objects.get().state == "paused"
+    assert api.post("/workflows/tests.api.add/release").json() == {"name": "tests.api.add", "resumed": 1}
+    assert Run.objects.get().state == "pending"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_needs_its_permission_and_logs_the_denial(make_api: MakeApi, path: str) -> None:
+    answer = make_api("view_run", "operate_run").post(path)
+    assert PATHS[path] in problem(answer, 403, "permission-denied")["detail"]
+    assert OperatorAction.objects.get().outcome == "denied"
+
+
+@pytest.mark.parametrize("path", ["/queues/nobody/pause", "/workflows/no.body/hold", "/workflows/no.body/release"])
+def test_a_name_that_nobody_knows_is_not_found(make_api: MakeApi, path: str) -> None:
+    problem(make_api("pause_queue", "hold_workflow").post(path), 404, "not-found")
