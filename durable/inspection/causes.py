@@ -150,7 +150,9 @@ def cause_of(run: Run) -> CauseOfRun | None:
 
 def spread_of(fingerprint: str, within: RunQuerySet | None = None) -> CauseSpread:
     """Return the workflows, queues and workers of the newest failed runs of a cause; one statement."""
-    failures = _failures(within).filter(cause__fingerprint=fingerprint, is_open=True).order_by("-failed_at")
+    # Not as a join, for which PostgreSQL might read the table of all failures.
+    cause = Cause.objects.using(conf.DATABASE).filter(fingerprint=fingerprint).values("pk")[:1]
+    failures = _failures(within).filter(cause=Subquery(cause), is_open=True).order_by("-failed_at")
     rows = list(failures.values_list("workflow", "queue", "worker")[: SAMPLE + 1])
     workflows, queues, workers = (
         Counter(row[each] for row in rows[:SAMPLE] if row[each]).most_common() for each in range(3)

@@ -61,9 +61,8 @@ def test_lists_follow_an_index_and_cost_a_constant_number_of_statements(crowd: N
 def test_the_overview_and_a_long_history_do_too(crowd: None, operator: Client) -> None:
     parts = ("history", "payloads", "attempts", "messages", "logs", "related", "audit")
     for address in (
-        "/admin/durable/",
-        url("change", LONG),
-        url("live", LONG),
+        *("/admin/", "/admin/durable/", url("overview"), url("causes")),
+        *(url("change", LONG), url("live", LONG)),
         *(f"{url('change', LONG)}?part={part}" for part in parts),
     ):
         with CaptureQueriesContext(connection) as queries:
