@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, QueryDict
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -31,7 +32,8 @@ from durable.inspection import (
     parse_search,
 )
 from durable.inspection.runs import WINDOW
-from durable.models import Run
+from durable.inspection.saved_views import list_views
+from durable.models import Run, SavedView
 from durable.notifier import redis_clients
 
 __all__ = ["Row", "show"]
@@ -49,6 +51,16 @@ class Row:
     explanation: Explanation
     failed_attempts: int
     took: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownView:
+    """A saved view, and its addresses; `delete_url` is "" for a user who may not delete it."""
+
+    view: SavedView
+    url: str
+    delete_url: str
+    is_current: bool
 
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -85,7 +97,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "etag": etag,
     }
     if not is_live:
-        context |= _around(admin, given, found, form)
+        context |= _around(admin, request, found, form)
     return pages.tagged(admin.page(request, "_list" if is_live else "list", context), etag)
 
 
@@ -113,8 +125,9 @@ def _row(
     )
 
 
-def _around(admin: AdminPages, given: QueryDict, found: Count | None, form: FilterForm) -> dict[str, Any]:
+def _around(admin: AdminPages, request: HttpRequest, found: Count | None, form: FilterForm) -> dict[str, Any]:
     """Return what stands around the table, and is not refreshed with it."""
+    given = request.GET
     columns = {each.column.name for each in list_columns.columns_of(given, RunOrder.NEWEST)}
     shown = [(each.name, each.title, each.name in columns) for each in list_columns.COLUMNS]
     return {
@@ -128,7 +141,25 @@ def _around(admin: AdminPages, given: QueryDict, found: Count | None, form: Filt
         "kept_by_columns": _kept(given, without={"columns", "sort"}),
         "known_names": {"workflow": _workflows(), "queue": redis_clients.queue_names()[:_SUGGESTED]},
         "bulk_url": admin.url("bulk"),
+        "views": _views(admin, request),
+        "may_share": access.may(request, "share_savedview"),
     }
+
+
+def _views(admin: AdminPages, request: HttpRequest) -> list[ShownView]:
+    key, may_share = str(request.user.pk), access.may(request, "share_savedview")
+    here = QueryDict(query_of(request.GET).removeprefix("?"))
+    return [
+        ShownView(
+            view=view,
+            url=f"{admin.url('changelist')}?{view.query}",
+            delete_url=reverse("admin:durable_run_delete_view", args=[view.pk], current_app=admin.admin_site.name)
+            if may_share or view.owner_key == key
+            else "",
+            is_current=bool(here) and QueryDict(view.query) == here,
+        )
+        for view in list_views(key)
+    ]
 
 
 def _title(found: Count) -> str:

@@ -32,6 +32,7 @@ from durable.admin import (
     running_page,
     send_page,
     step_page,
+    views_page,
     workers_page,
 )
 from durable.admin.base import AdminPages
@@ -101,6 +102,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
         ]
         changing: Sequence[tuple[str, View, str]] = [
             ("bulk/", bulk_page.show, "bulk"),
+            ("views/", views_page.save, "save_view"),
+            ("views/<int:pk>/delete/", views_page.delete, "delete_view"),
             ("causes/<str:fingerprint>/<str:name>/", causes_page.mark, "mark"),
             ("queues/<str:key>/hold/<str:name>/", holds_page.show_queue, "queue_hold"),
             ("<str:key>/send/", send_page.show, "send"),

@@ -15,6 +15,7 @@ from durable.models.inbox import QueueMessage
 from durable.models.log_lines import LogLine
 from durable.models.rollups import Rollup, RollupProgress
 from durable.models.run import Run
+from durable.models.saved_views import SavedView
 from durable.models.workers import Build, WorkerProcess
 
 __all__ = [
@@ -36,5 +37,6 @@ __all__ = [
     "Rollup",
     "RollupProgress",
     "Run",
+    "SavedView",
     "WorkerProcess",
 ]

@@ -80,6 +80,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "resume_queue": "pause_queue",
     "hold_starts": "hold_workflow",
     "release_starts": "hold_workflow",
+    "share": "share_savedview",
     "go_on": "operate_run",
     "stop_here": "operate_run",
 }

@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from tests.admin import flows
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.pages import url
 from tests.support.browsing import complaints_of, working
+from tests.support.rollups import settle
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -402,6 +404,58 @@ def test_names_of_old_code_are_suggested(
     page.get_by_role("combobox", name="Workflow").fill("acme.gone")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="1 run").wait_for()
+    assert complaints == []
+
+
+def test_a_view_is_saved_and_opened_again(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+) -> None:
+    stage.start(flows.approve, id="order")
+    stage.start(flows.quick, id="done")
+    page = log_into(*OPERATOR, "share_savedview")
+    page.goto(f"{live_server.url}{url('changelist')}?state=sleeping")
+    page.get_by_text("Views", exact=True).click()
+    page.get_by_label("Save this view as").fill("waiting orders")
+    page.get_by_label("for all users").check()
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("The view “waiting orders” is saved.").wait_for()
+    page.get_by_role("link", name="Clear").click()
+    page.get_by_role("heading", name="2 runs").wait_for()
+    page.get_by_text("Views", exact=True).click()
+    page.get_by_role("link", name="waiting orders").click()
+    page.get_by_role("heading", name="1 run").wait_for()
+    page.get_by_role("link", name="State: sleeping").wait_for()
+    page.get_by_text("Views", exact=True).click()
+    page.get_by_role("button", name="Delete the view waiting orders").click()
+    page.get_by_text("The view is deleted.").wait_for()
+    assert complaints == []
+
+
+def test_a_chart_is_one_stop_of_the_keyboard_and_says_what_a_bar_has(
+    log_into: LogIn, stage: Stage, complaints: list[str]
+) -> None:
+    for number, minutes in enumerate((40, 20)):
+        end = stage.now - timedelta(minutes=minutes)
+        ended = {"created_at": end - timedelta(seconds=2), "finished_at": end, "state": "completed"}
+        Run.objects.create(id=f"run-{number}", workflow="w", queue="q", input="[]", **ended)
+    settle(stage.now)
+    page = log_into(*OPERATOR)
+    bars = page.locator("#ended-hour svg a")
+    assert bars.count() == 2
+    bars.last.focus()
+    readout = page.locator("#ended-hour [data-durable-readout]")
+    said = readout.inner_text()
+    assert "1 completed, 0 failed, 0 cancelled" in said
+    page.keyboard.press("ArrowLeft")
+    assert bars.first.evaluate("each => each === document.activeElement")
+    assert readout.inner_text() != said
+    page.keyboard.press("Tab")
+    assert not page.evaluate("document.activeElement.closest('#ended-hour svg') !== null")
+    assert "Counted up to" in readout.inner_text()
+    bars.first.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="1 run").wait_for()
+    page.get_by_role("link", name="run-0").wait_for()
     assert complaints == []
 
 
