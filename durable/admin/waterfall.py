@@ -5,7 +5,7 @@ Templates draw; this module measures and words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -78,6 +78,11 @@ class DrawnRow:
     def bars(self) -> list[Bar]:
         """The bars in the order in which they are drawn: work last, over the long spans around it."""
         return sorted(self.told, key=_is_work)
+
+    @property
+    def spoken(self) -> list[Bar]:
+        """The bars that are told to those who do not see them: of a folded row one, its failed attempts are counted."""
+        return list(self.told[:1] if self.row.is_folded else self.told)
 
     @property
     def anchor(self) -> str:
@@ -197,8 +202,17 @@ def _row(row: Row, axis: TimeAxis, run: Run, now: datetime, links: _Links) -> Dr
         open_link=open_link if row.is_folded or not row.location else "",
         took=_took(row, end),
         starts=f"+{_length((row.begins_at - run.created_at).total_seconds())}",
-        told=[_drawn_span(each, row, axis, end) for each in row.spans],
+        told=list(_without_covered(_drawn_span(each, row, axis, end) for each in row.spans)),
     )
+
+
+def _without_covered(bars: Iterable[Bar]) -> Iterator[Bar]:
+    """Yield the bars without those that would be drawn at the very place of the one before: a row may have hundreds."""
+    last: Bar | None = None
+    for bar in bars:
+        if last is None or (bar.kind, bar.x, bar.width) != (last.kind, last.x, last.width):
+            yield bar
+            last = bar
 
 
 def _is_work(bar: Bar) -> bool:
@@ -238,7 +252,9 @@ def _drawn_span(each: Span, row: Row, axis: TimeAxis, end: datetime) -> Bar:
 
 
 def _bar(kind: str, start: float, end: float, text: str) -> Bar:
-    width = max(_NARROWEST, end - start)
+    width = end - start
+    if width <= _NARROWEST:
+        start, width = round(start / _NARROWEST) * _NARROWEST, _NARROWEST
     return Bar(kind=kind, x=f"{min(start, 100 - width):.2f}%", width=f"{width:.2f}%", text=text)
 
 

@@ -47,7 +47,7 @@ __all__ = [
 
 EXACT: Final = 2_000  # entries of a history that is read whole
 MOST_PLACES: Final = 1_000
-_SAMPLE: Final = 1_500  # entries that are read of a long history, besides those that are not completed
+_SAMPLE: Final = 800  # entries that are read of a long history, besides those that are not completed
 _FEWEST: Final = 3  # of a place's sample
 _MOST_OPEN: Final = 500
 _MOST_INSIDE: Final = 2_000  # entries inside the members that are shown
