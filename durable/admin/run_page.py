@@ -93,7 +93,7 @@ def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBa
 
 def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progress, now: datetime) -> dict[str, Any]:
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
-    explanation = explain_fully(run, now)
+    explanation = explain_fully(run, now, progress.open_keys)
     running = activities_of_runs([run], now)[run.id]
     bulk = find_bulk(run.id) if run.workflow == BULK else None
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")

@@ -78,7 +78,12 @@ def _timeline(shown: Shown) -> dict[str, Any]:
     after = _whole_number(given.get("after"))
     opened = given.get("open", "").replace("\0", "")
     timeline = build_timeline(
-        shown.run, shown.now, opened=opened, after=-1 if after is None else after, is_folded=not is_real
+        shown.run,
+        shown.now,
+        opened=opened,
+        after=-1 if after is None else after,
+        is_folded=not is_real,
+        open_keys=shown.progress.open_keys,
     )
     return {
         "timeline": waterfall.drawn(shown.admin, shown.run, timeline, shown.now, is_real=is_real),

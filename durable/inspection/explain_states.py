@@ -58,16 +58,18 @@ def explain(
     return explain_waits.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
 
 
-def explain_fully(run: Run, now: datetime) -> Explanation:
+def explain_fully(run: Run, now: datetime, open_keys: Sequence[int] | None = None) -> Explanation:
     """Do what `explain` does, with all available data; two more queries, and up to three for a run that a worker has.
 
-    One more for a run that is due, for the hold of its queue. Three for a run that undid steps in scopes. For a run that an operation has failed one more, and one for each level
-    of joins around the failed step.
+    `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again.
+
+    One more for a run that is due, for the hold of its queue. Three for a run that undid steps in scopes. For a run
+    that an operation has failed one more, and one for each level of joins around the failed step.
     """
     if run.state in (RunState.FAILED, RunState.CANCELLED):
         undone, undone_by_code = read_undone(run.id)
         failed_at = next(iter(innermost_failures(run.id, run.origins[:1]).values()), "") if run.origins else ""
-        entries = open_entries(run.id)
+        entries = open_entries(run.id, open_keys)
         if (stuck := stuck_step(run)) is not None:
             failed_at = stuck.location
         return explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, failed_at=failed_at)
@@ -75,12 +77,19 @@ def explain_fully(run: Run, now: datetime) -> Explanation:
     running = activities_of(run, now)
     paused = find_hold(HoldKind.QUEUE, run.queue) if run.wake_at is not None and run.wake_at <= now else None
     unread = unreceived[:_MOST_MESSAGES].count()
-    return explain(run, now, open_entries(run.id), unread, running=running, paused=paused)
+    return explain(run, now, open_entries(run.id, open_keys), unread, running=running, paused=paused)
 
 
-def open_entries(run_id: str) -> list[Entry]:
-    """Return the run's uncompleted entries, at most `MOST_OPEN`, in the order in which they began, without payloads."""
-    found = Entry.objects.using(conf.DATABASE).few_of(run_id, ~Q(status=EntryStatus.COMPLETED.value))
+def open_entries(run_id: str, open_keys: Sequence[int] | None = None) -> list[Entry]:
+    """Return the run's uncompleted entries, at most `MOST_OPEN`, in the order in which they began, without payloads.
+
+    See `explain_fully` for `open_keys`.
+    """
+    entries = Entry.objects.using(conf.DATABASE)
+    if open_keys is None:
+        found = entries.few_of(run_id, ~Q(status=EntryStatus.COMPLETED.value))
+    else:
+        found = entries.filter(pk__in=open_keys).exclude(metadata__status=EntryStatus.COMPLETED.value)
     found = found.select_related("metadata").defer("output", "arguments", "data")
     return list(found.order_by("ordinal")[:MOST_OPEN])
 

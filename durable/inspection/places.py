@@ -30,7 +30,7 @@ from django.db.models import (
 from django.db.models.functions import Concat, Replace, StrIndex, Substr
 
 from durable.conf import conf
-from durable.core.records import EntryStatus
+from durable.inspection.progress import MOST_OPEN, OPEN
 from durable.models import Entry
 
 __all__ = [
@@ -49,7 +49,6 @@ EXACT: Final = 2_000  # entries of a history that is read whole
 MOST_PLACES: Final = 1_000
 _SAMPLE: Final = 800  # entries that are read of a long history, besides those that are not completed
 _FEWEST: Final = 3  # of a place's sample
-_MOST_OPEN: Final = 500
 _MOST_INSIDE: Final = 2_000  # entries inside the members that are shown
 _NUMBER: Final = re.compile("[0-9]+")
 
@@ -154,8 +153,8 @@ def masked(text: str) -> str:
     return _NUMBER.sub("#", text)
 
 
-def read_places(run_id: str) -> Places:
-    """Return the places of a run's history.
+def read_places(run_id: str, open_keys: Sequence[int] | None = None) -> Places:
+    """Return the places of a run's history; `open_keys` are those of `progress_of`, for a caller that has them.
 
     Two statements for a short history; five for a long one, and two more if it has more than `MOST_PLACES` places.
     """
@@ -169,7 +168,7 @@ def read_places(run_id: str) -> Places:
     if len(groups) > MOST_PLACES:
         groups = _groups(run_id, Concat(Value("#"), F("kind"), output_field=CharField()))
     places = _sampled(groups)
-    for record in _open(run_id):
+    for record in _open(run_id, open_keys):
         place = places.get((masked(record.location), record.kind))
         if place is None:  # of a place inside a scope, or begun since
             places[record.location, record.kind] = _alone(record)
@@ -241,8 +240,9 @@ def _sampled(groups: Sequence[_Group]) -> dict[tuple[str, str], Place]:
     return places
 
 
-def _open(run_id: str) -> list[Record]:
+def _open(run_id: str, open_keys: Sequence[int] | None) -> list[Record]:
     """Return the newest entries that are not completed or whose compensation has failed; one statement."""
-    is_open = ~Q(status=EntryStatus.COMPLETED.value) | Q(rollback_error__isnull=False)
-    found = Entry.objects.using(conf.DATABASE).few_of(run_id, is_open).order_by("-ordinal")
-    return [Record(*row) for row in found.values_list(*_COLUMNS)[:_MOST_OPEN]]
+    entries = Entry.objects.using(conf.DATABASE)
+    found = entries.few_of(run_id, OPEN) if open_keys is None else entries.filter(pk__in=open_keys)
+    found = found.filter(metadata__isnull=False).order_by("-ordinal")
+    return [Record(*row) for row in found.values_list(*_COLUMNS)[:MOST_OPEN]]

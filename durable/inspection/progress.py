@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Q, Sum
+from django.db.models import Aggregate, Count, DurationField, ExpressionWrapper, F, Max, Q, Sum, TextField
 from django.utils import timezone
 
 from durable.conf import conf
@@ -12,7 +14,11 @@ from durable.core.records import EntryStatus
 from durable.inspection.activities import activities_of_runs
 from durable.models import Attempt, EntryMetadata, Run
 
-__all__ = ["Progress", "progress_of"]
+__all__ = ["MOST_OPEN", "OPEN", "Progress", "progress_of"]
+
+MOST_OPEN: Final = 500  # entries
+#: The condition on metadata of entries that are not completed or whose compensation has failed.
+OPEN: Final = ~Q(status=EntryStatus.COMPLETED.value) | Q(rollback_error__isnull=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +27,7 @@ class Progress:
 
     `active` are the seconds that attempts of steps took, branches added up, those that run now included. `revision` is
     a text that changes with each change of the run, of its history or of what runs now, and not with a heartbeat.
+    `open_keys` are the keys of the newest entries that are not completed or whose compensation has failed.
     """
 
     entries: int
@@ -28,6 +35,7 @@ class Progress:
     failed_attempts: int
     active: float
     revision: str
+    open_keys: Sequence[int]
 
 
 def progress_of(run: Run) -> Progress:
@@ -45,6 +53,7 @@ def progress_of(run: Run) -> Progress:
             attempts=Sum("attempts"),
             compensated=Count("rollback_completed_at"),
             active=Sum(took),
+            open=_JoinedKeys("entry_id", filter=OPEN),
         )
     )
     lost = ExpressionWrapper(F("finished_at") - F("started_at"), output_field=DurationField())
@@ -71,4 +80,16 @@ def progress_of(run: Run) -> Progress:
         failed_attempts=failed["number"],
         active=active,
         revision="-".join(map(str, [*row, *parts])),
+        open_keys=sorted(int(key) for key in (found["open"] or "").split(",") if key)[-MOST_OPEN:],
     )
+
+
+class _JoinedKeys(Aggregate):
+    """Keys as a text, joined by commas; NULL for none."""
+
+    function = "STRING_AGG"
+    template = "%(function)s(CAST(%(expressions)s AS TEXT), ',')"
+    output_field = TextField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="GROUP_CONCAT", **context)

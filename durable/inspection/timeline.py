@@ -118,13 +118,22 @@ class Timeline:
         return [row for row in found if not any(is_within(each.place, row.place) for each in found if each is not row)]
 
 
-def build_timeline(run: Run, now: datetime, *, opened: str = "", after: int = -1, is_folded: bool = True) -> Timeline:
+def build_timeline(
+    run: Run,
+    now: datetime,
+    *,
+    opened: str = "",
+    after: int = -1,
+    is_folded: bool = True,
+    open_keys: Sequence[int] | None = None,
+) -> Timeline:
     """Return the waterfall of a run, with the place `opened` open, and long gaps folded unless `is_folded` is False.
 
-    Members of the opened place are those that began after the ordinal `after`. A bounded number of statements: six
-    for a short history, ten for a long one, and two more where a place of a long one is opened.
+    Members of the opened place are those that began after the ordinal `after`. `open_keys` are those of `progress_of`,
+    for a caller that has them. A bounded number of statements: six for a short history, ten for a long one, and two
+    more where a place of a long one is opened.
     """
-    read = read_places(run.id)
+    read = read_places(run.id, open_keys)
     places = list(read.places)
     running = activities_of_runs([run], now)[run.id]
     add_running(places, running, is_exact=read.is_exact)
