@@ -23,7 +23,7 @@ from durable.models import Run
 __all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn"]
 
 _NARROWEST: Final = 0.4  # percent of the axis
-_APART: Final = 7.0  # percent between the middles of two labels
+_APART: Final = 6.5  # percent between the middles of two labels
 _APART_IN_HALF: Final = 13.0  # the same in a window of half the width
 _APART_ON_A_TELEPHONE: Final = 24.0
 _STEPS: Final = tuple(
@@ -284,7 +284,12 @@ def _labels(axis: TimeAxis) -> Iterator[Label]:
 
 
 def _is_free(x: float, taken: Sequence[float], apart: float) -> bool:
-    return all(abs(x - other) >= apart for other in taken)
+    return all(abs(_middle(x) - _middle(other)) >= apart for other in taken)
+
+
+def _middle(x: float) -> float:
+    """Return the middle of a label: those at the ends of the axis stand inside of it."""
+    return min(max(x, _APART / 2), 100 - _APART / 2)
 
 
 def _ticks(piece: Piece) -> Iterator[datetime]:

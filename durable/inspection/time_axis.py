@@ -14,9 +14,9 @@ Work = tuple[datetime, datetime]  # a span in which something was executed
 
 _MOST_FOLDED: Final = 8  # gaps; the longest ones
 _SHORTEST: Final = timedelta(seconds=2)  # of a gap that is folded
-_OF_THE_AXIS: Final = 0.08  # a folded gap's part of it
+_OF_THE_AXIS: Final = 0.1  # a folded gap's part of it
 _OF_ALL_FOLDED: Final = 0.4
-_NARROWEST: Final = 0.03  # part of the axis that a stretch between two folded gaps has at least
+_NARROWEST: Final = 0.05  # part of the axis that a stretch between two folded gaps has at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
