@@ -13,7 +13,7 @@ from durable.core.ids import MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 
-__all__ = ["ActForm", "BulkForm", "MuteForm", "ReplayRunForm", "SendMessageForm"]
+__all__ = ["ActForm", "BulkForm", "MuteForm", "ReplayRunForm", "SendMessageForm", "StartForm"]
 
 _MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
 
@@ -56,11 +56,7 @@ class _Asking(MuteForm):
 
     def clean_token(self) -> str:
         """Return the token, which becomes the id of the new run or message."""
-        token = str(self.cleaned_data["token"])
-        try:
-            return str(UUID(token))
-        except ValueError:
-            raise forms.ValidationError("This page was not made by the admin: open it again.") from None
+        return _as_token(str(self.cleaned_data["token"]))
 
 
 class ActForm(_Asking):
@@ -244,6 +240,47 @@ class SendMessageForm(_Asking):
                 "“Send to this queue anyway”.",
             )
         return given
+
+
+class StartForm(MuteForm):
+    """The arguments of a new run as JSON, its id, and a token against repeats, which becomes the id otherwise."""
+
+    arguments = forms.CharField(
+        strip=False,
+        max_length=_MAX_BODY,
+        label="Arguments (JSON)",
+        help_text='Keywords as an object, for example {"order_id": 7}; or a list of positional arguments.',
+        widget=_json_editor(8),
+    )
+    run_id = forms.CharField(
+        required=False,
+        max_length=200,
+        label="Id of the run",
+        help_text="Empty for a new one. A run that has the id already is found, if its arguments are the same.",
+    )
+    token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
+
+    field_order = ["arguments", "run_id", "reason"]
+
+    def clean_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """Return the positional arguments and the keywords. Raises ValidationError."""
+        given = read_json(self.cleaned_data["arguments"])
+        if isinstance(given, list):
+            return given, {}
+        if isinstance(given, dict):
+            return [], given
+        raise forms.ValidationError("Give an object of keywords or a list of arguments, not a single value.")
+
+    def clean_token(self) -> str:
+        """Return the token, which becomes the id of the new run."""
+        return _as_token(str(self.cleaned_data["token"]))
+
+
+def _as_token(token: str) -> str:
+    try:
+        return str(UUID(token))
+    except ValueError:
+        raise forms.ValidationError("This page was not made by the admin: open it again.") from None
 
 
 def _no_number(text: str) -> Any:

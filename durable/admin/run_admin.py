@@ -31,9 +31,11 @@ from durable.admin import (
     run_page,
     running_page,
     send_page,
+    start_page,
     step_page,
     views_page,
     workers_page,
+    workflows_page,
 )
 from durable.admin.base import AdminPages
 from durable.inspection.humanize import sentence
@@ -88,6 +90,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("queues/", queues_page.show_all, "queues"),
             ("queues/<str:key>/show/", queues_page.show, "queue"),
             ("workers/", workers_page.show_all, "workers"),
+            ("workflows/", workflows_page.show_all, "workflows"),
+            ("workflows/<str:key>/show/", workflows_page.show, "workflow"),
             ("workers/<str:key>/show/", workers_page.show, "worker"),
             ("bulk/<str:key>/", bulk_result.show, "bulk_result"),
             ("bulk/<str:key>/live/", bulk_result.live, "bulk_live"),
@@ -106,6 +110,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("views/<int:pk>/delete/", views_page.delete, "delete_view"),
             ("causes/<str:fingerprint>/<str:name>/", causes_page.mark, "mark"),
             ("queues/<str:key>/hold/<str:name>/", holds_page.show_queue, "queue_hold"),
+            ("workflows/<str:key>/hold/<str:name>/", holds_page.show_workflow, "workflow_hold"),
+            ("workflows/<str:key>/start/one/", start_page.show, "workflow_start"),
             ("<str:key>/send/", send_page.show, "send"),
             ("<str:key>/replay/", replay_page.show, "replay"),
             ("<str:key>/give-output/", replay_page.show_giving, "give_output"),

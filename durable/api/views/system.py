@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from rest_framework.request import Request
@@ -22,11 +21,9 @@ from durable.api.views.runs import is_offered, startable
 from durable.core import registry
 from durable.definitions import Workflow
 from durable.inspection import Workers, worker_overview
+from durable.inspection.workflow_code import code_of
 
 __all__ = ["AnywhereView", "QueuesView", "WorkersView", "WorkflowView", "WorkflowsView"]
-
-_LONGEST_DEFAULT = 200  # characters
-_HIDDEN = "…"
 
 
 class WorkflowsView(View):
@@ -42,7 +39,7 @@ class WorkflowsView(View):
         """
         found = [each for each in registry.all() if isinstance(each, Workflow) and is_offered(each.name)]
         may_see = may(request, "view_payload")
-        shown = [_shown(each, may_see_payloads=may_see) for each in found]
+        shown = [_shown(each, may_see) for each in found]
         return Response({"results": WorkflowSerializer(shown, many=True).data})
 
 
@@ -58,7 +55,7 @@ class WorkflowView(View):
             workflow = startable(name)
         except ProblemError as error:
             raise ProblemError("not-found", 404, error.problem.detail) from None
-        return Response(WorkflowSerializer(_shown(workflow, may_see_payloads=may(request, "view_payload"))).data)
+        return Response(WorkflowSerializer(_shown(workflow, may(request, "view_payload"))).data)
 
 
 class QueuesView(View):
@@ -107,49 +104,5 @@ def _look(request: Request) -> Workers:
     return worker_overview(visible_runs(request) if is_limited() else None)
 
 
-class _Written:
-    """An annotation, or the placeholder of a default, as it is written in a signature."""
-
-    def __init__(self, annotation: Any) -> None:
-        self.text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def _shown(workflow: Workflow[Any, Any], *, may_see_payloads: bool) -> dict[str, Any]:
-    _context, *parameters = (_written(each) for each in workflow.signature.parameters.values())
-    if not may_see_payloads:
-        parameters = [_without_default(each) for each in parameters]
-    signature = inspect.Signature(parameters)
-    return {
-        "name": workflow.name,
-        "queue": workflow.queue,
-        "description": inspect.getdoc(workflow.function) or "",
-        "signature": str(signature),
-        "parameters": [_parameter(each) for each in parameters],
-    }
-
-
-def _written(parameter: inspect.Parameter) -> inspect.Parameter:
-    if parameter.annotation is inspect.Parameter.empty:
-        return parameter
-    return parameter.replace(annotation=_Written(parameter.annotation))
-
-
-def _without_default(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return the parameter with its default replaced by a placeholder: the default may be a secret."""
-    has_default = parameter.default is not inspect.Parameter.empty
-    return parameter.replace(default=_Written(_HIDDEN)) if has_default else parameter
-
-
-def _parameter(parameter: inspect.Parameter) -> dict[str, Any]:
-    has_default = parameter.default is not inspect.Parameter.empty
-    is_many = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {
-        "name": parameter.name,
-        "kind": parameter.kind.name.lower(),
-        "is_required": not has_default and not is_many,
-        "annotation": str(parameter.annotation) if isinstance(parameter.annotation, _Written) else "",
-        "default": repr(parameter.default)[:_LONGEST_DEFAULT] if has_default else None,
-    }
+def _shown(workflow: Workflow[Any, Any], may_see_payloads: bool) -> Any:
+    return code_of(workflow, may_see_payloads=may_see_payloads)

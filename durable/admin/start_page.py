@@ -1,0 +1,74 @@
+"""Start one run of a workflow, with its arguments as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+
+from durable.admin import access, action_page, pages, workflows_page
+from durable.admin.action_page import Refusal
+from durable.admin.base import AdminPages
+from durable.admin.forms import StartForm
+from durable.admin.url_keys import as_id
+from durable.core.bulk_runs import BULK
+from durable.core.records import HoldKind
+from durable.definitions import Workflow
+from durable.inspection import find_hold
+from durable.inspection.shell_command import command
+from durable.inspection.workflow_code import WorkflowCode, code_of
+from durable.operations.audit import acting_as
+
+__all__ = ["show"]
+
+
+def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show the form for the arguments, or start a run."""
+    action_page.admit(request, "start", "")
+    name = as_id(key)
+    workflow = workflows_page.find(name)
+    if not isinstance(workflow, Workflow) or name == BULK:
+        raise Http404(f'There is no workflow "{name}" that this process can start.')
+    code = code_of(workflow, may_see_payloads=access.may(request, "view_payload"))
+    form = StartForm(request.POST if request.method == "POST" else None, initial={"arguments": _skeleton(code)})
+    problem, status = "", 200
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            try:
+                run_id = _start(request, workflow, form.cleaned_data)
+            except Refusal as refusal:
+                problem, status = refusal.why, refusal.status
+            else:
+                messages.success(request, "It is started.")
+                return HttpResponseRedirect(admin.url("change", run_id))
+    context = {
+        "title": f"Start one: {name}",
+        "now": pages.now(),
+        "name": name,
+        "code": code,
+        "form": form,
+        "problem": problem,
+        "hold": find_hold(HoldKind.WORKFLOW, name),
+        "back": admin.url("workflow", name),
+        "command": command("start", name),
+    }
+    return admin.page(request, "start", context, status=status)
+
+
+def _start(request: HttpRequest, workflow: Workflow[Any, Any], given: dict[str, Any]) -> str:
+    args, kwargs = given["arguments"]
+    run_id = given["run_id"] or given["token"]  # so that a form sent twice starts one run
+    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
+        try:
+            return str(workflow.using(id=run_id).start(*args, **kwargs).id)
+        except TypeError as error:  # the arguments do not fit the signature
+            raise Refusal(f"Nothing was started: {error}", 422) from error
+
+
+def _skeleton(code: WorkflowCode) -> str:
+    """Return the keywords without a default, each null, as JSON to fill in."""
+    required = [each.name for each in code.parameters if each.is_required and each.kind != "positional_only"]
+    return json.dumps(dict.fromkeys(required), indent=2) if required else "{}"

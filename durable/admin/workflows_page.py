@@ -1,0 +1,158 @@
+"""The workflows: a page of all, and one of each with its code, its numbers, its steps and its verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.translation import gettext_lazy as _
+
+from durable.admin import access, pages
+from durable.admin.base import AdminPages
+from durable.admin.url_keys import as_id
+from durable.conf import conf
+from durable.core import registry
+from durable.core.records import HoldKind
+from durable.core.registry import WorkflowDefinition
+from durable.definitions import Workflow
+from durable.inspection import builds, find_hold, worker_overview
+from durable.inspection.humanize import span
+from durable.inspection.workflow_code import code_of, source_of
+from durable.inspection.workflows import (
+    CAP,
+    HOURS,
+    Hour,
+    WorkflowStats,
+    builds_in_flight,
+    list_workflows,
+    workflow_causes,
+    workflow_stats,
+)
+from durable.models import Run
+
+__all__ = ["find", "show", "show_all"]
+
+_WIDTH: Final = 20  # of a column, in units of the drawing
+_HEIGHT: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A part of a column: the class of its colour, its place and its size in the drawing."""
+
+    tint: str
+    x: int
+    y: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A deploy: the build that first appeared, and its place in the drawing."""
+
+    build: str
+    x: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """The runs that ended in each hour, stacked, with marks of deploys. `most` is the height of the axis."""
+
+    bars: Sequence[Bar]
+    marks: Sequence[Mark]
+    most: int
+    hours: Sequence[Hour]
+    width: int = _WIDTH * HOURS
+    height: int = _HEIGHT
+
+    @property
+    def column(self) -> int:
+        """The width of a column."""
+        return _WIDTH - 2
+
+
+def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
+    """Show the workflows."""
+    now = pages.now()
+    context = {
+        "title": _("Workflows"),
+        "now": now,
+        "cap": CAP,
+        "workflows": [
+            (each, admin.url("workflow", each.name), _runs_url(admin, workflow=each.name, state="failed"))
+            for each in list_workflows(now)
+        ],
+    }
+    return admin.page(request, "workflows", context)
+
+
+def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show one workflow."""
+    now, name = pages.now(), as_id(key)
+    workflow = find(name)
+    hold = find_hold(HoldKind.WORKFLOW, name)
+    runs = Run.objects.using(conf.DATABASE).filter(workflow=name)
+    if workflow is None and hold is None and not runs.exists():
+        raise Http404(f'There is no workflow "{name}": neither this process nor a run knows it.')
+    stats = workflow_stats(name, now)
+    queue = conf.QUEUE if workflow is None else workflow.queue
+    may_see_source = workflow is not None and access.may(request, "view_source")
+    context: dict[str, Any] = {
+        "title": name,
+        "now": now,
+        "name": name,
+        "code": None if workflow is None else code_of(workflow, may_see_payloads=access.may(request, "view_payload")),
+        "source": source_of(workflow) if workflow is not None and may_see_source else "",
+        "hold": hold,
+        "stats": stats,
+        "drawing": _drawing(stats),
+        "steps": [
+            (each, each.place == stats.flakiest, each.place == stats.slowest, _failed_share(each.failed, each.sampled))
+            for each in stats.steps
+        ],
+        "places": [(each, _runs_url(admin, workflow=name, state=each.state)) for each in stats.places],
+        "causes": [(cause, number, admin.url("cause", cause.fingerprint)) for cause, number in workflow_causes(name)],
+        "builds": builds_in_flight(worker_overview(), queue),
+        "queue_url": admin.url("queue", queue),
+        "runs_url": _runs_url(admin, workflow=name),
+        "failed_url": _runs_url(admin, workflow=name, state="failed"),
+        "start_url": admin.url("workflow_start", name) if isinstance(workflow, Workflow) else "",
+        "hold_url": admin.url("workflow_hold", name, "hold"),
+        "release_url": admin.url("workflow_hold", name, "release"),
+        "p50": None if stats.p50 is None else span(stats.p50),
+        "p95": None if stats.p95 is None else span(stats.p95),
+    }
+    return admin.page(request, "workflow", context)
+
+
+def find(name: str) -> WorkflowDefinition | None:
+    """Return the workflow of this name, if this process knows it."""
+    return next((each for each in registry.all() if each.name == name), None)
+
+
+def _runs_url(admin: AdminPages, **wanted: str) -> str:
+    return f"{admin.url('changelist')}?{urlencode(wanted)}"
+
+
+def _failed_share(failed: int, sampled: int) -> str:
+    return f"{100 * failed / sampled:.1f} %" if sampled else "—"
+
+
+def _drawing(stats: WorkflowStats) -> Drawing:
+    most = max((each.total for each in stats.hours), default=0)
+    bars: list[Bar] = []
+    for number, hour in enumerate(stats.hours):
+        top = float(_HEIGHT)
+        for tint, count in (("good", hour.completed), ("bad", hour.failed), ("idle", hour.cancelled)):
+            height = round(_HEIGHT * count.number / most, 2) if most else 0.0
+            if height:
+                top = round(top - height, 2)
+                bars.append(Bar(tint=tint, x=number * _WIDTH + 1, y=top, height=height))
+    begin = stats.hours[0].begins
+    width = timedelta(hours=1) / _WIDTH
+    marks = [Mark(build=each.name, x=round((each.first_seen_at - begin) / width, 1)) for each in builds(begin)]
+    return Drawing(bars=bars, marks=marks, most=most, hours=stats.hours)

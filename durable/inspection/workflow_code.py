@@ -1,0 +1,111 @@
+"""The code of a workflow for people: what it does, how it is called, and where it is written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from durable.core.registry import WorkflowDefinition
+
+__all__ = ["Parameter", "WorkflowCode", "code_of", "source_of"]
+
+LONGEST_DEFAULT: Final = 200  # characters
+MAX_SOURCE: Final = 100_000  # characters
+_HIDDEN: Final = "…"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter of a workflow's function. `kind` is Python's, in lower case; `default` is as Python shows it."""
+
+    name: str
+    kind: str
+    is_required: bool
+    annotation: str
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowCode:
+    """A workflow that this process knows. `signature` and `parameters` are without the context.
+
+    `place` is file and line, "" if they are unknown.
+    """
+
+    name: str
+    queue: str
+    description: str
+    signature: str
+    parameters: Sequence[Parameter]
+    is_async: bool
+    place: str
+
+
+def code_of(workflow: WorkflowDefinition, *, may_see_payloads: bool) -> WorkflowCode:
+    """Return what is known of the workflow's code. Without `may_see_payloads` defaults are hidden: one may be a secret."""
+    _context, *parameters = (_written(each) for each in inspect.signature(workflow.function).parameters.values())
+    if not may_see_payloads:
+        parameters = [_without_default(each) for each in parameters]
+    return WorkflowCode(
+        name=workflow.name,
+        queue=workflow.queue,
+        description=inspect.getdoc(workflow.function) or "",
+        signature=str(inspect.Signature(parameters)),
+        parameters=[_parameter(each) for each in parameters],
+        is_async=workflow.is_async,
+        place=_place(workflow),
+    )
+
+
+def source_of(workflow: WorkflowDefinition) -> str:
+    """Return the text of the workflow's function, at most `MAX_SOURCE` characters; "" if it cannot be read."""
+    try:
+        return inspect.getsource(inspect.unwrap(workflow.function))[:MAX_SOURCE]
+    except (OSError, TypeError):
+        return ""
+
+
+def _place(workflow: WorkflowDefinition) -> str:
+    code = getattr(inspect.unwrap(workflow.function), "__code__", None)
+    if code is None:
+        return ""
+    path = Path(code.co_filename)
+    module = str(getattr(workflow.function, "__module__", ""))
+    shown = "/".join(path.parts[-(module.count(".") + 1) :])  # without the path of the installation
+    return f"{shown}:{code.co_firstlineno}"
+
+
+class _Written:
+    """An annotation, or the placeholder of a default, as it is written in a signature."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _written(parameter: inspect.Parameter) -> inspect.Parameter:
+    if parameter.annotation is inspect.Parameter.empty:
+        return parameter
+    return parameter.replace(annotation=_Written(parameter.annotation))
+
+
+def _without_default(parameter: inspect.Parameter) -> inspect.Parameter:
+    has_default = parameter.default is not inspect.Parameter.empty
+    return parameter.replace(default=_Written(_HIDDEN)) if has_default else parameter
+
+
+def _parameter(parameter: inspect.Parameter) -> Parameter:
+    has_default = parameter.default is not inspect.Parameter.empty
+    is_many = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return Parameter(
+        name=parameter.name,
+        kind=parameter.kind.name.lower(),
+        is_required=not has_default and not is_many,
+        annotation=str(parameter.annotation) if isinstance(parameter.annotation, _Written) else "",
+        default=repr(parameter.default)[:LONGEST_DEFAULT] if has_default else None,
+    )

@@ -1,0 +1,239 @@
+"""Workflows in numbers: how many runs ended and how, how long they took, where the open ones stand, why they fail.
+
+A constant number of statements, each along an index and with a cap: the cost depends on no table's size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import QuerySet
+
+from durable.conf import conf
+from durable.core import registry
+from durable.core.bulk_runs import BULK
+from durable.core.records import ENDED, Hold, RunState
+from durable.core.summary import Summary, SummaryKind
+from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
+from durable.inspection.holds import held_workflows
+from durable.inspection.step_durations import StepDurations, workflow_durations
+from durable.inspection.workers import Workers
+from durable.models import Cause, Failure, Run
+from durable.models.fields import load_summary
+
+__all__ = [
+    "CAP",
+    "HOURS",
+    "MOST",
+    "SAMPLE",
+    "Hour",
+    "OpenPlace",
+    "WorkflowStats",
+    "WorkflowSummary",
+    "builds_in_flight",
+    "list_workflows",
+    "workflow_causes",
+    "workflow_stats",
+]
+
+CAP: Final = 1_000  # runs that each count reads
+MOST: Final = 100  # workflows of the list
+SAMPLE: Final = 200  # completed runs from which durations are taken, and failed ones from which causes are
+OPEN: Final = 1_000  # of the newest runs, among which open ones are looked for
+HOURS: Final = 24
+CAUSES: Final = 5
+PLACES: Final = 12
+_ENDS: Final = (RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowSummary:
+    """A workflow in the list. `completed` and `failed_today` ended in the last day; `failed` runs are failed now."""
+
+    name: str
+    is_known: bool
+    completed: Count
+    failed_today: Count
+    failed: Count
+    hold: Hold | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """How many runs ended in one hour, and how; each up to `CAP`."""
+
+    begins: datetime
+    completed: Count
+    failed: Count
+    cancelled: Count
+
+    @property
+    def total(self) -> int:
+        """The number of runs that ended."""
+        return self.completed.number + self.failed.number + self.cancelled.number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPlace:
+    """Where open runs stand, in words, and how many of the newest runs stand there. `state` is their state."""
+
+    state: str
+    place: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowStats:
+    """The numbers of one workflow. Seconds; None without a completed run.
+
+    `p50` and `p95` are of the `sampled` runs that completed last. `places` are of the open ones among the newest
+    `OPEN` runs; `is_windowed` says that there are more runs than these. `flakiest` and `slowest` are places of `steps`,
+    "" if none stands out.
+    """
+
+    hours: Sequence[Hour]
+    sampled: int
+    p50: float | None
+    p95: float | None
+    steps: Sequence[StepDurations]
+    flakiest: str
+    slowest: str
+    places: Sequence[OpenPlace]
+    is_windowed: bool
+    failed: Count
+
+
+def list_workflows(now: datetime) -> list[WorkflowSummary]:
+    """Return the workflows that this process knows and those that are held, by name, at most `MOST`; two statements."""
+    known = {each.name for each in registry.all()} - {BULK}
+    held = held_workflows()
+    names = sorted(known | held.keys())[:MOST]
+    if not names:
+        return []
+    day = now - timedelta(days=1)
+    wanted: list[QuerySet[Any]] = []
+    for name in names:
+        wanted += [_ended(name, RunState.COMPLETED, day), _ended(name, RunState.FAILED, day)]
+        wanted.append(_ended(name, RunState.FAILED, None))
+    counts = count_capped(wanted, CAP)
+    return [
+        WorkflowSummary(
+            name=name,
+            is_known=name in known,
+            completed=counts[3 * number],
+            failed_today=counts[3 * number + 1],
+            failed=counts[3 * number + 2],
+            hold=held.get(name),
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def workflow_stats(name: str, now: datetime) -> WorkflowStats:
+    """Return the numbers of the workflow; five statements."""
+    steps = workflow_durations(name)
+    p50, p95, sampled = _durations(name)
+    places, is_windowed = _places(name)
+    hours, failed = _hours(name, now)
+    return WorkflowStats(
+        hours=hours,
+        sampled=sampled,
+        p50=p50,
+        p95=p95,
+        steps=steps,
+        flakiest=_flakiest(steps),
+        slowest=_slowest(steps),
+        places=places,
+        is_windowed=is_windowed,
+        failed=failed,
+    )
+
+
+def workflow_causes(name: str) -> list[tuple[Cause, int]]:
+    """Return the causes of the newest `SAMPLE` failed runs, the commonest first, with their numbers; three statements."""
+    failed = _ended(name, RunState.FAILED, None).order_by("-finished_at", "-id").values_list("id", flat=True)[:SAMPLE]
+    of_runs = Failure.objects.using(conf.DATABASE).filter(run__in=list(failed), is_open=True)
+    counted = Counter(of_runs.values_list("cause_id", flat=True)).most_common(CAUSES)
+    causes = Cause.objects.using(conf.DATABASE).in_bulk([key for key, _ in counted])
+    return [(causes[key], number) for key, number in counted if key in causes]
+
+
+def builds_in_flight(workers: Workers, queue: str) -> list[tuple[str, int]]:
+    """Return the builds of the workers that serve the queue, the commonest first, with the numbers of workers."""
+    serving = (each for each in workers.workers if each.slots is not None and each.serves(queue))
+    return Counter(each.build for each in serving if each.build).most_common()
+
+
+def _ended(name: str, state: RunState, since: datetime | None, until: datetime | None = None) -> QuerySet[Any]:
+    runs = Run.objects.using(conf.DATABASE).ended_in(state.value).filter(workflow=name)
+    if since is not None:
+        runs = runs.filter(finished_at__gte=since)
+    if until is not None:
+        runs = runs.filter(finished_at__lt=until)
+    return runs.order_by("finished_at", "id")
+
+
+def _hours(name: str, now: datetime) -> tuple[list[Hour], Count]:
+    edge = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    begins = [edge - timedelta(hours=number) for number in range(HOURS, 0, -1)]
+    wanted = [_ended(name, state, begin, begin + timedelta(hours=1)) for begin in begins for state in _ENDS]
+    *counts, failed = count_capped([*wanted, _ended(name, RunState.FAILED, None)], CAP)
+    hours = [
+        Hour(begins=begin, completed=counts[3 * at], failed=counts[3 * at + 1], cancelled=counts[3 * at + 2])
+        for at, begin in enumerate(begins)
+    ]
+    return hours, failed
+
+
+def _durations(name: str) -> tuple[float | None, float | None, int]:
+    completed = _ended(name, RunState.COMPLETED, None).order_by("-finished_at", "-id")
+    [rows] = sample_rows([completed], ["created_at", "finished_at"], SAMPLE)
+    took = sorted((moment_of(end) - moment_of(begin)).total_seconds() for begin, end in rows)
+    if not took:
+        return None, None, 0
+    return took[len(took) // 2], took[len(took) * 95 // 100], len(took)
+
+
+def _places(name: str) -> tuple[list[OpenPlace], bool]:
+    runs = Run.objects.using(conf.DATABASE).filter(workflow=name).order_by("-created_at", "-id")
+    [rows] = sample_rows([runs], ["state", "summary"], OPEN)
+    counted = Counter((state, _place(state, summary)) for state, summary in rows if state not in ENDED)
+    found = [
+        OpenPlace(state=state, place=place, count=number) for (state, place), number in counted.most_common(PLACES)
+    ]
+    return found, len(rows) >= OPEN
+
+
+def _place(state: str, stored: str) -> str:
+    """Return where the run stands, in words without times and errors; "" if the state says all."""
+    summary = Summary.load(load_summary(stored))
+    if summary.kind is SummaryKind.WAITING:
+        doing = [str(each["location"]) for each in summary.facts["doing"] if each.get("location")]
+        queues = summary.facts["queues"]
+        waits = [] if queues is None else [f"a message in {', '.join(queues) or 'any queue'}"]
+        return "; ".join([*doing[:3], *waits])
+    if summary.kind is SummaryKind.HELD:
+        return "held at its start"
+    return "" if state != RunState.SLEEPING else summary.kind.value.replace("_", " ")
+
+
+def _flakiest(steps: Iterable[StepDurations]) -> str:
+    """Return the place of the step that fails or is tried again most; "" if all succeed at once."""
+    rated = [(_troubles(each), each.place) for each in steps if _troubles(each) > 0]
+    return max(rated, default=(0.0, ""))[1]
+
+
+def _troubles(step: StepDurations) -> float:
+    """Return how many attempts are lost for each execution."""
+    lost = ((step.attempts or 1.0) - 1.0) * (step.sampled - step.failed) + step.failed
+    return lost / step.sampled if step.sampled else 0.0
+
+
+def _slowest(steps: Sequence[StepDurations]) -> str:
+    """Return the place of the step whose p95 is the longest; "" for fewer than two steps."""
+    timed = [each for each in steps if each.p95 is not None]
+    return max(timed, key=lambda each: each.p95 or 0.0).place if len(timed) > 1 else ""

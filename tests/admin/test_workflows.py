@@ -1,0 +1,179 @@
+"""The pages of workflows: code, numbers and steps; starting one, and holding and releasing new starts."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from durable import Context, workflow
+from durable.core.records import HoldKind
+from durable.inspection import find_hold
+from durable.models import Build, Entry, OperatorAction, Run
+from tests.admin import flows
+from tests.admin.conftest import Stage
+from tests.admin.pages import hidden, text_of, url
+from tests.support.worker_rows import a_worker
+
+pytestmark = [pytest.mark.django_db, pytest.mark.redis]
+
+
+@workflow(name="tests.described")
+def described(ctx: Context, order_id: int, secret: str = "hunter2") -> int:
+    """Charge the card, then <send> the mail."""
+    return ctx.step("charge", int, order_id)
+
+
+def post(client: Client, *, arguments: str, **values: str) -> str:
+    """The page after a start."""
+    form = hidden(client.get(url("workflow_start", "tests.described")))
+    answer = client.post(
+        url("workflow_start", "tests.described"), {**form, "arguments": arguments, **values}, follow=True
+    )
+    return text_of(answer, answer.status_code)
+
+
+def test_all_workflows_are_listed(operator: Client, stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, id="a")
+    page = text_of(operator.get(url("workflows")))
+    for expected in ("tests.described", "tests.switched", "start at once"):
+        assert expected in page, expected
+    assert f'href="{url("changelist")}?workflow=tests.switched&amp;state=failed">1</a>' in page
+
+
+def test_a_workflow_tells_what_it_is_and_where_its_runs_stand(operator: Client, stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, id="failed")
+    flows.SWITCH["broken"] = False
+    for number in range(3):
+        stage.start(flows.switched, id=f"done-{number}")
+    stage.start(flows.switched, id="due", settle=False)
+    Build.objects.create(name="7f3a", first_seen_at=stage.now - timedelta(hours=1))
+    a_worker(queues=["default"])
+    page = text_of(operator.get(url("workflow", "tests.switched")))
+    for expected in ("charge", "7f3a", "GatewayTimeout", "Of the newest 3 completed runs", "flakiest"):
+        assert expected in page, expected
+    assert f"{url('changelist')}?workflow=tests.switched&amp;state=pending" in page
+
+
+def test_code_is_shown_as_far_as_the_user_may_see_it(log_in: Callable[..., Client]) -> None:
+    client = log_in("view_run", "view_payload", "view_source")
+    page = text_of(client.get(url("workflow", "tests.described")))
+    for expected in (
+        "Charge the card, then &lt;send&gt; the mail.",
+        "hunter2",
+        "tests/admin/test_workflows.py:",
+        "def described",
+    ):
+        assert expected in page, expected
+    client = log_in("view_run", name="eve")
+    page = text_of(client.get(url("workflow", "tests.described")))
+    assert "order_id: int" in page
+    assert "hunter2" not in page
+    assert "def described" not in page
+
+
+def test_one_is_started_with_json_arguments(operator: Client, stage: Stage) -> None:
+    assert "order_id" in text_of(operator.get(url("workflow_start", "tests.described")))
+    assert "It is started." in post(operator, arguments='{"order_id": 7}', run_id="order-7", reason="by hand")
+    run = Run.objects.get(pk="order-7")
+    assert json.loads(run.input) == {"args": [], "kwargs": {"order_id": 7}}
+    log = OperatorAction.objects.values_list("actor_label", "action", "run_id", "reason")
+    assert list(log) == [("ada", "start", "order-7", "by hand")]
+    assert "It is started." in post(operator, arguments="[8]")
+
+
+def test_a_form_that_is_sent_twice_starts_one_run(operator: Client) -> None:
+    form = {**hidden(operator.get(url("workflow_start", "tests.described"))), "arguments": "[1]"}
+    for _ in range(2):
+        text_of(operator.post(url("workflow_start", "tests.described"), form, follow=True))
+    assert Run.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ('{"order": 7}', "cannot be started with these arguments"),
+        ("[1, 2, 3]", "too many positional arguments"),
+        ("{order_id: 7}", "This is not JSON"),
+        ("7", "Give an object of keywords or a list"),
+        ("null", "Give an object of keywords or a list"),
+        ("[NaN]", "is not a number that JSON has"),
+    ],
+)
+def test_wrong_arguments_start_nothing_and_say_why(operator: Client, arguments: str, told: str) -> None:
+    assert told in post(operator, arguments=arguments)
+    assert not Run.objects.exists()
+
+
+def test_an_operator_holds_and_releases_new_starts(log_in: Callable[..., Client], stage: Stage) -> None:
+    client = log_in("view_run", "hold_workflow", "start_run")
+    form = hidden(client.get(url("workflow_hold", "tests.described", "hold")))
+    answer = client.post(url("workflow_hold", "tests.described", "hold"), {**form, "reason": "bank"}, follow=True)
+    page = text_of(answer)
+    for expected in ("New starts are held", "Release new starts", "bank"):
+        assert expected in page, expected
+    assert "The run will be accepted and wait" in text_of(client.get(url("workflow_start", "tests.described")))
+    post(client, arguments="[1]", run_id="a")
+    assert "new starts of" in text_of(client.get(url("change", "a")))
+    assert "held" in text_of(client.get(url("workflows")))
+    form = hidden(client.get(url("workflow_hold", "tests.described", "release")))
+    text_of(client.post(url("workflow_hold", "tests.described", "release"), form, follow=True))
+    assert find_hold(HoldKind.WORKFLOW, "tests.described") is None
+    assert Run.objects.get().state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "permission"),
+    [
+        ("workflow_start", (), "start_run"),
+        ("workflow_hold", ("hold",), "hold_workflow"),
+        ("workflow_hold", ("release",), "hold_workflow"),
+    ],
+)
+def test_a_verb_needs_its_permission(
+    log_in: Callable[..., Client], name: str, arguments: tuple[str, ...], permission: str
+) -> None:
+    client = log_in("view_run", "operate_run")
+    address = url(name, "tests.described", *arguments)
+    assert address not in text_of(client.get(url("workflow", "tests.described")))
+    assert f"durable.{permission}" in text_of(client.get(address), 403)
+    assert f"durable.{permission}" in text_of(client.post(address), 403)
+    assert OperatorAction.objects.get().outcome == "denied"
+
+
+@pytest.mark.parametrize("name", ["workflows", "workflow"])
+def test_pages_need_the_permission_to_see_runs(log_in: Callable[..., Client], name: str) -> None:
+    arguments = ["tests.described"] if name == "workflow" else []
+    assert "durable.view_run" in text_of(log_in("start_run").get(url(name, *arguments)), 403)
+
+
+def test_what_is_not_there_is_not_found(operator: Client) -> None:
+    assert "There is no workflow" in text_of(operator.get(url("workflow", "no.body")), 404)
+    assert "There is no workflow" in text_of(operator.get(url("workflow_start", "no.body")), 404)
+    assert "There is no workflow" in text_of(operator.get(url("workflow_start", "durable.bulk")), 404)
+
+
+def test_a_workflow_that_only_runs_know_has_a_page(operator: Client, stage: Stage) -> None:
+    stage.start(flows.quick, id="a")
+    Run.objects.update(workflow="old.code")
+    page = text_of(operator.get(url("workflow", "old.code")))
+    assert "This process does not have its code" in page
+    assert "Start one" not in page
+
+
+def test_the_statements_do_not_grow(operator: Client, stage: Stage) -> None:
+    counts = []
+    for numbers in (range(1), range(1, 9)):
+        for number in numbers:
+            stage.start(flows.quick, number, id=f"run-{number}")
+        with CaptureQueriesContext(connection) as captured:
+            operator.get(url("workflows"))
+            operator.get(url("workflow", "tests.quick"))
+        counts.append(len(captured))
+    assert Entry.objects.count() == 9
+    assert counts[0] == counts[1] < 40
