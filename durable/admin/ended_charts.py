@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from durable.admin.url_keys import as_key
-from durable.inspection import Bar, Throughput, TimeMark, last_day, last_hour, marks_of
+from durable.inspection import Bar, Throughput, TimeMark, last_hour_and_day, marks_of
 from durable.inspection.humanize import span
 
 __all__ = ["BarShapes", "ChartMark", "EndedCharts", "Part", "ended_charts"]
@@ -98,11 +98,11 @@ class EndedCharts:
 
 
 def ended_charts(now: datetime, workflow: str = "", site: str = "admin") -> list[EndedCharts]:
-    """Return the charts of the last hour and of the last day, of all workflows or of one; seven statements.
+    """Return the charts of the last hour and of the last day, of all workflows or of one; five statements.
 
     `site` is the name of the admin site.
     """
-    hour, day = last_hour(now, workflow), last_day(now, workflow)
+    hour, day = last_hour_and_day(now, workflow)
     marks = marks_of(day)  # the end of both is near: those of the hour are among them
     return [
         _drawn("hour", _("the last hour"), hour, marks, workflow, site),

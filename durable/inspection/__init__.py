@@ -56,7 +56,7 @@ from durable.inspection.runs import (
 from durable.inspection.selection import Chosen, Filtered
 from durable.inspection.snapshots import OldSnapshot, old_snapshots
 from durable.inspection.step_durations import StepDurations, usual_durations, workflow_durations
-from durable.inspection.throughput import Bar, Throughput, TimeMark, last_day, last_hour, marks_of
+from durable.inspection.throughput import Bar, Throughput, TimeMark, last_day, last_hour, last_hour_and_day, marks_of
 from durable.inspection.time_axis import Piece, TimeAxis
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.inspection.timeline import Row, Span, Timeline, build_timeline
@@ -141,6 +141,7 @@ __all__ = [
     "jsonable",
     "last_day",
     "last_hour",
+    "last_hour_and_day",
     "list_activities",
     "list_and_count",
     "list_causes",

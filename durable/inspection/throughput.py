@@ -7,10 +7,14 @@ is that of the bars: it does not depend on the number of runs. The figures end a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import Final
+
+from django.db.models import Q
 
 from durable.conf import conf
 from durable.inspection.builds import builds
@@ -19,7 +23,7 @@ from durable.models import OperatorAction, Rollup, RollupProgress
 from durable.rollups import HALF_HOUR, MINUTE
 from durable.rollups.durations import percentile
 
-__all__ = ["Bar", "Throughput", "TimeMark", "last_day", "last_hour", "marks_of"]
+__all__ = ["Bar", "Throughput", "TimeMark", "last_day", "last_hour", "last_hour_and_day", "marks_of"]
 
 MOST_MARKS: Final = 20  # of each kind
 _ACTIONS: Final = 200  # rows of the audit log among which bulks are looked for
@@ -105,12 +109,20 @@ class TimeMark:
 
 def last_hour(now: datetime, workflow: str = "") -> Throughput:
     """Return the last hour in bars of two minutes, of all workflows or of one; two statements."""
-    return _measured(now, MINUTE, timedelta(minutes=2), 30, workflow)
+    [hour] = _measured([_hour(now)], workflow)
+    return hour
 
 
 def last_day(now: datetime, workflow: str = "") -> Throughput:
     """Return the last day in bars of half an hour, of all workflows or of one; two statements."""
-    return _measured(now, HALF_HOUR, HALF_HOUR, 48, workflow)
+    [day] = _measured([_day(now)], workflow)
+    return day
+
+
+def last_hour_and_day(now: datetime, workflow: str = "") -> tuple[Throughput, Throughput]:
+    """Return both; two statements."""
+    hour, day = _measured([_hour(now), _day(now)], workflow)
+    return hour, day
 
 
 def marks_of(throughput: Throughput) -> list[TimeMark]:
@@ -148,24 +160,50 @@ class _Sum:
         return Bar(begins=begins, **self.states, median=median, slow=slow)
 
 
-def _measured(now: datetime, kept: timedelta, width: timedelta, number: int, workflow: str) -> Throughput:
-    end = datetime.fromtimestamp(-(-now.timestamp() // width.total_seconds()) * width.total_seconds(), tz=now.tzinfo)
-    begin = end - number * width
-    sums = [_Sum() for _ in range(number)]
-    every = _Sum()
-    for row in _rows(begin, end, kept, workflow):
-        sums[(row.begins - begin) // width].add(row)
-        every.add(row)
-    progress = RollupProgress.objects.using(conf.DATABASE).values_list("until", flat=True).first()
-    return Throughput(
-        width=width,
-        bars=[each.bar(begin + position * width) for position, each in enumerate(sums)],
-        until=progress,
-        median=percentile(every.durations, 0.5),
-        slow=percentile(every.durations, 0.95),
-    )
+@dataclass(slots=True)
+class _Span:
+    """The bars of a span of time, to be filled; `kept` is the width of the rows that are read for them."""
+
+    kept: timedelta
+    width: timedelta
+    begin: datetime
+    end: datetime
+    bars: list[_Sum]
+    every: _Sum = field(default_factory=_Sum)
+
+    def add(self, row: Rollup) -> None:
+        self.bars[(row.begins - self.begin) // self.width].add(row)
+        self.every.add(row)
+
+    def throughput(self, until: datetime | None) -> Throughput:
+        return Throughput(
+            width=self.width,
+            bars=[each.bar(self.begin + position * self.width) for position, each in enumerate(self.bars)],
+            until=until,
+            median=percentile(self.every.durations, 0.5),
+            slow=percentile(self.every.durations, 0.95),
+        )
 
 
-def _rows(begin: datetime, end: datetime, kept: timedelta, workflow: str) -> Iterable[Rollup]:
-    found = Rollup.objects.using(conf.DATABASE).filter(workflow=workflow, width=int(kept.total_seconds()))
-    return found.filter(begins__gte=begin, begins__lt=end)
+def _hour(now: datetime) -> _Span:
+    return _span(now, MINUTE, timedelta(minutes=2), 30)
+
+
+def _day(now: datetime) -> _Span:
+    return _span(now, HALF_HOUR, HALF_HOUR, 48)
+
+
+def _span(now: datetime, kept: timedelta, width: timedelta, number: int) -> _Span:
+    seconds = width.total_seconds()
+    end = datetime.fromtimestamp(-(-now.timestamp() // seconds) * seconds, tz=now.tzinfo)
+    bars = [_Sum() for _ in range(number)]
+    return _Span(kept=kept, width=width, begin=end - number * width, end=end, bars=bars)
+
+
+def _measured(spans: Sequence[_Span], workflow: str) -> list[Throughput]:
+    by_width = {int(span.kept.total_seconds()): span for span in spans}
+    conditions = [Q(width=width, begins__gte=span.begin, begins__lt=span.end) for width, span in by_width.items()]
+    for row in Rollup.objects.using(conf.DATABASE).filter(reduce(or_, conditions), workflow=workflow):
+        by_width[row.width].add(row)
+    until = RollupProgress.objects.using(conf.DATABASE).values_list("until", flat=True).first()
+    return [span.throughput(until) for span in spans]
