@@ -98,6 +98,7 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
         "hours": [now - BARS * WIDTH + each * (BARS * WIDTH) / 4 for each in range(4)],
         "spread": spread,
         "workers": [(name.rpartition(":")[0] or name, name, number) for name, number in spread.workers[:MOST_NAMES]],
+        "replay_url": attention.bulk_url("replay", attention.query_of(RunCriteria(cause=fingerprint)), site, CANARY),
         "canary_url": attention.bulk_url("recover", attention.query_of(RunCriteria(cause=fingerprint)), site, CANARY),
         "pauses": [
             attention.Verb(

@@ -93,7 +93,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "next_query": query_of(given, after=page.next_cursor) if page.next_cursor else "",
         "first_query": query_of(given) if "after" in given else "",
         "is_filtered": form.is_filtered,
-        "verbs": [VERBS[name] for name in BULK] if access.may(request, "operate_run") else [],
+        "verbs": [VERBS[name] for name in BULK if access.may(request, VERBS[name].permission)],
         "etag": etag,
     }
     if not is_live:

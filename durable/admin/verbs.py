@@ -9,6 +9,7 @@ from typing import Any, Final
 from durable import operations
 from durable.operations.audit import PERMISSIONS
 from durable.operations.bulk_decisions import go_on, stop_here
+from durable.operations.replay import replay_failed
 
 __all__ = ["BULK", "VERBS", "Option", "Verb"]
 
@@ -97,6 +98,10 @@ def _go_on(run_id: str, _token: str) -> str:
 def _stop_here(run_id: str, _token: str) -> str:
     stop_here(run_id)
     return run_id
+
+
+def _replay(run_id: str, token: str) -> str:
+    return replay_failed(run_id, as_id=token).id
 
 
 VERBS: Final = {
@@ -189,6 +194,14 @@ VERBS: Final = {
             perform=_restart,
         ),
         Verb(
+            name="replay",
+            title="Replay",
+            done="A new run goes on from where this one failed; this is it.",
+            does="A new run begins with the records of the failed one up to where it failed, and goes on from there. The "
+            "failed run stays as it is.",
+            perform=_replay,
+        ),
+        Verb(
             name="go_on",
             title="Go on with the rest",
             done="It goes on with the rest.",
@@ -206,4 +219,4 @@ VERBS: Final = {
 }
 
 #: The verbs that can be applied to many runs at once.
-BULK: Final = ("recover", "wake", "pause", "resume", "cancel")
+BULK: Final = ("recover", "replay", "wake", "pause", "resume", "cancel")

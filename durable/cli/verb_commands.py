@@ -34,24 +34,27 @@ from durable.cli.subcommand import Subcommand
 from durable.core.errors import BulkCountError
 from durable.inspection import Filtered, RunCriteria
 from durable.inspection.undone import Undone, undone_steps
+from durable.operations import bulk
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS, outcome_of
 from durable.operations.bulk_decisions import go_on, stop_here
+from durable.operations.replay import replay_failed
 
 __all__ = ["VERBS"]
 
 PAGE = 100  # runs whose states are read at a time
+_IN_BULK = {"replay-failed": "replay"}  # the names of verbs that a bulk has under another one
 
 
 def _configure(verb: str, add_options: Callable[[ArgumentParser], None], parser: ArgumentParser) -> None:
-    takes_causes = add_options in (add_cause, _restart_options)
+    takes_causes = add_options in (add_cause, _restart_options)  # those of recover, restart and replay-failed
     add_ids(parser, may_be_none=takes_causes)
     add_options(parser)
     add_acting(parser)
     parser.add_argument(
         "--expect", type=int, metavar="N", help="do nothing unless N of the runs are in a state that allows it"
     )
-    if verb in operations.ALLOWED:
+    if _IN_BULK.get(verb, verb) in bulk.BULK_VERBS:
         add_canary(parser)
     add_confirming(parser)
     add_format(parser)
@@ -73,8 +76,9 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
         if len(ids) > 1 and not confirmed(output, f"{verb.capitalize()} {len(ids)} runs?"):
             output.say("Nothing was done.")
             return Exit.REFUSED
-    if verb in operations.ALLOWED and is_slow(options):
-        return start_bulk(verb, _selection(options, ids), options, output)
+    in_bulk = _IN_BULK.get(verb, verb)
+    if in_bulk in bulk.BULK_VERBS and is_slow(options):
+        return start_bulk(in_bulk, _selection(options, ids), options, output)
     done = refused = 0
     with acting_as(shell_actor(options.user), reason=options.reason):
         for run_id in ids:
@@ -149,8 +153,8 @@ def _preview(verb: str, ids: Iterable[str], output: Output) -> int:
 
 def _is_possible(verb: str, state: str | None) -> bool:
     """Return whether a run in this state (None: there is no such run) allows the verb."""
-    allowed = operations.ALLOWED.get(verb)
-    return state is not None and (allowed is None or state in allowed)
+    in_bulk = _IN_BULK.get(verb, verb)
+    return state is not None and (in_bulk not in bulk.BULK_VERBS or state in bulk.allowed_states(in_bulk))
 
 
 def _undone_data(undone: Undone | None) -> dict[str, Any]:
@@ -256,6 +260,13 @@ VERBS = (
         lambda run_id, options: operations.restart(run_id, changes=dict(options.set)).id,
         past="restarted",
         options=_restart_options,
+    ),
+    _verb(
+        "replay-failed",
+        "Replay failed runs from where they failed, as new runs; prints their ids.",
+        lambda run_id, _: replay_failed(run_id).id,
+        past="replayed",
+        options=add_cause,
     ),
     _verb(
         "go-on",

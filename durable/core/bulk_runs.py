@@ -7,7 +7,7 @@ from typing import Final
 from durable.core.location import awaited_queues
 from durable.core.records import ENDED
 
-__all__ = ["BULK", "DECISION", "is_stopped"]
+__all__ = ["BULK", "DECISION", "is_stopped", "replays_prefix"]
 
 #: The workflow that performs background bulks with the permissions of the user who requested them.
 BULK: Final = "durable.bulk"
@@ -19,3 +19,8 @@ DECISION: Final = "decision"
 def is_stopped(workflow: str, state: str, waiting_for: str) -> bool:
     """Return whether a run is a bulk that its canary has stopped, and that waits for the decision."""
     return workflow == BULK and state not in ENDED and awaited_queues(state, waiting_for) == [DECISION]
+
+
+def replays_prefix(bulk_id: str) -> str:
+    """Return the beginning of the ids of the runs that a bulk makes by replaying others."""
+    return f"{bulk_id[:150]}-"

@@ -18,7 +18,7 @@ from durable.core.printable import safe
 from durable.core.records import Cause, EntryRecord, FailureRecord, RunPatch, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["MAX_PATTERN", "ROLLBACK", "failure_by", "pattern_of", "place_of"]
+__all__ = ["MAX_PATTERN", "ROLLBACK", "failed_at", "failure_by", "pattern_of", "place_of"]
 
 #: The end of the place of a rollback handler's failure.
 ROLLBACK: Final = "(rollback)"
@@ -58,6 +58,15 @@ def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime, build
         run_created_at=run.created_at,
         build=build,
     )
+
+
+def failed_at(run: RunRecord, find: Find) -> str:
+    """Return the location of the failure that made a failed run fail, inside its joins; "" if no operation did.
+
+    `find` returns the run's entry at a location.
+    """
+    found = _first(_failures(run.origins, find))
+    return next(iter(run.origins), "") if found is None else found[0]
 
 
 def place_of(location: str) -> str:

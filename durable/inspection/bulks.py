@@ -15,7 +15,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from durable import runtime
 from durable.conf import conf
-from durable.core.bulk_runs import BULK, is_stopped
+from durable.core.bulk_runs import BULK, is_stopped, replays_prefix
 from durable.core.places import Place
 from durable.core.records import RunState
 from durable.core.tally import Tally
@@ -187,7 +187,8 @@ def failed_again(bulk_id: str, verb: str) -> RunQuerySet:
     originals = _done(bulk_id).order_by("-id").values("run_id")[:CAP]
     if verb != "replay":
         return runs.filter(pk__in=originals)
-    return runs.filter(replay_of__in=originals, pk__gte=f"{bulk_id}-", pk__lt=f"{bulk_id}-\U0010ffff")
+    prefix = replays_prefix(bulk_id)
+    return runs.filter(replay_of__in=originals, pk__gte=prefix, pk__lt=f"{prefix}\U0010ffff")
 
 
 def order_of(run: Run) -> Any:

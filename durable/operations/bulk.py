@@ -8,8 +8,9 @@ of its runs refer to it. The permission of the requesting user is checked again 
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,7 +19,7 @@ from django.contrib.auth import get_user_model
 
 from durable import runtime
 from durable.core import registry
-from durable.core.bulk_runs import BULK
+from durable.core.bulk_runs import BULK, replays_prefix
 from durable.core.current import running_run
 from durable.core.ids import check_id, new_id
 from durable.operations import audit
@@ -37,10 +38,12 @@ from durable.operations.eligibility import (
     count,
 )
 from durable.operations.lifecycle import cancel, pause, recover, resume, wake
+from durable.operations.replay import replay_failed
 from durable.operations.start import StartRequest, announce_started, put
 
 __all__ = [
     "AT_ONCE",
+    "BULK_VERBS",
     "GRAVE",
     "MAX_COUNTED",
     "BulkOrder",
@@ -60,7 +63,22 @@ AT_ONCE: Final = 100  # runs that are processed while the operator waits
 PAGE: Final = 50  # runs in one step of a background bulk: one transaction
 _RATES: Final = (0.001, 1_000.0)  # runs a second
 
-_VERBS: Final = {"cancel": cancel, "pause": pause, "recover": recover, "resume": resume, "wake": wake}
+
+def _replay(run_id: str) -> str:
+    """Replay the run under an id that is the same each time, and return that id."""
+    digest = hashlib.sha256(run_id.encode(errors="surrogatepass")).hexdigest()[:20]
+    return replay_failed(run_id, as_id=f"{replays_prefix(audit.bulk_id())}{digest}").id
+
+
+_VERBS: Final[Mapping[str, Callable[..., str | None]]] = {
+    "cancel": cancel,
+    "pause": pause,
+    "recover": recover,
+    "replay": _replay,
+    "resume": resume,
+    "wake": wake,
+}
+BULK_VERBS: Final = tuple(_VERBS)
 _OPTIONS: Final = {"cancel": {"rollback", "interrupt"}, "wake": {"end_sleeps"}}
 
 
@@ -226,10 +244,10 @@ def perform_page(order: BulkOrder, cursor: str | None, limit: int | None = None)
 
 def _one(verb: str, run_id: str, options: Mapping[str, Any]) -> BulkResult:
     try:
-        _VERBS[verb](run_id, **options)
+        new_id = _VERBS[verb](run_id, **options)
     except REFUSALS as error:
         return BulkResult(run_id=run_id, outcome=str(outcome_of(error)), detail=str(error))
-    return BulkResult(run_id=run_id, outcome=str(Outcome.DONE))
+    return BulkResult(run_id=run_id, outcome=str(Outcome.DONE), new_id=new_id or "")
 
 
 def _start(

@@ -13,6 +13,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from durable import runtime
 from durable.core.errors import BulkCountError
+from durable.core.records import RunState
 from durable.core.tally import Tally
 from durable.operations.lifecycle import ALLOWED
 
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 MAX_COUNTED: Final = 10_000  # eligible runs; beyond them the number is "more than" this
+_STATES: Final = {**ALLOWED, "replay": (RunState.FAILED,)}  # a bulk replays from where runs have failed
 GRAVE: Final = frozenset({"cancel"})  # verbs that cannot be taken back
 _PAGE: Final = 200  # runs of a page of a selection that cannot count itself
 _LOOKS: Final = 100  # pages that are read of it: a page of a selection may hold few runs
@@ -100,7 +102,7 @@ class Eligibility:
 
 def allowed_states(verb: str) -> frozenset[str]:
     """Return the states that allow the verb."""
-    return frozenset(str(each) for each in ALLOWED[verb])
+    return frozenset(str(each) for each in _STATES[verb])
 
 
 def count(verb: str, selection: Selection) -> Eligibility:

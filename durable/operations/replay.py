@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from durable import runtime
+from durable.core.causes import failed_at
 from durable.core.errors import EntryNotFoundError, ReplayRefusedError, StalePlanError
 from durable.core.ids import new_id
 from durable.core.places import Place
-from durable.core.records import EntryRecord, RunChange, RunRecord
+from durable.core.records import EntryRecord, RunChange, RunRecord, RunState
 from durable.core.replay import Replay
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
@@ -19,7 +20,7 @@ from durable.operations.replay_plan import ReplayPlan, build_plan
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
 
-__all__ = ["give_output", "plan_replay", "replay"]
+__all__ = ["give_output", "plan_replay", "replay", "replay_failed"]
 
 _REASON = 300  # characters of a reason that an entry keeps; the audit log has it whole
 
@@ -54,6 +55,21 @@ def replay(
         if in_place:
             return _in_place(at, attribution, location, plan_hash)
         return _as_new_run(at, attribution, location, plan_hash, as_id)
+
+
+def replay_failed(run_id: str, *, as_id: str | None = None) -> Started:
+    """Replay a failed run from where it failed, as a new run. Raises as `replay` does.
+
+    A run that no operation has failed is refused: recover it, or replay it from a place.
+    """
+    at = runtime.current()
+    run = record(run_id)
+    entries = {each.location: each for each in at.store.history(run_id)}
+    location = failed_at(run, entries.get) if run.state == RunState.FAILED else ""
+    with audited(at, "replay", run_id):
+        if not location:
+            raise ReplayRefusedError(run_id, "", [f"it is {run.state}, and no step of it says where to begin"])
+    return replay(run_id, location, as_id=as_id)
 
 
 def give_output(

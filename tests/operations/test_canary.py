@@ -22,6 +22,7 @@ from durable import (
     get_run,
     workflow,
 )
+from durable.inspection.bulks import find_bulk
 from durable.operations import bulk
 from durable.operations.bulk_decisions import go_on, stop_here
 from durable.operations.canary import Canary
@@ -406,3 +407,44 @@ def test_moments_of_a_rate_are_in_order(h: Harness) -> None:
     settle(h, seconds=4)
     moments = [row.created_at for row in h.actions if row.action == "recover" and row.bulk_id]
     assert all(later - earlier >= timedelta(seconds=1) for earlier, later in pairwise(moments))
+
+
+# -- replays
+
+
+def test_the_failed_runs_of_a_bulk_are_replayed_as_new_runs(at: Runtime) -> None:
+    ids = [f"r{number}" for number in range(3)]
+    broken.update(ids)
+    order.start_many([()] * 3, ids=ids)
+    waiting.using(id="waits").start()
+    for each in [*ids, "waits"]:
+        passed(at, each)
+    with acting_as(Actor("cli", label="ops")):
+        report = bulk.apply("replay", [*ids, "waits"], as_id="once")
+        again = bulk.apply("replay", ids, as_id="once")
+    assert [each.outcome for each in report.results] == ["done", "done", "done", "refused"]
+    made = [each.new_id for each in report.results if each.new_id]
+    assert [each.new_id for each in again.results] == made  # twice is once
+    assert states(ids) == {"failed"}
+    for old, new in zip(ids, made, strict=True):
+        assert get_run(new).info().replay_of_id == old
+    broken.update(made)
+    for each in made[:2]:
+        passed(at, each)
+    found = find_bulk("once")
+    assert found is not None
+    assert (found.done.number, str(found.again)) == (6, "2")
+
+
+def test_a_canary_watches_the_new_runs(h: Harness) -> None:
+    ids = failed_runs(h, 4)
+    calls.clear()
+    report = bulk.apply("replay", ids, canary=Canary(first=2))
+    assert report.run_id is not None
+    run = get_run(report.run_id)
+    h.run(run)
+    tried = progress(run)["tried"]
+    assert all(each.startswith(f"{run.id}-") for each in tried)
+    broken.update(tried)
+    settle(h, seconds=3)
+    assert {name: progress(run)[name] for name in ("phase", "again")} == {"phase": "stopped", "again": 2}

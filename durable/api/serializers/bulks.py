@@ -19,7 +19,7 @@ from durable.operations.canary import MAX_FIRST, Canary
 __all__ = ["BulkForm", "BulkSerializer"]
 
 _MOST_IDS = 500
-_VERBS = ("recover", "wake", "pause", "resume", "cancel")
+_VERBS = ("recover", "replay", "wake", "pause", "resume", "cancel")
 
 
 @extend_schema_serializer(component_name="BulkFilter")

@@ -1,0 +1,170 @@
+"""A bulk and a replay by hand in a real browser: cause, canary, decision, result; an edited input; a given output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from durable import get_run
+from durable.models import Cause, Run
+from tests.admin import flows
+from tests.admin.conftest import OPERATOR, MakeUser, Stage
+from tests.admin.pages import url
+from tests.support.browsing import complaints_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+    from pytest_django.live_server_helper import LiveServer
+
+pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+PASSWORD = "correct horse"
+WAIT = 60_000  # milliseconds
+RULES = ["wcag2a", "wcag2aa", "best-practice"]
+ALL = (*OPERATOR, "give_output", "edit_input")
+
+LogIn = Callable[..., "Page"]
+
+
+@pytest.fixture(autouse=True)
+def _mended() -> Iterator[None]:
+    yield
+    flows.SWITCH["broken"] = False
+
+
+@pytest.fixture
+def complaints(page: Page) -> list[str]:
+    return complaints_of(page)
+
+
+@pytest.fixture
+def log_into(page: Page, live_server: LiveServer, make_user: MakeUser) -> LogIn:
+    def log(*permissions: str) -> Page:
+        make_user(*permissions, password=PASSWORD)
+        page.goto(f"{live_server.url}/admin/login/?next=/admin/durable/")
+        page.get_by_label("Username").fill("ada")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_load_state()
+        return page
+
+    return log
+
+
+def check(page: Page, complaints: list[str], name: str) -> None:
+    """Look at the page with axe, at two widths; what axe sets is no complaint."""
+    for width in (1440, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        if folder := os.environ.get("DURABLE_SHOTS"):
+            page.screenshot(path=f"{folder}/{name}-{width}.png", full_page=True)
+        found = Axe().run(page, context="#content", options={"runOnly": RULES}).response["violations"]
+        assert [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] != "minor"] == [], name
+    page.set_viewport_size({"width": 1440, "height": 900})
+    complaints.clear()
+
+
+def failed_runs(stage: Stage, count: int) -> list[str]:
+    flows.SWITCH["broken"] = True
+    ids = [f"order-{number}" for number in range(count)]
+    for each in ids:
+        stage.start(flows.switched, id=each)
+    return ids
+
+
+def test_a_cause_is_tried_with_a_canary_and_goes_on(
+    log_into: LogIn, live_server: LiveServer, stage: Stage, complaints: list[str]
+) -> None:
+    ids = failed_runs(stage, 8)
+    page = log_into(*ALL)
+    page.goto(live_server.url + url("cause", Cause.objects.get().fingerprint))
+    page.get_by_role("link", name="Try 5 first").click()
+    page.get_by_text("Recover 8 runs").wait_for()
+    assert page.get_by_label("Try on so many first").input_value() == "5"
+    page.get_by_label("Stop after so many failures").fill("2")
+    check(page, complaints, "confirm")
+    page.get_by_role("textbox", name="Reason").fill("the bank is back, I think")
+    page.get_by_role("button", name="Recover", exact=True).click()
+    page.wait_for_url("**/run/bulk/*/")
+    page.get_by_text("Under way: 0 of 8").first.wait_for(timeout=WAIT)
+    bulk_id = Run.objects.get(workflow="durable.bulk").id
+
+    stage.settle(bulk_id)  # the first five, three of which fail again
+    page.get_by_text("Waiting for the first 5 before the rest: 5 of 8").first.wait_for(timeout=WAIT)
+    check(page, complaints, "watching")
+    for number, each in enumerate(Run.objects.filter(state="pending", pk__in=ids).order_by("pk")):
+        flows.SWITCH["broken"] = number < 3
+        stage.settle(each.pk)
+    flows.SWITCH["broken"] = False
+    for _ in range(3):
+        stage.advance(seconds=20)
+        stage.settle(bulk_id)
+    page.get_by_text("Stopped after the first 5: 3 of them failed again.").first.wait_for(timeout=WAIT)
+    check(page, complaints, "stopped")
+    page.get_by_role("link", name="Go on with the rest").click()
+    page.get_by_role("textbox", name="Reason").fill("those three are known")
+    page.get_by_role("button", name="Go on with the rest").click()
+    page.get_by_text("It goes on with the rest.").wait_for()
+    stage.settle(bulk_id)
+    page.get_by_text("Done: 8 of 8; 3 failed again.").first.wait_for(timeout=WAIT)
+    page.get_by_role("link", name="Recover those 3").wait_for()
+    check(page, complaints, "done")
+
+    page.get_by_role("link", name="Recover those 3").click()
+    page.get_by_text("Recover 3 runs that failed again after an earlier bulk").wait_for()
+    page.go_back()
+    page.get_by_role("link", name="All its actions in the audit log").click()
+    page.get_by_role("link", name="order-0").first.wait_for()
+    page.goto(f"{live_server.url}/admin/durable/operatoraction/")
+    check(page, complaints, "log")
+    page.get_by_role("link", name="bulk: recover 8 runs").click()
+    page.get_by_text("Done: 8 of 8; 3 failed again.").first.wait_for()
+    assert complaints == []
+
+
+def test_the_output_of_a_step_is_given_by_hand(
+    log_into: LogIn, live_server: LiveServer, stage: Stage, complaints: list[str]
+) -> None:
+    failed_runs(stage, 1)
+    page = log_into(*ALL)
+    page.goto(f"{live_server.url}{url('replay', 'order-0')}?at=charge")
+    page.get_by_role("link", name="Give the output of this step by hand instead").click()
+    page.get_by_role("heading", name="Give the output of “charge”").wait_for()
+    page.get_by_label("Output (JSON)").fill('"paid by hand"')
+    page.get_by_role("textbox", name="Reason").fill("seen in the bank's books")
+    check(page, complaints, "given")
+    page.get_by_role("button", name="Give this output").click()
+    page.wait_for_url("**/change/")
+    [new] = Run.objects.filter(replay_of="order-0")
+    stage.settle(new.id)
+    assert get_run(new.id).result() == "paid by hand"
+    page.goto(f"{live_server.url}{url('step', new.id)}?at=charge")
+    page.get_by_text("output given by hand by ada (admin): seen in the bank's books").first.wait_for()
+    check(page, complaints, "given-step")
+    assert complaints == []
+
+
+def test_a_run_starts_again_with_another_input(
+    log_into: LogIn, live_server: LiveServer, stage: Stage, complaints: list[str]
+) -> None:
+    stage.start(flows.quick, 7, id="run")
+    page = log_into(*ALL)
+    page.goto(live_server.url + url("act", "run", "restart"))
+    page.get_by_role("link", name="Start it with another input instead").click()
+    editor = page.get_by_label("Arguments (JSON)")
+    assert editor.input_value() == '{\n  "value": 7\n}'
+    editor.fill('{"valu": 8}')
+    check(page, complaints, "edit")
+    page.get_by_role("button", name="Start again").click()
+    page.get_by_text("no argument 'valu'").wait_for()
+    page.get_by_label("Arguments (JSON)").fill('{"value": 8}')
+    page.get_by_role("textbox", name="Reason").fill("typing error")
+    page.get_by_role("button", name="Start again").click()
+    page.get_by_text("A new run with this input has begun").wait_for()
+    [new] = Run.objects.exclude(pk="run")
+    stage.settle(new.id)
+    assert get_run(new.id).result() == 8
+    assert [each for each in complaints if "422 (Unprocessable" not in each] == []
