@@ -18,6 +18,7 @@ from django.utils import timezone  # noqa: E402
 
 from durable import get_run  # noqa: E402
 from tests.admin.conftest import Stage, staged  # noqa: E402
+from tests.support.rollups import settle  # noqa: E402
 from tests.tools.pictures.workflows import (  # noqa: E402
     BROKEN,
     CardDeclined,
@@ -81,6 +82,7 @@ def fill() -> None:
     with staged() as stage:
         for number, start in enumerate(_planned(timezone.now()), start=1000):
             _pass(stage, start, f"{start.word}-{number}", number)
+    settle(timezone.now())
     User.objects.create_superuser("ada", password=PASSWORD)
 
 
