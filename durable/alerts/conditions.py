@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from django.apps import apps
 from django.db.models import Exists, OuterRef
 from django.urls import NoReverseMatch, reverse
 
-from durable.admin.url_keys import as_key
 from durable.alerts.alert_run import ALERT
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, place_of
@@ -115,7 +115,7 @@ def _hung(now: datetime) -> Iterator[Condition]:
             key=f"hung_step:{name}",
             title=f'Step "{place}" of {workflow} hangs in {where}',
             text=f"The oldest: {oldest.words}, in {oldest.run_id}. Look at its stack, cancel the run, or abandon the attempt.",
-            path=_path("durable_run_change", as_key(oldest.run_id)),
+            path=_run_path(oldest.run_id),
         )
 
 
@@ -135,6 +135,15 @@ def _queues() -> list[Condition] | None:
         for queue in workers.queues
         if queue.has_runs and (not queue.workers or not queue.is_known)
     ]
+
+
+def _run_path(run_id: str) -> str:
+    """Return the path of a run's page; "" for a project without the admin, whose modules cannot be imported there."""
+    if not apps.is_installed("django.contrib.admin"):
+        return ""
+    from durable.admin.url_keys import as_key
+
+    return _path("durable_run_change", as_key(run_id))
 
 
 def _path(name: str, *args: str) -> str:
