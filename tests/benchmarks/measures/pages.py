@@ -29,16 +29,17 @@ def pages(bench: Bench) -> Iterator[Figure]:
     """What the server takes for a page of the admin among 1,000,000 runs, one of which has 10,000 entries: ms, the median of 30.
 
     The list as it opens, of the failed runs, and of those failed runs whose error has a text that none has, so that the whole
-    window is looked through; the long run's page as it opens, at the end of its history; the overview. A superuser's requests, one after
-    the other, through the WSGI application, middleware and session included. Shows neither a WSGI server nor a
-    browser nor what others ask meanwhile; and no run of many messages, which a page shows thirty of.
+    window is looked through; the long run's page as it opens, with the timeline, and at the end of its history's tree; the
+    overview. A superuser's requests, one after the other, through the WSGI application, middleware and session included. Shows
+    neither a WSGI server nor a browser nor what others ask meanwhile; and no run of many messages, which a page shows thirty of.
     """
     lists = reverse("admin:durable_run_changelist")
     addresses = {
         "changelist": lists,
         "changelist, one state": f"{lists}?state=failed",
         "changelist, a search": f"{lists}?state=failed&q=a+text+that+none+has",
-        "page of a run": reverse("admin:durable_run_change", args=[LONG]),
+        "page of a run": f"{reverse('admin:durable_run_change', args=[LONG])}?part=history",
+        "timeline of a run": reverse("admin:durable_run_change", args=[LONG]),
         "overview": reverse("admin:app_list", args=["durable"]),
     }
     try:
