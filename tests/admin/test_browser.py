@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 PASSWORD = "correct horse"
-WAIT = 60_000  # milliseconds
+WAIT = 120_000  # milliseconds
 RULES = ["wcag2a", "wcag2aa", "best-practice"]
 NARROW = {"width": 390, "height": 844}
 
@@ -212,6 +212,7 @@ def test_without_javascript_everything_works_a_reload_at_a_time(
     make_user(*OPERATOR, password=PASSWORD)
     stage.start(flows.approve, id="run")
     with chromium.new_context(java_script_enabled=False) as context:
+        context.set_default_timeout(WAIT)
         page = context.new_page()
         page.goto(f"{live_server.url}/admin/login/?next={url('change', 'run')}")
         page.get_by_label("Username").fill("ada")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
-WAIT = 60_000  # milliseconds
+WAIT = 120_000  # milliseconds
 WIDE = {"width": 1440, "height": 900}
 RULES = ["wcag2a", "wcag2aa", "best-practice"]
 OF_ONE_CAUSE = 12

@@ -36,6 +36,7 @@ def test_a_page_of_another_site_changes_nothing(chromium: Browser, live_server: 
     target = f"{live_server.url}/api/runs/a/pause"
     answered: list[Any] = []
     context = chromium.new_context(http_credentials={"username": "root", "password": "a secret"})
+    context.set_default_timeout(120_000)  # milliseconds
     try:
         page = context.new_page()
         page.on("response", lambda answer: answered.append(answer) if answer.url == target else None)
@@ -44,7 +45,7 @@ def test_a_page_of_another_site_changes_nothing(chromium: Browser, live_server: 
             f"{EVIL}**",
             lambda route: route.fulfill(body=ATTACKS[attack].format(target=target), content_type="text/html"),
         )
-        with page.expect_response(target, timeout=60_000):
+        with page.expect_response(target, timeout=120_000):
             page.goto(EVIL, wait_until="commit")
     finally:
         context.close()
@@ -59,6 +60,7 @@ def test_a_page_of_the_same_site_may_act(chromium: Browser, live_server: LiveSer
     User.objects.create_superuser("root", password="a secret")
     loop.using(id="a").start(1)
     context = chromium.new_context(http_credentials={"username": "root", "password": "a secret"})
+    context.set_default_timeout(120_000)  # milliseconds
     try:
         page = context.new_page()
         page.goto(f"{live_server.url}/api/runs")
