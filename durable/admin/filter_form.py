@@ -87,7 +87,7 @@ class FilterForm(forms.Form):
     )
     workflow = _name(gettext_lazy("Workflow"), known="workflow")
     queue = _name(gettext_lazy("Queue"), known="queue")
-    worker = _name(gettext_lazy("Worker"))
+    worker = _name(gettext_lazy("Worker"), 300, known="worker")
     waiting_queue = _name(gettext_lazy("Waits for a message in"), MAX_NAME)
     place = _name(gettext_lazy("Failed at"), 1024)
     cause = _name(gettext_lazy("Cause"), 16)

@@ -139,7 +139,7 @@ def _around(admin: AdminPages, request: HttpRequest, found: Count | None, form: 
         "kept_by_search": _kept(given, without={"q"}),
         "kept_by_filter": _kept(given, without=set(form.fields)),
         "kept_by_columns": _kept(given, without={"columns", "sort"}),
-        "known_names": {"workflow": _workflows(), "queue": redis_clients.queue_names()[:_SUGGESTED]},
+        "known_names": {"workflow": _workflows(), "queue": redis_clients.queue_names()[:_SUGGESTED], "worker": []},
         "bulk_url": admin.url("bulk"),
         "views": _views(admin, request),
         "may_share": access.may(request, "share_savedview"),

@@ -1,4 +1,4 @@
-"""Names for suggestions: of workflows and of queues, those included that only rows know.
+"""Names for suggestions: of workflows, queues and workers, those included that only rows know.
 
 No search reads the table. The names of workflows are read along their index, one look-up for each name. No index begins
 with the queues of all runs: those of open runs are read along the index of due runs, and beside them those of the newest
@@ -14,17 +14,15 @@ from typing import Final
 from durable.conf import conf
 from durable.core import registry
 from durable.inspection.loose_scans import queues_of_due_runs, workflows_of_runs
-from durable.models import Run
+from durable.models import Run, WorkerProcess
 from durable.notifier import redis_clients
 
 __all__ = ["KINDS", "MOST", "NEWEST", "NameList", "find_names"]
 
-KINDS: Final = ("workflow", "queue")
+KINDS: Final = ("workflow", "queue", "worker")
 MOST: Final = 20  # names of a page
 LOOKS: Final = 500  # names that are looked at for a page
 NEWEST: Final = 1_000  # runs whose queues are taken
-
-_SCANS: Final = {"workflow": workflows_of_runs, "queue": queues_of_due_runs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ class NameList:
 
 
 def find_names(kind: str, text: str = "", after: str = "") -> NameList:
-    """Return up to `MOST` names of this kind ("workflow", "queue") that contain `text`, ignoring case.
+    """Return up to `MOST` names of this kind (one of `KINDS`) that contain `text`, ignoring case.
 
     They come after the name `after`. At most `LOOKS` names are looked at: the list may be short, or empty, and more
     names may follow at `next`. At most two statements. Raises KeyError for an unknown kind.
@@ -55,8 +53,18 @@ def find_names(kind: str, text: str = "", after: str = "") -> NameList:
 
 def _others(kind: str) -> Iterable[str]:
     """Return names that the rows may lack, or that no index has."""
+    if kind == "worker":
+        return []
     workflows = registry.all()
     if kind == "workflow":
         return [each.name for each in workflows]
     newest = Run.objects.using(conf.DATABASE).newest_first().values_list("queue", flat=True)[:NEWEST]
     return {*redis_clients.queue_names(), *(each.queue for each in workflows), *newest}
+
+
+def _workers(after: str, most: int) -> list[str]:
+    workers = WorkerProcess.objects.using(conf.DATABASE).filter(name__gt=after).order_by("name")
+    return list(workers.values_list("name", flat=True)[:most])
+
+
+_SCANS: Final = {"workflow": workflows_of_runs, "queue": queues_of_due_runs, "worker": _workers}

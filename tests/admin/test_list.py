@@ -16,7 +16,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
 from durable.inspection import find_names, names
-from durable.models import Run
+from durable.models import Run, WorkerProcess
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
@@ -170,6 +170,12 @@ class TestNames:
         assert "tests.quick" in found("workflow", q="quick")  # the code's own, without a run
         assert found("queue", q="e") == ["default", "telex"]
         assert found("queue", q="fax") == ["fax"]
+
+    def test_names_of_workers_are_found(self, stage: Stage, operator: Client) -> None:
+        for name in ("web-1:812:aa", "web-2:790:bb"):
+            times = {"started_at": stage.now, "last_seen_at": stage.now}
+            WorkerProcess.objects.create(name=name, host="web", pid=1, slots=1, **times)
+        assert operator.get(names_url("worker"), {"q": "790"}).json() == {"names": ["web-2:790:bb"], "next": None}
 
     def test_pages_of_names_lose_none(self, old: None, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = find_names("workflow")

@@ -219,7 +219,7 @@ class RunListQuery(PageQuery):
     )
     worker = Text(
         required=False,
-        max_length=200,
+        max_length=300,
         help_text="Runs that this worker has, and runs that are failed since it had them.",
     )
     undone = QueryFlag(required=False, default=False, help_text="Runs whose end has undone their steps.")
