@@ -50,6 +50,7 @@ MOST_PLACES: Final = 1_000
 _SAMPLE: Final = 800  # entries that are read of a long history, besides those that are not completed
 _FEWEST: Final = 3  # of a place's sample
 _MOST_INSIDE: Final = 2_000  # entries inside the members that are shown
+_WINDOW: Final = 500  # entries among which the members of a place are looked for first
 _NUMBER: Final = re.compile("[0-9]+")
 
 _HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
@@ -194,13 +195,21 @@ def read_inside(run_id: str, scopes: Iterable[str]) -> list[Record]:
 
 
 def read_locations(run_id: str, place: str, *, after: int, most: int) -> list[tuple[int, str]]:
-    """Return the ordinals and locations of the entries of a masked location that began after `after`; one statement."""
+    """Return the ordinals and locations of the entries of a masked location that began after `after`.
+
+    One statement where the next entries are mostly of this place, as in a loop; two else.
+    """
     start = place.partition("#")[0]
     found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__gte=start, ordinal__gt=after)
-    found = found.annotate(masked=Masked("location")).filter(masked=place).order_by("ordinal")
+    found = found.order_by("ordinal")
     if start:
         found = found.filter(location__lt=start[:-1] + chr(ord(start[-1]) + 1))
-    return list(found.values_list("ordinal", "location")[:most])
+    window = list(found.values_list("ordinal", "location")[:_WINDOW])
+    chosen = [(ordinal, location) for ordinal, location in window if masked(location) == place]
+    if len(chosen) < most and len(window) == _WINDOW:
+        whole = found.annotate(masked=Masked("location")).filter(masked=place)
+        chosen = list(whole.values_list("ordinal", "location")[:most])
+    return chosen[:most]
 
 
 def _alone(record: Record) -> Place:

@@ -131,7 +131,7 @@ def build_timeline(
 
     Members of the opened place are those that began after the ordinal `after`. `open_keys` are those of `progress_of`,
     for a caller that has them. A bounded number of statements: six for a short history, ten for a long one, and two
-    more where a place of a long one is opened.
+    or three more where a place of a long one is opened.
     """
     read = read_places(run.id, open_keys)
     places = list(read.places)

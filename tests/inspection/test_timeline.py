@@ -95,10 +95,12 @@ def test_a_folded_row_opens_page_by_page_and_member_by_member(stage: Stage, eith
     ]
 
 
+@pytest.mark.parametrize("window", [500, 2])
 def test_pages_of_members_cover_all_of_them_once(
-    stage: Stage, either_way: str, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, either_way: str, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     monkeypatch.setattr("durable.inspection.timeline.MOST_MEMBERS", 5)
+    monkeypatch.setattr(places, "_WINDOW", window)
     run = stage.start(rounds, id="run")
     seen: list[str] = []
     after = -1
