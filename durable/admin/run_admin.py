@@ -20,6 +20,7 @@ from durable.admin import (
     bulk_page,
     bulk_result,
     causes_page,
+    compare_page,
     edit_input_page,
     holds_page,
     list_page,
@@ -95,6 +96,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("workers/<str:key>/show/", workers_page.show, "worker"),
             ("bulk/<str:key>/", bulk_result.show, "bulk_result"),
             ("bulk/<str:key>/live/", bulk_result.live, "bulk_live"),
+            ("<str:key>/compare/", compare_page.show, "compare"),
             ("<str:key>/change/", run_page.show, "change"),
             ("<str:key>/", run_page.lead, "lead"),  # Django's admin redirects from there as well
             ("<str:key>/live/", run_page.live, "live"),

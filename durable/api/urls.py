@@ -23,6 +23,7 @@ from durable.api.views.activities import ActivitiesOfRunView, ActivitiesView
 from durable.api.views.audit import ActionsView
 from durable.api.views.bulks import BulksView, BulkView
 from durable.api.views.causes import CausesView
+from durable.api.views.comparison import ComparisonView
 from durable.api.views.history import EntriesView, EntryView, TimelineView, TreeView
 from durable.api.views.holds import HoldView, PauseQueueView, ReleaseView, ResumeQueueView
 from durable.api.views.logs import LogsView
@@ -63,6 +64,7 @@ urlpatterns = [
     path("runs/<str:run_id>/replay", ReplayView.as_view(), name="replay"),
     path("runs/<str:run_id>/give-output", GiveOutputView.as_view(), name="give-output"),
     path("runs/<str:run_id>/replay-plan", PlanView.as_view(), name="replay-plan"),
+    path("runs/<str:run_id>/comparison", ComparisonView.as_view(), name="comparison"),
     path("runs/<str:run_id>/go-on", GoOnView.as_view(), name="go-on"),
     path("runs/<str:run_id>/stop-here", StopHereView.as_view(), name="stop-here"),
     path("bulks", BulksView.as_view(), name="bulks"),

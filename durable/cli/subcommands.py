@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from durable.cli.bulks import BULK
 from durable.cli.cause_list import CAUSES
+from durable.cli.compare import COMPARE
 from durable.cli.doctor import DOCTOR
 from durable.cli.holds import HOLDS, QUEUES
 from durable.cli.maintenance import PRUNE
@@ -25,6 +26,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     *(START, SEND, ASK),
     *VERBS,
     BULK,
+    COMPARE,
     *(REPLAY, EXPORT, PRUNE, DOCTOR, WORKERS, QUEUES),
     *HOLDS,
 )

@@ -192,3 +192,26 @@ def test_a_bulk_of_durable_itself_is_not_started_with_another_order(stage: Stage
     fields = {**hidden(asked), "values": '{"order": {"verb": "cancel"}}'}
     assert boss.post(editing(run_id), fields).status_code == 422
     assert Run.objects.count() == 1
+
+
+# -- side by side
+
+
+def test_a_run_and_its_replay_are_compared(stage: Stage, boss: Client, log_in: LogIn) -> None:
+    failed(stage)
+    fields = {**hidden(boss.get(giving())), "output": '"paid"', "reason": "known"}
+    boss.post(giving(), fields)
+    [new] = Run.objects.exclude(pk="run")
+    stage.settle(new.id)
+    related = boss.get(f"{url('change', new.id)}?part=related")
+    assert f"{url('compare', new.id)}?with=run" in text_of(related)
+    body = text_of(boss.get(url("compare", new.id)))
+    assert "status, error, given by hand, output" in body
+    assert "&quot;paid&quot;" in body
+    seen = text_of(log_in("view_run", name="vera").get(url("compare", new.id)))
+    assert "status, error, given by hand<" in seen
+    assert "paid" not in seen
+    assert boss.get(url("compare", "run")).status_code == 404
+    assert boss.get(url("compare", "run"), {"with": "nowhere"}).status_code == 404
+    for run_id in ("run", "nowhere"):
+        assert log_in("operate_run", name=f"o{run_id}").get(url("compare", run_id)).status_code == 403

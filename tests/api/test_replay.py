@@ -73,3 +73,18 @@ def test_each_needs_two_permissions(
         document = problem(api.post(path, order), 403, "permission-denied")
         assert f"durable.{missing}" in document["detail"]
     assert Run.objects.count() == 1
+
+
+def test_two_runs_are_compared(api: Api, make_api: MakeApi) -> None:
+    pass_once(fail.using(id="a").start())
+    run_id = api.post("/runs/a/give-output", GIVEN).json()["id"]
+    pass_once(get_run(run_id))
+    found = api.get(f"/runs/a/comparison?other={run_id}").json()
+    [place] = [each for each in found["rows"] if each["location"] == "break"]
+    assert place["differs"] == ["status", "error", "given by hand", "output"]
+    assert (place["left"]["output"], place["right"]["output"]) == (None, {"by": "hand"})
+    seen = make_api("view_run", name="vera").get(f"/runs/a/comparison?other={run_id}").json()
+    assert [each["right"]["output"] for each in seen["rows"]] == [None]
+    problem(api.get("/runs/a/comparison?other=nowhere"), 404, "run-not-found")
+    problem(api.get("/runs/a/comparison"), 400, "invalid-request")
+    problem(make_api("operate_run", name="olga").get("/runs/a/comparison?other=a"), 403, "permission-denied")

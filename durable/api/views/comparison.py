@@ -1,0 +1,30 @@
+"""Two runs side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable.api.access import may, visible_run
+from durable.api.schema import described
+from durable.api.serializers.comparison import ComparisonQuery, ComparisonSerializer
+from durable.api.views.base import View
+from durable.inspection.comparison import compare_runs
+
+__all__ = ["ComparisonView"]
+
+
+class ComparisonView(View):
+    """A run and another one."""
+
+    about = "history"
+
+    @described(operation_id="compare_runs", parameters=[ComparisonQuery], responses=ComparisonSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Return a page of the places of this run and of another one, for example its replay, with what differs."""
+        query = ComparisonQuery.read(request.query_params)
+        left, right = visible_run(request, run_id), visible_run(request, query["other"])
+        found: Any = compare_runs(left, right, with_payloads=may(request, "view_payload"), start=query["start"])
+        return Response(ComparisonSerializer(found).data)

@@ -1,0 +1,110 @@
+"""Two runs side by side: what differs, paged, bounded and redacted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from durable import Actor, Context, acting_as, get_run, workflow
+from durable.inspection import comparison
+from durable.inspection.comparison import Comparison, compare_runs
+from durable.models import Run
+from durable.runtime import current
+from tests.support.stores import passed
+
+pytestmark = pytest.mark.django_db
+BROKEN: list[bool] = []
+
+
+def charge(amount: int) -> int:
+    if BROKEN:
+        raise RuntimeError("card 4242 was refused")
+    return amount * 2
+
+
+@workflow(name="tests.compare.order")
+def order(ctx: Context, amount: int) -> None:
+    ctx.step("load", lambda: "the same")
+    ctx.step("charge", charge, amount, max_retries=0)
+    ctx.step("mail", lambda: None)
+
+
+@pytest.fixture
+def pair() -> tuple[str, str]:
+    BROKEN.append(True)
+    order.using(id="first").start(7)
+    passed(current(), "first")
+    BROKEN.clear()
+    with acting_as(Actor("cli", label="ops"), reason="known"):
+        again = get_run("first").give_output("charge", 99)
+    passed(current(), again.id)
+    return "first", again.id
+
+
+def compared(ids: tuple[str, str], **options: Any) -> Comparison:
+    left, right = (Run.objects.get(pk=each) for each in ids)
+    return compare_runs(left, right, **{"with_payloads": True, **options})
+
+
+def test_what_differs_is_named_place_by_place(pair: tuple[str, str]) -> None:
+    found = compared(pair)
+    assert [(each.location, each.differs) for each in found.rows] == [
+        ("load", ()),
+        ("charge", ("status", "error", "given by hand", "output")),
+        ("mail", ("place",)),
+    ]
+    charged = found.rows[1]
+    assert charged.left is not None
+    assert charged.right is not None
+    assert "card 4242 was refused" in charged.left.error
+    assert (charged.right.output, charged.right.is_given, charged.right.error) == (99, True, "")
+    assert found.rows[2].left is None
+    assert found.inputs is None
+
+
+def test_another_input_is_shown() -> None:
+    order.using(id="first").start(7)
+    again = get_run("first").restart(changes={"amount": 8})
+    assert compared(("first", again.id)).inputs == (
+        {"args": [7], "kwargs": {}},
+        {"args": [8], "kwargs": {}},
+    )
+
+
+def test_without_the_permission_no_value_is_shown_or_compared(pair: tuple[str, str]) -> None:
+    found = compared(pair, with_payloads=False)
+    assert found.rows[1].differs == ("status", "error", "given by hand")
+    sides = [side for each in found.rows for side in (each.left, each.right) if side is not None]
+    assert {side.output for side in sides} == {None}
+
+
+def hide(workflow: str, field: str, value: Any) -> Any:
+    return "****"
+
+
+def test_redaction_holds(pair: tuple[str, str]) -> None:
+    with override_settings(DURABLE={"REDACT": f"{__name__}.hide"}):
+        found = compared(pair)
+    assert "4242" not in repr(found.rows)
+    assert "99" not in repr(found.rows)
+
+
+def test_it_is_paged_at_a_constant_cost(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with CaptureQueriesContext(connection) as whole:
+        compared(pair)
+    monkeypatch.setattr(comparison, "PAGE", 2)
+    with CaptureQueriesContext(connection) as paged:
+        first = compared(pair)
+    assert ([each.location for each in first.rows], first.next_start, first.previous_start) == (
+        ["load", "charge"],
+        2,
+        None,
+    )
+    second = compared(pair, start=2)
+    assert ([each.location for each in second.rows], second.next_start, second.previous_start) == (["mail"], None, 0)
+    assert len(paged) <= len(whole) <= 14
+    assert [each.location for each in compared(pair, start=10**6).rows] == ["mail"]
