@@ -4,8 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 from pytest_django import Settings
 
 from durable import get_run
@@ -78,6 +80,14 @@ class TestParts:
         assert "GatewayTimeout: no answer for 1" in page
         assert "in charge" in page  # of the traceback
         assert "Older" not in page
+
+    def test_facts_lead_to_the_pages_of_workflow_and_queue(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, id="run")
+        page = text_of(operator.get(url("change", "run")))
+        for kind, name in (("workflow", flows.quick.name), ("queue", "default")):
+            address = reverse(f"admin:durable_run_{kind}", args=[quote(name)])
+            assert f'href="{address}"' in page
+            assert operator.get(address).status_code == 200
 
     def test_the_run_that_failed_leads_to_its_cause(
         self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
