@@ -166,7 +166,9 @@ def test_its_reason_is_shown(stage: Stage, operator: Client) -> None:
     assert list(detail.facts) == [("reason", "rejected by the shopkeeper"), ("handlers", "1")]
     page = operator.get(reverse("admin:durable_run_change", args=["undone"])).content.decode()
     assert "compensate 1" in page
-    assert "rejected by the shopkeeper" in page
+    step = reverse("admin:durable_run_step", args=["undone"])
+    assert f'{step}?at=compensate~0"' in page
+    assert "rejected by the shopkeeper" in operator.get(step, {"at": "compensate~0"}).content.decode()
     assert "compensate~0" in command("show", "undone")
 
 
