@@ -110,7 +110,7 @@ async def abranches(ctx: AsyncContext, seconds: float = 90) -> Any:
 @workflow(name="tests.activities.undoing")
 def undoing(ctx: Context) -> Any:
     ctx.rollback_checkpoint("from here")
-    ctx.step("charge", lambda: "charged", rollback=refund)
+    ctx.step("charge", lambda: "charged", rollback=refund, **RETRIED)
     raise ValueError("undo")
 
 
@@ -433,3 +433,46 @@ def test_what_was_asked_of_an_earlier_attempt_is_not_done_to_the_next(
     go_on.set()
     finished(handle)
     assert errors_of(handle) == []
+
+
+# -- the operators' verbs
+
+
+def test_a_cancel_that_interrupts_ends_a_run_whose_step_blocks() -> None:
+    handle = blocked.start()
+
+    def act() -> None:
+        eventually(lambda: Activity.objects.exists())
+        handle.cancel("enough", interrupt=True)
+
+    beside(act, in_the_main_thread)
+    assert handle.state == "cancelled"
+    assert begun == ["blocked"]
+    assert errors_of(handle) == ["AttemptAbandonedError"]
+
+
+def test_a_cancel_that_interrupts_ends_a_run_whose_step_cannot_be_interrupted(
+    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
+    handle = swallowing.start()
+    working()
+    eventually(lambda: Activity.objects.exists())
+    handle.cancel(interrupt=True)
+    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    working()
+    finished(handle)
+    assert handle.state == "cancelled"
+    assert begun == ["swallow"]
+
+
+def test_a_rollback_handler_that_is_abandoned_is_tried_again(working: Callable[..., threading.Thread]) -> None:
+    handle = undoing.start()
+    working()
+    current()
+    handle.abandon()
+    eventually(lambda: begun.count("refund") == 2)
+    go_on.set()
+    finished(handle)
+    assert handle.state == "failed"
+    assert Entry.objects.get(run=handle.id, location="charge").metadata.rollback_completed_at is not None

@@ -1,0 +1,124 @@
+"""A hung step from "Running now" to its stack and its end, in a real browser, with a worker that executes it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.contrib.auth.models import User
+from django.db import connections
+from django.urls import reverse
+
+from durable import Context, get_run, workflow
+from durable.conf import conf
+from durable.execution.passes import execute_pass
+from durable.models import Activity, OperatorAction
+from durable.store import store_for
+from durable.worker.loop import WorkerLoop
+from durable.worker.pools import InlinePool
+from durable.worker.shutdown import ShutdownFlag
+from tests.admin.conftest import MakeUser
+from tests.support.browsing import complaints_of
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+    from pytest_django.live_server_helper import LiveServer
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.redis,
+    pytest.mark.django_db(transaction=True),
+]
+
+PASSWORD = "correct horse"
+WAIT = 120_000  # milliseconds
+RULES = ["wcag2a", "wcag2aa", "best-practice"]
+LONG_NAME = "reconciliation of every account with the ledger of the bank, " * 2
+
+begun: list[float] = []
+go_on = threading.Event()
+
+
+def call_bank() -> str:
+    """The bank does not answer the first call."""
+    begun.append(time.monotonic())
+    while len(begun) == 1 and not go_on.is_set():
+        time.sleep(0.01)
+    return "answered"
+
+
+@workflow(name="tests.browser.hung")
+def hung(ctx: Context) -> Any:
+    return ctx.step(LONG_NAME, call_bank, timeout=3000, max_retries=1, retry_backoff_base=0)
+
+
+@pytest.fixture
+def worker() -> Iterator[None]:
+    begun.clear()
+    go_on.clear()
+
+    def work() -> None:
+        try:
+            with WorkerLoop(
+                InlinePool(), store=store_for(conf.DATABASE), execute=execute_pass, stop=ShutdownFlag()
+            ) as loop:
+                loop.work("default", 600)
+        finally:
+            connections.close_all()
+
+    hung.using(id="order-1").start()
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    go_on.set()
+    thread.join(120)
+
+
+def check(page: Page) -> None:
+    """The page has no barriers in both themes, and fits a telephone. Looked at in a page of its own, which axe changes."""
+    other = page.context.new_page()
+    for scheme in ("light", "dark"):
+        other.emulate_media(color_scheme=scheme)
+        other.goto(page.url)
+        found = Axe().run(other, context="#content", options={"runOnly": RULES}).response["violations"]
+        assert [each["id"] for each in found] == [], found
+    other.set_viewport_size({"width": 390, "height": 844})
+    assert other.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    other.close()
+
+
+def test_an_operator_finds_a_hung_step_looks_at_its_stack_and_abandons_it(
+    page: Page, live_server: LiveServer, make_user: MakeUser, worker: None
+) -> None:
+    complaints = complaints_of(page)
+    user = make_user(password=PASSWORD)
+    User.objects.filter(pk=user.pk).update(is_superuser=True)
+    eventually(lambda: Activity.objects.exists())
+    page.goto(f"{live_server.url}/admin/login/?next={reverse('admin:durable_run_running')}")
+    page.get_by_label("Username").fill("ada")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    check(page)
+    page.get_by_role("link", name=LONG_NAME.strip()).click(timeout=WAIT)
+    page.get_by_role("link", name="Ask for the stack").wait_for(timeout=WAIT)
+    check(page)
+    page.get_by_role("link", name="Ask for the stack").click(timeout=WAIT)
+    page.get_by_label("Reason").fill("it hangs")
+    page.get_by_role("button", name="Ask for the stack").click(timeout=WAIT)
+    page.get_by_text("in call_bank").wait_for(timeout=WAIT)  # the page refreshes itself
+    page.get_by_role("link", name="Abandon the attempt").click(timeout=WAIT)
+    page.get_by_label("Reason").fill("the bank does not answer")
+    page.get_by_role("button", name="Abandon the attempt").click(timeout=WAIT)
+    eventually(lambda: get_run("order-1").state == "completed")
+    assert list(OperatorAction.objects.order_by("id").values_list("action", "outcome")) == [
+        ("take_stack", "done"),
+        ("abandon", "done"),
+    ]
+    assert complaints == []
