@@ -108,6 +108,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "cause": cause_of(run),
         "failed_branch": first_failed_branch(run),
         "trace_url": _trace_url(run),
+        "running": running,
         "progress": progress,
         "bulk": bulk,
         "bulk_url": "" if bulk is None else admin.url("bulk_result", run.id),

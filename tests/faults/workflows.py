@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -312,3 +313,17 @@ def patient(ctx: Context) -> int:
     for number in range(8):
         ctx.step(f"wait {number}", time.sleep, 0.25)
     return 8
+
+
+def hang(marker: str) -> str:
+    """Hang the first time; return at once from the second time on, which the marker file tells."""
+    if not Path(marker).exists():
+        Path(marker).touch()
+        time.sleep(600)
+    return "returned"
+
+
+@workflow(name="faults.hanging")
+def hanging(ctx: Context, marker: str) -> Any:
+    """A step whose first call does not come back."""
+    return ctx.step("hang", hang, marker)

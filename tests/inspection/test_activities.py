@@ -309,3 +309,16 @@ def test_lists_of_runs_name_the_step(get: Callable[..., Any]) -> None:
     runs(run, seconds=2400)
     assert "Running step" in get(reverse("admin:durable_run_changelist")).content.decode()
     assert "charge" not in explain(run, timezone.now()).headline
+
+
+def test_the_page_of_a_run_lists_its_branches_that_run(get: Callable[..., Any]) -> None:
+    run = held("order-1")
+    address = reverse("admin:durable_run_change", args=["order-1"])
+    runs(run, "all/left/charge")
+    step = reverse("admin:durable_run_running_step", args=["order-1"])
+    assert f"{step}?at=all%2Fleft%2Fcharge" not in get(address).content.decode()  # the headline names it
+    for number in range(12):
+        runs(run, f"all/{number}/charge", seconds=10)
+    html = get(address).content.decode()
+    assert html.count(f"{step}?at=") == 10
+    assert "All that runs now" in html
