@@ -18,6 +18,7 @@ from durable.models import Run
 from tests.admin.bigdata import GROWING, LONG, filled
 from tests.admin.pages import url
 from tests.support.plans import scans, sifted, sorts
+from tests.support.worker_rows import a_worker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
 
@@ -56,6 +57,18 @@ def test_lists_follow_an_index_and_cost_a_constant_number_of_statements(crowd: N
         assert scans(queries, GROWING) + sorts(queries, GROWING) == [], query
         assert len(queries) <= 16, query
         assert response.context["rows"] or "nobody" in query, query
+
+
+def test_workflows_queues_and_workers_do_too(crowd: None, operator: Client) -> None:
+    a_worker()
+    for address in (
+        *(url("workflows"), url("workflow", "big.workflow_3"), url("queues"), url("queue", "default")),
+        *(url("workers"), url("worker", "host:4711:abc")),
+    ):
+        with CaptureQueriesContext(connection) as queries:
+            assert operator.get(address).status_code == 200
+        assert scans(queries, GROWING) + sorts(queries, GROWING) == [], address
+        assert len(queries) <= 30, address
 
 
 def test_the_overview_and_a_long_history_do_too(crowd: None, operator: Client) -> None:
