@@ -17,6 +17,7 @@ from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm, query_of
 from durable.admin.verbs import BULK, VERBS
 from durable.core import registry
+from durable.core.records import Hold
 from durable.inspection import (
     Count,
     Explanation,
@@ -30,6 +31,7 @@ from durable.inspection import (
     list_and_count,
     list_runs,
     parse_search,
+    paused_queues,
 )
 from durable.inspection.runs import WINDOW
 from durable.inspection.saved_views import list_views
@@ -71,9 +73,9 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     wanted = parse_search(form.search, form.wanted())
     is_live = "live" in given
     page, found, order, problem = _read(wanted, given, is_counted=not is_live)
-    running = activities_of_runs(page.runs, now)
+    running, paused = activities_of_runs(page.runs, now), paused_queues()
     marks = [(each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs]
-    etag = pages.etag_of(now, *marks, [step.key for steps in running.values() for step in steps])
+    etag = pages.etag_of(now, *marks, [step.key for steps in running.values() for step in steps], *paused)
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
     heads = list_columns.columns_of(given, order)
@@ -84,7 +86,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "form": form,
         "problem": problem,
         "heads": heads,
-        "rows": [_row(admin, run, now, attempts, running[run.id]) for run in page.runs],
+        "rows": [_row(admin, run, now, attempts, running[run.id], paused) for run in page.runs],
         "page": page,
         "window": WINDOW,
         "order_title": list_columns.ORDERS[order],
@@ -113,13 +115,18 @@ def _read(wanted: RunCriteria, given: QueryDict, *, is_counted: bool) -> tuple[R
 
 
 def _row(
-    admin: AdminPages, run: Run, now: datetime, attempts: Mapping[str, int], running: Sequence[RunningStep]
+    admin: AdminPages,
+    run: Run,
+    now: datetime,
+    attempts: Mapping[str, int],
+    running: Sequence[RunningStep],
+    paused: Mapping[str, Hold],
 ) -> Row:
     return Row(
         run=run,
         url=admin.url("change", run.id),
         parent_url=admin.url("change", run.parent_id) if run.parent_id else "",
-        explanation=explain(run, now, running=running),
+        explanation=explain(run, now, running=running, paused=paused.get(run.queue)),
         failed_attempts=attempts.get(run.id, 0),
         took=(run.finished_at or now) - run.created_at,
     )

@@ -15,7 +15,7 @@ from durable.admin import pages
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.conf import conf
-from durable.inspection import Explanation, WorkerState, explain, find_worker, worker_overview
+from durable.inspection import Explanation, WorkerState, activities_of_runs, explain, find_worker, worker_overview
 from durable.inspection.humanize import byte_size, span
 from durable.models import Run
 
@@ -104,4 +104,6 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
 def _rows(worker: WorkerState, now: datetime) -> list[tuple[Run, Explanation]]:
     """Return the runs that it holds, and what each does."""
     found = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk([each.id for each in worker.runs])
-    return [(found[each.id], explain(found[each.id], now)) for each in worker.runs if each.id in found]
+    running = activities_of_runs(found.values(), now, with_usual=True)
+    runs = [found[each.id] for each in worker.runs if each.id in found]
+    return [(run, explain(run, now, running=running[run.id])) for run in runs]

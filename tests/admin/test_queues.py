@@ -49,7 +49,8 @@ def test_an_operator_pauses_and_resumes_a_queue(log_in: Callable[..., Client], s
     page = text_of(answer)
     for expected in ("The queue is paused.", "bank is down", "Resume the queue", "It is paused"):
         assert expected in page, expected
-    assert "is paused by ada" in text_of(client.get(url("change", "one")))
+    for address in (url("change", "one"), url("changelist")):
+        assert "is paused by ada" in text_of(client.get(address))
     stale = client.post(url("queue_hold", "default", "pause"), {**form, "reason": ""})
     assert "it has changed since" in text_of(stale, 409)
     form = hidden(client.get(url("queue_hold", "default", "resume")))
