@@ -259,25 +259,27 @@ def _bar(kind: str, start: float, end: float, text: str) -> Bar:
 
 
 def _labels(axis: TimeAxis) -> Iterator[Label]:
-    """Yield the labels of an axis, without those that would cover each other."""
-    candidates: list[tuple[float, str, bool]] = [(0.0, _clock(axis.begins_at, axis), False)]
-    candidates += [
-        ((gap.start + gap.end) * 50, f"⋯ {span(gap.length.total_seconds(), 1)} ⋯", True) for gap in axis.gaps
-    ]
-    candidates.append((100.0, _clock(axis.ends_at, axis), False))
+    """Yield the labels of an axis without those that would cover each other: times, and in a line below the gaps."""
+    times = [(0.0, _clock(axis.begins_at, axis)), (100.0, _clock(axis.ends_at, axis))]
     for piece in axis.pieces:
         if not piece.is_gap:
-            candidates += [(axis.position(at) * 100, _clock(at, axis, piece), False) for at in _ticks(piece)]
-    shown: list[tuple[float, str, bool]] = []
+            times += [(axis.position(at) * 100, _clock(at, axis, piece)) for at in _ticks(piece)]
+    gaps = [((gap.start + gap.end) * 50, f"⋯ {span(gap.length.total_seconds(), 1)} ⋯") for gap in axis.gaps]
+    yield from _apart(times, is_gap=False)
+    yield from _apart(gaps, is_gap=True)
+
+
+def _apart(candidates: Sequence[tuple[float, str]], *, is_gap: bool) -> Iterator[Label]:
+    shown: list[tuple[float, str]] = []
     half: list[float] = []
     small: list[float] = []
-    for x, text, is_gap in candidates:
-        if _is_free(x, [other for other, *_ in shown], _APART):
-            shown.append((x, text, is_gap))
+    for x, text in candidates:
+        if _is_free(x, [other for other, _ in shown], _APART):
+            shown.append((x, text))
             for taken, apart in ((half, _APART_IN_HALF), (small, _APART_ON_A_TELEPHONE)):
                 if _is_free(x, taken, apart):
                     taken.append(x)
-    for x, text, is_gap in sorted(shown):
+    for x, text in sorted(shown):
         anchor = "start" if x < 5 else "end" if x > 95 else "middle"
         room = "small" if x in small else "half" if x in half else "wide"
         yield Label(x=f"{x:.2f}%", text=text, anchor=anchor, room=room, is_gap=is_gap)
