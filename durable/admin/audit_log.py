@@ -165,6 +165,7 @@ class OperatorActionAdmin(_ModelAdmin):
         f"A run's id, or the beginning of one. Beginnings and filters look through the newest {_WINDOW:,} actions."
     )
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER  # they would count the whole log
     paginator = CappedPaginator
     ordering = ["-created_at", "-id"]
     sortable_by = ()  # sorting by a column without an index would sort the whole log
@@ -232,7 +233,8 @@ class OperatorActionAdmin(_ModelAdmin):
             address = reverse(
                 "admin:durable_run_bulk_result", args=[as_key(action.run_id)], current_app=self.admin_site.name
             )
-            return format_html('<a href="{}">bulk: {}</a>', address, action.detail.removesuffix(", by this run"))
+            what = action.detail.removesuffix(", by this run")
+            return format_html('<a href="{}">{}</a>', address, f"bulk: {what}" if what else "bulk")
         address = reverse("admin:durable_run_change", args=[as_key(action.run_id)], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', address, action.run_id)
 

@@ -100,3 +100,10 @@ def test_a_filter_keeps_the_others(operator: Client) -> None:
     body = text_of(operator.get(reverse("admin:durable_operatoraction_changelist"), query))
     assert '<input type="hidden" name="person" value="olga">' in body
     assert 'value="olga" maxlength="200"' in body
+
+
+def test_no_counts_of_the_whole_log_are_offered(operator: Client) -> None:
+    an_action()
+    log = reverse("admin:durable_operatoraction_changelist")
+    for query in ({}, {"_facets": "True"}):
+        assert operator.get(log, query).context["cl"].add_facets is False
