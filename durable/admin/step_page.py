@@ -33,8 +33,10 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     location = request.GET.get("at", "")
     with_payloads = access.may(request, "view_payload")
     detail = read_entry_detail(run, location, with_payloads=with_payloads)
-    if detail is None and read_stack(run, location, pages.now()) is not None:  # its first attempt, or a handler
-        return HttpResponseRedirect(f"{admin.url('running_step', run.id)}?{urlencode({'at': location})}")
+    is_running = run.lease_expires_at is not None and read_stack(run, location, pages.now()) is not None
+    running_url = f"{admin.url('running_step', run.id)}?{urlencode({'at': location})}" if is_running else ""
+    if detail is None and running_url:  # its first attempt
+        return HttpResponseRedirect(running_url)
     if detail is None:
         raise Http404(f'The run has no entry "{location}": a loop, a race or a replay may have pruned it.')
     metadata = detail.entry.metadata
@@ -44,6 +46,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "now": pages.now(),
         "run": run,
         "run_url": admin.url("change", run.id),
+        "running_url": running_url,
         "detail": detail,
         "entry": detail.entry,
         "metadata": metadata,

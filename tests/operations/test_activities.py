@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from durable import InvalidTransitionError, OperationDeniedError, RunNotFoundError, get_run, operations
 from durable.inspection import read_stack
-from durable.models import Activity, OperatorAction, Run
+from durable.models import Activity, Entry, EntryMetadata, OperatorAction, Run
 from durable.operations.audit import Actor, acting_as, revision
 
 pytestmark = pytest.mark.django_db
@@ -243,6 +243,16 @@ def test_a_step_without_a_record_leads_to_the_page_of_what_runs(run: Run, client
     ended = client.get(step_page(), {"at": "unknown"})
     assert (ended.status_code, ended["Location"]) == (302, reverse("admin:durable_run_change", args=["order-1"]))
     assert "has ended" in client.get(step_page(), {"at": "unknown", "live": "1"}).content.decode()
+
+
+def test_a_step_with_a_record_leads_to_its_running_attempt(run: Run, client: Client) -> None:
+    entry = Entry.objects.create(run=run, location=LOCATION, kind="step", ordinal=1)
+    EntryMetadata.objects.create(entry=entry, status="failed", attempts=1, created_at=timezone.now())
+    client.force_login(user("view_run"))
+    address = reverse("admin:durable_run_step", args=["order-1"])
+    assert f"{step_page()}?at=" in client.get(address, {"at": LOCATION}).content.decode()
+    Activity.objects.all().delete()
+    assert step_page() not in client.get(address, {"at": LOCATION}).content.decode()
 
 
 def test_the_page_of_a_running_step_is_closed(run: Run, client: Client) -> None:
