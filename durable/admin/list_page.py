@@ -73,7 +73,9 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     wanted = parse_search(form.search, form.wanted())
     is_live = "live" in given
     page, found, order, problem = _read(wanted, given, is_counted=not is_live)
-    running, paused = activities_of_runs(page.runs, now), paused_queues()
+    running = activities_of_runs(page.runs, now)
+    is_any_due = any(each.wake_at is not None and each.wake_at <= now for each in page.runs)
+    paused = paused_queues() if is_any_due else {}
     marks = [(each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs]
     etag = pages.etag_of(now, *marks, [step.key for steps in running.values() for step in steps], *paused)
     if is_live and pages.is_known(request, etag):
