@@ -144,12 +144,24 @@ def _moment(moment: datetime | None) -> datetime:
     return moment
 
 
+@contextmanager
+def _shop(_: Play, __: Namespace) -> Iterator[None]:
+    """A shop whose workflow operators hold."""
+
+    @workflow(name="shop.fulfil")
+    def fulfil(ctx: Context, order_id: int) -> None:
+        """Ship the order."""
+
+    yield
+
+
 STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]]]] = {
     "docs/admin.md": _models,
     "docs/cli.md": _failed,
     "docs/guides/deploying.md": _in_one_harness,
     "docs/guides/from-celery.md": _models,
     "docs/guides/from-dbos.md": _models,
+    "docs/guides/operating.md": _shop,
     "docs/guides/security.md": _with_key,
     "docs/guides/state.md": _customer,
     "docs/guides/transactions.md": _models,
