@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,6 +21,7 @@ from durable import get_run  # noqa: E402
 from tests.admin.conftest import Stage, staged  # noqa: E402
 from tests.support.rollups import settle  # noqa: E402
 from tests.tools.pictures.workflows import (  # noqa: E402
+    ANSWERING,
     BROKEN,
     CardDeclined,
     GatewayTimeout,
@@ -53,7 +55,8 @@ def _planned(now: datetime) -> list[Start]:
     refused = ConnectionError("[Errno 111] Connection refused: labels.example:443")
     silent = GatewayTimeout("no answer from pay.example within 9 s")
     starts = [
-        *every(timedelta(minutes=14), 100, "order", fulfil),
+        *every(timedelta(minutes=7), 200, "order", fulfil),
+        *every(timedelta(seconds=24), 20, "order", fulfil),
         *every(timedelta(minutes=51), 27, "renewal", renew),
         *every(timedelta(hours=4.1), 5, "renewal", renew, charge_card=declined),
         *every(timedelta(minutes=11), 12, "order", fulfil, buy_label=refused),
@@ -79,7 +82,9 @@ def _pass(stage: Stage, start: Start, name: str, number: int) -> None:
 
 def fill() -> None:
     """Make the runs, and a superuser `ada`."""
+    chance = random.Random(7)
     with staged() as stage:
+        ANSWERING.append(lambda: stage.advance(seconds=chance.lognormvariate(-0.5, 0.9)))
         for number, start in enumerate(_planned(timezone.now()), start=1000):
             _pass(stage, start, f"{start.word}-{number}", number)
     settle(timezone.now())
