@@ -85,7 +85,7 @@ def fill() -> None:
     chance = random.Random(7)
     with staged() as stage:
         ANSWERING.append(lambda: stage.advance(seconds=chance.lognormvariate(-0.5, 0.9)))
-        for number, start in enumerate(_planned(timezone.now()), start=1000):
+        for number, start in enumerate(_planned(timezone.now() - timedelta(minutes=1)), start=1000):
             _pass(stage, start, f"{start.word}-{number}", number)
     settle(timezone.now())
     User.objects.create_superuser("ada", password=PASSWORD)
