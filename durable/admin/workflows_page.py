@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -13,20 +10,20 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
+from durable.admin.ended_charts import ended_charts
 from durable.admin.url_keys import as_id
 from durable.conf import conf
 from durable.core import registry
 from durable.core.records import HoldKind
 from durable.core.registry import WorkflowDefinition
 from durable.definitions import Workflow
-from durable.inspection import builds, find_hold, worker_overview
+from durable.inspection import find_hold, worker_overview
 from durable.inspection.humanize import span
 from durable.inspection.workflow_code import code_of, source_of
 from durable.inspection.workflows import (
     CAP,
-    HOURS,
-    Hour,
-    WorkflowStats,
+    OPEN,
+    SAMPLE,
     builds_in_flight,
     list_workflows,
     workflow_causes,
@@ -35,44 +32,6 @@ from durable.inspection.workflows import (
 from durable.models import Run
 
 __all__ = ["find", "show", "show_all"]
-
-_WIDTH: Final = 20  # of a column, in units of the drawing
-_HEIGHT: Final = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """A part of a column: the class of its colour, its place and its size in the drawing."""
-
-    tint: str
-    x: int
-    y: float
-    height: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A deploy: the build that first appeared, and its place in the drawing."""
-
-    build: str
-    x: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """The runs that ended in each hour, stacked, with marks of deploys. `most` is the height of the axis."""
-
-    bars: Sequence[Bar]
-    marks: Sequence[Mark]
-    most: int
-    hours: Sequence[Hour]
-    width: int = _WIDTH * HOURS
-    height: int = _HEIGHT
-
-    @property
-    def column(self) -> int:
-        """The width of a column."""
-        return _WIDTH - 2
 
 
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -98,7 +57,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     runs = Run.objects.using(conf.DATABASE).filter(workflow=name)
     if workflow is None and hold is None and not runs.exists():
         raise Http404(f'There is no workflow "{name}": neither this process nor a run knows it.')
-    stats = workflow_stats(name, now)
+    stats = workflow_stats(name)
     queue = conf.QUEUE if workflow is None else workflow.queue
     may_see_source = workflow is not None and access.may(request, "view_source")
     context: dict[str, Any] = {
@@ -109,7 +68,9 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "source": source_of(workflow) if workflow is not None and may_see_source else "",
         "hold": hold,
         "stats": stats,
-        "drawing": _drawing(stats),
+        "charts": ended_charts(now, name, admin.admin_site.name),
+        "open_window": OPEN if stats.is_windowed else None,
+        "causes_window": SAMPLE if stats.failed.number > SAMPLE else None,
         "steps": [
             (each, each.place == stats.flakiest, each.place == stats.slowest, _failed_share(each.failed, each.sampled))
             for each in stats.steps
@@ -140,19 +101,3 @@ def _runs_url(admin: AdminPages, **wanted: str) -> str:
 
 def _failed_share(failed: int, sampled: int) -> str:
     return f"{100 * failed / sampled:.1f} %" if sampled else "—"
-
-
-def _drawing(stats: WorkflowStats) -> Drawing:
-    most = max((each.total for each in stats.hours), default=0)
-    bars: list[Bar] = []
-    for number, hour in enumerate(stats.hours):
-        top = float(_HEIGHT)
-        for tint, count in (("good", hour.completed), ("bad", hour.failed), ("idle", hour.cancelled)):
-            height = round(_HEIGHT * count.number / most, 2) if most else 0.0
-            if height:
-                top = round(top - height, 2)
-                bars.append(Bar(tint=tint, x=number * _WIDTH + 1, y=top, height=height))
-    begin = stats.hours[0].begins
-    width = timedelta(hours=1) / _WIDTH
-    marks = [Mark(build=each.name, x=round((each.first_seen_at - begin) / width, 1)) for each in builds(begin)]
-    return Drawing(bars=bars, marks=marks, most=most, hours=stats.hours)

@@ -1,4 +1,4 @@
-"""Workflows in numbers: how many runs ended and how, how long they took, where the open ones stand, why they fail.
+"""Workflows in numbers: how many runs ended in a day, how long they took, where the open ones stand, why they fail.
 
 A constant number of statements, each along an index and with a cap: the cost depends on no table's size.
 """
@@ -27,10 +27,9 @@ from durable.models.fields import load_summary
 
 __all__ = [
     "CAP",
-    "HOURS",
     "MOST",
+    "OPEN",
     "SAMPLE",
-    "Hour",
     "OpenPlace",
     "WorkflowStats",
     "WorkflowSummary",
@@ -44,10 +43,8 @@ CAP: Final = 1_000  # runs that each count reads
 MOST: Final = 100  # workflows of the list
 SAMPLE: Final = 200  # completed runs from which durations are taken, and failed ones from which causes are
 OPEN: Final = 1_000  # of the newest runs, among which open ones are looked for
-HOURS: Final = 24
 CAUSES: Final = 5
 PLACES: Final = 12
-_ENDS: Final = (RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,21 +57,6 @@ class WorkflowSummary:
     failed_today: Count
     failed: Count
     hold: Hold | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hour:
-    """How many runs ended in one hour, and how; each up to `CAP`."""
-
-    begins: datetime
-    completed: Count
-    failed: Count
-    cancelled: Count
-
-    @property
-    def total(self) -> int:
-        """The number of runs that ended."""
-        return self.completed.number + self.failed.number + self.cancelled.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +77,6 @@ class WorkflowStats:
     "" if none stands out.
     """
 
-    hours: Sequence[Hour]
     sampled: int
     p50: float | None
     p95: float | None
@@ -133,14 +114,13 @@ def list_workflows(now: datetime) -> list[WorkflowSummary]:
     ]
 
 
-def workflow_stats(name: str, now: datetime) -> WorkflowStats:
+def workflow_stats(name: str) -> WorkflowStats:
     """Return the numbers of the workflow; five statements."""
     steps = workflow_durations(name)
     p50, p95, sampled = _durations(name)
     places, is_windowed = _places(name)
-    hours, failed = _hours(name, now)
+    [failed] = count_capped([_ended(name, RunState.FAILED, None)], CAP)
     return WorkflowStats(
-        hours=hours,
         sampled=sampled,
         p50=p50,
         p95=p95,
@@ -168,25 +148,11 @@ def builds_in_flight(workers: Workers, queue: str) -> list[tuple[str, int]]:
     return Counter(each.build for each in serving if each.build).most_common()
 
 
-def _ended(name: str, state: RunState, since: datetime | None, until: datetime | None = None) -> QuerySet[Any]:
+def _ended(name: str, state: RunState, since: datetime | None) -> QuerySet[Any]:
     runs = Run.objects.using(conf.DATABASE).ended_in(state.value).filter(workflow=name)
     if since is not None:
         runs = runs.filter(finished_at__gte=since)
-    if until is not None:
-        runs = runs.filter(finished_at__lt=until)
     return runs.order_by("finished_at", "id")
-
-
-def _hours(name: str, now: datetime) -> tuple[list[Hour], Count]:
-    edge = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-    begins = [edge - timedelta(hours=number) for number in range(HOURS, 0, -1)]
-    wanted = [_ended(name, state, begin, begin + timedelta(hours=1)) for begin in begins for state in _ENDS]
-    *counts, failed = count_capped([*wanted, _ended(name, RunState.FAILED, None)], CAP)
-    hours = [
-        Hour(begins=begin, completed=counts[3 * at], failed=counts[3 * at + 1], cancelled=counts[3 * at + 2])
-        for at, begin in enumerate(begins)
-    ]
-    return hours, failed
 
 
 def _durations(name: str) -> tuple[float | None, float | None, int]:

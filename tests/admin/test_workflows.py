@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from django.db import connection
@@ -16,6 +17,8 @@ from durable.models import Build, Entry, OperatorAction, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, url
+from tests.support.rollups import settle
+from tests.support.runs import NOW, stored_runs
 from tests.support.worker_rows import a_worker
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
@@ -58,6 +61,38 @@ def test_a_workflow_tells_what_it_is_and_where_its_runs_stand(operator: Client, 
     for expected in ("charge", "7f3a", "GatewayTimeout", "Of the newest 3 completed runs", "flakiest"):
         assert expected in page, expected
     assert f"{url('changelist')}?workflow=tests.switched&amp;state=pending" in page
+
+
+def test_the_charts_count_every_run_of_the_workflow_and_of_no_other(operator: Client, stage: Stage) -> None:
+    stage.now = NOW + timedelta(minutes=45)
+    stored_runs(1_200, "completed", "tests.switched", minutes=20)
+    stored_runs(2, "failed", "tests.switched", minutes=20)
+    stored_runs(7, "completed", "tests.quick", minutes=20)
+    until = settle(stage.now)
+    response = operator.get(url("workflow", "tests.switched"))
+    page = unescape(text_of(response))
+    assert page.count(": 1,200 completed, 2 failed, 0 cancelled") == 2
+    assert f"Counted up to {until:%H:%M} UTC." in page
+    addresses = [bar.url for chart in response.context["charts"] for bar in chart.bars if bar.url]
+    assert len(addresses) == 2
+    for address in addresses:
+        assert {row.run.workflow for row in operator.get(address).context["rows"]} == {"tests.switched"}
+
+
+def test_the_page_says_of_how_many_runs_it_tells(operator: Client, stage: Stage) -> None:
+    stage.now = NOW + timedelta(minutes=45)
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, id="newest")
+    stored_runs(199, "failed", "tests.switched", minutes=20)
+    page = text_of(operator.get(url("workflow", "tests.switched")))
+    assert "Why its runs are failed" in page
+    assert "of its newest 200" not in page
+    stored_runs(1, "failed", "tests.switched", minutes=30)
+    page = text_of(operator.get(url("workflow", "tests.switched")))
+    assert "of its newest 200 failed runs" in page
+    assert "of its newest 1,000 runs" not in page
+    stored_runs(799, "completed", "tests.switched", minutes=20)
+    assert "of its newest 1,000 runs" in text_of(operator.get(url("workflow", "tests.switched")))
 
 
 def test_code_is_shown_as_far_as_the_user_may_see_it(log_in: Callable[..., Client]) -> None:
