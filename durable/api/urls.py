@@ -32,7 +32,14 @@ from durable.api.views.reference import DocsView, RootView, SchemaView
 from durable.api.views.results import ResultView
 from durable.api.views.runs import CountsView, RunsView, RunView
 from durable.api.views.stream import StreamView
-from durable.api.views.system import AnywhereView, QueuesView, WorkersView, WorkflowsView, WorkflowView
+from durable.api.views.system import (
+    AnywhereView,
+    QueuesView,
+    WorkersView,
+    WorkflowStatsView,
+    WorkflowsView,
+    WorkflowView,
+)
 
 app_name = "durable_api"
 
@@ -75,6 +82,7 @@ urlpatterns = [
     path("workflows", WorkflowsView.as_view(), name="workflows"),
     path("workflows/<path:name>/hold", HoldView.as_view(), name="hold"),
     path("workflows/<path:name>/release", ReleaseView.as_view(), name="release"),
+    path("workflows/<path:name>/stats", WorkflowStatsView.as_view(), name="workflow-stats"),
     path("workflows/<path:name>", WorkflowView.as_view(), name="workflow"),
     path("queues/<path:name>/pause", PauseQueueView.as_view(), name="pause-queue"),
     path("queues/<path:name>/resume", ResumeQueueView.as_view(), name="resume-queue"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from durable.conf import conf
@@ -10,6 +10,7 @@ from durable.core.records import Hold, HoldKind
 from durable.inspection.capped_counts import Count, count_capped
 from durable.models import HeldStart
 from durable.models import Hold as HoldModel
+from durable.models.run import RunQuerySet
 
 __all__ = ["CAP", "count_held_starts", "find_hold", "held_workflows", "paused_queues"]
 
@@ -33,11 +34,17 @@ def find_hold(kind: HoldKind, name: str) -> Hold | None:
     return None if found is None else found.record
 
 
-def count_held_starts(holds: Mapping[str, Hold]) -> dict[str, Count]:
-    """Return how many runs were started under each of these holds of workflows, at most `CAP`; one statement."""
+def count_held_starts(workflows: Iterable[str], within: RunQuerySet | None = None) -> dict[str, Count]:
+    """Return how many runs of each of these workflows a hold has paused, at most `CAP`; one statement.
+
+    `within` limits the runs, for example to those that a user may see.
+    """
     rows = HeldStart.objects.using(conf.DATABASE).order_by("workflow", "run_id")
-    counts = count_capped([rows.filter(workflow=name) for name in holds], CAP) if holds else []
-    return dict(zip(holds, counts, strict=True))
+    if within is not None:
+        rows = rows.filter(run__in=within.order_by().values("pk"))
+    names = list(workflows)
+    counts = count_capped([rows.filter(workflow=name) for name in names], CAP) if names else []
+    return dict(zip(names, counts, strict=True))
 
 
 def _holds(kind: HoldKind) -> dict[str, Hold]:

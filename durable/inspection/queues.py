@@ -17,7 +17,7 @@ from durable.conf import conf
 from durable.core.records import Hold
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.holds import paused_queues
-from durable.inspection.workers import QueueState, Workers, WorkerState, worker_overview
+from durable.inspection.workers import QueueState, Workers, WorkerState, serving, worker_overview
 from durable.models import Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
@@ -45,11 +45,15 @@ class Rate:
 class QueueSummary:
     """A queue. The longest of its `due` runs has been due since `oldest_due_at`. `in_hand` runs are being executed.
 
+    `is_known`: it is one of the project's, `has_runs`: runs of it will wake, or are held, `has_workflows`: it is one's.
+
     `came` are runs that were created, `went` those that have ended. `serving` are the workers that take its runs.
     """
 
     name: str
     is_known: bool
+    has_runs: bool
+    has_workflows: bool
     due: Count
     oldest_due_at: datetime | None
     in_hand: Count
@@ -74,12 +78,14 @@ def list_queues(
 ) -> list[QueueSummary]:
     """Return the queues of the project, of runs and of holds; with `name` that one, if it is one of them.
 
-    `workers` is the result of `worker_overview()`, which a page also shows. Five statements beside it.
+    `workers` is the result of `worker_overview(within)`, which a page also shows. Five statements beside it. With
+    `within`, a set of runs, numbers are of these, and a paused queue that neither the project nor these runs name is
+    left out.
     """
     workers = worker_overview(within) if workers is None else workers
     paused = paused_queues()
     states = {each.name: each for each in workers.queues}
-    for each in paused:
+    for each in paused if within is None else ():
         states.setdefault(each, _unknown(each))
     chosen = [each for each in states.values() if name in (None, each.name)]
     if not chosen:
@@ -96,12 +102,14 @@ def list_queues(
         QueueSummary(
             name=each.name,
             is_known=each.is_known,
+            has_runs=each.has_runs,
+            has_workflows=each.has_workflows,
             due=count,
             oldest_due_at=moment_of(rows[0][0]) if rows else None,
             in_hand=Count(number=in_hand[each.name], is_capped=len(held) >= SAMPLE),
             came=Rate(per_minute=came.get(each.name, 0.0)),
             went=Rate(per_minute=went.get(each.name, 0.0)),
-            serving=[worker for worker in workers.workers if worker.state != "unknown" and worker.serves(each.name)],
+            serving=serving(workers.workers, each.name),
             hold=paused.get(each.name),
         )
         for each, count, rows in zip(chosen, counts, oldest, strict=True)

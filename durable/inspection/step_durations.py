@@ -20,6 +20,7 @@ from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.inspection.capped_counts import moment_of, sample_rows
 from durable.models import Entry, Run
 from durable.models.fields import unpack
+from durable.models.run import RunQuerySet
 
 __all__ = ["RUNS", "SampledStep", "StepDurations", "usual_durations", "workflow_durations"]
 
@@ -53,12 +54,12 @@ class StepDurations:
     attempts: float | None
 
 
-def workflow_durations(workflow: str) -> list[StepDurations]:
+def workflow_durations(workflow: str, within: RunQuerySet | None = None) -> list[StepDurations]:
     """Return the durations of the workflow's steps, the slowest p95 first; two statements.
 
-    A step whose location comes after the first `ENTRIES` of each sampled run is missing.
+    `within` limits the runs, for example to those that a user may see. A step whose location comes after the first `ENTRIES` of each sampled run is missing.
     """
-    [runs] = _sampled_runs([workflow])
+    [runs] = _sampled_runs([workflow], within)
     entries = [_entries().filter(run_id=each).order_by("location") for each in runs]
     by_place: dict[str, list[_Execution]] = defaultdict(list)
     for rows in sample_rows(entries, _COLUMNS, ENTRIES):
@@ -90,11 +91,11 @@ def usual_durations(steps: Iterable[SampledStep]) -> dict[SampledStep, StepDurat
     return found
 
 
-def _sampled_runs(workflows: Sequence[str]) -> list[list[str]]:
+def _sampled_runs(workflows: Sequence[str], within: RunQuerySet | None = None) -> list[list[str]]:
     """Return the ids of runs of each workflow, at most three times `RUNS`; one statement."""
     newest: list[QuerySet[Any]] = []
     for workflow in workflows:
-        runs = Run.objects.using(conf.DATABASE).filter(workflow=workflow)
+        runs = (Run.objects.using(conf.DATABASE) if within is None else within).filter(workflow=workflow)
         ended = runs.filter(finished_at__isnull=False).order_by("-finished_at", "-id")
         newest += [
             ended.filter(state=RunState.COMPLETED.value),

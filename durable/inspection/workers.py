@@ -32,6 +32,7 @@ __all__ = [
     "Workers",
     "find_worker",
     "queues_with_runs",
+    "serving",
     "worker_overview",
 ]
 
@@ -161,6 +162,14 @@ def queues_with_runs(within: RunQuerySet | None = None) -> list[str]:
     return found
 
 
+def serving(workers: Iterable[WorkerState], queue: str) -> list[WorkerState]:
+    """Return the workers that take runs of the queue now.
+
+    Without Redis, the only sign of a worker of the release before is the run that it holds.
+    """
+    return [each for each in workers if each.serves(queue) and (each.state != "unknown" or not conf.REDIS)]
+
+
 def _of(redis: Redis) -> list[WorkerState]:
     """Return the workers that RQ has registered in this Redis, one more than are shown at most."""
     return [
@@ -263,12 +272,10 @@ def _process(worker: str) -> tuple[str, int]:
 def _queues(workers: Sequence[WorkerState], within: RunQuerySet | None) -> list[QueueState]:
     known, with_runs = redis_clients.queue_names(), queues_with_runs(within)
     with_workflows = {conf.QUEUE, *(each.queue for each in registry.all())}
-    # Without Redis, the only sign of a worker of the release before is the run that it holds.
-    serving = [worker for worker in workers if worker.state != "unknown" or not conf.REDIS]
     return [
         QueueState(
             name=name,
-            workers=sum(worker.serves(name) for worker in serving),
+            workers=len(serving(workers, name)),
             is_known=name in known or not conf.REDIS,
             has_runs=name in with_runs,
             has_workflows=name in with_workflows,

@@ -24,6 +24,7 @@ from durable.inspection.step_durations import StepDurations, workflow_durations
 from durable.inspection.workers import Workers
 from durable.models import Cause, Failure, Run
 from durable.models.fields import load_summary
+from durable.models.run import RunQuerySet
 
 __all__ = [
     "CAP",
@@ -98,8 +99,9 @@ def list_workflows(now: datetime) -> list[WorkflowSummary]:
     day = now - timedelta(days=1)
     wanted: list[QuerySet[Any]] = []
     for name in names:
-        wanted += [_ended(name, RunState.COMPLETED, day), _ended(name, RunState.FAILED, day)]
-        wanted.append(_ended(name, RunState.FAILED, None))
+        runs = _runs(name)
+        wanted += [_ended(runs, RunState.COMPLETED, day), _ended(runs, RunState.FAILED, day)]
+        wanted.append(_ended(runs, RunState.FAILED, None))
     counts = count_capped(wanted, CAP)
     return [
         WorkflowSummary(
@@ -114,12 +116,13 @@ def list_workflows(now: datetime) -> list[WorkflowSummary]:
     ]
 
 
-def workflow_stats(name: str) -> WorkflowStats:
-    """Return the numbers of the workflow; five statements."""
-    steps = workflow_durations(name)
-    p50, p95, sampled = _durations(name)
-    places, is_windowed = _places(name)
-    [failed] = count_capped([_ended(name, RunState.FAILED, None)], CAP)
+def workflow_stats(name: str, within: RunQuerySet | None = None) -> WorkflowStats:
+    """Return the numbers of the workflow; five statements. `within` limits the runs, for example to those a user sees."""
+    runs = _runs(name, within)
+    steps = workflow_durations(name, within)
+    p50, p95, sampled = _durations(runs)
+    places, is_windowed = _places(runs)
+    [failed] = count_capped([_ended(runs, RunState.FAILED, None)], CAP)
     return WorkflowStats(
         sampled=sampled,
         p50=p50,
@@ -135,7 +138,8 @@ def workflow_stats(name: str) -> WorkflowStats:
 
 def workflow_causes(name: str) -> list[tuple[Cause, int]]:
     """Return the causes of the newest `SAMPLE` failed runs, the commonest first, with their numbers; three statements."""
-    failed = _ended(name, RunState.FAILED, None).order_by("-finished_at", "-id").values_list("id", flat=True)[:SAMPLE]
+    newest = _ended(_runs(name), RunState.FAILED, None).order_by("-finished_at", "-id")
+    failed = newest.values_list("id", flat=True)[:SAMPLE]
     of_runs = Failure.objects.using(conf.DATABASE).filter(run__in=list(failed), is_open=True)
     counted = Counter(of_runs.values_list("cause_id", flat=True)).most_common(CAUSES)
     causes = Cause.objects.using(conf.DATABASE).in_bulk([key for key, _ in counted])
@@ -148,15 +152,19 @@ def builds_in_flight(workers: Workers, queue: str) -> list[tuple[str, int]]:
     return Counter(each.build for each in serving if each.build).most_common()
 
 
-def _ended(name: str, state: RunState, since: datetime | None) -> QuerySet[Any]:
-    runs = Run.objects.using(conf.DATABASE).ended_in(state.value).filter(workflow=name)
+def _runs(name: str, within: RunQuerySet | None = None) -> RunQuerySet:
+    return (Run.objects.using(conf.DATABASE) if within is None else within).filter(workflow=name)
+
+
+def _ended(runs: RunQuerySet, state: RunState, since: datetime | None) -> QuerySet[Any]:
+    runs = runs.ended_in(state.value)
     if since is not None:
         runs = runs.filter(finished_at__gte=since)
     return runs.order_by("finished_at", "id")
 
 
-def _durations(name: str) -> tuple[float | None, float | None, int]:
-    completed = _ended(name, RunState.COMPLETED, None).order_by("-finished_at", "-id")
+def _durations(runs: RunQuerySet) -> tuple[float | None, float | None, int]:
+    completed = _ended(runs, RunState.COMPLETED, None).order_by("-finished_at", "-id")
     [rows] = sample_rows([completed], ["created_at", "finished_at"], SAMPLE)
     took = sorted((moment_of(end) - moment_of(begin)).total_seconds() for begin, end in rows)
     if not took:
@@ -164,9 +172,8 @@ def _durations(name: str) -> tuple[float | None, float | None, int]:
     return took[len(took) // 2], took[len(took) * 95 // 100], len(took)
 
 
-def _places(name: str) -> tuple[list[OpenPlace], bool]:
-    runs = Run.objects.using(conf.DATABASE).filter(workflow=name).order_by("-created_at", "-id")
-    [rows] = sample_rows([runs], ["state", "summary"], OPEN)
+def _places(runs: RunQuerySet) -> tuple[list[OpenPlace], bool]:
+    [rows] = sample_rows([runs.order_by("-created_at", "-id")], ["state", "summary"], OPEN)
     counted = Counter((state, _place(state, summary)) for state, summary in rows if state not in ENDED)
     found = [
         OpenPlace(state=state, place=place, count=number) for (state, place), number in counted.most_common(PLACES)

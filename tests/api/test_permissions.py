@@ -36,6 +36,7 @@ READS = [
     "/runs/a/messages",
     "/workflows",
     "/workflows/tests.api.add",
+    "/workflows/tests.api.add/stats",
     "/queues",
     "/workers",
     "/operator-actions",

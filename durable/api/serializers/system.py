@@ -9,6 +9,9 @@ from rest_framework import serializers
 
 from durable.api.paging import PageQuery
 from durable.api.serializers.fields import Id, Moment, Text
+from durable.api.serializers.holds import HoldSerializer
+from durable.api.serializers.runs import CountSerializer
+from durable.inspection import QueueSummary
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
 
@@ -54,16 +57,35 @@ class WorkflowListSerializer(serializers.Serializer[Any]):
     results = WorkflowSerializer(many=True)
 
 
-class QueueSerializer(serializers.Serializer[Any]):
+class QueueSerializer(serializers.Serializer[QueueSummary]):
     """A queue of workers."""
 
     name = serializers.CharField()
-    workers = serializers.IntegerField()
+    workers = serializers.IntegerField(help_text="How many serve it.")
     is_known = serializers.BooleanField(
         help_text="Whether it is one of the project's RQ_QUEUES; always true where durable uses no Redis."
     )
     has_runs = serializers.BooleanField(help_text="Whether runs of it will wake by themselves, or are held.")
     has_workflows = serializers.BooleanField()
+    is_paused = serializers.BooleanField(help_text="Whether an operator has paused it: no worker takes its runs.")
+    hold = HoldSerializer(allow_null=True, help_text="Since when it is paused, by whom and why; null if it is not.")
+    due = CountSerializer(help_text="The runs that a worker may take now.")
+    oldest_due_at = Moment(allow_null=True, help_text="When the run became due that has been due for longest.")
+    in_hand = CountSerializer(help_text="The runs that workers are executing.")
+    in_per_minute = serializers.FloatField(
+        source="came.per_minute",
+        help_text="Runs created per minute: of the newest 1,000 of all queues, in the last 10 minutes.",
+    )
+    out_per_minute = serializers.FloatField(
+        source="went.per_minute",
+        help_text="Runs ended per minute: of the last 1,000 of all queues, in the last 10 minutes.",
+    )
+    served_by = serializers.SerializerMethodField(help_text="The names of the workers that serve it.")
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
+    def get_served_by(self, queue: QueueSummary) -> list[str]:
+        """Return the workers' names."""
+        return [each.name for each in queue.serving]
 
 
 class QueueListSerializer(serializers.Serializer[Any]):

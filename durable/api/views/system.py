@@ -1,4 +1,4 @@
-"""The endpoints beside runs: workflows with their signatures, queues, workers."""
+"""The endpoints beside runs: workflows with their signatures and numbers, queues, workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from durable import runtime
 from durable.api.access import is_limited, may, visible_runs
 from durable.api.problems import ProblemError
 from durable.api.schema import described
@@ -16,14 +17,19 @@ from durable.api.serializers.system import (
     WorkflowListSerializer,
     WorkflowSerializer,
 )
+from durable.api.serializers.workflow_stats import WorkflowStatsSerializer
 from durable.api.views.base import View
 from durable.api.views.runs import is_offered, startable
+from durable.conf import conf
 from durable.core import registry
+from durable.core.records import HoldKind
 from durable.definitions import Workflow
-from durable.inspection import Workers, worker_overview
+from durable.inspection import count_held_starts, find_hold, list_queues, worker_overview
 from durable.inspection.workflow_code import code_of
+from durable.inspection.workflows import builds_in_flight, workflow_stats
+from durable.models.run import RunQuerySet
 
-__all__ = ["AnywhereView", "QueuesView", "WorkersView", "WorkflowView", "WorkflowsView"]
+__all__ = ["AnywhereView", "QueuesView", "WorkersView", "WorkflowStatsView", "WorkflowView", "WorkflowsView"]
 
 
 class WorkflowsView(View):
@@ -58,6 +64,34 @@ class WorkflowView(View):
         return Response(WorkflowSerializer(_shown(workflow, may(request, "view_payload"))).data)
 
 
+class WorkflowStatsView(View):
+    """One workflow in numbers."""
+
+    about = "surroundings"
+
+    @described(operation_id="get_workflow_stats", responses=WorkflowStatsSerializer)
+    def get(self, request: Request, name: str) -> Response:
+        """Return how long its runs and their steps took, where open ones stand, its hold with held starts, and its builds.
+
+        A workflow that cannot be started over REST, or of which only runs are left, has numbers if you see a run of it.
+        """
+        within = _visible(request)
+        definition = next((each for each in registry.all() if each.name == name), None)
+        is_startable = isinstance(definition, Workflow) and is_offered(name)
+        if not is_startable and not visible_runs(request).filter(workflow=name).exists():
+            detail = f'There is no workflow "{name}": it cannot be started over REST, and no run of it was found.'
+            raise ProblemError("not-found", 404, detail)
+        builds = builds_in_flight(worker_overview(within), conf.QUEUE if definition is None else definition.queue)
+        data = {
+            "name": name,
+            "stats": workflow_stats(name, within),
+            "hold": find_hold(HoldKind.WORKFLOW, name),
+            "held_starts": count_held_starts([name], within)[name],
+            "builds": [{"build": build, "workers": number} for build, number in builds],
+        }
+        return Response(WorkflowStatsSerializer(data).data)
+
+
 class QueuesView(View):
     """The queues."""
 
@@ -65,9 +99,11 @@ class QueuesView(View):
 
     @described(operation_id="list_queues", responses=QueueListSerializer)
     def get(self, request: Request) -> Response:
-        """Return the queues of the project and of runs, with the number of workers that serve each."""
-        found = _look(request)
-        data = {"results": found.queues, "problem": found.problem, "uses_redis": found.uses_redis}
+        """Return the queues of the project, of runs and of pauses: what is due, in hand, in and out, and who serves each."""
+        within = _visible(request)
+        found = worker_overview(within)
+        queues = list_queues(runtime.current().now(), found, within=within)
+        data = {"results": queues, "problem": found.problem, "uses_redis": found.uses_redis}
         return Response(QueueListSerializer(data).data)
 
 
@@ -79,7 +115,7 @@ class WorkersView(View):
     @described(operation_id="list_workers", responses=WorkerListSerializer)
     def get(self, request: Request) -> Response:
         """Return the worker processes, with the runs that each is executing; those killed in the last hour as dead."""
-        found = _look(request)
+        found = worker_overview(_visible(request))
         data = {"results": found.workers, "problem": found.problem, "uses_redis": found.uses_redis}
         return Response(WorkerListSerializer(data).data)
 
@@ -100,8 +136,9 @@ class AnywhereView(View):
         return self.get(request, path)
 
 
-def _look(request: Request) -> Workers:
-    return worker_overview(visible_runs(request) if is_limited() else None)
+def _visible(request: Request) -> RunQuerySet | None:
+    """Return the runs that this user may see; None if all are visible."""
+    return visible_runs(request) if is_limited() else None
 
 
 def _shown(workflow: Workflow[Any, Any], may_see_payloads: bool) -> Any:
