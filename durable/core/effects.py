@@ -49,13 +49,13 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.idempotency_keys import idempotency_key
-from durable.core.records import EntryRecord, RunPatch, RunRecord
+from durable.core.records import EntryRecord, RunPatch, RunRecord, Uncommitted
 
 if TYPE_CHECKING:
     from durable.core.scope import Scope
@@ -137,6 +137,8 @@ class Call:
     is_rollback: bool = False
     is_concurrent: bool = False
     entry: EntryRecord | None = None
+    #: `Journal.uncommitted` of the pass; None for a rollback handler.
+    uncommitted: Callable[[EntryRecord, Collection[str]], Uncommitted | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

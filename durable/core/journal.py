@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
@@ -28,6 +28,7 @@ from durable.core.records import (
     OutgoingMessage,
     RunPatch,
     RunRecord,
+    Uncommitted,
 )
 from durable.core.transitions import progressed
 
@@ -301,6 +302,24 @@ class Journal:
                 park_change_seq=park_change_seq,
                 failure=None if run is None else failure_by(self.run, run, self._entry_at, now, self.environment.build),
             )
+
+    def uncommitted(self, begun: EntryRecord, recorded: Collection[str]) -> Uncommitted | None:
+        """Return what has to be committed with `begun`, a step that runs, so that the code finds it again.
+
+        None if a commit with messages or with other entries before it is under way: look again when it has ended.
+        `recorded` are the committed locations. Called from another thread.
+        """
+        with self.lock:
+            pending = self._pending
+            if pending.attempts or pending.received or pending.completed or pending.returned or pending.sends:
+                return None
+            entries = [each.copied() for at, each in pending.entries.items() if at != begun.location]
+            known = {*recorded, *pending.entries}
+            for each in list(self.entries()):
+                is_before = each.ordinal < begun.ordinal and each.location not in known
+                if is_before and (each.kind != EntryKind.STEP or each.status != EntryStatus.RUNNING):
+                    return None
+            return Uncommitted(entries, list(pending.deleted))
 
     def check_not_lost(self) -> None:
         """Raise PassAborted if a commit was not answered."""

@@ -37,6 +37,7 @@ __all__ = [
     "RunPatch",
     "RunRecord",
     "RunState",
+    "Uncommitted",
 ]
 
 
@@ -435,6 +436,14 @@ class ActionRecord:
     after: str = ""
     detail: str = ""
     bulk_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """What a pass has recorded and not committed yet: entries to write, and locations to delete."""
+
+    entries: Sequence[EntryRecord]
+    deleted: Sequence[str]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -236,6 +236,7 @@ class _Attempt:
             record,
             is_concurrent=self.scope.is_concurrent,
             entry=self.entry,
+            uncommitted=self.journal.uncommitted,
         )
         if record is None:
             self._record(value)

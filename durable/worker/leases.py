@@ -326,7 +326,11 @@ class LeaseManager:
         if lease is None or lease.fence != fence:
             return
         with suppress(RunNotFoundError):
-            self._store.change(lease.record.id, lambda run, entries: given_up(run, entries, step, fence, clock.now()))
+            run = self._store.change(
+                lease.record.id, lambda run, entries: given_up(run, entries, step, fence, clock.now())
+            )
+            if run.fence == fence:
+                return  # the attempt has just ended, or the next look may find that a commit has
         self._given_up.append(step)
         self._lose([lease])
         _note_released([lease.record])

@@ -13,9 +13,10 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
-from durable import AsyncContext, Context, Handle, workflow
+from durable import AsyncContext, Break, Context, Continue, Handle, workflow
 from durable.conf import conf
 from durable.core import clock
+from durable.core.current import timed_step
 from durable.execution.connections import worker_name
 from durable.execution.passes import execute_pass
 from durable.models import Activity, Attempt, Entry, Run
@@ -31,6 +32,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 LIMIT = 120.0  # seconds
 go_on = threading.Event()
 begun: list[str] = []
+after = threading.Event()
 
 
 def hold(name: str = "held") -> str:
@@ -87,6 +89,47 @@ def blocked(ctx: Context, timeout: float = 90, atomic: bool = False) -> Any:
 def swallowing(ctx: Context) -> Any:
     ctx.step("before", lambda: None)
     return ctx.step("swallow", swallow, **RETRIED)
+
+
+@workflow(name="tests.activities.ephemeral")
+def ephemeral(ctx: Context) -> Any:
+    ctx.step("before", lambda: begun.append("before"), ephemeral=True)
+    return ctx.step("swallow", swallow, **RETRIED)
+
+
+@workflow(name="tests.activities.markers")
+def markers(ctx: Context) -> Any:
+    ctx.get_version("version", 2)
+    ctx.rollback_checkpoint("from here")
+    ctx.sleep("for a moment", 0.01)
+    return ctx.step("swallow", swallow, **RETRIED)
+
+
+@workflow(name="tests.activities.first_iteration")
+def first_iteration(ctx: Context) -> Any:
+    return ctx.loop("each", lambda c, _state: Break(c.step("swallow", swallow, **RETRIED)), state=0)
+
+
+@workflow(name="tests.activities.after_a_loop")
+def after_a_loop(ctx: Context) -> Any:
+    def iteration(c: Context, state: int) -> Continue[int] | Break[int]:
+        c.step("count", lambda: state)
+        return Continue(state + 1) if state < 3 else Break(state)
+
+    ctx.loop("each", iteration, state=0, history_prune_interval=2, history_size=1)
+    return ctx.step("swallow", swallow, **RETRIED)
+
+
+@workflow(name="tests.activities.race")
+def race(ctx: Context) -> Any:
+    return ctx.race("first", {"only": lambda c: c.step("swallow", swallow, **RETRIED)}).value
+
+
+@workflow(name="tests.activities.two_steps")
+def two_steps(ctx: Context) -> Any:
+    ctx.step("swallow", swallow, **RETRIED)
+    ctx.step("after", after.wait, 120)
+    return ctx.step("end", lambda: "ended")
 
 
 @workflow(name="tests.activities.last")
@@ -420,6 +463,47 @@ def test_after_its_last_attempt_a_step_that_was_given_up_is_exhausted(
     finished(handle)
     assert handle.state == "failed"
     assert begun == ["swallow"]
+
+
+@pytest.mark.parametrize("of", [ephemeral, markers, first_iteration, after_a_loop, race], ids=lambda of: of.name)
+def test_the_code_fits_the_history_of_a_run_that_was_given_up(
+    of: Any, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
+    handle = of.start()
+    working()
+    ask(abandon_asked_at=timezone.now())
+    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    working()
+    eventually(lambda: handle.state == "completed" or Run.objects.get(pk=handle.id).diverged_at is not None)
+    assert Run.objects.get(pk=handle.id).diverged_at is None
+    assert handle.output == "call 2"
+    assert errors_of(handle) == ["AttemptAbandonedError"]
+    assert begun.count("before") == (1 if of is ephemeral else 0)
+
+
+def test_a_run_whose_attempt_ends_before_it_is_given_up_keeps_its_lease(
+    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_up = leases.LeaseManager._give_up
+
+    def late(self: leases.LeaseManager, step: timed_step, fence: int) -> None:
+        go_on.set()
+        eventually(lambda: Entry.objects.filter(run=handle.id, location="swallow").exists())
+        give_up(self, step, fence)
+        after.set()
+
+    after.clear()
+    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
+    monkeypatch.setattr(leases.LeaseManager, "_give_up", late)
+    handle = two_steps.start()
+    working()
+    ask(abandon_asked_at=timezone.now())
+    finished(handle)
+    assert (handle.state, handle.output) == ("completed", "ended")
+    run = Run.objects.get(pk=handle.id)
+    assert (run.fence, run.crashes) == (1, 0)
+    assert errors_of(handle) == []
 
 
 def test_what_was_asked_of_an_earlier_attempt_is_not_done_to_the_next(
