@@ -174,9 +174,10 @@ def _input_of(at: Runtime, run: RunRecord) -> Any:
 def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any] | None = None) -> Started:
     """Start a new run of the same workflow with the same input, from the very start.
 
-    With `as_id`, the new run has that id; if this run was already restarted with that id, the earlier run is returned.
+    With `as_id`, the new run has that id; if this run was already restarted with that id and the same input, the earlier
+    run is returned.
     `changes` are arguments by name that replace those of the input; the actor needs the permission to edit inputs too.
-    Raises RunConflictError if another run has the id, and ValueError or PayloadError for changes that do not fit.
+    Raises RunConflictError if another run has the id, or the earlier one another input, and ValueError or PayloadError for changes that do not fit.
     """
     require_step("restarting a run", "restart it in a step")
     at = runtime.current()
@@ -192,11 +193,20 @@ def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any]
             wanted.input = at.encode(given, f"the input of {old.workflow}", Place(wanted.id, "input"))
         [(new, is_new)] = at.store.create([wanted])
         attribution.check_sees(new.id)
-        if not is_new:
-            check_is_successor(new, old)
         # The names alone: the log is seen by users who may not see payloads.
         other = f", with another {', '.join(sorted(changes))}" if changes else ""
-        detail = f"as run {new.id}{other}{'' if is_new else ': was there already'}"
+        detail = f"as run {new.id}{other}"
+        if not is_new:
+            check_is_successor(new, old)
+            acting = attribution.acting
+            if changes and acting is not None and not acting.may_compare(old.id, ("edit_input",), detail):
+                problem = (
+                    "and may have another input; the permission durable.view_payload is needed to learn whether it has"
+                )
+                raise RunConflictError(new.id, problem)
+            if new.input != wanted.input and _input_of(at, new) != _input_of(at, wanted):
+                raise RunConflictError(new.id, f'and was restarted from run "{old.id}" with another input')
+            detail += ": was there already"
         at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
     if is_new:
         at.notify({new.queue})

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import override_settings
 
-from durable import Actor, Context, OperationDeniedError, acting_as, workflow
+from durable import Actor, Context, OperationDeniedError, RunConflictError, acting_as, workflow
 from durable.inspection.editable_input import recorded_input, shown_arguments
 from durable.models import OperatorAction, Run
 from durable.operations.edited_input import arguments_of
@@ -82,6 +82,31 @@ def test_it_needs_both_permissions(at: Runtime) -> None:
         user.user_permissions.add(Permission.objects.get(codename=codename))
     with acting_as(Actor("api", User.objects.get(pk=user.pk))):
         assert first.restart(changes={"amount": 7}).id != first.id
+
+
+def test_the_same_id_with_another_input_is_refused(at: Runtime) -> None:
+    first = plain.start(5, "visa")
+    again = first.restart(id="again", changes={"amount": 7})
+    assert first.restart(id="again", changes={"amount": 7}).id == again.id
+    for changes in ({"amount": 8}, None):
+        with pytest.raises(RunConflictError, match="with another input"):
+            first.restart(id="again", changes=changes)
+    assert Run.objects.count() == 2
+    passed(at, again.id)
+    assert again.result() == [7, "visa", None]
+
+
+def test_who_may_not_see_payloads_learns_nothing_of_anothers_input(at: Runtime) -> None:
+    first = plain.start(5, "visa")
+    first.restart(id="again", changes={"amount": 7})
+    user = User.objects.create_user("ada")
+    user.user_permissions.set(Permission.objects.filter(codename__in=("start_run", "edit_input")))
+    with acting_as(Actor("api", user)):
+        for guess in (7, 8):
+            with pytest.raises(RunConflictError, match="view_payload is needed"):
+                first.restart(id="again", changes={"amount": guess})
+        own = first.restart(id="own", changes={"amount": 9})
+        assert first.restart(id="own", changes={"amount": 9}).id == own.id
 
 
 # -- what is shown to be edited
