@@ -97,7 +97,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
     running = activities_of_runs([run], now)[run.id]
     bulk = find_bulk(run.id) if run.workflow == BULK else None
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
-    parts, shown = parts_of(Shown(admin=admin, request=request, run=run, progress=progress, now=now))
+    parts, shown = parts_of(Shown(admin=admin, request=request, run=run, progress=progress, now=now, running=running))
     return {
         "title": f"Run {run.id}",
         "now": now,

@@ -5,7 +5,7 @@ A part is a function that returns what its template `_run_<name>.html` shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -23,6 +23,7 @@ from durable.core.places import Place
 from durable.inspection import (
     EventKey,
     Progress,
+    RunningStep,
     build_timeline,
     count_capped,
     history_tree,
@@ -54,6 +55,7 @@ class Shown:
     run: Run
     progress: Progress
     now: datetime
+    running: Sequence[RunningStep]
 
     @property
     def may_see_payloads(self) -> bool:
@@ -96,7 +98,7 @@ def _timeline(shown: Shown) -> dict[str, Any]:
 def _history(shown: Shown) -> dict[str, Any]:
     only_failed = shown.request.GET.get("only") == "failed"
     start = _whole_number(shown.request.GET.get("start"))
-    tree = history_tree(shown.run.id, start=start, only_failed=only_failed)
+    tree = history_tree(shown.run.id, start=start, only_failed=only_failed, running=shown.running)
     return {
         "tree": tree,
         "roots": charts.shallow(tree.roots),

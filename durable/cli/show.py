@@ -21,6 +21,7 @@ from durable.inspection import (
     Explanation,
     TreeNode,
     TreePage,
+    activities_of_runs,
     awaited_queues,
     explain_fully,
     history_tree,
@@ -62,7 +63,8 @@ def _configure_show(parser: ArgumentParser) -> None:
 def _show(options: Namespace, output: Output) -> int:
     with reading():
         run, now = found_run(options.id), timezone.now()
-        page = history_tree(run.id, start=options.start, only_failed=options.failed, at_end=True)
+        running = activities_of_runs([run], now)[run.id]
+        page = history_tree(run.id, start=options.start, only_failed=options.failed, at_end=True, running=running)
         if output.format == "json":
             output.json(_shown_data(run, page, now, with_payloads=options.payloads))
         else:
@@ -86,7 +88,8 @@ def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool)
             "location": node.location,
             "kind": node.kind,
             "status": node.status,
-            "attempts": node.entry.metadata.attempts if node.entry is not None else None,
+            "attempts": _attempts(node),
+            "running_since": node.running_since and node.running_since.isoformat(),
             "note": "; ".join(_marks(node)),
         }
         for node in page.nodes
@@ -144,8 +147,15 @@ def _print_history(output: Output, run: Run, page: TreePage) -> None:
 
 
 def _row(workflow: str, node: TreeNode) -> tuple[object, ...]:
-    attempts = node.entry.metadata.attempts if node.entry is not None and node.kind == "step" else ""
+    attempts = _attempts(node) if node.kind == "step" else ""
     return (node.location, node.kind, Cell(node.status, node.status), attempts, _note(workflow, node))
+
+
+def _attempts(node: TreeNode) -> int | None:
+    """The number of attempts, with the one that runs now; None for what has none."""
+    if node.running is not None and not node.running.is_rollback:
+        return node.running.attempt
+    return node.entry.metadata.attempts if node.entry is not None else None
 
 
 def _note(workflow: str, node: TreeNode) -> str:
@@ -164,9 +174,17 @@ def _marks(node: TreeNode) -> list[str]:
         node.note: True,
         "caught": node.is_caught,
         f"{plural(node.failed_attempts, 'failed attempt')} in all": is_recovered,
+        _running_words(node): True,
         "undone": is_undone,
     }
     return [text for text, is_so in found.items() if text and is_so]
+
+
+def _running_words(node: TreeNode) -> str:
+    if node.running is None:
+        return ""
+    what = "rollback handler running" if node.running.is_rollback else "running"
+    return f"{what} for {span(node.running.seconds)}"
 
 
 SHOW = Subcommand(name="show", help="Show a run and its history.", configure=_configure_show, run=_show)

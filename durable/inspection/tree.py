@@ -1,13 +1,15 @@
 """A run's history as a tree: scopes, loops with their iterations, branches with their winner, and pruned entries.
 
 The whole history is read as a skeleton (locations and statuses, no payloads); only the nodes of one page are read in
-full. A note at the loop or race says which of its entries were deleted.
+full. A note at the loop or race says which of its entries were deleted. A step is recorded at the end of its first
+attempt; before that, its node comes from the steps that run now. A join or loop that is not recorded yet is a block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import BooleanField, Count, ExpressionWrapper, Q
@@ -15,6 +17,7 @@ from django.db.models import BooleanField, Count, ExpressionWrapper, Q
 from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
+from durable.inspection.activities import RunningStep
 from durable.inspection.fork_outcomes import FORKS, ForkOutcome, fatal_locations, read_outcomes
 from durable.inspection.given_note import given_note
 from durable.inspection.loop_note import loop_note
@@ -50,8 +53,9 @@ class TreeNode:
     scope's is the worst status of its contents; a branch's is the one that its join or race gives it ("cancelled" for a
     branch that lost before its end), and a join or race that raised an error is "failed". `is_caught`: it has failed,
     and the run's code went on all the same. `failed_attempts` counts those of a step, before a recovery too. `entry`
-    has the metadata and no payloads, and only nodes of the page have it. `note` is additional text, for example about
-    pruned iterations.
+    has the metadata and no payloads, and only nodes of the page have it. `running` is the attempt of a step, or the
+    call of its rollback handler, that runs now; a step in its first attempt has no entry yet. `note` is additional
+    text, for example about pruned iterations.
     """
 
     location: str
@@ -62,6 +66,7 @@ class TreeNode:
     position: int = 0
     entry_id: int | None = None
     entry: Entry | None = None
+    running: RunningStep | None = None
     note: str = ""
     is_winner: bool = False
     is_caught: bool = False
@@ -73,6 +78,11 @@ class TreeNode:
     def is_open(self) -> bool:
         """Whether the node is not complete."""
         return self.status in (EntryStatus.PENDING, EntryStatus.RUNNING, EntryStatus.FAILED)
+
+    @property
+    def running_since(self) -> datetime | None:
+        """When the attempt or the call that runs now began; None if none runs."""
+        return None if self.running is None else self.running.began_at
 
     @property
     def is_not_undone(self) -> bool:
@@ -130,14 +140,20 @@ class TreePage:
 
 
 def history_tree(
-    run_id: str, *, start: int | None = None, size: int = PAGE, only_failed: bool = False, at_end: bool = False
+    run_id: str,
+    *,
+    start: int | None = None,
+    size: int = PAGE,
+    only_failed: bool = False,
+    at_end: bool = False,
+    running: Iterable[RunningStep] = (),
 ) -> TreePage:
-    """Return `size` nodes from the position `start` on.
+    """Return `size` nodes from the position `start` on. `running` are the steps of the run that run now.
 
     Without `start`: the page of the run's current node, or the first page. With `at_end`, and without `start`: the last
     nodes, or those from the run's current node on if that is further back. With `only_failed`: only nodes with failed
-    attempts or without completion, with the scopes around them. Four statements; one more for a run with joins, and one
-    for a run in which something has failed for good.
+    attempts, without completion or running now, with the scopes around them. Four statements; one more for a run with
+    joins, and one for a run in which something has failed for good.
     """
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
     columns = ("id", "location", "kind", "metadata__status")
@@ -145,7 +161,7 @@ def history_tree(
     is_cut = len(rows) > MOST
     has_forks = any(kind in FORKS for _, _, kind, *_ in rows)
     outcomes = read_outcomes(run_id) if has_forks else {}
-    built = _Builder(rows[:MOST], outcomes, _failed_attempts(run_id))
+    built = _Builder(rows[:MOST], outcomes, _failed_attempts(run_id), running)
     roots = built.roots
     _mark_caught(run_id, built.nodes, outcomes.values())
     if only_failed:
@@ -167,7 +183,9 @@ def history_tree(
 def _place_of_interest(nodes: Sequence[TreeNode]) -> int:
     """Return the position of the last leaf that is not completed; 0 if all are."""
     places = [
-        node.position for node in nodes if node.entry_id and not node.children and node.status != EntryStatus.COMPLETED
+        node.position
+        for node in nodes
+        if (node.entry_id or node.running) and not node.children and node.status != EntryStatus.COMPLETED
     ]
     return places[-1] if places else 0
 
@@ -180,6 +198,7 @@ class _Builder:
         rows: Sequence[tuple[int, str, str, str, bool]],
         outcomes: Mapping[int, ForkOutcome],
         failed_attempts: Mapping[str, int],
+        running: Iterable[RunningStep],
     ) -> None:
         self.roots: list[TreeNode] = []
         self.nodes: dict[str, TreeNode] = {}
@@ -196,10 +215,22 @@ class _Builder:
             node.status = outcome.status(node.status)
             for name in outcome.branches:
                 self._node(outcome.location_of(name))
+        for step in running:
+            self._show_running(step)
         for root in self.roots:
             _sum_up(root)
         for _, outcome in forks:
             self._show_branches(outcome)
+
+    def _show_running(self, step: RunningStep) -> None:
+        """Mark the node of what runs now; a step in its first attempt gets one. A completed step is not marked."""
+        if step.is_rollback:
+            if (undone := self.nodes.get(step.location)) is not None:
+                undone.running = step
+            return
+        node = self._node(step.location)
+        if node.entry_id is None or node.status != EntryStatus.COMPLETED:
+            node.kind, node.status, node.running = EntryKind.STEP, EntryStatus.RUNNING, step
 
     def _show_branches(self, outcome: ForkOutcome) -> None:
         """Give the branches the statuses that their join or race has recorded."""
@@ -267,7 +298,8 @@ def _sum_up(node: TreeNode) -> None:
 def _kept(node: TreeNode) -> TreeNode | None:
     """Return the node with its contents that failed at least once or are not completed; None if there are none."""
     node.children = list(filter(None, (_kept(child) for child in node.children)))
-    is_of_interest = bool(node.failed_attempts) or node.note == _NOT_UNDONE or node.status not in _SETTLED
+    is_of_interest = bool(node.failed_attempts or node.running) or node.note == _NOT_UNDONE
+    is_of_interest = is_of_interest or node.status not in _SETTLED
     return node if node.children or is_of_interest else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -21,18 +21,20 @@ from django.utils import timezone
 from durable import Context, workflow
 from durable.inspection import (
     InvalidCursorError,
+    TreeNode,
     activities_of,
     activities_of_runs,
     collect_findings,
     explain,
     explain_fully,
+    history_tree,
     hung_steps,
     list_activities,
     progress_of,
     worker_overview,
 )
 from durable.metrics.rows import RowsCollector
-from durable.models import Activity, EntryMetadata, Run
+from durable.models import Activity, Entry, EntryMetadata, Run
 from tests.faults.passing import pass_once
 
 pytestmark = pytest.mark.django_db
@@ -160,6 +162,91 @@ def test_a_run_without_a_worker_costs_no_statement() -> None:
     with CaptureQueriesContext(connection) as queries:
         assert activities_of_runs([run], timezone.now()) == {}
     assert len(queries) == 0
+
+
+# -- the history
+
+
+def recorded(run: Run, location: str, status: str, kind: str = "step") -> None:
+    """An entry of the run, behind those that it has."""
+    ordinal = Entry.objects.filter(run=run).count()
+    entry = Entry.objects.create(run=run, location=location, kind=kind, ordinal=ordinal)
+    EntryMetadata.objects.create(entry=entry, status=status, attempts=1, created_at=NOW[0])
+
+
+def tree_of(run: Run, **options: Any) -> dict[str, TreeNode]:
+    """The nodes of its history with what runs now, by location in their order."""
+    running = activities_of_runs([run], NOW[0])[run.id]
+    return {node.location: node for node in history_tree(run.id, running=running, **options).nodes}
+
+
+def test_a_step_in_its_first_attempt_is_the_last_of_the_history() -> None:
+    run = held("order-1")
+    recorded(run, "validate", "completed")
+    runs(run, seconds=2400)
+    nodes = tree_of(run)
+    assert list(nodes) == ["validate", "charge"]
+    charge = nodes["charge"]
+    assert (charge.kind, charge.status, charge.entry_id) == ("step", "running", None)
+    assert charge.running_since == NOW[0] - timedelta(seconds=2400)
+    assert nodes["validate"].running_since is None
+    assert list(tree_of(run, only_failed=True)) == ["charge"]
+    assert list(tree_of(run, size=1)) == ["charge"]  # it opens where the run is
+
+
+def test_what_runs_in_branches_and_iterations_stands_inside_of_them() -> None:
+    run = held("order-1")
+    recorded(run, "all", "pending", "join")
+    recorded(run, "all/left/charge", "completed")
+    for location in ("all/right/poll/~3/ask", "all/left/mail"):
+        runs(run, location)
+    nodes = tree_of(run)
+    assert [(each.location, each.kind, each.status) for each in nodes.values()] == [
+        ("all", "join", "pending"),
+        ("all/left", "branch", "running"),
+        ("all/left/charge", "step", "completed"),
+        ("all/left/mail", "step", "running"),
+        ("all/right", "branch", "running"),
+        ("all/right/poll", "block", "running"),
+        ("all/right/poll/~3", "iteration", "running"),
+        ("all/right/poll/~3/ask", "step", "running"),
+    ]
+
+
+def test_another_attempt_and_a_rollback_handler_are_marked_at_their_step() -> None:
+    run = held("order-1")
+    for location, status in (("charge", "failed"), ("reserve", "completed"), ("mail", "completed")):
+        recorded(run, location, status)
+    runs(run, "charge", attempt=2)
+    runs(run, "reserve", kind="rollback")
+    runs(run, "mail")  # it has ended since the activities were read
+    nodes = tree_of(run)
+    assert [(each.status, each.running_since is not None) for each in nodes.values()] == [
+        ("running", True),
+        ("completed", True),
+        ("completed", False),
+    ]
+    assert list(tree_of(run, only_failed=True)) == ["charge", "reserve"]
+
+
+def test_every_surface_tells_what_runs_in_the_history(get: Callable[..., Any]) -> None:
+    run = held("order-1")
+    runs(run, "all/left/charge", seconds=2400, attempt=1)
+    html = get(f"{reverse('admin:durable_run_change', args=['order-1'])}?part=history").content.decode()
+    tree = html[html.index('<ol class="durable-tree">') :]
+    assert "running since" in tree
+    assert "40 m" in tree
+    assert f"{reverse('admin:durable_run_step', args=['order-1'])}?at=all%2Fleft%2Fcharge" in tree
+    [around] = get("/api/runs/order-1/tree").json()["roots"]
+    [branch] = around["children"]
+    [step] = branch["children"]
+    assert (step["location"], step["status"], around["running_since"]) == ("all/left/charge", "running", None)
+    assert datetime.fromisoformat(step["running_since"]) == NOW[0] - timedelta(seconds=2400)
+    out = io.StringIO()
+    call_command("durable", "show", "order-1", stdout=out, stderr=io.StringIO())
+    [line] = [line for line in out.getvalue().splitlines() if line.startswith("all/left/charge")]
+    assert line.split()[1:4] == ["step", "running", "1"]
+    assert "running for 40 m" in line
 
 
 # -- the list

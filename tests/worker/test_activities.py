@@ -19,6 +19,7 @@ from durable.core import clock
 from durable.core.current import timed_step
 from durable.execution.connections import worker_name
 from durable.execution.passes import execute_pass
+from durable.inspection import activities_of_runs, history_tree
 from durable.models import Activity, Attempt, Entry, Run
 from durable.store import store_for
 from durable.worker import activities, leases
@@ -288,6 +289,30 @@ def test_each_branch_is_noted(working: Callable[..., threading.Thread], of: Any)
     go_on.set()
     finished(handle)
     assert handle.output == {"left": "left", "right": "right"}
+
+
+@pytest.mark.parametrize("of", [branches, abranches])
+def test_the_history_has_each_branch_that_runs_before_its_step_is_recorded(
+    working: Callable[..., threading.Thread], of: Any
+) -> None:
+    handle = of.start()
+    working()
+    current(2)
+    run = Run.objects.get(pk=handle.id)
+    running = activities_of_runs([run], timezone.now())[run.id]
+    [around] = history_tree(run.id, running=running).roots
+    # a block: the join is recorded with the first of its steps, and the location alone does not tell what it is
+    assert (around.title, around.kind, around.status) == ("all", "block", "running")
+    assert [(each.title, each.status) for each in around.children] == [("left", "running"), ("right", "running")]
+    steps = [step for branch in around.children for step in branch.children]
+    assert [(each.location, each.kind, each.status) for each in steps] == [
+        ("all/left/hold", "step", "running"),
+        ("all/right/hold", "step", "running"),
+    ]
+    assert all(each.running_since is not None for each in steps)
+    go_on.set()
+    finished(handle)
+    assert {each.status for each in history_tree(run.id, running=running).nodes} == {"completed"}
 
 
 def test_each_slot_is_noted(working: Callable[..., threading.Thread]) -> None:

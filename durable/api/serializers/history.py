@@ -106,6 +106,10 @@ class TreeNodeSerializer(serializers.Serializer[Any]):
     status = serializers.CharField(
         help_text="That of the entry; a join or race that raised an error is failed. A scope's is the worst inside it."
     )
+    running_since = Moment(
+        allow_null=True,
+        help_text="Of an attempt or a rollback handler that runs now. A first attempt has no entry yet.",
+    )
     is_caught = serializers.BooleanField(help_text="It has failed, and the workflow went on all the same.")
     failed_attempts = serializers.IntegerField(help_text="Of a step; those before a recovery are counted.")
     position = serializers.IntegerField()

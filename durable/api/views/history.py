@@ -23,7 +23,7 @@ from durable.api.sizes import fitting, sized
 from durable.api.views.base import View
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
-from durable.inspection import build_timeline, history_tree
+from durable.inspection import activities_of_runs, build_timeline, history_tree
 from durable.models import Attempt, Entry
 
 __all__ = ["EntriesView", "EntryView", "TimelineView", "TreeView"]
@@ -84,10 +84,10 @@ class TreeView(View):
     def get(self, request: Request, run_id: str) -> Response:
         """Return up to 200 locations of the history with the scopes around them."""
         query = TreeQuery.read(request.query_params)
-        visible_run(request, run_id)
-        return Response(
-            TreeSerializer(history_tree(run_id, start=query.get("start"), only_failed=query["only_failed"])).data
-        )
+        run = visible_run(request, run_id)
+        running = activities_of_runs([run], runtime.current().now())[run.id]
+        tree = history_tree(run_id, start=query.get("start"), only_failed=query["only_failed"], running=running)
+        return Response(TreeSerializer(tree).data)
 
 
 class TimelineView(View):
