@@ -35,16 +35,19 @@ __all__ = ["find", "show", "show_all"]
 
 
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
-    """Show the workflows."""
-    now = pages.now()
+    """Show the workflows by name, from the one behind `?after=` on."""
+    now, after = pages.now(), request.GET.get("after", "")
+    workflows, has_more = list_workflows(now, after)
     context = {
         "title": _("Workflows"),
         "now": now,
         "cap": CAP,
         "workflows": [
             (each, admin.url("workflow", each.name), _runs_url(admin, workflow=each.name, state="failed"))
-            for each in list_workflows(now)
+            for each in workflows
         ],
+        "is_first": not after,
+        "next_url": f"?{urlencode({'after': workflows[-1].name})}" if has_more else "",
     }
     return admin.page(request, "workflows", context)
 

@@ -89,13 +89,17 @@ class WorkflowStats:
     failed: Count
 
 
-def list_workflows(now: datetime) -> list[WorkflowSummary]:
-    """Return the workflows that this process knows and those that are held, by name, at most `MOST`; two statements."""
+def list_workflows(now: datetime, after: str = "") -> tuple[list[WorkflowSummary], bool]:
+    """Return the workflows that this process knows and those that are held, and whether there are more.
+
+    They are sorted by name, begin behind the name `after`, and are at most `MOST`. Two statements.
+    """
     known = {each.name for each in registry.all()} - {BULK}
     held = held_workflows()
-    names = sorted(known | held.keys())[:MOST]
+    remaining = sorted(each for each in known | held.keys() if each > after)
+    names = remaining[:MOST]
     if not names:
-        return []
+        return [], False
     day = now - timedelta(days=1)
     wanted: list[QuerySet[Any]] = []
     for name in names:
@@ -103,7 +107,7 @@ def list_workflows(now: datetime) -> list[WorkflowSummary]:
         wanted += [_ended(runs, RunState.COMPLETED, day), _ended(runs, RunState.FAILED, day)]
         wanted.append(_ended(runs, RunState.FAILED, None))
     counts = count_capped(wanted, CAP)
-    return [
+    summaries = [
         WorkflowSummary(
             name=name,
             is_known=name in known,
@@ -114,6 +118,7 @@ def list_workflows(now: datetime) -> list[WorkflowSummary]:
         )
         for number, name in enumerate(names)
     ]
+    return summaries, len(remaining) > len(names)
 
 
 def workflow_stats(name: str, within: RunQuerySet | None = None) -> WorkflowStats:

@@ -1,6 +1,7 @@
 """The pages of workflows: code, numbers and steps; starting one, and holding and releasing new starts."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from html import unescape
@@ -11,6 +12,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from durable import Context, workflow
+from durable.core import registry
+from durable.core.bulk_runs import BULK
 from durable.core.records import HoldKind
 from durable.inspection import find_hold
 from durable.models import Build, Entry, OperatorAction, Run
@@ -42,10 +45,26 @@ def post(client: Client, *, arguments: str, **values: str) -> str:
 def test_all_workflows_are_listed(operator: Client, stage: Stage) -> None:
     flows.SWITCH["broken"] = True
     stage.start(flows.switched, id="a")
-    page = text_of(operator.get(url("workflows")))
+    page, following = "", url("workflows")
+    while following:  # a session of all tests knows more workflows than one page shows
+        found = text_of(operator.get(following))
+        page += found
+        [following] = re.findall(r'href="([^"]*)" rel="next"', found) or [""]
+        following = unescape(following) and url("workflows") + unescape(following)
     for expected in ("tests.described", "tests.switched", "start at once"):
         assert expected in page, expected
     assert f'href="{url("changelist")}?workflow=tests.switched&amp;state=failed">1</a>' in page
+
+
+def test_the_list_goes_on_where_a_page_ends(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("durable.inspection.workflows.MOST", 1)
+    names = [each.name for each in registry.all() if each.name != BULK]
+    before, last = sorted(names)[-2:]
+    page = text_of(operator.get(url("workflows"), {"after": before}))
+    assert last in page
+    assert "More workflows" not in page
+    assert f'href="?after={before}" rel="next"' in text_of(operator.get(url("workflows"), {"after": sorted(names)[-3]}))
+    assert "No workflow has a later name." in text_of(operator.get(url("workflows"), {"after": last}))
 
 
 def test_a_workflow_tells_what_it_is_and_where_its_runs_stand(operator: Client, stage: Stage) -> None:

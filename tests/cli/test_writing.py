@@ -76,7 +76,12 @@ class TestVerbs:
         monkeypatch.setattr(operations, "cancel", lambda run_id, **options: given.append((run_id, options)))
         shell("cancel", "one", "--rollback")
         shell("cancel", "two")
-        assert given == [("one", {"rollback": True}), ("two", {"rollback": False})]
+        shell("cancel", "three", "--interrupt")
+        assert given == [
+            ("one", {"rollback": True, "interrupt": False}),
+            ("two", {"rollback": False, "interrupt": False}),
+            ("three", {"rollback": False, "interrupt": True}),
+        ]
 
     def test_restart_prints_the_new_runs(self, shell: Shell, stage: Stage) -> None:
         stage.start(echo, 5, id="one")
