@@ -8,7 +8,7 @@ from typing import Any
 
 from durable import runtime
 from durable.core.causes import failed_at
-from durable.core.errors import EntryNotFoundError, ReplayRefusedError, StalePlanError
+from durable.core.errors import EntryNotFoundError, ReplayRefusedError, RunConflictError, StalePlanError
 from durable.core.ids import new_id
 from durable.core.places import Place
 from durable.core.records import EntryRecord, RunChange, RunRecord, RunState
@@ -138,6 +138,8 @@ def _as_new_run(
         old = attribution.lock()
         found = None if as_id is None else at.store.get(as_id)
         if found is not None and found.replay_of_id == old.id and attribution.sees(found.id):
+            if given is not None:
+                _check_given(at, attribution, found, location, given)
             detail = f"as run {found.id}: was there already"
             at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
             return Started(found.id, is_new=False)
@@ -164,6 +166,24 @@ def _as_new_run(
     announce(at, new.queue, new.wake_at)
     send_run_changed(at, [new], previous="")
     return Started(new.id, is_new=True)
+
+
+def _check_given(at: Runtime, attribution: Attribution, found: RunRecord, location: str, given: _Given) -> None:
+    """Raise RunConflictError if the earlier run does not have this output, given by hand, at this location."""
+    detail = f'from "{location}", whose output was given by hand, as run {found.id}'
+    acting = attribution.acting
+    if acting is not None and not acting.may_compare(attribution.run_id, ("give_output",), detail):
+        problem = "and may have another output; the permission durable.view_payload is needed to learn whether it has"
+        raise RunConflictError(found.id, problem)
+    entry = next((each for each in at.store.history(found.id) if each.location == location), None)
+    place = Place(found.id, "output", location)
+    wanted = at.encode(given.value, f'the output of step "{location}"', place)
+    if (
+        entry is None
+        or "given" not in entry.data
+        or (entry.output != wanted and at.decode(entry.output, place) != at.decode(wanted, place))
+    ):
+        raise RunConflictError(found.id, f'and does not have this output, given by hand, at "{location}"')
 
 
 def _where(replay: Replay, given: _Given | None) -> str:

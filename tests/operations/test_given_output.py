@@ -19,6 +19,7 @@ from durable import (
     OperationDeniedError,
     ReplayRefusedError,
     RollbackContext,
+    RunConflictError,
     StalePlanError,
     acting_as,
     workflow,
@@ -247,3 +248,15 @@ def test_a_worker_whose_lease_has_expired_cannot_overwrite_it(at: Runtime) -> No
     passed(at, run.id)
     assert run.result() == "shipped as hand"
     assert CALLS == ["ship"]
+
+
+def test_the_same_id_with_another_output_or_a_run_that_runs_the_step_again_is_refused(at: Runtime) -> None:
+    handle = order.start(1)
+    passed(at, handle.id)
+    handle.replay("check", id="replayed")
+    with acting_as(OPS, reason="by telephone"):
+        given = handle.give_output("check", {"by": "hand"}, id="given")
+        assert handle.give_output("check", {"by": "hand"}, id="given").id == given.id
+        for run_id, output in (("given", {"by": "other"}), ("replayed", {"by": "hand"})):
+            with pytest.raises(RunConflictError, match="does not have this output"):
+                handle.give_output("check", output, id=run_id)
