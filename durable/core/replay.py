@@ -21,6 +21,7 @@ from durable.core.location import escape, is_within, parent
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState, RunChange, RunRecord
 from durable.core.recovery import rewind_compensated
 from durable.core.rewind import FORKS, Rewind, first_try
+from durable.core.steps import ATOMIC
 from durable.core.summary import Summary, SummaryKind
 
 __all__ = ["Replay"]
@@ -132,7 +133,7 @@ class Replay:
                 f'"{self.target}" has a rollback handler, which would undo what the step has not done: recover the run, '
                 "or replay it"
             )
-        if entry.data.get("failure", {}).get("atomic"):
+        if entry.data.get(ATOMIC) and entry.status != EntryStatus.COMPLETED:
             yield f'"{self.target}" is atomic and has failed: its rows were not written, and an output would say they were'
 
     def give(self, output: str | None, given: dict[str, str], now: datetime) -> None:

@@ -30,12 +30,14 @@ from durable.core.scope import Scope
 from durable.core.signatures import check_call
 from durable.core.summary import backing_off
 
-__all__ = ["ABANDONED", "check_catch", "step", "try_step"]
+__all__ = ["ABANDONED", "ATOMIC", "check_catch", "step", "try_step"]
 
 STEP_CATCHES: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted", "rollback")
 STEP_CATCHES_DEFAULT: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted")
 #: The key in an entry's data of an attempt that an operator has abandoned and that its worker could not interrupt.
 ABANDONED: Final = "abandoned"
+#: The key in an entry's data of an atomic step of which an attempt has failed: the rows of that attempt were not written.
+ATOMIC: Final = "atomic"
 _TYPE_LIMIT = 60  # characters of an error's type that lists show
 _REPR_LIMIT = 200  # characters of an argument that the codec refuses, shown to operators
 
@@ -269,7 +271,9 @@ class _Attempt:
         last_attempt_at = entry.last_attempt_at or now
         will_retry = verdict == _RETRY and entry.attempts <= options.max_retries
         retry_at = _retry_time(last_attempt_at, retry_delay(options, entry.attempts)) if will_retry else None
-        data = entry.data if will_retry else {**entry.data, "failure": self._failure_data(verdict, cause)}
+        data = {**entry.data, ATOMIC: True} if options.atomic else entry.data
+        if not will_retry:
+            data = {**data, "failure": self._failure_data(verdict, cause)}
         with self.journal.lock:
             self.journal.add_attempt(
                 AttemptRecord(entry.location, entry.attempts, self.environment.worker, last_attempt_at, now, error)
@@ -288,11 +292,10 @@ class _Attempt:
         self._tell(error, will_retry, retry_at)
 
     def _failure_data(self, verdict: str, cause: Exception | None) -> dict[str, Any]:
-        atomic = {"atomic": True} if self.options.atomic else {}
         if verdict == _RETRY:  # all attempts are used up
             kind = "timeout" if isinstance(cause, StepTimeoutError) else "exhausted"
-            return {"kind": kind, "raises": "exhausted", **atomic}
-        data: dict[str, Any] = {"kind": verdict, "raises": verdict, **atomic}
+            return {"kind": kind, "raises": "exhausted"}
+        data: dict[str, Any] = {"kind": verdict, "raises": verdict}
         if isinstance(cause, PayloadError):
             data["payload"] = [cause.what, cause.path, cause.problem, cause.advice]
         elif isinstance(cause, CriticalError | RollbackError):

@@ -14,7 +14,7 @@ from datetime import datetime
 from durable.core import transitions
 from durable.core.current import timed_step
 from durable.core.records import EntryRecord, EntryStatus, RunChange, RunRecord
-from durable.core.steps import ABANDONED
+from durable.core.steps import ABANDONED, ATOMIC
 
 __all__ = ["given_up"]
 
@@ -46,7 +46,7 @@ def given_up(
         begun,
         status=EntryStatus.RUNNING,
         attempts=attempt,
-        data={**begun.data, ABANDONED: True},
+        data={**begun.data, ABANDONED: True, **({ATOMIC: True} if step.call.record is not None else {})},
         output=None,  # the function may have returned in this moment
         completed_at=None,
         finished_ordinal=None,

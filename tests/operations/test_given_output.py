@@ -74,6 +74,8 @@ def odd(ctx: Context, kind: str) -> Any:
         return ctx.step("it", check, 1, max_retries=0, rollback=undo)
     if kind == "atomic":
         return ctx.step("it", check, 1, max_retries=0, atomic=True)
+    if kind == "atomic, tried again":
+        return ctx.step("it", check, 1, max_retries=1, retry_backoff_base=1_000_000, atomic=True)
     if kind == "sleep":
         return ctx.sleep("it", 1_000)
 
@@ -168,6 +170,7 @@ def test_a_replay_from_before_it_runs_the_step_again(at: Runtime) -> None:
     [
         ("rollback", "it", "has a rollback handler"),
         ("atomic", "it", "its rows were not written"),
+        ("atomic, tried again", "it", "its rows were not written"),
         ("loop", "rounds/~0/it", '"rounds" starts again'),
         ("sleep", "it", "is no step"),
     ],
