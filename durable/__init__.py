@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         StepFailure,
         StepResult,
     )
+    from durable.core.retry_later import RetryLater
     from durable.definitions import Input, Workflow, step, workflow
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
     from durable.operations.audit import Actor, OperationDeniedError, acting_as
@@ -111,6 +112,7 @@ _MODULES = {
         "WorkflowError",
     ),
     "durable.core.options": ("RollbackContext", "StepOptions"),
+    "durable.core.retry_later": ("RetryLater",),
     "durable.core.results": (
         "AsyncQueueMessage",
         "BlockFailure",
@@ -171,6 +173,7 @@ __all__ = [
     "RaceResult",
     "ReplayPlan",
     "ReplayRefusedError",
+    "RetryLater",
     "RollbackCheckpointError",
     "RollbackContext",
     "RollbackError",

@@ -213,6 +213,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "DIVERGENCE_GRACE": _DURATION,
     "MISTAKES": (_are_error_classes, "a list of classes of exceptions, or of their dotted paths"),
     "STEP_TIMEOUT": (_is_timeout, 'seconds from 0 on, a timedelta, text such as "10 minutes", or None for no limit'),
+    "MAX_UNCOUNTED_RETRIES": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
     "BUILD": (_is_build_or_none, "a text of 1 to 200 characters, or None"),
     "DATABASE": _TEXT,
     "QUEUE": _TEXT,

@@ -54,6 +54,7 @@ class Values:
       raises them: the run stops, and nothing is undone. An empty list: no class is.
     - `STEP_TIMEOUT`: the limit of one attempt of a step that sets none; text such as "10 minutes" too; None or 0 for no
       limit.
+    - `MAX_UNCOUNTED_RETRIES`: how many attempts of one step may end with `RetryLater(counts=False)`; later ones count.
     - `BUILD`: the name of the project's code, such as a commit or an image's tag; without it the environment variable
       DURABLE_BUILD, otherwise none. Workers tell it with themselves and with failures; at most 200 characters.
     - `DATABASE`: the alias of the database that holds durable's tables.
@@ -97,6 +98,7 @@ class Values:
     DIVERGENCE_GRACE: float = 600.0
     MISTAKES: Sequence[type[Exception] | str] = DEFAULT_MISTAKES
     STEP_TIMEOUT: float = 600.0
+    MAX_UNCOUNTED_RETRIES: int = 100
     BUILD: str | None = None
     DATABASE: str = "default"
     QUEUE: str = "default"

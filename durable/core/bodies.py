@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from durable.core.effects import Body, Operation
-from durable.core.errors import MessageNotCompletedError, PayloadError
+from durable.core.errors import MessageNotCompletedError, OutsideStepError, PayloadError
 from durable.core.location import display_location
+from durable.core.retry_later import RetryLater
 from durable.core.scope import Scope
 
 __all__ = ["run_body"]
@@ -25,6 +26,10 @@ def run_body(scope: Scope, function: Callable[..., Any], *args: Any) -> Operatio
         value = yield Body(scope, function, args)
     except PayloadError:
         raise
+    except RetryLater:
+        scope.journal.stop(
+            OutsideStepError("RetryLater raised", "raise it in a step's function, whose attempt it ends")
+        )
     except Exception as error:
         scope.finish(error)
         raise

@@ -9,6 +9,7 @@ A project catches a middle class, or one of its children::
     │   ├── StepExhaustedError
     │   ├── StepTimeoutError
     │   ├── AttemptAbandonedError
+    │   ├── RetryLater                raised in a step: the next attempt then; in `durable.core.retry_later`
     │   ├── JoinError
     │   ├── RaceError
     │   └── MessageTimeoutError

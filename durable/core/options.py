@@ -1,7 +1,7 @@
-"""A step's options, and the arithmetic of its retries.
+"""A step's options.
 
 `StepOptions` is what callers write, for type checkers; `StepPolicy` is the same, validated, with a value for each option.
-Options are validated once, when they are written; the delay after an attempt is a pure function of them.
+Options are validated once, when they are written; `durable.core.retries` decides by them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ __all__ = [
     "handler_name",
     "options_of",
     "resolve_name",
-    "retry_delay",
 ]
 
 R = TypeVar("R")
@@ -58,6 +57,7 @@ class CommonStepOptions(TypedDict, total=False):
     retry_backoff_base: Duration
     retry_backoff_max: Duration
     backoff: Backoff
+    retry_jitter: float
     retry_if: Callable[[Exception], bool] | None
     timeout: Duration | None
     retry_on_timeout: bool
@@ -71,6 +71,8 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
     - `max_retries`: attempts after the first. After the last one the step has failed for good.
     - `retry_backoff_base`, `retry_backoff_max`, `backoff`: the delay after the n-th attempt is base * 2**n
       ("exponential"), base * n ("linear") or base ("constant"), and no more than the maximum. The run is parked meanwhile.
+    - `retry_jitter`: from 0 to 1: the delay is drawn from delay * (1 - jitter) to delay * (1 + jitter), and is no more than the
+      maximum. By default 0: it is not drawn.
     - `retry_if`: a function of the exception; False fails the step at once, as CriticalError does.
     - `timeout`: how long one attempt may take; 0 or None for no limit, by default what the setting STEP_TIMEOUT says. It fails the
       step for good, unless `retry_on_timeout`.
@@ -90,6 +92,7 @@ class StepPolicy:
     retry_backoff_base: Duration = 0.1
     retry_backoff_max: Duration = 30.0
     backoff: Backoff = "exponential"
+    retry_jitter: float = 0.0
     retry_if: Callable[[Exception], bool] | None = None
     timeout: Duration | Unset = Unset.UNSET
     retry_on_timeout: bool = False
@@ -108,6 +111,9 @@ class StepPolicy:
                 object.__setattr__(self, name, seconds(0 if value is None else value, name))
         if self.backoff not in _BACKOFFS:
             raise ValueError(f"backoff must be one of {', '.join(_BACKOFFS)}, not {self.backoff!r}")
+        jitter = self.retry_jitter
+        if not isinstance(jitter, int | float) or isinstance(jitter, bool) or not 0 <= jitter <= 1:
+            raise ValueError(f"retry_jitter must be a number from 0 to 1, the part of the delay, not {jitter!r}")
         if self.retry_if is not None and not callable(self.retry_if):
             raise TypeError(f"retry_if must be a function of the exception, not {self.retry_if!r}")
         if self.rollback is not None:
@@ -144,16 +150,6 @@ def options_of(given: dict[str, Any]) -> StepPolicy:
 @lru_cache(maxsize=1024)
 def _cached(items: tuple[tuple[str, Any], ...]) -> StepPolicy:
     return StepPolicy(**dict(items))
-
-
-def retry_delay(options: StepPolicy, attempt: int) -> float:
-    """Seconds to wait after the `attempt`-th attempt (from 1) failed; no jitter, so that replays agree."""
-    base, limit = float(options.retry_backoff_base), float(options.retry_backoff_max)  # type: ignore[arg-type]
-    if options.backoff == "constant":
-        return min(limit, base)
-    if options.backoff == "linear":
-        return min(limit, base * attempt)
-    return min(limit, base * 2.0 ** min(attempt, 1000))
 
 
 @lru_cache(maxsize=1024)

@@ -14,6 +14,7 @@ from durable.core import transitions
 from durable.core.location import escape
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
+from durable.core.steps import UNCOUNTED
 from durable.core.summary import Summary, SummaryKind
 
 __all__ = ["recover", "rewind_compensated"]
@@ -99,7 +100,7 @@ class _Recovery(Rewind):
         if entry.kind in FORKS:
             self._reset_fork(entry)
         elif entry.status in (EntryStatus.EXHAUSTED, EntryStatus.FAILED):
-            data = {key: value for key, value in entry.data.items() if key != "failure"}
+            data = {key: value for key, value in entry.data.items() if key not in ("failure", UNCOUNTED)}
             self.put(
                 entry,
                 status=EntryStatus.PENDING,

@@ -36,7 +36,7 @@ UNFINISHED: dict[str, Any] = {
 
 def first_try(policy: dict[str, Any]) -> dict[str, Any]:
     """Return the policy of a rollback handler with all its attempts unused."""
-    return {**policy, "attempts": 0, "retry_at": None}
+    return {**policy, "attempts": 0, "uncounted": 0, "retry_at": None}
 
 
 class Rewind:

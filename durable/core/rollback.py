@@ -6,15 +6,16 @@ and gets the recorded arguments and output. Each handler's success is a commit o
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from durable.core.control_flow import ControlFlow, Evicted, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import CriticalError, ErrorInfo
 from durable.core.journal import Event, Journal
-from durable.core.options import RollbackContext, StepPolicy, resolve_name, retry_delay
+from durable.core.options import RollbackContext, StepPolicy, resolve_name
 from durable.core.records import EntryRecord, Request
+from durable.core.retries import FailedAttempt, retry_of
 
 __all__ = ["RollbackFailed", "compensable", "has_compensation", "roll_back"]
 
@@ -86,24 +87,33 @@ def _handler_call(journal: Journal, entry: EntryRecord) -> Call:
 def _failed(journal: Journal, entry: EntryRecord, error: Exception) -> Operation:
     info = ErrorInfo.of(error)
     policy = entry.data["rollback"]
-    attempts = policy.get("attempts", 0) + 1
-    will_retry = attempts <= policy["max_retries"] and not isinstance(error, CriticalError)
+    attempts, uncounted = policy.get("attempts", 0) + 1, policy.get("uncounted", 0)
     retry_at = None
-    if will_retry:
-        options = StepPolicy(
-            max_retries=policy["max_retries"],
-            retry_backoff_base=policy["base"],
-            retry_backoff_max=policy["max"],
-            backoff=policy["backoff"],
+    if not isinstance(error, CriticalError):
+        now = journal.environment.now()
+        failed = FailedAttempt(
+            run=journal.run,
+            location=entry.location,
+            purpose="rollback",
+            attempts=attempts,
+            uncounted=uncounted,
+            began_at=now,
+            failed_at=now,
         )
-        retry_at = journal.environment.now() + timedelta(seconds=retry_delay(options, attempts))
-    recorded = {**policy, "attempts": attempts, "retry_at": retry_at.isoformat() if retry_at else None}
+        retry = retry_of(failed, _options(policy), error, info, journal.environment.max_uncounted_retries)
+        retry_at, uncounted, info = retry.at, retry.uncounted, retry.error
+    recorded = {
+        **policy,
+        "attempts": attempts,
+        "retry_at": retry_at.isoformat() if retry_at else None,
+        **({"uncounted": uncounted} if uncounted else {}),
+    }
     journal.mark(entry, data={**entry.data, "rollback": recorded}, rollback_completed_at=None, rollback_error=info)
     yield Save(is_failure=True)
     details = {
         "location": entry.location,
         "attempt": attempts,
-        "will_retry": will_retry,
+        "will_retry": retry_at is not None,
         "retry_at": retry_at,
         "error": info,
     }
@@ -111,3 +121,13 @@ def _failed(journal: Journal, entry: EntryRecord, error: Exception) -> Operation
     if retry_at is None:
         raise RollbackFailed(entry.location, info)
     raise Park(retry_at)
+
+
+def _options(policy: dict[str, Any]) -> StepPolicy:
+    return StepPolicy(
+        max_retries=policy["max_retries"],
+        retry_backoff_base=policy["base"],
+        retry_backoff_max=policy["max"],
+        backoff=policy["backoff"],
+        retry_jitter=policy.get("jitter", 0.0),
+    )

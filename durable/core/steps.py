@@ -6,7 +6,7 @@ Owns these records. A step's value or final error is built from its record, the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from durable.core.control_flow import ControlFlow, Park
@@ -23,14 +23,16 @@ from durable.core.errors import (
     StepTimeoutError,
 )
 from durable.core.journal import Event
-from durable.core.options import StepPolicy, handler_name, resolve_name, retry_delay
+from durable.core.options import StepPolicy, handler_name, resolve_name
 from durable.core.records import AttemptRecord, EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Failure, StepCatch, StepFailure, StepResult, failure_of, with_failure
+from durable.core.retries import FailedAttempt, retry_of
+from durable.core.retry_later import RetryLater
 from durable.core.scope import Scope
 from durable.core.signatures import check_call
 from durable.core.summary import backing_off
 
-__all__ = ["ABANDONED", "ATOMIC", "check_catch", "step", "try_step"]
+__all__ = ["ABANDONED", "ATOMIC", "UNCOUNTED", "check_catch", "step", "try_step"]
 
 STEP_CATCHES: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted", "rollback")
 STEP_CATCHES_DEFAULT: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted")
@@ -38,6 +40,8 @@ STEP_CATCHES_DEFAULT: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted
 ABANDONED: Final = "abandoned"
 #: The key in an entry's data of an atomic step of which an attempt has failed: the rows of that attempt were not written.
 ATOMIC: Final = "atomic"
+#: The key in an entry's data of the number of attempts that do not count as one, if there are any.
+UNCOUNTED: Final = "uncounted"
 _TYPE_LIMIT = 60  # characters of an error's type that lists show
 _REPR_LIMIT = 200  # characters of an argument that the codec refuses, shown to operators
 
@@ -215,6 +219,7 @@ class _Attempt:
             "base": options.retry_backoff_base,
             "max": options.retry_backoff_max,
             "backoff": options.backoff,
+            **({"jitter": options.retry_jitter} if options.retry_jitter else {}),
         }
 
     # -- the attempt
@@ -262,16 +267,31 @@ class _Attempt:
         """Return the park until the next attempt."""
         entry = self.entry
         kind = entry.error.type[:_TYPE_LIMIT] if entry.error is not None else "unknown"
-        doing = backing_off(entry.location, kind, entry.attempts, self.options.max_retries + 1)
+        attempts = self.options.max_retries + 1 + entry.data.get(UNCOUNTED, 0)
+        doing = backing_off(entry.location, kind, entry.attempts, attempts)
         return Park(entry.next_attempt_at, doing=[doing])
 
     def _record_failure(self, error: ErrorInfo, verdict: str, cause: Exception | None = None) -> Operation:
         entry, options = self.entry, self.options
         now = self.environment.now()
         last_attempt_at = entry.last_attempt_at or now
-        will_retry = verdict == _RETRY and entry.attempts <= options.max_retries
-        retry_at = _retry_time(last_attempt_at, retry_delay(options, entry.attempts)) if will_retry else None
         data = {**entry.data, ATOMIC: True} if options.atomic else entry.data
+        retry_at = None
+        if verdict == _RETRY:
+            failed = FailedAttempt(
+                run=self.journal.run,
+                location=entry.location,
+                purpose="step",
+                attempts=entry.attempts,
+                uncounted=entry.data.get(UNCOUNTED, 0),
+                began_at=last_attempt_at,
+                failed_at=now,
+            )
+            retry = retry_of(failed, options, cause, error, self.environment.max_uncounted_retries)
+            retry_at, error = retry.at, retry.error
+            if retry.uncounted:
+                data = {**data, UNCOUNTED: retry.uncounted}
+        will_retry = retry_at is not None
         if not will_retry:
             data = {**data, "failure": self._failure_data(verdict, cause)}
         with self.journal.lock:
@@ -304,10 +324,11 @@ class _Attempt:
 
     def _tell(self, error: ErrorInfo, will_retry: bool, retry_at: datetime | None) -> None:
         entry = self.entry
+        counted = entry.attempts - entry.data.get(UNCOUNTED, 0)
         details = {
             "location": entry.location,
             "attempt": entry.attempts,
-            "retries_left": max(0, self.options.max_retries - (entry.attempts - 1)) if will_retry else 0,
+            "retries_left": max(0, self.options.max_retries - max(0, counted - 1)) if will_retry else 0,
             "will_retry": will_retry,
             "retry_at": retry_at,
             "is_caught": not will_retry and entry.data["failure"]["kind"] in self.caught,
@@ -338,7 +359,7 @@ def _verdict(error: Exception, options: StepPolicy) -> str:
     """Return what to do after this error: retry, or the kind of final failure."""
     if isinstance(error, PayloadError):
         return "payload"
-    if isinstance(error, AttemptAbandonedError):  # `retry_if` judges errors of the function
+    if isinstance(error, AttemptAbandonedError | RetryLater):  # `retry_if` judges errors of the function
         return _RETRY
     if isinstance(error, RollbackError):
         return "rollback"
@@ -361,13 +382,6 @@ def _rebuilt(name: str | None, base: type[Exception], message: str) -> Exception
         except Exception:  # removed, local, or with another constructor: the base class is enough
             return base(message)
     return base(message)
-
-
-def _retry_time(moment: datetime, delay: float) -> datetime:
-    try:
-        return moment + timedelta(seconds=delay)
-    except OverflowError:
-        return moment + timedelta(days=365)
 
 
 def _shown(value: object) -> str:

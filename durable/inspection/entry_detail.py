@@ -12,6 +12,7 @@ from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
+from durable.core.steps import UNCOUNTED
 from durable.inspection.fork_outcomes import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.given_note import given_note
 from durable.inspection.payloads import payload, redacted, redacted_traceback
@@ -157,6 +158,8 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
             yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     if entry.kind == EntryKind.STEP and (given := data.get("given")):
         yield "given by hand", f"{given_note(given)}, {given.get('at', '')}"
+    if entry.kind == EntryKind.STEP and (uncounted := data.get(UNCOUNTED)):
+        yield "attempts that do not count", f"{uncounted:,}"
     if entry.kind == EntryKind.STEP and (failure := data.get("failure")):
         yield "failed for good", str(failure.get("kind"))
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):

@@ -27,7 +27,7 @@ def drawn() -> Iterator[tuple[str, str]]:
     """Each error of the tree in the docstring with its parent."""
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
-        found = re.match(r"    ((?:[│ ]   )*)(?:[├└]── )?(\w+Error)\b", line)
+        found = re.match(r"    ((?:[│ ]   )*)(?:[├└]── )?(\w+Error|RetryLater)\b", line)
         if found is None:
             continue
         depth = (len(line) - len(line.lstrip(" │├└─"))) // 4 - 1

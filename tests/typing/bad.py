@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from durable import AsyncContext, AsyncQueueMessage, Context, Handle, StepOptions, get_run, step, workflow
+from durable import AsyncContext, AsyncQueueMessage, Context, Handle, RetryLater, StepOptions, get_run, step, workflow
 from tests.typing.good import apaid, charge, count, fulfil, one, paid, weigh, wrong_refund
 
 
@@ -80,3 +80,8 @@ def misspelt(order_id: int) -> int:
 @step(rollback=wrong_refund)  # 35 handler of another output
 def mismatched(order_id: int) -> str:
     return str(order_id)
+
+
+def jittery(ctx: Context) -> None:
+    ctx.step("charge", charge, 1, Decimal(1), retry_jitter="0.2")  # 36 wrong type of an option
+    raise RetryLater("30 s", "the bank is closed", False)  # 37 a keyword by position

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, assert_type
@@ -17,6 +18,7 @@ from durable import (
     Handle,
     QueueMessage,
     RaceResult,
+    RetryLater,
     RollbackContext,
     StepOptions,
     StepResult,
@@ -37,6 +39,14 @@ def charge(order_id: int, amount: Decimal, note: str = "") -> str:
 
 async def weigh(order_id: int) -> float:
     return float(order_id)
+
+
+def limited(retry_after: str | None) -> None:
+    raise RetryLater(retry_after, "429 Too Many Requests", counts=False)
+
+
+def closed(until: datetime) -> None:
+    raise RetryLater(until if until.tzinfo else timedelta(hours=1))
 
 
 def refund(rollback: RollbackContext, payment: str) -> None: ...
@@ -83,6 +93,7 @@ def fulfil(ctx: Context, order_id: int, *, gift: bool = False) -> dict[str, str]
     assert_type(ctx.step("charge", charge, order_id, Decimal(3)), str)
     assert_type(ctx.step("charge", charge, order_id, Decimal(3), "note", max_retries=5, rollback=refund), str)
     assert_type(ctx.step("charge", charge, order_id, Decimal(3), rollback=log_any, timeout=None), str)
+    assert_type(ctx.step("charge", charge, order_id, Decimal(3), retry_jitter=0.2), str)
     assert_type(ctx.step("weigh", weigh, order_id), float)
     assert_type(ctx.step("partial", partial(charge, 1), Decimal(1)), str)
     assert_type(ctx.step(book, 1, timeout="10 s"), str)

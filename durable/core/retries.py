@@ -1,0 +1,100 @@
+"""What follows a failed attempt of a step or of a rollback handler: whether and when it is tried again.
+
+Pure functions of the options, of the attempts so far and of the error. A delay is drawn once: the caller records the
+moment, and a replay reads the record.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from durable.core.errors import ErrorInfo
+from durable.core.options import StepPolicy
+from durable.core.records import RunRecord
+from durable.core.retry_later import RetryLater
+
+__all__ = ["FailedAttempt", "Retry", "retry_delay", "retry_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAttempt:
+    """The `attempts`-th attempt (from 1) at `location`, of which `uncounted` earlier ones did not count.
+
+    `began_at` is what a backoff is counted from. `purpose` tells a rollback handler from its step.
+    """
+
+    run: RunRecord
+    location: str
+    purpose: str
+    attempts: int
+    uncounted: int
+    began_at: datetime
+    failed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The decision: the next attempt at `at`, None for none. `uncounted` attempts have not counted until now.
+
+    `error` is the attempt's error, with what was decided about it.
+    """
+
+    at: datetime | None
+    uncounted: int
+    error: ErrorInfo
+
+
+def retry_of(
+    failed: FailedAttempt, options: StepPolicy, cause: Exception | None, error: ErrorInfo, most_uncounted: int
+) -> Retry:
+    """Decide about an attempt that may be repeated. `cause` is its error, None if its worker died."""
+    asked = cause if isinstance(cause, RetryLater) else None
+    uncounted = failed.uncounted
+    if asked is not None and not asked.counts:
+        if uncounted < most_uncounted:
+            uncounted += 1
+        else:
+            error = _counted(error, most_uncounted)
+    counted = failed.attempts - uncounted
+    if counted > options.max_retries:
+        return Retry(None, uncounted, error)
+    at = asked.at(failed.failed_at) if asked is not None else None
+    return Retry(at or _backed_off(failed, options, max(1, counted)), uncounted, error)
+
+
+def retry_delay(options: StepPolicy, attempt: int) -> float:
+    """Return the seconds to wait after the `attempt`-th attempt (from 1) failed, without jitter."""
+    base, limit = float(options.retry_backoff_base), float(options.retry_backoff_max)  # type: ignore[arg-type]
+    if options.backoff == "constant":
+        return min(limit, base)
+    if options.backoff == "linear":
+        return min(limit, base * attempt)
+    return min(limit, base * 2.0 ** min(attempt, 1000))
+
+
+def _backed_off(failed: FailedAttempt, options: StepPolicy, counted: int) -> datetime:
+    delay = retry_delay(options, counted)
+    if options.retry_jitter:
+        limit = float(options.retry_backoff_max)  # type: ignore[arg-type]  # normalised
+        least, most = delay * (1 - options.retry_jitter), min(limit, delay * (1 + options.retry_jitter))
+        delay = _dice(failed).uniform(least, most)
+    try:
+        return failed.began_at + timedelta(seconds=delay)
+    except OverflowError:
+        return failed.began_at + timedelta(days=365)
+
+
+def _dice(failed: FailedAttempt) -> random.Random:
+    """Return random numbers seeded by run, location and attempt: other runs draw others, and a crash draws the same."""
+    seed = f"{failed.run.seed or failed.run.id}/{failed.location}/{failed.purpose}/{failed.attempts}"
+    return random.Random(seed)  # noqa: S311  # not for secrets
+
+
+def _counted(error: ErrorInfo, most: int) -> ErrorInfo:
+    advice = (
+        f'this attempt counts: {most:,} earlier ones of the step did not, and DURABLE["MAX_UNCOUNTED_RETRIES"] allows no '
+        "more; raise RetryLater with a longer delay, or let it count"
+    )
+    return ErrorInfo(error.type, f"{error.message}; {advice}", error.traceback)
