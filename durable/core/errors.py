@@ -49,6 +49,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from durable.core.tracebacks import kind_of, message_of, traceback_of
+from durable.core.words import gettext_noop
 
 __all__ = [
     "STOPPED",
@@ -91,7 +92,7 @@ __all__ = [
 
 
 #: The text about a run that a mistake in its workflow's code has stopped.
-STOPPED = "a mistake in the code: nothing was undone because of it; fix the code, deploy, then recover"
+STOPPED = gettext_noop("a mistake in the code: nothing was undone because of it; fix the code, deploy, then recover")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The summary of a run: in one line, what the run does, what it waits for, or how it ended.
 
-Owns the kinds of summaries, the data that each kind has, and the English sentence of each. The column `summary` holds
-the data, so that nothing has to parse a sentence. Every surface shows the sentence, which is made here alone. Must not
-decide what a run does.
+Owns the kinds of summaries, the data that each kind has, and the sentence of each. The column `summary` holds the data,
+so that nothing has to parse a sentence. Every surface shows the sentence, which is made here alone: in English, or in
+the language of the `Words` that a surface gives. Must not decide what a run does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from durable.core.control_flow import Park
 from durable.core.errors import STOPPED
 from durable.core.location import display_location, unescape
+from durable.core.words import ENGLISH, Words, gettext_noop
 
 __all__ = [
     "KIND_LENGTH",
@@ -72,19 +73,23 @@ Doing = Mapping[str, Any]
 class Summary(str):
     """A run's summary: a text, namely the sentence, with the data that the sentence is made of.
 
-    `kind` says which sentence it is. `facts` has the JSON-native values in it, by the names in `_SENTENCES`.
+    `kind` says which sentence it is. `facts` has the JSON-native values in it, by the names in `_SENTENCES`. `words` are
+    those of the language in which it is told.
     """
 
-    __slots__ = ("facts", "kind")
+    __slots__ = ("facts", "kind", "words")
 
     kind: SummaryKind
     facts: Mapping[str, Any]
+    words: Words
 
     def __new__(cls, kind: SummaryKind, **facts: Any) -> Self:
-        sentence = _SENTENCES[kind]
-        text = sentence.format(**facts) if isinstance(sentence, str) else sentence(**facts)
-        summary = super().__new__(cls, text + _ADVICE.get(kind, ""))
-        summary.kind, summary.facts = kind, facts
+        return cls._made(ENGLISH, kind, facts)
+
+    @classmethod
+    def _made(cls, words: Words, kind: SummaryKind, facts: Mapping[str, Any]) -> Self:
+        summary = super().__new__(cls, _sentence(words, kind, facts) + _advice(words, kind))
+        summary.kind, summary.facts, summary.words = kind, facts, words
         return summary
 
     @classmethod
@@ -99,6 +104,10 @@ class Summary(str):
             except (ValueError, TypeError, LookupError, RecursionError):  # written by another release, or by hand
                 pass
         return cls(SummaryKind.TEXT, text=stored)
+
+    def told_in(self, words: Words) -> Summary:
+        """Return the same summary in another language. A text without data stays as it is."""
+        return Summary._made(words, self.kind, self.facts)
 
     @property
     def stored(self) -> str:
@@ -115,12 +124,12 @@ class Summary(str):
     @property
     def without_advice(self) -> str:
         """The sentence without what to do about it."""
-        return self.removesuffix(_ADVICE.get(self.kind, ""))
+        return _sentence(self.words, self.kind, self.facts)
 
     @property
     def doing(self) -> str:
         """What the run is doing beside its waits, in words; "" if it is nothing."""
-        return _doing(self.facts["doing"]) if self.kind is SummaryKind.WAITING else ""
+        return _doing(self.words, self.facts["doing"]) if self.kind is SummaryKind.WAITING else ""
 
     @property
     def is_backing_off(self) -> bool:
@@ -136,7 +145,7 @@ class Summary(str):
 
     def with_facts(self, **facts: Any) -> Summary:
         """Return the summary with other facts."""
-        return Summary(self.kind, **{**self.facts, **facts})
+        return Summary._made(self.words, self.kind, {**self.facts, **facts})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Summary.load, (self.stored,)
@@ -190,81 +199,111 @@ def _shown(doing: Iterable[Doing]) -> Iterable[Doing]:
             return
         shown = {name: value[:_MAX_DOING] if isinstance(value, str) else value for name, value in each.items()}
         yield shown
-        length += len(_words(shown)) + len("; ")
+        length += len(_told(ENGLISH, shown)) + len("; ")
 
 
 # -- the sentences
 
 
-def steps_undone(count: int) -> str:
+def steps_undone(count: int, words: Words = ENGLISH) -> str:
     """Return how many steps a compensation has undone, in words."""
-    return f"{count:,} step{' was' if count == 1 else 's were'} undone"
+    text = words.ngettext("{number} step was undone", "{number} steps were undone", count)
+    return text.format(number=words.number(count))
 
 
-def _words(doing: Doing) -> str:
-    return _DOING[doing["kind"]].format(**doing)
+def _sentence(words: Words, kind: SummaryKind, facts: Mapping[str, Any]) -> str:
+    sentence = _SENTENCES[kind]
+    return words.gettext(sentence).format(**facts) if isinstance(sentence, str) else sentence(words, **facts)
 
 
-def _doing(doing: Sequence[Doing]) -> str:
-    words = "; ".join(map(_words, doing))
-    return words if len(words) <= _MAX_DOING else f"{words[:_MAX_DOING]}…"
+def _advice(words: Words, kind: SummaryKind) -> str:
+    advice = _ADVICE.get(kind, "")
+    return words.gettext(advice) if advice else ""
 
 
-def _waiting(doing: Sequence[Doing], queues: Sequence[str] | None, until: str | None) -> str:
-    does = _doing(doing)
+def _told(words: Words, doing: Doing) -> str:
+    return words.gettext(_DOING[doing["kind"]]).format(**doing)
+
+
+def _doing(words: Words, doing: Sequence[Doing]) -> str:
+    told = "; ".join(_told(words, each) for each in doing)
+    return told if len(told) <= _MAX_DOING else f"{told[:_MAX_DOING]}…"
+
+
+def _waiting(words: Words, doing: Sequence[Doing], queues: Sequence[str] | None, until: str | None) -> str:
+    does = _doing(words, doing)
     moment = "" if until is None else f"{datetime.fromisoformat(until):%Y-%m-%d %H:%M:%S} UTC"
     if queues is None and does:
-        return f"{does}; goes on at {moment}" if moment else does
-    parts = [] if queues is None else [f"a message in {', '.join(queues) or 'any queue'}"]
-    if moment:
-        parts.append(moment)
-    waits = f"waiting for {' or '.join(parts)}" if parts else ""
+        return words.gettext("{does}; goes on at {moment}").format(does=does, moment=moment) if moment else does
+    waits = _waits(words, queues, moment)
     return "; ".join(filter(None, (does, waits)))
 
 
-def _compensated(count: int, recoverable: bool) -> str:
-    again = "; recover() does the undone steps again, from the earliest on" if recoverable else ""
-    return f"compensated: {steps_undone(count)}{again}"
+def _waits(words: Words, queues: Sequence[str] | None, moment: str) -> str:
+    if queues is None:
+        return words.gettext("waiting for {moment}").format(moment=moment) if moment else ""
+    names = ", ".join(queues) or words.gettext("any queue")
+    if not moment:
+        return words.gettext("waiting for a message in {queues}").format(queues=names)
+    return words.gettext("waiting for a message in {queues} or {moment}").format(queues=names, moment=moment)
 
 
-def _held(workflow: str, by: str, reason: str) -> str:
-    who = f" by {by}" if by else ""
-    return f'paused at its start: new starts of "{workflow}" are held{who}{f": {reason}" if reason else ""}'
+def _compensated(words: Words, count: int, recoverable: bool) -> str:
+    undone = steps_undone(count, words)
+    if not recoverable:
+        return words.gettext("compensated: {steps}").format(steps=undone)
+    text = words.gettext("compensated: {steps}; recover() does the undone steps again, from the earliest on")
+    return text.format(steps=undone)
+
+
+def _stopped(words: Words, error: str) -> str:
+    return words.gettext("stopped: {error}: {why}").format(error=error, why=words.gettext(STOPPED))
+
+
+def _held(words: Words, workflow: str, by: str, reason: str) -> str:
+    if by:
+        text = words.gettext('paused at its start: new starts of "{workflow}" are held by {by}')
+    else:
+        text = words.gettext('paused at its start: new starts of "{workflow}" are held')
+    return text.format(workflow=workflow, by=by) + (f": {reason}" if reason else "")
 
 
 _DOING: Final[Mapping[str, str]] = {
-    "asleep": 'asleep in "{location}"',
-    _BACKING_OFF: 'step "{location}" failed ({error}), attempt {attempt} of {attempts}',
-    "compensating": "compensating ({reason}), a rollback handler waits for its next try",
+    "asleep": gettext_noop('asleep in "{location}"'),
+    _BACKING_OFF: gettext_noop('step "{location}" failed ({error}), attempt {attempt} of {attempts}'),
+    "compensating": gettext_noop("compensating ({reason}), a rollback handler waits for its next try"),
 }
 
 _SENTENCES: Final[Mapping[SummaryKind, str | Callable[..., str]]] = {
-    SummaryKind.TEXT: "{text}",
+    SummaryKind.TEXT: lambda _words, text: text,
     SummaryKind.WAITING: _waiting,
-    SummaryKind.HANDED_OVER: "handed over by a worker that stops",
-    SummaryKind.STOP_REQUESTED: "to be stopped as an operator has asked",
-    SummaryKind.PAUSED: "paused",
-    SummaryKind.RESUMED: "resumed",
-    SummaryKind.RECOVERED: "recovered",
-    SummaryKind.RECOVERED_COMPENSATING: "recovered: compensating",
-    SummaryKind.REPLAYED: "replayed from {location}",
-    SummaryKind.UNKNOWN_WORKFLOW: 'waiting for a worker that knows the workflow "{workflow}"',
-    SummaryKind.DIVERGED: "the code of this worker does not fit the history, trying again until the grace period ends: {error}",
-    SummaryKind.MISTAKE: "a mistake in the code, trying again until the grace period ends: {error}",
-    SummaryKind.STOPPED_BY_MISTAKE: f"stopped: {{error}}: {STOPPED}",
-    SummaryKind.COMPENSATING: "compensating",
-    SummaryKind.HANDLER_BACKOFF: "compensating: a rollback handler waits for its next try",
-    SummaryKind.HANDLER_FAILED: 'the rollback handler of "{location}" failed: {error}',
-    SummaryKind.COMPENSATION_STOPPED: "compensation stopped: {error}",
+    SummaryKind.HANDED_OVER: gettext_noop("handed over by a worker that stops"),
+    SummaryKind.STOP_REQUESTED: gettext_noop("to be stopped as an operator has asked"),
+    SummaryKind.PAUSED: gettext_noop("paused"),
+    SummaryKind.RESUMED: gettext_noop("resumed"),
+    SummaryKind.RECOVERED: gettext_noop("recovered"),
+    SummaryKind.RECOVERED_COMPENSATING: gettext_noop("recovered: compensating"),
+    SummaryKind.REPLAYED: gettext_noop("replayed from {location}"),
+    SummaryKind.UNKNOWN_WORKFLOW: gettext_noop('waiting for a worker that knows the workflow "{workflow}"'),
+    SummaryKind.DIVERGED: gettext_noop(
+        "the code of this worker does not fit the history, trying again until the grace period ends: {error}"
+    ),
+    SummaryKind.MISTAKE: gettext_noop("a mistake in the code, trying again until the grace period ends: {error}"),
+    SummaryKind.STOPPED_BY_MISTAKE: _stopped,
+    SummaryKind.COMPENSATING: gettext_noop("compensating"),
+    SummaryKind.HANDLER_BACKOFF: gettext_noop("compensating: a rollback handler waits for its next try"),
+    SummaryKind.HANDLER_FAILED: gettext_noop('the rollback handler of "{location}" failed: {error}'),
+    SummaryKind.COMPENSATION_STOPPED: gettext_noop("compensation stopped: {error}"),
     SummaryKind.COMPENSATED: _compensated,
-    SummaryKind.CANCELLED: "cancelled: {reason}",
+    SummaryKind.CANCELLED: gettext_noop("cancelled: {reason}"),
     SummaryKind.HELD: _held,
 }
 
 #: What to do about it, at the end of a sentence.
+_GOES_ON: Final = gettext_noop("; recover() goes on with it")
 _ADVICE: Final[Mapping[SummaryKind, str]] = {
-    SummaryKind.HANDLER_FAILED: "; recover() goes on with it",
-    SummaryKind.COMPENSATION_STOPPED: "; recover() goes on with it",
+    SummaryKind.HANDLER_FAILED: _GOES_ON,
+    SummaryKind.COMPENSATION_STOPPED: _GOES_ON,
 }
 
 _KINDS: Final = frozenset(SummaryKind)

@@ -6,11 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from django.utils.translation import gettext as _
+
 from durable.core.location import display_location
 from durable.core.summary import SummaryKind, steps_undone
 from durable.inspection.explanation import Explanation, Facts
 from durable.inspection.humanize import relative, shortened
 from durable.inspection.payloads import redacted_error
+from durable.inspection.wording import LOCAL
 
 __all__ = ["cancelled", "completed", "failed"]
 
@@ -20,16 +23,20 @@ _LAST_ATTEMPT: Final = re.compile(r"^StepExhaustedError: step .*? failed on its 
 
 def completed(facts: Facts) -> Explanation:
     """Explain a completed run."""
-    return Explanation(headline=f"Completed {facts.ended}")
+    return Explanation(headline=_("Completed %(when)s") % {"when": facts.ended})
 
 
 def cancelled(facts: Facts) -> Explanation:
     """Explain a cancelled run: why, and what was undone."""
     reason = facts.run.request_reason
     undone = _undone(facts)
+    if undone:
+        headline = _("Cancelled %(when)s; compensated: %(steps)s") % {"when": facts.ended, "steps": undone}
+    else:
+        headline = _("Cancelled %(when)s") % {"when": facts.ended}
     return Explanation(
-        headline=f"Cancelled {facts.ended}{f'; compensated: {undone}' if undone else ''}",
-        detail=shortened(f"Reason: {reason}") if reason else "",
+        headline=headline,
+        detail=shortened(_("Reason: %(reason)s") % {"reason": reason}) if reason else "",
         remedies=("restart",),
     )
 
@@ -39,8 +46,9 @@ def failed(facts: Facts) -> Explanation:
     run, kind = facts.run, facts.summary.kind
     if kind is SummaryKind.STOPPED_BY_MISTAKE:
         return Explanation(
-            headline=f"Stopped by a mistake in the code: {shortened(facts.quoted_error)}",
-            detail=f"{_undone_before(facts)}. Fix the code, deploy it, then recover the run: it goes on where it was",
+            headline=_("Stopped by a mistake in the code: %(error)s") % {"error": shortened(facts.quoted_error)},
+            detail=_("%(undone)s. Fix the code, deploy it, then recover the run: it goes on where it was")
+            % {"undone": _undone_before(facts)},
             needs_attention=True,
             remedies=("recover", "replay", "restart"),
         )
@@ -51,13 +59,20 @@ def failed(facts: Facts) -> Explanation:
 
 
 def _stopped_compensating(facts: Facts) -> Explanation:
-    why, then = "Its code was undoing its steps", ", and then the code"
     if facts.run.state_after_rollback:
-        why, then = f"It was undoing its steps because it failed: {_error(facts)}", ""
+        detail = _(
+            "It was undoing its steps because it failed: %(error)s. Fix what the handler needs, then recover the run: the "
+            "compensation goes on with the handlers that are left"
+        ) % {"error": _error(facts)}
+    else:
+        detail = _(
+            "Its code was undoing its steps. Fix what the handler needs, then recover the run: the compensation goes on "
+            "with the handlers that are left, and then the code"
+        )
+    why = shortened(facts.summary.without_advice)
     return Explanation(
-        headline=f"Compensation has stopped {facts.ended}: {shortened(facts.summary.without_advice)}",
-        detail=f"{why}. Fix what the handler needs, then recover the run: the compensation goes on with the "
-        f"handlers that are left{then}",
+        headline=_("Compensation has stopped %(when)s: %(why)s") % {"when": facts.ended, "why": why},
+        detail=detail,
         needs_attention=True,
         remedies=("recover",),
         location=facts.failed_at,
@@ -66,8 +81,9 @@ def _stopped_compensating(facts: Facts) -> Explanation:
 
 def _diverged(facts: Facts) -> Explanation:
     return Explanation(
-        headline="Stopped: the code no longer fits its history",
-        detail=f"{_error(facts)} Nothing was compensated. Fix the code, then recover the run: it goes on where it was",
+        headline=_("Stopped: the code no longer fits its history"),
+        detail=_("%(error)s Nothing was compensated. Fix the code, then recover the run: it goes on where it was")
+        % {"error": _error(facts)},
         needs_attention=True,
         remedies=("recover", "replay", "restart"),
     )
@@ -75,8 +91,9 @@ def _diverged(facts: Facts) -> Explanation:
 
 def _crashed(facts: Facts) -> Explanation:
     return Explanation(
-        headline=f"Stopped {facts.ended}: it crashed {facts.run.crashes} workers in a row",
-        detail="Look at the workers' logs for what kills them (memory, a native library), then recover the run",
+        headline=_("Stopped %(when)s: it crashed %(number)d workers in a row")
+        % {"when": facts.ended, "number": facts.run.crashes},
+        detail=_("Look at the workers' logs for what kills them (memory, a native library), then recover the run"),
         needs_attention=True,
         remedies=("recover", "replay"),
     )
@@ -85,16 +102,34 @@ def _crashed(facts: Facts) -> Explanation:
 def _failed(facts: Facts) -> Explanation:
     run, undone = facts.run, _undone(facts)
     location = facts.failed_at or (run.origins[0] if run.origins else "")
-    when = f" {relative(run.finished_at, facts.now)}" if run.finished_at is not None else ""
-    where = f' at "{display_location(location)}"' if location else ""
-    goes_on = "what failed is tried again and the rest goes on from there"
-    if undone:
-        goes_on = "it goes back to the earliest step that was undone, and does all from there again"
+    told = {
+        "place": display_location(location),
+        "when": relative(run.finished_at or facts.now, facts.now),
+        "error": _LAST_ATTEMPT.sub("", _error(facts)),
+        "steps": undone,
+    }
+    if location:
+        headline = (
+            _('Failed at "%(place)s" %(when)s: %(error)s; compensated: %(steps)s')
+            if undone
+            else _('Failed at "%(place)s" %(when)s: %(error)s')
+        )
+    else:
+        headline = (
+            _("Failed %(when)s: %(error)s; compensated: %(steps)s") if undone else _("Failed %(when)s: %(error)s")
+        )
+    if facts.undone is not None:
+        detail = _("Compensated: %(steps)s") % {"steps": facts.undone.text}
+    elif undone:
+        detail = _(
+            "Fix the cause, then recover the run: it goes back to the earliest step that was undone, and does all from "
+            "there again"
+        )
+    else:
+        detail = _("Fix the cause, then recover the run: what failed is tried again and the rest goes on from there")
     return Explanation(
-        headline=f"Failed{where}{when}: {_LAST_ATTEMPT.sub('', _error(facts))}{f'; compensated: {undone}' if undone else ''}",
-        detail=f"Fix the cause, then recover the run: {goes_on}"
-        if facts.undone is None
-        else f"Compensated: {facts.undone.text}",
+        headline=headline % told,
+        detail=detail,
         needs_attention=True,
         remedies=("recover", "replay", "restart"),
         location=location,
@@ -103,18 +138,18 @@ def _failed(facts: Facts) -> Explanation:
 
 def _error(facts: Facts) -> str:
     error = facts.run.error
-    return (
-        "for a reason that was not recorded" if error is None else shortened(redacted_error(facts.run.workflow, error))
-    )
+    if error is None:
+        return _("for a reason that was not recorded")
+    return shortened(redacted_error(facts.run.workflow, error))
 
 
 def _undone_before(facts: Facts) -> str:
     """Return what is undone of a run that a mistake has stopped: nothing, unless its code has called ctx.compensate."""
     if not facts.undone_by_code:
-        return "Nothing was undone because of it"
-    return (
-        f"{steps_undone(facts.undone_by_code)} by ctx.compensate before, and nothing was undone because of the mistake"
-    )
+        return _("Nothing was undone because of it")
+    return _("%(steps)s by ctx.compensate before, and nothing was undone because of the mistake") % {
+        "steps": steps_undone(facts.undone_by_code, LOCAL)
+    }
 
 
 def _undone(facts: Facts) -> str:
@@ -123,9 +158,9 @@ def _undone(facts: Facts) -> str:
     The row tells that too, unless the caller has read the entries.
     """
     if facts.undone is not None:
-        return steps_undone(len(facts.undone.locations))
+        return steps_undone(len(facts.undone.locations), LOCAL)
     summary = facts.summary
-    return steps_undone(summary.facts["count"]) if summary.kind is SummaryKind.COMPENSATED else ""
+    return steps_undone(summary.facts["count"], LOCAL) if summary.kind is SummaryKind.COMPENSATED else ""
 
 
 _BY_ERROR: Final[Mapping[str, Callable[[Facts], Explanation]]] = {

@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Final
 
 from django.db.models import Q
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core.location import display_location
@@ -22,7 +24,7 @@ from durable.inspection.explain_waits import awaited_queues
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
 from durable.inspection.fork_outcomes import innermost_failures
 from durable.inspection.holds import find_hold
-from durable.inspection.humanize import shortened, span, until
+from durable.inspection.humanize import number, relative, shortened, span, until
 from durable.inspection.payloads import redacted_error
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.models import Entry, QueueMessage, Run
@@ -97,47 +99,75 @@ def open_entries(run_id: str, open_keys: Sequence[int] | None = None) -> list[En
 def _running(facts: Facts) -> Explanation:
     run, now = facts.run, facts.now
     if run.lease_expires_at is not None and not facts.is_held:
-        gone = f"Its worker {run.worker} has given no sign of life for {facts.since(run.lease_expires_at)}"
+        gone = _("Its worker %(worker)s has given no sign of life for %(span)s") % {
+            "worker": run.worker,
+            "span": facts.since(run.lease_expires_at),
+        }
         is_long = now - run.lease_expires_at > LATE
-        goes_on = (
-            "No other has taken it over: see that one serves its queue" if is_long else "Another one takes it over"
-        )
+        if is_long:
+            goes_on = _("No other has taken it over: see that one serves its queue")
+        else:
+            goes_on = _("Another one takes it over")
         return Explanation(headline=gone, detail=goes_on, needs_attention=is_long)
     if run.pending_request:
-        asked = "pause" if run.pending_request == Request.PAUSE else "cancel"
-        remedies = ("resume",) if asked == "pause" else ()
+        is_pause = run.pending_request == Request.PAUSE
+        remedies = ("resume",) if is_pause else ()
         if facts.running:
             oldest = facts.running[0]
+            asked = (
+                _("Asked to pause: takes effect when %(step)s ends, which has run for %(span)s")
+                if is_pause
+                else _("Asked to cancel: takes effect when %(step)s ends, which has run for %(span)s")
+            )
             return Explanation(
-                headline=f"Asked to {asked}: takes effect when {oldest.name} ends, which has run for {span(oldest.seconds)}",
+                headline=asked % {"step": oldest.name, "span": span(oldest.seconds)},
                 detail=_in_hand(facts),
                 remedies=(*remedies, "abandon"),
                 location=oldest.location,
             )
         return Explanation(
-            headline=f"Asked to {asked}: takes effect at the next operation",
-            detail=f"Running on worker {run.worker}",
+            headline=_("Asked to pause: takes effect at the next operation")
+            if is_pause
+            else _("Asked to cancel: takes effect at the next operation"),
+            detail=_("Running on worker %(worker)s") % {"worker": run.worker},
             remedies=remedies,
         )
     if facts.running:
-        return _in_steps(facts, "Running")
+        return _in_steps(facts)
     step = facts.open(EntryStatus.RUNNING, EntryStatus.FAILED)
     if step is not None:
         began = step.metadata.last_attempt_at
-        since = f", for {facts.since(began)}" if began is not None else ""
-        headline = f'Running step "{display_location(step.location)}", attempt {max(1, step.metadata.attempts)}{since}'
-        return Explanation(headline=headline, detail=f"Worker {run.worker} has it", location=step.location)
-    crashes = f"; it has crashed {run.crashes} workers in a row" if run.crashes else ""
-    return Explanation(headline=f"Running on worker {run.worker}{crashes}", needs_attention=run.crashes > 1)
+        told = {"step": display_location(step.location), "number": max(1, step.metadata.attempts)}
+        if began is None:
+            headline = _('Running step "%(step)s", attempt %(number)d') % told
+        else:
+            headline = _('Running step "%(step)s", attempt %(number)d, for %(span)s') % {
+                **told,
+                "span": facts.since(began),
+            }
+        return Explanation(headline=headline, detail=_in_hand(facts), location=step.location)
+    if not run.crashes:
+        return Explanation(headline=_("Running on worker %(worker)s") % {"worker": run.worker})
+    crashed = ngettext(
+        "Running on worker %(worker)s; it has crashed %(number)d workers in a row",
+        "Running on worker %(worker)s; it has crashed %(number)d workers in a row",
+        run.crashes,
+    )
+    headline = crashed % {"worker": run.worker, "number": run.crashes}
+    return Explanation(headline=headline, needs_attention=run.crashes > 1)
 
 
-def _in_steps(facts: Facts, doing: str) -> Explanation:
+def _in_steps(facts: Facts, *, is_compensating: bool = False) -> Explanation:
     """Explain a run by the oldest of the steps that run now."""
     oldest, *others = facts.running
-    more = f", and {len(others):,} more" if others else ""
+    doing = oldest.words
+    if others:
+        more = ngettext("%(doing)s, and %(number)s more", "%(doing)s, and %(number)s more", len(others))
+        doing = more % {"doing": doing, "number": number(len(others))}
     hung = next((each for each in facts.running if each.is_hung), None)
+    headline = _("Compensating: running %(doing)s") if is_compensating else _("Running %(doing)s")
     return Explanation(
-        headline=f"{doing} {oldest.words}{more}",
+        headline=headline % {"doing": doing},
         detail=_in_hand(facts),
         needs_attention=hung is not None,
         remedies=("abandon", "cancel") if hung is not None else (),
@@ -148,33 +178,44 @@ def _in_steps(facts: Facts, doing: str) -> Explanation:
 def _in_hand(facts: Facts) -> str:
     """Return which worker has the run, and what is known of an attempt that was abandoned."""
     asked = next((each.abandon_asked_at for each in facts.running if each.abandon_asked_at is not None), None)
-    wish = f". An operator abandoned the attempt {facts.since(asked)} ago" if asked is not None else ""
-    return f"Worker {facts.run.worker} has it{wish}"
+    if asked is None:
+        return _("Worker %(worker)s has it") % {"worker": facts.run.worker}
+    return _("Worker %(worker)s has it. An operator abandoned the attempt %(when)s") % {
+        "worker": facts.run.worker,
+        "when": relative(asked, facts.now),
+    }
 
 
 def _paused(facts: Facts) -> Explanation:
     if facts.summary.kind is SummaryKind.HELD:
         return Explanation(
             headline=capitalized(shortened(facts.summary)),
-            detail="A release of the workflow resumes it",
+            detail=_("A release of the workflow resumes it"),
             remedies=("resume", "cancel"),
         )
-    rest = " in the middle of its compensation" if facts.run.state_after_rollback else ""
-    return Explanation(headline=f"Paused{rest}, until it is resumed", remedies=("resume", "cancel"))
+    if facts.run.state_after_rollback:
+        headline = _("Paused in the middle of its compensation, until it is resumed")
+    else:
+        headline = _("Paused, until it is resumed")
+    return Explanation(headline=headline, remedies=("resume", "cancel"))
 
 
 def _rolling_back(facts: Facts) -> Explanation:
     run, now = facts.run, facts.now
-    why = f"because {redacted_error(run.workflow, run.error)}" if run.error is not None else "because it was cancelled"
+    if run.error is not None:
+        why = _("Because %(error)s") % {"error": redacted_error(run.workflow, run.error)}
+    else:
+        why = _("Because it was cancelled")
     late = explain_waits.late(facts)
     if late is not None:
         return late
     if run.wake_at is not None and run.wake_at > now:
-        headline = f"Compensating; a rollback handler has failed, next try {until(run.wake_at, now)}"
-        return Explanation(headline=headline, detail=shortened(capitalized(why)), remedies=("wake", "pause"))
+        headline = _("Compensating; a rollback handler has failed, next try %(when)s")
+        headline %= {"when": until(run.wake_at, now)}
+        return Explanation(headline=headline, detail=shortened(why), remedies=("wake", "pause"))
     if facts.running and facts.is_held:
-        return _in_steps(facts, "Compensating: running")
-    return Explanation(headline="Compensating", detail=shortened(capitalized(why)), remedies=("pause",))
+        return _in_steps(facts, is_compensating=True)
+    return Explanation(headline=_("Compensating"), detail=shortened(why), remedies=("pause",))
 
 
 _BY_STATE: Final[Mapping[RunState, Callable[[Facts], Explanation]]] = {

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
 from durable.conf import conf
 from durable.core import location as locations
 from durable.core.bulk_runs import is_stopped
@@ -30,11 +33,17 @@ def pending(facts: Facts) -> Explanation:
     """Explain a pending run: when it starts or goes on, or which worker it waits for."""
     run, now = facts.run, facts.now
     doing = shortened(facts.summary.without_time)
-    because = f" ({doing})" if doing else ""
     if run.wake_at is not None and run.wake_at > now:
-        begins = "Starts" if run.started_at is None else "Goes on"
-        return Explanation(headline=f"{begins} {until(run.wake_at, now)}{because}", remedies=("wake", "cancel"))
-    return late(facts) or Explanation(headline=f'Waiting for a worker of the queue "{run.queue}"{because}')
+        headline = _("Starts %(when)s") if run.started_at is None else _("Goes on %(when)s")
+        headline %= {"when": until(run.wake_at, now)}
+        return Explanation(headline=_because(headline, doing), remedies=("wake", "cancel"))
+    headline = _('Waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue}
+    return late(facts) or Explanation(headline=_because(headline, doing))
+
+
+def _because(headline: str, doing: str) -> str:
+    """Return the headline with what the run was doing in brackets, if it is known."""
+    return f"{headline} ({doing})" if doing else headline
 
 
 def in_paused_queue(facts: Facts) -> Explanation | None:
@@ -42,11 +51,14 @@ def in_paused_queue(facts: Facts) -> Explanation | None:
     run, hold = facts.run, facts.paused
     if hold is None or not facts.is_due or facts.is_held or run.state in ENDED:
         return None
-    who = f" by {hold.held_by}" if hold.held_by else ""
-    reason = f": {shortened(hold.reason)}" if hold.reason else ""
+    if hold.held_by:
+        headline = _('Due, and its queue "%(queue)s" is paused by %(who)s for %(span)s')
+    else:
+        headline = _('Due, and its queue "%(queue)s" is paused for %(span)s')
+    headline %= {"queue": run.queue, "who": hold.held_by, "span": facts.since(hold.held_at)}
     return Explanation(
-        headline=f'Due, and its queue "{run.queue}" is paused{who} for {facts.since(hold.held_at)}{reason}',
-        detail="No worker takes it before the queue is resumed",
+        headline=f"{headline}: {shortened(hold.reason)}" if hold.reason else headline,
+        detail=_("No worker takes it before the queue is resumed"),
     )
 
 
@@ -56,11 +68,19 @@ def late(facts: Facts) -> Explanation | None:
     if not facts.is_late or run.wake_at is None:
         return None
     known = redis_clients.queue_names()
-    serve = f"See that a worker serves it: python manage.py durable_worker {run.queue}"
-    unknown = f"RQ_QUEUES lacks this queue, and has {', '.join(known) or 'none'}: add it, or start the run on another"
+    if run.queue in known or not conf.REDIS:
+        detail = _("See that a worker serves it: %(command)s") % {
+            "command": f"python manage.py durable_worker {run.queue}"
+        }
+    elif known:
+        detail = _("RQ_QUEUES lacks this queue, and has %(queues)s: add it, or start the run on another")
+        detail %= {"queues": ", ".join(known)}
+    else:
+        detail = _("RQ_QUEUES lacks this queue, and has none: add it, or start the run on another")
+    headline = _('Due for %(span)s, and no worker of the queue "%(queue)s" has taken it')
     return Explanation(
-        headline=f'Due for {facts.since(run.wake_at)}, and no worker of the queue "{run.queue}" has taken it',
-        detail=serve if run.queue in known or not conf.REDIS else unknown,
+        headline=headline % {"span": facts.since(run.wake_at), "queue": run.queue},
+        detail=detail,
         needs_attention=True,
         remedies=("wake",),
     )
@@ -74,8 +94,8 @@ def sleeping(facts: Facts) -> Explanation:
     overdue = late(facts)
     if overdue is None and not facts.is_due and is_stopped(run.workflow, run.state, run.waiting_for):
         return Explanation(
-            headline="Stopped after its first runs: go on with the rest, or stop here",
-            detail="Too many of them failed again, or some had not come to an end in time",
+            headline=_("Stopped after its first runs: go on with the rest, or stop here"),
+            detail=_("Too many of them failed again, or some had not come to an end in time"),
             needs_attention=True,
             remedies=("go_on", "stop_here"),
         )
@@ -84,52 +104,65 @@ def sleeping(facts: Facts) -> Explanation:
     if overdue is not None:
         return overdue
     if facts.is_due:
-        return Explanation(headline=f'Due, waiting for a worker of the queue "{run.queue}"')
+        return Explanation(headline=_('Due, waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue})
     step = facts.open(EntryStatus.FAILED)
     location = step.location if step is not None else ""
     summary = facts.summary
     doing = shortened(summary.without_time)
     if not doing and step is not None and step.metadata.error is not None:
-        doing = f'step "{display_location(step.location)}" failed ({step.metadata.error.type}), attempt {step.metadata.attempts}'
+        doing = _('step "%(step)s" failed (%(error)s), attempt %(number)d') % {
+            "step": display_location(step.location),
+            "error": step.metadata.error.type,
+            "number": step.metadata.attempts,
+        }
     is_retrying = step is not None or summary.is_backing_off
-    headline = capitalized(doing or "asleep")
+    headline = capitalized(doing or _("asleep"))
     if run.wake_at is not None:
-        headline += f"{', next try' if is_retrying else ' until'} {until(run.wake_at, facts.now)}"
+        told = _("%(doing)s, next try %(when)s") if is_retrying else _("%(doing)s until %(when)s")
+        headline = told % {"doing": headline, "when": until(run.wake_at, facts.now)}
     return Explanation(headline=headline, remedies=("wake", "pause", "cancel"), location=location)
 
 
 def _waiting(facts: Facts, overdue: Explanation | None) -> Explanation:
     run, now = facts.run, facts.now
     queues = awaited_queues(run)
-    where = either(queues) if queues else "any queue"
+    where = either(queues) if queues else _("any queue")
     beside = shortened(facts.summary.doing)
-    also = f"{capitalized(beside)}; waiting" if beside else "Waiting"
+    waits = (_("waiting for a message in %(queues)s") if beside else _("Waiting for a message in %(queues)s")) % {
+        "queues": where
+    }
+    if beside:
+        waits = f"{capitalized(beside)}; {waits}"
     wait = next((each for each in reversed(facts.entries) if each.kind == EntryKind.MESSAGE), None)
     location = wait.location if wait is not None else ""
     if overdue is not None:
+        headline = _("%(waits)s; a message or the deadline came %(when)s")
         return Explanation(
-            headline=f"{also} for a message in {where}; a message or the deadline came {relative(run.wake_at or now, now)}",
-            detail=f"No worker has taken it since. {overdue.detail}",
+            headline=headline % {"waits": waits, "when": relative(run.wake_at or now, now)},
+            detail=_("No worker has taken it since. %(advice)s") % {"advice": overdue.detail},
             needs_attention=True,
             remedies=("wake",),
             location=location,
         )
     if facts.is_due:
-        return Explanation(
-            headline=f"{also} for a message in {where}; a message or the deadline has come; no worker has taken it yet"
-        )
-    deadline = f" until {until(run.wake_at, now)}" if run.wake_at is not None else ", without a deadline"
-    received = ""
-    if facts.unreceived is not None:
-        received = f"; {facts.unreceived} in other queues" if facts.unreceived else "; nothing received"
-    headline = f"{also} for a message in {where}{deadline}{received}"
+        headline = _("%(waits)s; a message or the deadline has come; no worker has taken it yet")
+        return Explanation(headline=headline % {"waits": waits})
+    if run.wake_at is not None:
+        headline = _("%(waits)s until %(when)s") % {"waits": waits, "when": until(run.wake_at, now)}
+    else:
+        headline = _("%(waits)s, without a deadline") % {"waits": waits}
+    if facts.unreceived:
+        others = ngettext("%(number)d in other queues", "%(number)d in other queues", facts.unreceived)
+        headline += "; " + others % {"number": facts.unreceived}
+    elif facts.unreceived is not None:
+        headline += "; " + _("nothing received")
     return Explanation(headline=headline, remedies=("send", "cancel"), location=location)
 
 
 def _unknown_workflow(facts: Facts) -> Explanation:
     return Explanation(
-        headline=f'No worker knows the workflow "{facts.run.workflow}"{_tried(facts)}',
-        detail="Deploy the code that has the workflow to the workers of its queue, or cancel the run",
+        headline=_tried(facts, _('No worker knows the workflow "%(workflow)s"') % {"workflow": facts.run.workflow}),
+        detail=_("Deploy the code that has the workflow to the workers of its queue, or cancel the run"),
         needs_attention=True,
         remedies=("wake", "cancel"),
     )
@@ -137,8 +170,9 @@ def _unknown_workflow(facts: Facts) -> Explanation:
 
 def _diverged(facts: Facts) -> Explanation:
     return Explanation(
-        headline=f"The code of the workers does not fit its history{_tried(facts)}",
-        detail=f"{_misfit(facts)}. If no deploy is under way, fix the code, with ctx.removed() or ctx.get_version()",
+        headline=_tried(facts, _("The code of the workers does not fit its history")),
+        detail=_("%(error)s. If no deploy is under way, fix the code, with ctx.removed() or ctx.get_version()")
+        % {"error": _misfit(facts)},
         needs_attention=True,
         remedies=("wake", "pause"),
     )
@@ -146,18 +180,22 @@ def _diverged(facts: Facts) -> Explanation:
 
 def _mistaken(facts: Facts) -> Explanation:
     return Explanation(
-        headline=f"A mistake in the code of the workers{_tried(facts)}",
-        detail=f"{_misfit(facts)}. Nothing is undone meanwhile. If no deploy is under way, fix the code",
+        headline=_tried(facts, _("A mistake in the code of the workers")),
+        detail=_("%(error)s. Nothing is undone meanwhile. If no deploy is under way, fix the code")
+        % {"error": _misfit(facts)},
         needs_attention=True,
         remedies=("wake", "pause"),
     )
 
 
-def _tried(facts: Facts) -> str:
-    """Return since when the code of the workers does not fit, and when it is tried again."""
+def _tried(facts: Facts, problem: str) -> str:
+    """Return the problem, with since when there is one, and when the run is tried again."""
     run = facts.run
-    since = f" for {facts.since(run.diverged_at)}" if run.diverged_at is not None else ""
-    return f"{since}, tried again {relative(run.wake_at, facts.now)}" if run.wake_at is not None else since
+    if run.diverged_at is not None:
+        problem = _("%(problem)s for %(span)s") % {"problem": problem, "span": facts.since(run.diverged_at)}
+    if run.wake_at is None:
+        return problem
+    return _("%(problem)s, tried again %(when)s") % {"problem": problem, "when": relative(run.wake_at, facts.now)}
 
 
 def _misfit(facts: Facts) -> str:

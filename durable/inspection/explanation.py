@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from django.utils.translation import gettext as _
+
 from durable.core.records import EntryKind, Hold
 from durable.core.summary import Summary, SummaryKind
 from durable.inspection.activities import RunningStep
 from durable.inspection.humanize import relative, span
 from durable.inspection.payloads import redacted
 from durable.inspection.undone import Undone
+from durable.inspection.wording import LOCAL
 from durable.models import Entry, Run
 
 __all__ = ["LATE", "Explanation", "Facts", "capitalized"]
@@ -78,8 +81,8 @@ class Facts:
 
     @property
     def summary(self) -> Summary:
-        """The row's summary. If it quotes an error, the error is redacted."""
-        summary = Summary.load(self.run.summary)
+        """The row's summary in the active language. If it quotes an error, the error is redacted."""
+        summary = Summary.load(self.run.summary).told_in(LOCAL)
         quoted = _QUOTED_ERROR.get(summary.kind)
         if quoted is None or not summary:
             return summary
@@ -106,7 +109,8 @@ class Facts:
         finished, created = self.run.finished_at, self.run.created_at
         if finished is None:
             return ""
-        return f"{relative(finished, self.now)}, after {span((finished - created).total_seconds())}"
+        when, took = relative(finished, self.now), span((finished - created).total_seconds())
+        return _("%(when)s, after %(took)s") % {"when": when, "took": took}
 
 
 def capitalized(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Times and counts for people, the same on every surface.
+"""Times and counts for people, the same on every surface, in the active language.
 
 Pure functions; times are aware, spans are in seconds.
 """
@@ -9,11 +9,18 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.utils import timezone
+from django.utils.dateformat import format as format_date
+from django.utils.formats import get_format
+from django.utils.translation import gettext, ngettext, pgettext
 
 __all__ = [
     "byte_size",
+    "day_and_clock",
+    "decimal",
     "either",
+    "milliseconds",
     "moment",
+    "number",
     "plural",
     "printable",
     "relative",
@@ -24,33 +31,69 @@ __all__ = [
 ]
 
 _LONG_WORD = 40  # characters that are left out at most, to cut a text between words
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+_UNITS = (86_400, 3_600, 60, 1)
+
+
+def number(count: int) -> str:
+    """Return a whole number with the separators of the language: "10,000"."""
+    if -1_000 < count < 1_000:
+        return str(count)
+    return f"{count:,}".replace(",", str(get_format("THOUSAND_SEPARATOR")))
+
+
+def decimal(value: float, digits: int = 1) -> str:
+    """Return a number with the separators of the language, rounded: "1,234.5"."""
+    text = f"{value:,.{digits}f}"
+    if "," not in text and "." not in text:
+        return text
+    whole, _, rest = text.partition(".")
+    whole = whole.replace(",", str(get_format("THOUSAND_SEPARATOR")))
+    return f"{whole}{get_format('DECIMAL_SEPARATOR')}{rest}" if rest else whole
 
 
 def span(seconds: float, units: int = 2) -> str:
     """Return a length of time in its largest units: "3 h 5 m", "12 s", "0.4 s", "7 ms"."""
     seconds = abs(seconds)
     if 0 < seconds < 0.05:
-        return f"{max(1, round(seconds * 1000))} ms"
+        return milliseconds(seconds)
     if seconds < 10:
-        return f"{seconds:.1f}".removesuffix(".0") + " s"
+        tenths = f"{seconds:.1f}"
+        return _unit(1, tenths[:-2] if tenths.endswith(".0") else decimal(seconds))
     left = round(seconds)
     parts: list[str] = []
-    for size, unit in _UNITS:
+    for size in _UNITS:
         if left >= size or parts:
-            number, left = divmod(left, size)
-            parts.append(f"{number} {unit}" if number else "")
+            count, left = divmod(left, size)
+            parts.append(_unit(size, str(count)) if count else "")
         if len(parts) == units:
             break
     return " ".join(filter(None, parts))
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a short length of time in whole milliseconds, at least one: "7 ms"."""
+    return gettext("%(number)s ms") % {"number": max(1, round(seconds * 1000))}
+
+
+def _unit(size: int, count: str) -> str:
+    if size == 1:
+        text = gettext("%(number)s s")
+    elif size == 60:
+        text = gettext("%(number)s m")
+    elif size == 3_600:
+        text = gettext("%(number)s h")
+    else:
+        text = gettext("%(number)s d")
+    return text % {"number": count}
 
 
 def relative(then: datetime, now: datetime, units: int = 2) -> str:
     """Return how far `then` is from `now`: "in 3 h", "12 s ago", "now"."""
     seconds = (then - now).total_seconds()
     if abs(seconds) < 1:
-        return "now"
-    return f"in {span(seconds, units)}" if seconds > 0 else f"{span(seconds, units)} ago"
+        return gettext("now")
+    text = gettext("in %(span)s") if seconds > 0 else gettext("%(span)s ago")
+    return text % {"span": span(seconds, units)}
 
 
 def moment(then: datetime, now: datetime) -> str:
@@ -58,33 +101,43 @@ def moment(then: datetime, now: datetime) -> str:
     there, here = timezone.localtime(then), timezone.localtime(now)
     if there.date() == here.date():
         return f"{there:%H:%M:%S %Z}"
-    return f"{there.day} {there:%b %H:%M %Z}" if there.year == here.year else f"{there.day} {there:%b %Y %H:%M %Z}"
+    is_near = there.year == here.year
+    return format_date(there, pgettext("date", "j M H:i T") if is_near else pgettext("date", "j M Y H:i T"))
+
+
+def day_and_clock(there: datetime) -> str:
+    """Return a day without its year, and the time, of a time in the time zone to be shown: "2 Sep 14:00"."""
+    return format_date(there, pgettext("date", "j M H:i"))
 
 
 def until(then: datetime, now: datetime) -> str:
     """Return a time by the clock and relative to now: "2 Sep 14:00 UTC, in 3 h"."""
-    return f"{moment(then, now)}, {relative(then, now)}"
+    return gettext("%(moment)s, %(relative)s") % {"moment": moment(then, now), "relative": relative(then, now)}
 
 
 def either(names: Sequence[str]) -> str:
     """Join names: "a", "a or b", "a, b or c"; at most five are named."""
-    shown = [*names[:5], *([f"{len(names) - 5} more"] if len(names) > 5 else [])]
-    return " or ".join(filter(None, [", ".join(shown[:-1]), shown[-1]])) if shown else ""
+    shown = list(names[:5])
+    if len(names) > 5:
+        shown.append(ngettext("%(number)d more", "%(number)d more", len(names) - 5) % {"number": len(names) - 5})
+    if len(shown) < 2:
+        return "".join(shown)
+    return gettext("%(names)s or %(last)s") % {"names": ", ".join(shown[:-1]), "last": shown[-1]}
 
 
-def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 run", "2 runs", "10,000 runs"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun, in English: "1 run", "2 runs", "10,000 runs"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def byte_size(number: int) -> str:
+def byte_size(count: int) -> str:
     """Return a number of bytes in its largest unit: "184 MB", "2.1 GB", "512 B"."""
-    size, unit = float(number), "B"
+    size, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:
             break
         size, unit = size / 1000, larger
-    return f"{size:.1f} {unit}" if 0 < size < 10 and unit != "B" else f"{size:.0f} {unit}"
+    return f"{decimal(size)} {unit}" if 0 < size < 10 and unit != "B" else f"{size:.0f} {unit}"
 
 
 def printable(text: str) -> str:

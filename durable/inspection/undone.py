@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db.models import Q
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core.location import display_location
 from durable.core.records import EntryKind, RunState
 from durable.core.summary import Summary, SummaryKind, steps_undone
+from durable.inspection.humanize import number
+from durable.inspection.wording import LOCAL, state_in_words
 from durable.models import Entry, Run
 
 __all__ = ["UNDONE", "UNDONE_STATES", "Undone", "is_undone", "read_undone", "state_word", "stuck_step", "undone_steps"]
@@ -36,8 +40,8 @@ def is_undone(run: Run) -> bool:
 
 def state_word(run: Run) -> str:
     """Return the run's state for people: "failed, undone" of a run whose steps were undone, else the state."""
-    word = run.state.replace("_", " ")
-    return f"{word}, undone" if is_undone(run) else word
+    word = state_in_words(run.state)
+    return _("%(state)s, undone") % {"state": word} if is_undone(run) else word
 
 
 def stuck_step(run: Run) -> Entry | None:
@@ -68,11 +72,17 @@ class Undone:
         """How many steps were undone, which, and from where a recovery does them again."""
         names = ", ".join(f'"{display_location(each)}"' for each in self.locations[:_NAMED])
         others = len(self.locations) - _NAMED
-        more = f" and {others:,} more" if others > 0 else ""
-        return (
-            f"{steps_undone(len(self.locations))} ({names}{more}). Recovering the run does what was undone AGAIN, and all that followed, "
-            f'from "{display_location(self.start)}" on: its effects outside, a charge for example, happen a second time'
-        )
+        if others > 0:
+            more = ngettext("%(names)s and %(number)s more", "%(names)s and %(number)s more", others)
+            names = more % {"names": names, "number": number(others)}
+        return _(
+            "%(steps)s (%(names)s). Recovering the run does what was undone AGAIN, and all that followed, from "
+            '"%(start)s" on: its effects outside, a charge for example, happen a second time'
+        ) % {
+            "steps": steps_undone(len(self.locations), LOCAL),
+            "names": names,
+            "start": display_location(self.start),
+        }
 
 
 def undone_steps(run_id: str) -> Undone | None:
