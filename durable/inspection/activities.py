@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.db.models import Q
+from django.utils.translation import gettext as _
 
 from durable.conf import conf
 from durable.core.location import display_location
@@ -92,22 +93,23 @@ class RunningStep:
     def name(self) -> str:
         """The step, for people: 'step "charge"', or 'the rollback handler of "charge"'."""
         name = display_location(self.location)
-        return f'the rollback handler of "{name}"' if self.is_rollback else f'step "{name}"'
+        text = _('the rollback handler of "%(name)s"') if self.is_rollback else _('step "%(name)s"')
+        return text % {"name": name}
 
     @property
     def limits(self) -> str:
         """What its age compares with: "timeout 51 m; usually 2 s", "" for nothing."""
-        known = [f"timeout {span(self.timeout)}"] if self.timeout else []
+        known = [_("timeout %(span)s") % {"span": span(self.timeout)}] if self.timeout else []
         if self.usual is not None and self.usual.p50 is not None:
-            known.append(f"usually {span(self.usual.p50)}")
+            known.append(_("usually %(span)s") % {"span": span(self.usual.p50)})
         return "; ".join(known)
 
     @property
     def words(self) -> str:
         """The step, its attempt, its age and its limits: 'step "charge", attempt 2, for 40 m (timeout 51 m)'."""
-        attempt = f", attempt {self.attempt}," if self.attempt > 1 else ""
-        limits = f" ({self.limits})" if self.limits else ""
-        return f"{self.name}{attempt} for {span(self.seconds)}{limits}"
+        text = _("%(step)s, attempt %(number)d, for %(span)s") if self.attempt > 1 else _("%(step)s for %(span)s")
+        words = text % {"step": self.name, "number": self.attempt, "span": span(self.seconds)}
+        return f"{words} ({self.limits})" if self.limits else words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
 from django.db.models import Count
+from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core.records import RunState
@@ -65,5 +66,12 @@ def causes_among(selection: Any, states: frozenset[str]) -> list[CauseOfBulk]:
     rest = len(numbers) - len(named)
     if rest:
         others = numbers.total() - sum(number for _, number in named)
-        rows.append(CauseOfBulk(fingerprint="", place=f"{rest} other causes", error_type="", number=others))
+        rows.append(
+            CauseOfBulk(
+                fingerprint="",
+                place=ngettext("%(number)d other cause", "%(number)d other causes", rest) % {"number": rest},
+                error_type="",
+                number=others,
+            )
+        )
     return rows

@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import Exists, OuterRef, QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from durable import runtime
 from durable.conf import conf
@@ -21,8 +23,10 @@ from durable.core.records import RunState
 from durable.core.tally import Tally
 from durable.inspection.capped_counts import Count, count_capped
 from durable.inspection.explanation import capitalized
+from durable.inspection.humanize import thousands
 from durable.inspection.payloads import payload
 from durable.inspection.size_limit import TooLarge, read_within
+from durable.inspection.wording import state_in_words
 from durable.models import Entry, OperatorAction, Run
 from durable.models.run import RunQuerySet
 
@@ -91,30 +95,57 @@ class BulkSummary:
     @property
     def numbers(self) -> str:
         """How far it is, in words: "312 of 1,060; 3 refused; 2 failed again"."""
-        of = "" if self.total is None or self.total < self.processed else f" of {self.total:,}"
-        parts = [f"{self.processed:,}{'+' if self.done.is_capped else ''}{of}"]
-        parts += [f"{self.refused} refused"] if self.refused else []
-        parts += [f"{self.again} failed again"] if self.again else []
+        processed = str(Count(number=self.processed, is_capped=self.done.is_capped))
+        if self.total is not None and self.total >= self.processed:
+            processed = _("%(number)s of %(total)s") % {"number": processed, "total": thousands(self.total)}
+        parts = [processed]
+        if self.refused:
+            refused = ngettext("%(number)s refused", "%(number)s refused", self.refused.number)
+            parts.append(refused % {"number": self.refused})
+        if self.again:
+            again = ngettext("%(number)s failed again", "%(number)s failed again", self.again.number)
+            parts.append(again % {"number": self.again})
         return "; ".join(parts)
 
     @property
     def headline(self) -> str:
         """What it does now, as one sentence without a full stop."""
         if self.stopped is not None:
-            failed, still = self.stopped
-            why = [f"{failed} of them failed again"] if failed else []
-            why += [f"{still} had not come to an end in time"] if still else []
-            return f"Stopped after the first {self.done}: {' and '.join(why)}"
+            return self._stopped_why(*self.stopped)
+        told = {"numbers": self.numbers, "first": self.done}
         if self.was_stopped:
-            return f"Stopped by an operator: {self.numbers}"
+            return _("Stopped by an operator: %(numbers)s") % told
         if self.is_over:
             ended = RunState.COMPLETED if self.run is None else self.run.state
-            return f"{'Done' if ended == RunState.COMPLETED else capitalized(ended)}: {self.numbers}"
+            if ended == RunState.COMPLETED:
+                return _("Done: %(numbers)s") % told
+            return _("%(state)s: %(numbers)s") % {**told, "state": capitalized(state_in_words(ended))}
         if self.phase == "watch":
-            return f"Waiting for the first {self.done} before the rest: {self.numbers}"
-        return (
-            f"{'Paused' if self.run is not None and self.run.state == RunState.PAUSED else 'Under way'}: {self.numbers}"
-        )
+            return _("Waiting for the first %(first)s before the rest: %(numbers)s") % told
+        if self.run is not None and self.run.state == RunState.PAUSED:
+            return _("Paused: %(numbers)s") % told
+        return _("Under way: %(numbers)s") % told
+
+    def _stopped_why(self, failed: int, still: int) -> str:
+        told = {"first": self.done, "failed": failed, "still": still}
+        if failed and still:
+            text = _(
+                "Stopped after the first %(first)s: %(failed)d of them failed again and %(still)d had not come to an end "
+                "in time"
+            )
+        elif failed:
+            text = ngettext(
+                "Stopped after the first %(first)s: %(failed)d of them failed again",
+                "Stopped after the first %(first)s: %(failed)d of them failed again",
+                failed,
+            )
+        else:
+            text = ngettext(
+                "Stopped after the first %(first)s: %(still)d had not come to an end in time",
+                "Stopped after the first %(first)s: %(still)d had not come to an end in time",
+                still,
+            )
+        return text % told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from django.db import connections
 from django.db.models import QuerySet
 
 from durable.conf import conf
+from durable.inspection.humanize import thousands
 
 __all__ = ["Count", "count_capped", "moment_of", "sample_rows", "samples", "tally"]
 
@@ -27,7 +28,7 @@ class Count:
     is_capped: bool = False
 
     def __str__(self) -> str:
-        return f"{self.number:,}{'+' if self.is_capped else ''}"
+        return f"{thousands(self.number)}{'+' if self.is_capped else ''}"
 
     def __bool__(self) -> bool:
         return self.number > 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext_lazy
 
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
@@ -21,6 +23,9 @@ from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, QueueMessage, Run
 from durable.store.outline_rows import long_data
 
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
+
 __all__ = [
     "BranchOutcome",
     "EntryDetail",
@@ -33,15 +38,33 @@ __all__ = [
 ]
 
 MOST: Final = 100  # failed attempts and messages that are shown
+_TITLES: Final[Mapping[str, StrPromise]] = {
+    "arguments": pgettext_lazy("payload", "arguments"),
+    "output": pgettext_lazy("payload", "output"),
+    "state": pgettext_lazy("payload", "state"),
+}
 _GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # an entry that was deleted between two statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A payload with a label: "arguments", "output", "state", "message approved"... `value` is JSON data."""
+    """A payload with a name: "arguments", "output", "state", "message approved"... `value` is JSON data.
+
+    `of` is what the name ends with: the queue of a message, or the branch.
+    """
 
     name: str
     value: Any
+    of: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name for people."""
+        if self.name in _TITLES:
+            return str(_TITLES[self.name])
+        if self.name.startswith("message"):
+            return _("message %(queue)s") % {"queue": self.of}
+        return _('output of branch "%(branch)s"') % {"branch": self.of}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,17 +178,17 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     data: dict[str, Any] = entry.data
     for name in _PLAIN.get(entry.kind, ()):
         if (value := data.get(name)) not in (None, "", []):
-            yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            yield str(_NAMES.get(name, name)), ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     if entry.kind == EntryKind.STEP and (given := data.get("given")):
-        yield "given by hand", f"{given_note(given)}, {given.get('at', '')}"
+        yield _("given by hand"), f"{given_note(given)}, {given.get('at', '')}"
     if entry.kind == EntryKind.STEP and (uncounted := data.get(UNCOUNTED)):
         yield "attempts that do not count", f"{uncounted:,}"
     if entry.kind == EntryKind.STEP and (failure := data.get("failure")):
-        yield "failed for good", str(failure.get("kind"))
+        yield _("failed for good"), str(failure.get("kind"))
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
-        yield "rollback handler", str(rollback.get("handler"))
+        yield _("rollback handler"), str(rollback.get("handler"))
     if entry.kind == EntryKind.MESSAGE and (note := wait_note(entry)):
-        yield "received", note
+        yield _("received"), note
 
 
 _PLAIN: Final[dict[str, tuple[str, ...]]] = {
@@ -177,6 +200,22 @@ _PLAIN: Final[dict[str, tuple[str, ...]]] = {
     EntryKind.VERSION_CHECK: ("resolved", "latest"),
     EntryKind.REMOVED: ("original",),
     EntryKind.COMPENSATE: ("reason", "handlers"),
+}
+_NAMES: Final[Mapping[str, StrPromise]] = {
+    "iteration": pgettext_lazy("fact of an entry", "iteration"),
+    "pruned": pgettext_lazy("fact of an entry", "pruned"),
+    "state": pgettext_lazy("fact of an entry", "state"),
+    "deadline": pgettext_lazy("fact of an entry", "deadline"),
+    "names": pgettext_lazy("fact of an entry", "names"),
+    "count": pgettext_lazy("fact of an entry", "count"),
+    "queue": pgettext_lazy("fact of an entry", "queue"),
+    "to": pgettext_lazy("fact of an entry", "to"),
+    "winner": pgettext_lazy("fact of an entry", "winner"),
+    "resolved": pgettext_lazy("fact of an entry", "resolved"),
+    "latest": pgettext_lazy("fact of an entry", "latest"),
+    "original": pgettext_lazy("fact of an entry", "original"),
+    "reason": pgettext_lazy("fact of an entry", "reason"),
+    "handlers": pgettext_lazy("fact of an entry", "handlers"),
 }
 
 
@@ -208,14 +247,15 @@ def _loop(run_id: str, place: str, data: dict[str, Any], shown: Shown) -> Iterat
 def _message(run_id: str, _place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
     for each in data.get("received", ()):
         at = of_message(run_id, "message", each["id"], each["name"])
-        yield Field(name=f"message {each['name']}", value=shown(f"message:{each['name']}", each["body"], at))
+        body = shown(f"message:{each['name']}", each["body"], at)
+        yield Field(name=f"message {each['name']}", value=body, of=each["name"])
 
 
 def _fork(run_id: str, place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
     for name, branch in data.get("branches", {}).items():
         if branch.get("output") is not None:
             value = shown(f"output:{place}", branch["output"], of_branch(run_id, place, name))
-            yield Field(name=f'output of branch "{name}"', value=value)
+            yield Field(name=f'output of branch "{name}"', value=value, of=name)
 
 
 _by_kind: Final[dict[str, Callable[[str, str, dict[str, Any], Shown], Iterator[Field]]]] = {

@@ -24,7 +24,7 @@ from durable.inspection.explain_waits import awaited_queues
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
 from durable.inspection.fork_outcomes import innermost_failures
 from durable.inspection.holds import find_hold
-from durable.inspection.humanize import number, relative, shortened, span, until
+from durable.inspection.humanize import relative, shortened, span, thousands, until
 from durable.inspection.payloads import redacted_error
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.models import Entry, QueueMessage, Run
@@ -163,7 +163,7 @@ def _in_steps(facts: Facts, *, is_compensating: bool = False) -> Explanation:
     doing = oldest.words
     if others:
         more = ngettext("%(doing)s, and %(number)s more", "%(doing)s, and %(number)s more", len(others))
-        doing = more % {"doing": doing, "number": number(len(others))}
+        doing = more % {"doing": doing, "number": thousands(len(others))}
     hung = next((each for each in facts.running if each.is_hung), None)
     headline = _("Compensating: running %(doing)s") if is_compensating else _("Running %(doing)s")
     return Explanation(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django.db.models import Max
+from django.utils.translation import gettext as _
 
 from durable.conf import conf
 from durable.core.location import display_location
@@ -34,8 +35,11 @@ class FailedBranch:
     @property
     def text(self) -> str:
         """Which branch failed, and how many did: 'Branch "mail" of "ship" failed first (2 of 3 branches failed)'."""
-        first = " first" if self.is_first else ""
-        return f'Branch "{self.name}" of "{display_location(self.fork)}" failed{first} ({self.note})'
+        if self.is_first:
+            text = _('Branch "%(name)s" of "%(fork)s" failed first (%(note)s)')
+        else:
+            text = _('Branch "%(name)s" of "%(fork)s" failed (%(note)s)')
+        return text % {"name": self.name, "fork": display_location(self.fork), "note": self.note}
 
 
 def first_failed_branch(run: Run) -> FailedBranch | None:

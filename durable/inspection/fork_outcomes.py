@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db.models import QuerySet
+from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
@@ -67,7 +68,12 @@ class ForkOutcome:
     @property
     def note(self) -> str:
         """How many branches have failed; "" if none counts."""
-        return f"{len(self.failed)} of {len(self.branches)} branches failed" if self.failed else ""
+        if not self.failed:
+            return ""
+        text = ngettext(
+            "%(failed)d of %(number)d branches failed", "%(failed)d of %(number)d branches failed", len(self.branches)
+        )
+        return text % {"failed": len(self.failed), "number": len(self.branches)}
 
     def status(self, recorded: str) -> str:
         """Return the status to show for the recorded one: that of the outcome, once there is one."""

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
+from durable.inspection.wording import source_in_words
+
 __all__ = ["given_note"]
 
 
 def given_note(given: Mapping[str, Any]) -> str:
     """Return who gave the output and why; `given` is what the entry has recorded."""
-    who = f"{given.get('by') or 'no user'} ({given.get('source', '')})"
-    return f"output given by hand by {who}: {given.get('reason', '')}"
+    return _("output given by hand by %(who)s (%(source)s): %(reason)s") % {
+        "who": given.get("by") or _("no user"),
+        "source": source_in_words(str(given.get("source", ""))),
+        "reason": given.get("reason", ""),
+    }

@@ -20,13 +20,13 @@ __all__ = [
     "either",
     "milliseconds",
     "moment",
-    "number",
     "plural",
     "printable",
     "relative",
     "sentence",
     "shortened",
     "span",
+    "thousands",
     "until",
 ]
 
@@ -34,7 +34,7 @@ _LONG_WORD = 40  # characters that are left out at most, to cut a text between w
 _UNITS = (86_400, 3_600, 60, 1)
 
 
-def number(count: int) -> str:
+def thousands(count: int) -> str:
     """Return a whole number with the separators of the language: "10,000"."""
     if -1_000 < count < 1_000:
         return str(count)

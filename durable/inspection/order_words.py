@@ -5,78 +5,95 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
 from durable.conf import conf
 from durable.inspection.bulks import FailedAgain
-from durable.inspection.humanize import span
+from durable.inspection.humanize import either, span, thousands
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
+from durable.inspection.wording import state_in_words, verb_title
 
 __all__ = ["order_words"]
 
 _TIMES = {
-    "created_from": "created from {}",
-    "created_until": "created before {}",
-    "finished_from": "ended from {}",
-    "finished_until": "ended before {}",
+    "created_from": gettext_lazy("created from %(value)s"),
+    "created_until": gettext_lazy("created before %(value)s"),
+    "finished_from": gettext_lazy("ended from %(value)s"),
+    "finished_until": gettext_lazy("ended before %(value)s"),
 }
 _WORDS = {
-    "workflow": 'of the workflow "{}"',
-    "queue": 'in the queue "{}"',
-    "id_prefix": 'whose id begins with "{}"',
-    "error_text": 'whose error has the text "{}"',
-    "waiting_queue": 'that wait for a message in "{}"',
-    "cause": "that failed because of {}",
-    "place": 'that failed at "{}"',
-    "worker": 'of the worker "{}"',
+    "workflow": gettext_lazy('of the workflow "%(value)s"'),
+    "queue": gettext_lazy('in the queue "%(value)s"'),
+    "id_prefix": gettext_lazy('whose id begins with "%(value)s"'),
+    "error_text": gettext_lazy('whose error has the text "%(value)s"'),
+    "waiting_queue": gettext_lazy('that wait for a message in "%(value)s"'),
+    "cause": gettext_lazy("that failed because of %(value)s"),
+    "place": gettext_lazy('that failed at "%(value)s"'),
+    "worker": gettext_lazy('of the worker "%(value)s"'),
 }
 _FLAGS = {
-    "is_undone": "whose steps were undone",
-    "is_stuck": "whose compensation has stopped",
-    "is_diverged": "that the workers' code does not fit",
-    "needs_attention": "that need a person",
+    "is_undone": gettext_lazy("whose steps were undone"),
+    "is_stuck": gettext_lazy("whose compensation has stopped"),
+    "is_diverged": gettext_lazy("that the workers' code does not fit"),
+    "needs_attention": gettext_lazy("that need a person"),
+}
+_OPTIONS = {
+    "end_sleeps": gettext_lazy("end sleeps"),
+    "rollback": gettext_lazy("rollback"),
+    "interrupt": gettext_lazy("interrupt"),
 }
 
 
 def order_words(order: Any) -> str:
     """Return what the order of a bulk says, in sentences."""
-    number = "" if order.total is None else f"{order.total:,} "
-    options = [name.replace("_", " ") for name, value in order.options.items() if value is True]
-    options += [f'from "{value}"' for name, value in order.options.items() if name == "location" and value]
-    how = f" ({', '.join(options)})" if options else ""
-    sentences = [f"{order.verb.capitalize()}{how} {number}runs{_which(order.selection)}"]
+    options = [str(_OPTIONS.get(name, name)) for name, value in order.options.items() if value is True]
+    options += [
+        _('from "%(place)s"') % {"place": value}
+        for name, value in order.options.items()
+        if name == "location" and value
+    ]
+    verb = verb_title(order.verb)
+    told = {"verb": f"{verb} ({', '.join(options)})" if options else verb, "which": _which(order.selection)}
+    if order.total is not None:
+        runs = ngettext("%(verb)s %(number)s runs %(which)s", "%(verb)s %(number)s runs %(which)s", order.total)
+        sentences = [(runs % {**told, "number": thousands(order.total)}).strip()]
+    else:
+        sentences = [(_("%(verb)s runs %(which)s") % told).strip()]
     canary = order.canary
     if canary is not None:
         sentences.append(
-            f"The first {canary.first} are tried alone, for {span(canary.within)} at most; it stops after "
-            f"{canary.stop_after} of them failed"
+            _("The first %(first)d are tried alone, for %(span)s at most; it stops after %(failed)d of them failed")
+            % {"first": canary.first, "span": span(canary.within), "failed": canary.stop_after}
         )
     if order.rate is not None:
-        sentences.append(f"At most {order.rate:g} runs a second")
+        sentences.append(_("At most %(rate)s runs a second") % {"rate": f"{order.rate:g}"})
     if order.reason:
-        sentences.append(f"Reason: {order.reason}")
+        sentences.append(_("Reason: %(reason)s") % {"reason": order.reason})
     return " ".join(f"{each.rstrip('.')}." for each in sentences)
 
 
 def _which(selection: Any) -> str:
     if isinstance(selection, Filtered):
-        words = ", ".join(_conditions(selection.wanted))
-        return f" {words}" if words else ""
+        return ", ".join(_conditions(selection.wanted))
     if isinstance(selection, FailedAgain):
-        return f" that failed again after the bulk {selection.bulk_id}"
-    return " that were chosen"
+        return _("that failed again after the bulk %(bulk)s") % {"bulk": selection.bulk_id}
+    return _("that were chosen")
 
 
 def _conditions(wanted: RunCriteria) -> Iterator[str]:
     if wanted.states:
-        yield f"that are {' or '.join(sorted(each.replace('_', ' ') for each in wanted.states))}"
+        states = either(sorted(state_in_words(each) for each in wanted.states))
+        yield _("that are %(states)s") % {"states": states}
     for name, words in _WORDS.items():
         value = getattr(wanted, name)
         if value:
-            yield words.format("(hidden)" if name == "error_text" and conf.REDACT else value)
+            yield str(words) % {"value": _("(hidden)") if name == "error_text" and conf.REDACT else value}
     for name, words in _TIMES.items():
         moment = getattr(wanted, name)
         if moment is not None:
-            yield words.format(f"{moment:%Y-%m-%d %H:%M} UTC")
+            yield str(words) % {"value": f"{moment:%Y-%m-%d %H:%M} UTC"}
     for name, words in _FLAGS.items():
         if getattr(wanted, name):
-            yield words
+            yield str(words)

@@ -19,12 +19,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
 
 from durable import runtime
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place
-from durable.inspection.humanize import printable
+from durable.inspection.humanize import printable, thousands
 from durable.inspection.plain_data import DEEPEST, to_plain, without_originals
 
 __all__ = ["HIDDEN", "jsonable", "payload", "pretty", "redacted", "redacted_error", "redacted_traceback"]
@@ -67,9 +68,10 @@ def payload(workflow: str, field: str, text: str | None, place: Place) -> Any:
 def pretty(value: Any, most: int = 20_000) -> str:
     """Return data as indented JSON text, without escapes for characters beyond ASCII; cut after `most` characters."""
     text = printable(json.dumps(value, indent=2, ensure_ascii=False))
-    return (
-        text if len(text) <= most else f"{text[:most]}\n… and {len(text) - most:,} characters more; the export has all"
-    )
+    if len(text) <= most:
+        return text
+    more = _("… and %(number)s characters more; the export has all") % {"number": thousands(len(text) - most)}
+    return f"{text[:most]}\n{more}"
 
 
 def redacted_error(workflow: str, error: ErrorInfo | None) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from django.utils.translation import gettext as _
+
 from durable.core.location import is_within, unescape
 from durable.core.records import EntryStatus
 from durable.inspection.fork_outcomes import FORKS, ForkOutcome
@@ -60,7 +62,7 @@ class PlaceNode:
         name = _title("/".join(self.first.split("/")[depth:]))
         if not self.is_folded:
             return name
-        return "every branch" if self.location.endswith("/#") and masked(name) == name else masked(name)
+        return _("every branch") if self.location.endswith("/#") and masked(name) == name else masked(name)
 
     @property
     def status(self) -> str:
@@ -155,7 +157,7 @@ def _title(segment: str) -> str:
     """Return a name for people, as the tree of the history has it."""
     names = segment.split("/")
     if names[-1].startswith("~"):
-        names[-1] = f"iteration {names[-1][1:]}"
+        names[-1] = _("iteration %(number)s") % {"number": names[-1][1:]}
     else:
         name, mark, number = names[-1].partition("~")  # a send's segment has a mark and a number
         names[-1] = f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(names[-1])

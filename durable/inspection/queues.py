@@ -17,6 +17,7 @@ from durable.conf import conf
 from durable.core.records import Hold
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.holds import paused_queues
+from durable.inspection.humanize import decimal
 from durable.inspection.workers import QueueState, Workers, WorkerState, serving, worker_overview
 from durable.models import Run
 from durable.models.fields import unpack
@@ -37,8 +38,8 @@ class Rate:
 
     def __str__(self) -> str:
         if 0 < self.per_minute < 0.1:
-            return "< 0.1"
-        return f"{self.per_minute:,.1f}" if 0 < self.per_minute < 10 else f"{self.per_minute:,.0f}"
+            return f"< {decimal(0.1)}"
+        return decimal(self.per_minute, 1 if 0 < self.per_minute < 10 else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

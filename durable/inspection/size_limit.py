@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db.models import Model, QuerySet
+from django.utils.translation import gettext as _
 
+from durable.inspection.humanize import thousands
 from durable.models.batches import in_batches, weight
 
 __all__ = ["PAGE_BYTES", "TooLarge", "read_within"]
@@ -25,7 +27,8 @@ class TooLarge:
     size: int
 
     def __str__(self) -> str:
-        return f"({self.size:,} bytes: too large for this page, the export has it)"
+        text = _("(%(number)s bytes: too large for this page, the export has it)")
+        return text % {"number": thousands(self.size)}
 
 
 def read_within(

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from django.db import connections
+from django.utils.translation import gettext as _
 
 from durable.conf import conf
 from durable.inspection.humanize import span
@@ -81,36 +82,52 @@ def old_snapshots() -> list[OldSnapshot]:
 
 
 def _session(pid: int, application: str, user: str, state: str, seconds: float) -> OldSnapshot:
-    name = f' of "{application}"' if application else ""
-    does = "idle in a transaction" if state.startswith("idle") else "in a transaction"
+    session = _('%(pid)d of "%(application)s"') % {"pid": pid, "application": application} if application else str(pid)
+    if state.startswith("idle"):
+        holder = _("the session %(session)s (role %(role)s) has been idle in a transaction for %(span)s")
+    else:
+        holder = _("the session %(session)s (role %(role)s) has been in a transaction for %(span)s")
     return OldSnapshot(
-        holder=f"the session {pid}{name} (role {user}) has been {does} for {span(seconds)}",
-        advice=f"End it where it was begun, or with SELECT pg_terminate_backend({pid})",
+        holder=holder % {"session": session, "role": user, "span": span(seconds)},
+        advice=_("End it where it was begun, or with %(command)s") % {"command": f"SELECT pg_terminate_backend({pid})"},
         seconds=seconds,
     )
 
 
 def _prepared(name: str, owner: str, seconds: float) -> OldSnapshot:
     return OldSnapshot(
-        holder=f'the prepared transaction "{name}" (role {owner}) has been open for {span(seconds)}',
-        advice=f"Have its transaction manager end it, or COMMIT PREPARED or ROLLBACK PREPARED '{name}'",
+        holder=_('the prepared transaction "%(name)s" (role %(role)s) has been open for %(span)s')
+        % {"name": name, "role": owner, "span": span(seconds)},
+        advice=_("Have its transaction manager end it, or COMMIT PREPARED or ROLLBACK PREPARED '%(name)s'")
+        % {"name": name},
         seconds=seconds,
     )
 
 
 def _replica(pid: int, application: str, age: int) -> OldSnapshot:
-    name = f' "{application}"' if application else ""
+    if application:
+        holder = _('the replica "%(name)s" (walsender %(pid)d) asks for a snapshot that is %(age)d transactions old')
+    else:
+        holder = _("the replica (walsender %(pid)d) asks for a snapshot that is %(age)d transactions old")
     return OldSnapshot(
-        holder=f"the replica{name} (walsender {pid}) asks for a snapshot that is {age} transactions old",
-        advice="Look on the replica for a long query, or turn hot_standby_feedback off there",
+        holder=holder % {"name": application, "pid": pid, "age": age},
+        advice=_("Look on the replica for a long query, or turn hot_standby_feedback off there"),
     )
 
 
 def _slot(name: str, is_active: bool, age: int) -> OldSnapshot:
-    how = "active" if is_active else "not active"
+    if is_active:
+        holder = _(
+            'the replication slot "%(name)s", which is active, keeps a snapshot that is %(age)d transactions old'
+        )
+    else:
+        holder = _(
+            'the replication slot "%(name)s", which is not active, keeps a snapshot that is %(age)d transactions old'
+        )
     return OldSnapshot(
-        holder=f'the replication slot "{name}", which is {how}, keeps a snapshot that is {age} transactions old',
-        advice=f"Look on its replica for a long query, or drop it if it is not needed: pg_drop_replication_slot('{name}')",
+        holder=holder % {"name": name, "age": age},
+        advice=_("Look on its replica for a long query, or drop it if it is not needed: %(command)s")
+        % {"command": f"pg_drop_replication_slot('{name}')"},
     )
 
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import BooleanField, Count, ExpressionWrapper, Q
+from django.utils.translation import gettext
 
 from durable.conf import conf
 from durable.core.location import unescape
@@ -32,8 +33,6 @@ __all__ = ["MOST", "PAGE", "TreeNode", "TreePage", "history_tree"]
 PAGE: Final = 200  # nodes of one page
 MOST: Final = 50_000  # entries that are read; far more than an intact run has
 
-_NOT_UNDONE: Final = "compensation failed"
-_LOST: Final = "lost; its records are pruned, except steps with a rollback handler"
 #: Statuses that "only what failed" leaves out: a branch that lost a race is "cancelled".
 _SETTLED: Final = (EntryStatus.COMPLETED, "cancelled")
 #: States in which the run's row tells which failures were not caught.
@@ -52,7 +51,8 @@ class TreeNode:
     `kind` is its entry's, or "iteration", "branch" or "block" for a scope without an entry. `status` is the entry's; a
     scope's is the worst status of its contents; a branch's is the one that its join or race gives it ("cancelled" for a
     branch that lost before its end), and a join or race that raised an error is "failed". `is_caught`: it has failed,
-    and the run's code went on all the same. `failed_attempts` counts those of a step, before a recovery too. `entry`
+    and the run's code went on all the same. `is_not_undone`: the rollback handler of a step has failed, and has not
+    completed since. `failed_attempts` counts those of a step, before a recovery too. `entry`
     has the metadata and no payloads, and only nodes of the page have it. `running` is the attempt of a step, or the
     call of its rollback handler, that runs now; a step in its first attempt has no entry yet. `note` is additional
     text, for example about pruned iterations.
@@ -70,6 +70,7 @@ class TreeNode:
     note: str = ""
     is_winner: bool = False
     is_caught: bool = False
+    is_not_undone: bool = False
     failed_attempts: int = 0
     size: int = 1  # nodes in this one, including itself
     children: Sequence[TreeNode] = ()
@@ -83,11 +84,6 @@ class TreeNode:
     def running_since(self) -> datetime | None:
         """When the attempt or the call that runs now began; None if none runs."""
         return None if self.running is None else self.running.began_at
-
-    @property
-    def is_not_undone(self) -> bool:
-        """Whether the rollback handler of the step has failed, and has not completed since."""
-        return self.note == _NOT_UNDONE
 
     @property
     def has_failed(self) -> bool:
@@ -202,13 +198,15 @@ class _Builder:
     ) -> None:
         self.roots: list[TreeNode] = []
         self.nodes: dict[str, TreeNode] = {}
+        self._iteration = gettext("iteration %(number)s")  # looked up once: a history has thousands
         self._kinds = {location: kind for _, location, kind, *_ in rows}
         for entry_id, location, kind, status, has_failed_to_undo in rows:
             node = self._node(location)
             node.entry_id, node.kind, node.status = entry_id, kind, status
             node.failed_attempts = failed_attempts.get(location, 0)
             if has_failed_to_undo:
-                node.note = _NOT_UNDONE
+                node.is_not_undone = True
+                node.note = gettext("compensation failed")
         forks = [(self.nodes[location], outcomes[key]) for key, location, *_ in rows if key in outcomes]
         for node, outcome in forks:
             node.note = outcome.note
@@ -241,7 +239,7 @@ class _Builder:
             branch.status = end.status
             branch.is_winner = name == outcome.winner
             if outcome.winner is not None and not branch.is_winner:
-                branch.note = _LOST
+                branch.note = gettext("lost; its records are pruned, except steps with a rollback handler")
 
     def _node(self, location: str) -> TreeNode:
         node = self.nodes.get(location)
@@ -250,7 +248,7 @@ class _Builder:
             parent = self._node(around) if around else None
             node = TreeNode(
                 location=location,
-                title=_title(segment),
+                title=_title(segment, self._iteration),
                 kind=self._scope_kind(around, segment),
                 status=EntryStatus.COMPLETED,
                 depth=0 if parent is None else parent.depth + 1,
@@ -268,9 +266,9 @@ class _Builder:
         return "branch" if self._kinds.get(around) in (EntryKind.JOIN, EntryKind.RACE) else "block"
 
 
-def _title(segment: str) -> str:
+def _title(segment: str, iteration: str) -> str:
     if segment.startswith("~"):
-        return f"iteration {segment[1:]}"
+        return iteration % {"number": segment[1:]}
     name, mark, number = segment.partition("~")  # a send's segment has a mark and a number
     return f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(segment)
 
@@ -298,7 +296,7 @@ def _sum_up(node: TreeNode) -> None:
 def _kept(node: TreeNode) -> TreeNode | None:
     """Return the node with its contents that failed at least once or are not completed; None if there are none."""
     node.children = list(filter(None, (_kept(child) for child in node.children)))
-    is_of_interest = bool(node.failed_attempts or node.running) or node.note == _NOT_UNDONE
+    is_of_interest = bool(node.failed_attempts or node.running) or node.is_not_undone
     is_of_interest = is_of_interest or node.status not in _SETTLED
     return node if node.children or is_of_interest else None
 

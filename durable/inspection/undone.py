@@ -17,7 +17,7 @@ from durable.conf import conf
 from durable.core.location import display_location
 from durable.core.records import EntryKind, RunState
 from durable.core.summary import Summary, SummaryKind, steps_undone
-from durable.inspection.humanize import number
+from durable.inspection.humanize import thousands
 from durable.inspection.wording import LOCAL, state_in_words
 from durable.models import Entry, Run
 
@@ -74,7 +74,7 @@ class Undone:
         others = len(self.locations) - _NAMED
         if others > 0:
             more = ngettext("%(names)s and %(number)s more", "%(names)s and %(number)s more", others)
-            names = more % {"names": names, "number": number(others)}
+            names = more % {"names": names, "number": thousands(others)}
         return _(
             "%(steps)s (%(names)s). Recovering the run does what was undone AGAIN, and all that followed, from "
             '"%(start)s" on: its effects outside, a charge for example, happen a second time'

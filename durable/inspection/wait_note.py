@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from durable.models import Entry
 
 __all__ = ["wait_note"]
@@ -20,5 +22,5 @@ def wait_note(entry: Entry) -> str:
         return ""
     deadline = data.get("deadline")
     if deadline and datetime.fromisoformat(deadline) <= entry.metadata.created_at:
-        return "no message was there"  # it had a timeout of zero
-    return "timed out"
+        return _("no message was there")  # it had a timeout of zero
+    return _("timed out")

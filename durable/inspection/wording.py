@@ -12,7 +12,7 @@ from django.utils.translation import gettext, ngettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from durable.core.words import Words
-from durable.inspection.humanize import number
+from durable.inspection.humanize import thousands
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
@@ -38,7 +38,7 @@ class _LocalWords(Words):
         return ngettext(one, many, number)
 
     def number(self, count: int) -> str:
-        return number(count)
+        return thousands(count)
 
 
 LOCAL: Final = _LocalWords()

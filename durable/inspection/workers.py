@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -126,7 +127,8 @@ def worker_overview(within: RunQuerySet | None = None) -> Workers:
             known += _of(redis)
     except (RedisError, OSError) as error:
         logger.warning("Redis could not be asked for workers: %s", error)
-        problem = f"Redis does not answer ({type(error).__name__}); this server's log says more"  # without its address
+        # Without its address.
+        problem = _("Redis does not answer (%(error)s); this server's log says more") % {"error": type(error).__name__}
     workers = _joined(processes[:MOST], known[:MOST], held)
     return Workers(
         workers=workers,
