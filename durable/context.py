@@ -17,7 +17,7 @@ from durable.core.current import current_scope
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.effects import Operation
 from durable.core.loops import loop
-from durable.core.messages import Received, Wait, complete, mapped, receive, receive_one, send
+from durable.core.messages import Received, Wait, complete, mapped, receive, receive_one, refuse, send
 from durable.core.options import StepOptions, StepPolicy, options_of
 from durable.core.places import message_key
 from durable.core.receipts import record_of
@@ -339,6 +339,10 @@ class _SharedQueue(Generic[D]):
             scope = self._here()
             return self._driver.operate(scope, "message.complete()", complete(scope, message_id, response))
 
+        def decline(message_id: str, reason: str) -> Any:
+            scope = self._here()
+            return self._driver.operate(scope, "message.refuse()", refuse(scope, message_id, reason))
+
         def is_answered(message_id: str) -> bool:
             receipts = self._here().receipts
             if receipts.wait_for(message_id) is None:  # its scope has ended, and what is recorded stands
@@ -359,6 +363,7 @@ class _SharedQueue(Generic[D]):
             sent_at=datetime.fromisoformat(record["sent_at"]),
             _complete=answer if wait.is_completable else None,
             _is_completed=is_answered if wait.is_completable else None,
+            _refuse=decline if wait.is_completable else None,
         )
 
     def _here(self) -> Scope:
@@ -385,7 +390,7 @@ class Queue(_SharedQueue[SyncDriver]):
         `name`; with `names=ANY`, from any queue. The wait ends when `timeout` has passed or at `until`, an aware
         datetime, whichever is earlier; then MessageTimeoutError is raised. A wait that is over when it begins, with
         `timeout=0` for example, receives a message that is already in the inbox. With `completable`, the code has to
-        complete the message.
+        complete or refuse the message.
         """
         message: QueueMessage = self._next(_wait(name, names, 1, timeout, until, completable))
         return message

@@ -107,7 +107,8 @@ class Handle(Generic[R_co]):
     def ask(self, queue: str, body: Any = None, *, timeout: Duration | None = None, id: str | None = None) -> Any:
         """Send a message, and return the response that the workflow gives by `message.complete(response)`.
 
-        Raises TimeoutError after `timeout`, and what `send` raises.
+        Raises MessageRefusedError if the workflow refuses the message, TimeoutError after `timeout`, and what `send`
+        raises.
         """
         return operations.ask(self.id, queue, body, timeout=timeout, idempotency_id=id)
 

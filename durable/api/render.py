@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from durable.api.serializers.runs import error_of
+from durable.core.messages import REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
 from durable.inspection import payload
@@ -83,11 +84,16 @@ def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) ->
 def _facts(entry: Entry) -> dict[str, Any]:
     facts = _without(_data(entry), *_VALUES.get(EntryKind(entry.kind), ()))
     if entry.kind == EntryKind.MESSAGE:
-        facts["received"] = [_without(each, "body", "completed") for each in _data(entry).get("received", ())]
+        facts["received"] = [_received(each) for each in _data(entry).get("received", ())]
     if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
         branches = _data(entry).get("branches", {})
         facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}
     return facts
+
+
+def _received(record: dict[str, Any]) -> dict[str, Any]:
+    shown = _without(record, "body", "completed", REFUSED)
+    return {**shown, "refused": True} if REFUSED in record else shown
 
 
 def _data(entry: Entry) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
 from durable.core import registry
-from durable.core.errors import RunCancelledError, RunFailedError
+from durable.core.errors import MessageRefusedError, RunCancelledError, RunFailedError
 from durable.core.places import Place
 from durable.inspection import jsonable, payload, redacted, redacted_error
 from durable.operations import StartRequest
@@ -122,6 +122,10 @@ def _ask(options: Namespace, output: Output) -> int:
             answer = operations.ask(
                 options.id, options.queue, options.body, timeout=timeout, idempotency_id=options.message_id
             )
+    except MessageRefusedError as error:
+        workflow = operations.record(options.id).workflow
+        reason = redacted(workflow, f"response:{options.queue}", error.reason)
+        return _refused(output, MessageRefusedError(str(jsonable(reason)), options.id))
     except TimeoutError as error:
         output.complain(error)
         return Exit.TIMEOUT

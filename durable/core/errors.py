@@ -35,6 +35,7 @@ A project catches a middle class, or one of its children::
     │   ├── BulkNotStoppedError
     │   ├── BulkOrderError
     │   └── OperationDeniedError      also a PermissionDenied of Django; in `durable.operations.audit`
+    ├── MessageRefusedError           the run has refused the message of `ask`
     ├── RunFailedError                the run whose result was requested has failed
     ├── RunCancelledError             ... or was cancelled
     └── RunCrashedError               recorded on a run that killed its workers
@@ -68,6 +69,7 @@ __all__ = [
     "JoinError",
     "MessageConflictError",
     "MessageNotCompletedError",
+    "MessageRefusedError",
     "MessageTimeoutError",
     "OpenTransactionError",
     "OperationError",
@@ -296,7 +298,8 @@ class MessageNotCompletedError(ContractError):
         self.message_id = message_id
         super().__init__(
             f'wait "{wait}" received message {message_id} with completable=True, and its scope has ended without '
-            "completing it; call message.complete(...) before the end of the workflow, iteration, branch or block"
+            "completing it; call message.complete(...) or message.refuse(...) before the end of the workflow, iteration, "
+            "branch or block"
         )
 
 
@@ -471,6 +474,21 @@ class BulkOrderError(OperationError):
             f"cannot {action} a run of {workflow}: it acts with the permissions, and in the name, of the user who ordered it; "
             "give a new order with durable.operations.bulk.apply"
         )
+
+
+# -- the answer of a run
+
+
+class MessageRefusedError(DurableError):
+    """The run has refused the message (`message.refuse(reason)`). `reason` is the workflow's; `run_id` may be "".
+
+    The answer is recorded: an `ask` with the same id of the message is refused again.
+    """
+
+    def __init__(self, reason: str, run_id: str = "") -> None:
+        self.reason = reason
+        self.run_id = run_id
+        super().__init__(f'{f"""run "{run_id}" """ if run_id else "the run "}refused the message: {reason}')
 
 
 # -- why a run has ended

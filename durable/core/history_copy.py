@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from durable.core.messages import REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind, EntryRecord, Message
 
@@ -60,11 +61,15 @@ def _moved_record(
 ) -> dict[str, Any]:
     new = ids.get(record["id"], record["id"])
     old_place = of_message(old_id, "message", record["id"], record["name"])
-    return {
+    moved = {
         **record,
         "id": new,
         "body": copied(record["body"], old_place, of_message(run_id, "message", new, record["name"])),
     }
+    if REFUSED in record:
+        old_place = of_message(old_id, "response", record["id"], record["name"])
+        moved[REFUSED] = copied(record[REFUSED], old_place, of_message(run_id, "response", new, record["name"]))
+    return moved
 
 
 def _moved_branch(branch: dict[str, Any], old: Place, run_id: str, copied: Copied) -> dict[str, Any]:

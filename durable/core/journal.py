@@ -117,6 +117,7 @@ class _Pending:
     attempts: list[AttemptRecord] = field(default_factory=list)
     received: list[tuple[str, str]] = field(default_factory=list)
     completed: list[tuple[str, str | None]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # those of `completed` that are refused
     returned: list[str] = field(default_factory=list)
     sends: list[OutgoingMessage] = field(default_factory=list)
 
@@ -260,10 +261,12 @@ class Journal:
             self.claims.give_back([each["id"] for each in wait.data["received"]])
             self._pending.returned.append(wait.location)
 
-    def complete_message(self, message_id: str, response: str | None) -> None:
-        """Let the next commit complete a message."""
+    def complete_message(self, message_id: str, response: str | None, *, is_refused: bool = False) -> None:
+        """Let the next commit complete a message, or refuse it: then `response` is the reason."""
         with self.lock:
             self._pending.completed.append((message_id, response))
+            if is_refused:
+                self._pending.refused.append(message_id)
 
     def send(self, message: OutgoingMessage) -> None:
         """Let the next commit send a message."""
@@ -298,6 +301,7 @@ class Journal:
                 attempts=pending.attempts,
                 received=pending.received,
                 completed=pending.completed,
+                refused=pending.refused,
                 returned=pending.returned,
                 sends=pending.sends,
                 run=run,
@@ -358,6 +362,7 @@ class Journal:
             self._pending.attempts = [*batch.attempts, *later.attempts]
             self._pending.received = [*batch.received, *later.received]
             self._pending.completed = [*batch.completed, *later.completed]
+            self._pending.refused = [*batch.refused, *later.refused]
             self._pending.returned = [*batch.returned, *later.returned]
             self._pending.sends = [*batch.sends, *later.sends]
 

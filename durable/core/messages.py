@@ -21,8 +21,10 @@ from durable.core.receipts import record_of
 from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, OutgoingMessage, RunState
 from durable.core.scope import Scope
 
-__all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_one", "send"]
+__all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_one", "refuse", "send"]
 
+#: The key in a received message's record of the reason, as codec text, for which it was refused.
+REFUSED: Final = "refused"
 #: As `names` of a receive: messages of any queue.
 ANY: Final[tuple[str, ...]] = ()
 
@@ -74,7 +76,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as recorded by its wait: "id", "name" (the queue), "body" (codec text), "sent_at", "completed"."""
+    """A message as recorded by its wait: "id", "name" (the queue), "body" (codec text), "sent_at", "completed".
+
+    "completed" is true of a refused message too, which has its reason under "refused" besides.
+    """
 
     entry: EntryRecord
     record: dict[str, Any]
@@ -128,43 +133,70 @@ def _received(scope: Scope, wait: Wait) -> Operation:
 def complete(scope: Scope, message_id: str, response: Any) -> Operation:
     """Complete a message that this scope or one around it received, with a response.
 
-    Does nothing if the history has it completed in this scope. Raises ValueError if the message was completed before.
+    Does nothing if the history has it completed in this scope. Raises ValueError if the message was completed or refused
+    before.
     """
+    yield from _settle(scope, message_id, response, is_refused=False)
+
+
+def refuse(scope: Scope, message_id: str, reason: str) -> Operation:
+    """Refuse a message that this scope or one around it received, with a reason for its sender.
+
+    The rules are those of `complete`. Raises TypeError if the reason is not text, ValueError if it is empty.
+    """
+    if not isinstance(reason, str):
+        raise TypeError(f"the reason of a refusal is text for the sender, not {reason!r}")
+    if not reason.strip():
+        raise ValueError('a refusal needs a reason, which its sender gets: write message.refuse("out of stock")')
+    yield from _settle(scope, message_id, reason, is_refused=True)
+
+
+def _settle(scope: Scope, message_id: str, response: Any, *, is_refused: bool) -> Operation:
+    verb = "refused" if is_refused else "completed"
     entry = scope.receipts.wait_for(message_id)
     if entry is None:
         raise ValueError(
-            f"message {message_id} was received in a scope that has ended, or in another branch: complete it in the "
-            "scope that received it or in one within that"
+            f"message {message_id} was received in a scope that has ended, or in another branch: complete or refuse it in "
+            "the scope that received it or in one within that"
         )
     if scope.receipts.is_completed(message_id):
-        raise _completed_already(message_id)
+        raise _settled_already(entry, message_id)
     if not (record := record_of(entry, message_id))["completed"]:
-        what = f'the response to a message of "{entry.location}"'
+        what = f'the {"reason to refuse" if is_refused else "response to"} a message of "{entry.location}"'
         text = scope.environment.encode(response, what, "response", message_key(message_id, record["name"]))
-        if _record_completion(scope, entry, message_id, text):
+        if _record_completion(scope, entry, message_id, text, is_refused=is_refused):
             yield SAVE
+    record = record_of(entry, message_id)
     # Without "completed_in" it was recorded by a durable in which only the receiving scope could complete a message.
-    if record_of(entry, message_id).get("completed_in", scope.location) != scope.location:
-        raise _completed_already(message_id)  # by another branch
+    if record.get("completed_in", scope.location) != scope.location:
+        raise _settled_already(entry, message_id)  # by another branch
+    if (REFUSED in record) != is_refused:
+        found = "refused" if REFUSED in record else "completed"
+        scope.cursor.diverged(
+            f'a message of "{entry.location}" is recorded as {found}, but the code has it {verb}', entry.location
+        )
     scope.receipts.complete(message_id)
 
 
-def _record_completion(scope: Scope, entry: EntryRecord, message_id: str, response: str) -> bool:
-    """Record the completion; return False if another branch has just completed the message."""
+def _record_completion(scope: Scope, entry: EntryRecord, message_id: str, response: str, *, is_refused: bool) -> bool:
+    """Record the end of a message; return False if another branch has just completed or refused it."""
     with scope.journal.lock:
         records = entry.data["received"]
         if record_of(entry, message_id)["completed"]:
             return False
         order = scope.journal.next_ordinal()
         done = {"completed": True, "completed_in": scope.location, "completed_order": order}
+        if is_refused:
+            done[REFUSED] = response
         records = [{**each, **done} if each["id"] == message_id else each for each in records]
         scope.journal.mark(entry, data={**entry.data, "received": records})
-        scope.journal.complete_message(message_id, response)
+        scope.journal.complete_message(message_id, response, is_refused=is_refused)
     return True
 
 
-def _completed_already(message_id: str) -> ValueError:
-    return ValueError(f"message {message_id} has been completed already; complete each message once")
+def _settled_already(entry: EntryRecord, message_id: str) -> ValueError:
+    found = "refused" if REFUSED in record_of(entry, message_id) else "completed"
+    return ValueError(f"message {message_id} has been {found} already; complete or refuse each message once")
 
 
 def _begin(scope: Scope, wait: Wait, entry: EntryRecord) -> EntryRecord:

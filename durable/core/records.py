@@ -7,7 +7,7 @@ All times are aware datetimes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -90,6 +90,7 @@ class MessageState(StrEnum):
     PENDING = "pending"
     RECEIVED = "received"
     COMPLETED = "completed"
+    REFUSED = "refused"
 
 
 class Request(StrEnum):
@@ -185,7 +186,8 @@ class AttemptRecord:
 class Message:
     """A message in a run's inbox.
 
-    `body` and `response` are codec text; `order` is the order of the senders' commits.
+    `body` and `response` are codec text; `order` is the order of the senders' commits. The response of a message that is
+    refused is the reason.
     """
 
     id: str
@@ -347,6 +349,7 @@ class Batch:
     attempts: Sequence[AttemptRecord] = ()
     received: Sequence[tuple[str, str]] = ()  # message id, location of the wait
     completed: Sequence[tuple[str, str | None]] = ()  # message id, response
+    refused: Collection[str] = ()  # those of `completed` whose response is the reason of a refusal
     returned: Sequence[str] = ()  # waits whose messages go back into the inbox, including waits of this batch
     sends: Sequence[OutgoingMessage] = ()
     run: RunPatch | None = None

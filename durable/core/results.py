@@ -129,10 +129,12 @@ class QueueMessage(Generic[Answer_co]):
     sent_at: datetime
     _complete: Callable[[str, Any], Answer_co] | None = field(default=None, repr=False, compare=False)
     _is_completed: Callable[[str], bool] | None = field(default=None, repr=False, compare=False)
+    _refuse: Callable[[str, str], Answer_co] | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_completed(self) -> bool:
-        """True once the code has completed the message: at the same point in each pass. False if it is not completable.
+        """True once the code has completed or refused the message: at the same point in each pass. False if it is not
+        completable.
 
         A branch does not see what the branches beside it complete; the code after the join or race does.
         """
@@ -147,6 +149,17 @@ class QueueMessage(Generic[Answer_co]):
         if self._complete is None:
             raise ValueError(f"message {self.id} was not received with completable=True, so it cannot be completed")
         return self._complete(self.id, response)
+
+    def refuse(self, reason: str) -> Answer_co:
+        """Refuse a message that was received with `completable=True`: `handle.ask` of the sender raises
+        MessageRefusedError with `reason`.
+
+        It takes the place of `complete`, with the same rules: call one of them, once. Raises TypeError or ValueError if the
+        reason is no text or empty.
+        """
+        if self._refuse is None:
+            raise ValueError(f"message {self.id} was not received with completable=True, so it cannot be refused")
+        return self._refuse(self.id, reason)
 
 
 #: A message of an async workflow: `await message.complete(response)`. The same class, so that records hold one name.

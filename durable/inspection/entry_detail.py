@@ -12,6 +12,7 @@ from django.utils.translation import pgettext_lazy
 
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
+from durable.core.messages import REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
 from durable.core.steps import UNCOUNTED
@@ -48,7 +49,7 @@ _GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # an entry t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A payload with a name: "arguments", "output", "state", "message approved"... `value` is JSON data.
+    """A payload with a name: "arguments", "output", "state", "message approved", "refusal approved"... `value` is JSON data.
 
     `of` is what the name ends with: the queue of a message, or the branch.
     """
@@ -64,6 +65,8 @@ class Field:
             return str(_TITLES[self.name])
         if self.name.startswith("message"):
             return _("message %(queue)s") % {"queue": self.of}
+        if self.name.startswith("refusal"):
+            return _("why message %(queue)s was refused") % {"queue": self.of}
         return _('output of branch "%(branch)s"') % {"branch": self.of}
 
 
@@ -182,7 +185,7 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     if entry.kind == EntryKind.STEP and (given := data.get("given")):
         yield _("given by hand"), f"{given_note(given)}, {given.get('at', '')}"
     if entry.kind == EntryKind.STEP and (uncounted := data.get(UNCOUNTED)):
-        yield "attempts that do not count", f"{uncounted:,}"
+        yield _("attempts that do not count"), f"{uncounted:,}"
     if entry.kind == EntryKind.STEP and (failure := data.get("failure")):
         yield _("failed for good"), str(failure.get("kind"))
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
@@ -249,6 +252,10 @@ def _message(run_id: str, _place: str, data: dict[str, Any], shown: Shown) -> It
         at = of_message(run_id, "message", each["id"], each["name"])
         body = shown(f"message:{each['name']}", each["body"], at)
         yield Field(name=f"message {each['name']}", value=body, of=each["name"])
+        if REFUSED in each:
+            at = of_message(run_id, "response", each["id"], each["name"])
+            reason = shown(f"response:{each['name']}", each[REFUSED], at)
+            yield Field(name=f"refusal {each['name']}", value=reason, of=each["name"])
 
 
 def _fork(run_id: str, place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:

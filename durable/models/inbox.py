@@ -17,6 +17,7 @@ class QueueMessage(models.Model):
 
     `order` is the order of the senders' commits: it is assigned while the run's row is locked. A message is `pending`,
     then `received` by the wait at `received_by`, and `completed`, perhaps with a response, if that wait asked for it.
+    Or it is `refused`: then the response is the reason.
     """
 
     id = NameField[str, str](primary_key=True, max_length=200)

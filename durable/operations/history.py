@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from durable.core.errors import ErrorInfo
+from durable.core.messages import REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind, EntryRecord
 
@@ -21,7 +22,7 @@ class HistoryEntry:
     """The record of one operation, decoded for reading.
 
     `data` depends on the kind: a step has "output" and "args"; a loop "iteration", "state" and "output"; a sleep
-    "state" and "deadline"; a message "names", "deadline" and "received"; a join and a race "branches", a race also
+    "state" and "deadline"; a message "names", "deadline" and "received", of which a refused message has "refused", the reason; a join and a race "branches", a race also
     "winner"; a send "queue", "to" and "body"; a version check "resolved" and "latest"; a removed entry "original".
     `error` is the error of the last failed attempt. Times are aware.
     """
@@ -77,6 +78,9 @@ def _message(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
         {**each, "body": decode(each["body"], of_message(run_id, "message", each["id"], each["name"]))}
         for each in entry.data.get("received", ())
     ]
+    for each in received:
+        if REFUSED in each:
+            each[REFUSED] = decode(each[REFUSED], of_message(run_id, "response", each["id"], each["name"]))
     return {**entry.data, "received": received}
 
 

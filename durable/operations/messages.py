@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from durable import runtime
 from durable.core.duration import Duration, parse_remaining
-from durable.core.errors import MessageConflictError, RunNotFoundError
+from durable.core.errors import MessageConflictError, MessageRefusedError, RunNotFoundError
 from durable.core.ids import MAX_ID, new_id
 from durable.core.location import escape
 from durable.core.places import of_message
@@ -28,7 +28,10 @@ from durable.operations.queries import check_not_lost, record
 from durable.operations.state_text import describe_state
 from durable.runtime import Runtime
 
-__all__ = ["Sent", "aask", "ask", "send"]
+__all__ = ["ANSWERED", "Sent", "aask", "ask", "send"]
+
+#: The states of a message to which its run has given an answer.
+ANSWERED: Final = frozenset({MessageState.COMPLETED, MessageState.REFUSED})
 
 
 class Sent(NamedTuple):
@@ -129,7 +132,7 @@ def _checked_message_id(idempotency_id: str | None) -> str | None:
 
 
 def ask(run_id: str, queue: str, body: Any, *, timeout: Duration | None, idempotency_id: str | None = None) -> Any:
-    """Send a message and wait for its response. Raises what `send` raises, and TimeoutError.
+    """Send a message and wait for its response. Raises what `send` raises, MessageRefusedError, and TimeoutError.
 
     If the run ends without an answer, RunFailedError, RunCancelledError or TimeoutError is raised at once.
     """
@@ -167,14 +170,17 @@ def _asking(
 
 def _response(message: Message) -> Any:
     place = of_message(message.run_id, "response", message.id, message.queue)
-    return runtime.current().decode(message.response, place)
+    response = runtime.current().decode(message.response, place)
+    if message.state == MessageState.REFUSED:
+        raise MessageRefusedError(str(response), message.run_id)
+    return response
 
 
 def _answered(at: Runtime, run_id: str, message_id: str) -> Message | None:
-    """Return the message once it is completed. Raises if the run has ended without completing it."""
+    """Return the message once it is completed or refused. Raises if the run has ended without either."""
     run = record(run_id)  # before the message: what the run did before it ended is seen below
     message = at.store.message(message_id)
-    if message is not None and message.state == MessageState.COMPLETED:
+    if message is not None and message.state in ANSWERED:
         return message
     check_not_lost(run)
     if run.state == RunState.COMPLETED:

@@ -207,7 +207,8 @@ def consumed(batch: Batch) -> dict[str, Consumed]:
     changes = {message: Consumed(str(MessageState.RECEIVED), location, None) for message, location in batch.received}
     for message, response in batch.completed:
         location = changes[message].received_by if message in changes else None
-        changes[message] = Consumed(str(MessageState.COMPLETED), location, response)
+        state = MessageState.REFUSED if message in batch.refused else MessageState.COMPLETED
+        changes[message] = Consumed(str(state), location, response)
     return changes
 
 

@@ -9,10 +9,14 @@ import pytest
 from durable import get_run
 from durable.models import OperatorAction, QueueMessage, Run
 from tests.api.conftest import Api, MakeApi, problem
-from tests.api.workflows import add, ask, fail, loop
+from tests.api.workflows import add, ask, fail, loop, refuse
 from tests.faults.passing import pass_once
 
 pytestmark = pytest.mark.django_db
+
+
+def hide_responses(_workflow: str, field: str, value: Any) -> Any:
+    return "hidden" if field.startswith("response:") else value
 
 
 def actions() -> list[tuple[str, str, str]]:
@@ -173,6 +177,30 @@ class TestMessages:
         again = api.post("/runs/a/ask", {"queue": "question", "body": 7}, key="k")
         assert (again.status_code, again.json()["response"]) == (200, {"answer": 7})
         assert QueueMessage.objects.count() == 1
+
+    def test_asking_a_run_that_refuses(self, api: Api) -> None:
+        pass_once(refuse.using(id="a").start())
+        question = {"queue": "order", "body": {"sku": "tea"}}
+        sent = api.post("/runs/a/ask", question, key="k")
+        pass_once(get_run("a"))
+        document = problem(api.post("/runs/a/ask", question, key="k"), 409, "message-refused")
+        assert document["reason"] == "tea is out of stock"
+        assert document["detail"] == 'Run "a" refused the message: tea is out of stock'
+        assert document["message"] == sent.json()["message"]
+        message = api.get(f"/runs/a/messages/{document['message']}").json()
+        assert (message["state"], message["response"]) == ("refused", "tea is out of stock")
+        entry = api.get("/runs/a/entries/order").json()
+        assert entry["data"]["received"][0]["refused"] is True
+        assert "out of stock" not in str(entry["data"])
+
+    def test_the_reason_of_a_refusal_is_redacted(self, api: Api, settings: Any) -> None:
+        settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.api.test_actions.hide_responses"}
+        pass_once(refuse.using(id="a").start())
+        question = {"queue": "order", "body": {"sku": "tea"}}
+        api.post("/runs/a/ask", question, key="k")
+        pass_once(get_run("a"))
+        document = problem(api.post("/runs/a/ask", question, key="k"), 409, "message-refused")
+        assert "tea" not in str(document)
 
     def test_asking_a_run_that_ends_without_an_answer(self, api: Api) -> None:
         pass_once(ask.using(id="a").start())

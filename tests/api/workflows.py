@@ -22,6 +22,12 @@ def ask(ctx: Context, secret: str = "") -> str:
     return done
 
 
+@workflow(name="tests.api.refuse")
+def refuse(ctx: Context) -> None:
+    message = ctx.queue.next("order", completable=True)
+    message.refuse(f"{message.body['sku']} is out of stock")
+
+
 @workflow(name="tests.api.fail")
 def fail(ctx: Context, secret: str = "") -> None:
     def break_down() -> None:

@@ -16,7 +16,7 @@ from durable.cli import actor
 from durable.models import OperatorAction, QueueMessage, Run
 from tests.cli import workflows
 from tests.cli.conftest import Shell, Stage, state
-from tests.cli.workflows import approving, asked, compensated, echo, failing, napping, steps
+from tests.cli.workflows import approving, asked, compensated, echo, failing, napping, refusing, steps
 
 pytestmark = pytest.mark.usefixtures("stage")
 
@@ -340,6 +340,22 @@ class TestMessages:
             assert shell("ask", "one", "quote", '{"sku": 4}', "--timeout", "20 s").json == {"price": 8}
         finally:
             runtime.deactivate(answering)
+
+    def test_a_question_that_is_refused(self, shell: Shell, stage: Stage) -> None:
+        stage.start(refusing, id="one")
+
+        def pause(_seconds: float) -> None:
+            stage.settle("one")
+
+        answering = replace(stage.at, poll_wait=pause)
+        runtime.activate(answering)
+        try:
+            done = shell("ask", "one", "order", "--timeout", "20 s")
+        finally:
+            runtime.deactivate(answering)
+        assert (done.status, done.out) == (1, "")
+        assert 'run "one" refused the message: out of stock' in done.err
+        assert "\x1b" not in done.err
 
     def test_a_question_without_an_answer(self, shell: Shell, stage: Stage) -> None:
         stage.start(asked, id="one")

@@ -6,7 +6,7 @@ from typing import Any
 
 from durable import Context, workflow
 
-__all__ = ["approving", "asked", "compensated", "echo", "failing", "napping", "racing", "steps"]
+__all__ = ["approving", "asked", "compensated", "echo", "failing", "napping", "racing", "refusing", "steps"]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
 
@@ -51,6 +51,12 @@ def approving(ctx: Context) -> Any:
 def asked(ctx: Context) -> None:
     message = ctx.queue.next("question", names=["quote"], completable=True)
     message.complete({"price": message.body["sku"] * 2})
+
+
+@workflow(name="cli.refusing")
+def refusing(ctx: Context) -> None:
+    message = ctx.queue.next("order", completable=True)
+    message.refuse(f"out of stock{HOSTILE}")
 
 
 @workflow(name="cli.napping")

@@ -110,7 +110,11 @@ class _AwaitedQueue:
 
 
 def _answerable(message: QueueMessage[Any]) -> QueueMessage[Any]:
-    complete = message._complete
-    if complete is None:
+    complete, refuse = message._complete, message._refuse
+    if complete is None or refuse is None:
         return message
-    return replace(message, _complete=lambda message_id, response: _Done(complete(message_id, response)))
+    return replace(
+        message,
+        _complete=lambda message_id, response: _Done(complete(message_id, response)),
+        _refuse=lambda message_id, reason: _Done(refuse(message_id, reason)),
+    )

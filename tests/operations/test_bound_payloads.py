@@ -435,6 +435,26 @@ def test_a_replay_of_a_run_in_its_loop_keeps_messages_and_responses(at: Runtime)
     assert sent not in {each.id for each in at.store.messages(again.id)}
 
 
+@workflow(name="tests.bound.refuse")
+def refuse(ctx: Context) -> None:
+    ctx.queue.next("order", completable=True).refuse("out of stock")
+    ctx.step("close", do, "close")
+
+
+def test_a_replay_as_a_new_run_reads_why_a_message_was_refused(at: Runtime) -> None:
+    run = refuse.using(id="refusing").start()
+    run.send("order", 1)
+    drive(at, run)
+    again = run.replay("close")
+    drive(at, again)
+    for each in (run, again):
+        assert each.state == "completed"
+        assert each.history()[0].data["received"][0]["refused"] == "out of stock"
+        (message,) = at.store.messages(each.id)
+        place = Place(each.id, "response", f"{len(message.id)}:{message.id}/{message.queue}")
+        assert (message.state, at.decode(message.response, place)) == ("refused", "out of stock")
+
+
 def run_to_end(at: Runtime, run: Handle) -> Any:
     run.send(MORE, 0)
     drive(at, run)

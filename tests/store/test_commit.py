@@ -144,6 +144,17 @@ def test_a_received_message_is_completed_with_a_response_or_none(store: Store) -
     ]
 
 
+def test_a_message_is_refused_with_a_reason(store: Store) -> None:
+    held = started(store)
+    one, two = sent(store, a_message()), sent(store, a_message())
+    commit(store, held, received=[(one.id, "wait"), (two.id, "wait")])
+    commit(store, held, completed=[(one.id, '"no"'), (two.id, '"yes"')], refused=[one.id])
+    assert [(m.state, m.response) for m in store.messages("run")] == [
+        (MessageState.REFUSED, '"no"'),
+        (MessageState.COMPLETED, '"yes"'),
+    ]
+
+
 def test_a_message_is_received_and_completed_in_one_commit(store: Store) -> None:
     held = started(store)
     message = sent(store, a_message())

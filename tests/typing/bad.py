@@ -85,3 +85,9 @@ def mismatched(order_id: int) -> str:
 def jittery(ctx: Context) -> None:
     ctx.step("charge", charge, 1, Decimal(1), retry_jitter="0.2")  # 36 wrong type of an option
     raise RetryLater("30 s", "the bank is closed", False)  # 37 a keyword by position
+
+
+async def refusing(ctx: AsyncContext) -> None:
+    message: AsyncQueueMessage = await ctx.queue.next("order", completable=True)
+    await message.refuse(3)  # 38 a reason that is no text
+    message.refuse("out of stock").upper()  # 39 not awaited

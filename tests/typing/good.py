@@ -113,6 +113,7 @@ def fulfil(ctx: Context, order_id: int, *, gift: bool = False) -> dict[str, str]
     assert_type(message, QueueMessage)
     assert_type(message.sent_at.year, int)
     message.complete("yes")
+    message.refuse("out of stock")
     ctx.queue.send("done", {"order": order_id}, to=get_run("x"))
     ctx.queue.send("done", None, to="x")
     options: StepOptions[str] = {"max_retries": 3, "rollback": refund}

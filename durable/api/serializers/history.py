@@ -146,7 +146,10 @@ class MessageSerializer(serializers.Serializer[Any]):
     state = serializers.ChoiceField(choices=[state.value for state in MessageState])
     received_by = serializers.CharField(help_text="The location of the wait that received it; empty before.")
     body = serializers.JSONField(allow_null=True, help_text="Null without the permission to see payloads.")
-    response = serializers.JSONField(allow_null=True, help_text="Null without the permission to see payloads.")
+    response = serializers.JSONField(
+        allow_null=True,
+        help_text="Of a refused message, the reason. Null without the permission to see payloads.",
+    )
 
 
 @extend_schema_serializer(component_name="MessageReference")

@@ -33,6 +33,7 @@ from durable.core.records import ENDED, MessageState
 from durable.inspection import payload
 from durable.models import QueueMessage, Run
 from durable.operations.audit import acting_as
+from durable.operations.messages import ANSWERED
 
 __all__ = ["AskView", "MessageView", "MessagesView"]
 
@@ -115,7 +116,7 @@ class AskView(View):
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Send a message and wait for its response, `wait` seconds at most: 200.
 
-        After that 202; look at the message later.
+        After that 202; look at the message later. 409 with the `reason` if the workflow has refused the message.
 
         Needs `durable.operate_run` and `durable.view_payload`. With an `Idempotency-Key`, a repeated request waits for
         the response to the same message.
@@ -154,7 +155,7 @@ def _awaited(request: Request, run_id: str, sent: HttpResponse, wait: float) -> 
     def look() -> QueueMessage | Run | None:
         run = visible_run(request, run_id)  # before the message: what the run did before it ended is seen below
         message = _message(run, message_id)
-        if message is not None and message.state == MessageState.COMPLETED:
+        if message is not None and message.state in ANSWERED:
             return message
         return run if run.state in ENDED else None
 
@@ -171,6 +172,14 @@ def _awaited(request: Request, run_id: str, sent: HttpResponse, wait: float) -> 
             found.response,
             of_message(run_id, "response", found.id, found.queue),
         )
+        if found.state == MessageState.REFUSED:
+            raise ProblemError(
+                "message-refused",
+                409,
+                f'Run "{run_id}" refused the message: {response}',
+                message=message_id,
+                reason=response,
+            )
     data = {"message": message_id, "is_answered": found is not None, "response": response}
     sent.status_code = 200 if found is not None else 202
     sent.content = as_json(data).encode()
