@@ -38,7 +38,7 @@ from durable.inspection.size_limit import TooLarge, read_within
 from durable.inspection.tree import PAGE
 from durable.models import Attempt, LogLine, OperatorAction, Run
 
-__all__ = ["Part", "Shown", "part_of", "parts_of"]
+__all__ = ["PART_NAMES", "Part", "Shown", "part_of", "parts_of"]
 
 _MOST: Final = 20  # related runs and actions
 _MOST_ATTEMPTS: Final = 30
@@ -234,6 +234,7 @@ _PARTS: Final[Mapping[str, tuple[Any, Callable[[Shown], dict[str, Any]]]]] = {
     "related": (gettext_lazy("Related"), _related),
     "audit": (gettext_lazy("Audit"), _audit),
 }
+PART_NAMES: Final = tuple(_PARTS)
 
 
 def part_of(request: HttpRequest) -> str:

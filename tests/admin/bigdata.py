@@ -154,25 +154,26 @@ ORDER BY at
 """
 
 
-#: Each failed run has one of five causes.
+#: Each failed run has one of the causes. Parameter: causes.
 _CAUSES = """
 INSERT INTO durable_cause (fingerprint, place, error_type, pattern, first_seen_at, muted_by)
-SELECT 'cause-' || n, 'charge', 'Error' || n, 'no answer for #', now(), '' FROM generate_series(0, 4) AS n
+SELECT 'cause-' || n, 'charge', 'Error' || n, 'no answer for #', now(), '' FROM generate_series(0, %(causes)s - 1) AS n
 """
 _FAILURES = """
 INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open)
 SELECT run.id, cause.id, workflow, queue, worker, finished_at, created_at, true
 FROM durable_run AS run JOIN durable_cause AS cause
-  ON cause.fingerprint = 'cause-' || mod(right(run.id, 8)::bigint / 100, 5)
+  ON cause.fingerprint = 'cause-' || mod(right(run.id, 8)::bigint / 100, %(causes)s)
 WHERE state = 'failed'
 """
 
 
-def fill(*, runs: int, entries: int) -> None:
+def fill(*, runs: int, entries: int, causes: int = 5) -> None:
     """Insert that many runs with a step each, and one with that many entries; then let the database learn of its new size."""
     given: dict[str, str | int] = {
         "runs": runs,
         "entries": entries,
+        "causes": causes,
         "long": LONG,
         "worker": _WORKER,
         "traceback": json.dumps(_TRACEBACK),

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-__all__ = ["read", "scans", "sifted", "sorts"]
+__all__ = ["most_read", "read", "scans", "sifted", "sorts"]
 
 
 def scans(queries: CaptureQueriesContext, tables: Collection[str]) -> list[str]:
@@ -56,6 +56,18 @@ def read(queries: CaptureQueriesContext, table: str) -> int:
         for node in _nodes(plan)
         if node.get("Relation Name") == table
     )
+
+
+def most_read(queries: CaptureQueriesContext) -> tuple[int, str]:
+    """The most rows of a table of durable that one node of a plan has read, and its statement; (0, "") without any."""
+    tables = {table for table in connection.introspection.table_names() if table.startswith("durable_")}
+    found = (
+        (int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]), sql)
+        for sql, plan in _plans(queries, tables, "ANALYZE, TIMING OFF, ")
+        for node in _nodes(plan)
+        if "Relation Name" in node or "Index Name" in node
+    )
+    return max(found, default=(0, ""))
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,161 @@
+"""Fill an empty database with 1,000,000 runs: `python -m tests.tools.scale.fill`.
+
+The runs of `tests.admin.bigdata`, one of them with 100,000 entries and as many messages. `DEEP` has 100,000 entries too, in
+joins of numbered branches with loops and joins inside: the engine makes them. Besides: workers, builds, activities, log lines,
+saved views, a bulk of 10,000 runs, related runs, holds, and the roll-ups, which the sweep's own code makes. PostgreSQL only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+django.setup()
+
+from django.contrib.auth.models import User  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+from django.db import connection  # noqa: E402
+from django.utils import timezone  # noqa: E402
+
+from durable import Context, workflow  # noqa: E402
+from tests.admin import bigdata  # noqa: E402
+from tests.admin.conftest import staged  # noqa: E402
+from tests.support.rollups import settle  # noqa: E402
+from tests.tools.scale import BULK, DEEP, OPERATOR  # noqa: E402
+
+__all__ = ["fill"]
+
+_SKUS: Final = 50  # in a batch
+_PER_SKU: Final = 10  # entries
+
+#: Parameters: long. What the tables of `bigdata` lack; each statement is bounded by the numbers in it.
+_OTHERS: Final = (
+    # 300 workflows with a run each
+    "UPDATE durable_run SET workflow = 'rare.workflow_' || id WHERE id BETWEEN 'run-00000100' AND 'run-00000399'",
+    # runs that the long one has started, and such that were made from it
+    "UPDATE durable_run SET parent_id = %(long)s WHERE id BETWEEN 'run-00000400' AND 'run-00009999'",
+    "UPDATE durable_run SET replay_of_id = %(long)s WHERE id BETWEEN 'run-00010000' AND 'run-00012000'",
+    """
+    INSERT INTO durable_logline (run_id, at, level, logger, location, text)
+    SELECT %(long)s, now() - n * interval '1 second', CASE mod(n, 50) WHEN 0 THEN 40 ELSE 20 END, 'shop', 'step ' || n,
+      'charged order ' || n FROM generate_series(1, 10000) AS n
+    """,
+    """
+    INSERT INTO durable_logline (run_id, at, level, logger, location, text)
+    SELECT id, created_at, 20, 'shop', 'charge', 'charging' FROM durable_run WHERE mod(right(id, 8)::bigint, 10) = 0
+      AND id LIKE 'run-%%'
+    """,
+    """
+    INSERT INTO durable_workerprocess (name, host, pid, queues, serves_all, slots, build, state, memory, started_at, last_seen_at)
+    SELECT 'orders-' || n || ':4711:0f3a', 'orders-' || n, 4711, '["default","high"]', false, 8, 'build-40', 'serving', 184000000,
+      now() - interval '1 day', now() FROM generate_series(1, 40) AS n
+    """,
+    """
+    INSERT INTO durable_build (name, first_seen_at)
+    SELECT 'build-' || n, now() - (41 - n) * interval '3 hours' FROM generate_series(1, 40) AS n
+    """,
+    """
+    INSERT INTO durable_causebuild (cause_id, build, first_seen_at)
+    SELECT id, 'build-' || n, now() - (41 - n) * interval '3 hours' FROM durable_cause, generate_series(30, 40) AS n
+    """,
+    # what the runs in hand do now: a step each
+    """
+    INSERT INTO durable_activity (run_id, location, attempt, kind, fence, worker, began_at, timeout, stack)
+    SELECT id, 'charge', 1, 'step', fence, worker, created_at, 300, '' FROM durable_run WHERE state = 'running'
+    """,
+    """
+    INSERT INTO durable_savedview (name, query, owner_key, owner_label, is_shared, created_at)
+    SELECT 'view ' || n, 'state=failed&workflow=big.workflow_' || mod(n, 7), mod(n, 50)::text, 'user ' || mod(n, 50),
+      mod(n, 10) = 0, now() FROM generate_series(1, 500) AS n
+    """,
+    """
+    INSERT INTO durable_operatoraction (actor_label, source, action, run_id, reason, before, after, outcome, detail, created_at,
+      bulk_id)
+    SELECT 'ada', 'admin', 'recover', CASE n WHEN 0 THEN %(bulk)s ELSE 'run-' || lpad((100 * n + 1)::text, 8, '0') END, 'again',
+      '', '', CASE WHEN mod(n, 7) = 3 THEN 'refused' ELSE 'done' END, '', now(), CASE n WHEN 0 THEN '' ELSE %(bulk)s END
+    FROM generate_series(0, 9999) AS n
+    """,
+    """
+    INSERT INTO durable_hold (kind, name, held_at, held_by, reason, summary)
+    VALUES ('workflow', 'big.workflow_6', now(), 'ada', 'the bank is closed', '')
+    """,
+    """
+    INSERT INTO durable_heldstart (run_id, workflow, due_at)
+    SELECT id, workflow, created_at FROM durable_run WHERE state = 'paused' AND workflow = 'big.workflow_6'
+    """,
+)
+
+
+class _OutOfStock(Exception):
+    """A step of a branch fails, and the branch goes on."""
+
+
+def _answer(number: int) -> str:
+    if number % 97 == 0:
+        raise _OutOfStock(f"sku {number} is out of stock")
+    return "ok"
+
+
+def _check(name: str, scope: Context) -> str:
+    return scope.step(name, str, 1)
+
+
+def _sku(number: int, scope: Context) -> None:
+    scope.step("fetch", str, number)
+    for page in range(3):
+        scope.step(f"read page {page}", str, page)
+    scope.join("check", {name: partial(_check, name) for name in ("price", "stock", "picture")})
+    scope.try_step("order", _answer, number, max_retries=0)
+    scope.step("store", str, number)
+
+
+@workflow(name="scale.import")
+def import_catalogue(ctx: Context, batches: int) -> None:
+    """Import a catalogue, batch by batch, and wait a month."""
+    for batch in range(batches):
+        skus: dict[str, Callable[[Context], None]] = {
+            f"sku {number}": partial(_sku, number) for number in range(batch * _SKUS, (batch + 1) * _SKUS)
+        }
+        ctx.join(f"batch {batch}", skus)
+    ctx.sleep("until the next catalogue", "30 days")
+
+
+def fill(*, runs: int, entries: int) -> Iterator[str]:
+    """Make the rows, and yield what has been done."""
+    bigdata.fill(runs=runs, entries=entries, causes=30)
+    yield f"{runs:,} runs, one of {entries:,} entries"
+    with connection.cursor() as cursor:
+        for statement in _OTHERS:
+            cursor.execute(statement, {"long": bigdata.LONG, "bulk": BULK})
+    yield "what is beside the runs"
+    logging.getLogger("durable").setLevel(logging.ERROR)  # a hundred steps of the deep history fail
+    with staged() as stage:
+        stage.start(import_catalogue, entries // (_SKUS * _PER_SKU), id=DEEP)
+    yield f"a deep history of {entries:,} entries"
+    settle(timezone.now())
+    yield "the roll-ups"
+    User.objects.create_superuser(OPERATOR)
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM (ANALYZE)")
+    yield "statistics"
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="Fill the empty database of DATABASE_URL.")
+    parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--entries", type=int, default=100_000)
+    given = parser.parse_args()
+    call_command("migrate", verbosity=0)
+    for done in fill(runs=given.runs, entries=given.entries):
+        print(done, flush=True)
+
+
+if __name__ == "__main__":
+    _main()
