@@ -17,6 +17,7 @@ from durable.admin import charts
 from durable.admin.url_keys import as_key
 from durable.conf import conf
 from durable.inspection import CauseSummary, FailedRun, Finding, RunCriteria, failed_runs, how_it_failed
+from durable.inspection.humanize import thousands
 from durable.models import Run
 
 if TYPE_CHECKING:
@@ -198,9 +199,9 @@ def _row_of_finding(finding: Finding, site: str) -> Row:
     url = "" if finding.wanted is None else _list_url(query_of(finding.wanted), site)
     if finding.kind == "hung_step":
         url = reverse("admin:durable_run_running", current_app=site)
-    workflows = [f"{workflow} {number:,}" for workflow, number in finding.workflows]
+    workflows = [f"{workflow} {thousands(number)}" for workflow, number in finding.workflows]
     return Row(
-        key=f"{finding.kind} {finding.title}",
+        key=_key_of(finding),
         title=finding.title,
         url=url,
         list_url=url,
@@ -212,6 +213,12 @@ def _row_of_finding(finding: Finding, site: str) -> Row:
         command=finding.command,
         runs=finding.runs,
     )
+
+
+def _key_of(finding: Finding) -> str:
+    """Return what names the finding among the others, in every language: its kind, and the queue or the workflow."""
+    wanted = finding.wanted
+    return finding.kind if wanted is None else f"{finding.kind} {wanted.queue}{wanted.workflow}"
 
 
 def _list_url(query: str, site: str) -> str:

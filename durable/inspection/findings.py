@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db.models.functions import Substr
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from durable.conf import conf
 from durable.core.records import ENDED, Hold, RunState
@@ -21,7 +23,7 @@ from durable.inspection.capped_counts import Count, count_capped, moment_of, sam
 from durable.inspection.explain_states import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
 from durable.inspection.holds import count_held_starts, held_workflows, paused_queues
-from durable.inspection.humanize import shortened
+from durable.inspection.humanize import shortened, thousands
 from durable.inspection.runs import RunCriteria
 from durable.inspection.shell_command import command, worker_command
 from durable.inspection.snapshots import old_snapshots
@@ -29,6 +31,9 @@ from durable.inspection.workers import QueueState, Workers
 from durable.models import Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
 
 __all__ = ["Finding", "collect_findings", "how_it_failed"]
 
@@ -41,8 +46,9 @@ _GONE = timedelta(seconds=15)  # a worker whose lease ended this long ago is not
 
 DIVERGED = "HistoryDivergedError"
 EXHAUSTED = "StepExhaustedError"
-_BY_CAUSE: Final = "`durable causes` lists failed runs by cause, and `durable recover --cause` recovers those of one."
-_UNDONE: Final = "compensated: a recovery does the undone steps again, from the earliest on; durable why tells which."
+_BY_CAUSE: Final = gettext_lazy(
+    "`durable causes` lists failed runs by cause, and `durable recover --cause` recovers those of one."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ def collect_findings(
 
 def _surroundings(workers: Workers, runs: RunQuerySet, now: datetime) -> list[Finding]:
     if workers.problem:
-        advice = (
+        advice = _(
             "Runs that are under way go on; what becomes due waits until Redis is back. Check RQ_QUEUES in the settings, "
             "and the Redis server."
         )
@@ -114,14 +120,14 @@ def _surroundings(workers: Workers, runs: RunQuerySet, now: datetime) -> list[Fi
 def _unserved(queue: QueueState, due: Sequence[datetime]) -> Finding:
     """Return the finding of a queue without a worker; since `due` a worker could take its runs."""
     if not queue.is_known:
-        kind, title = "unknown_queue", f'RQ_QUEUES lacks the queue "{queue.name}", which runs want'
-        advice = "Add it to RQ_QUEUES and start a worker for it: no worker is notified of its runs."
+        kind, title = "unknown_queue", _('RQ_QUEUES lacks the queue "%(queue)s", which runs want')
+        advice = _("Add it to RQ_QUEUES and start a worker for it: no worker is notified of its runs.")
     else:
-        kind, title = "no_worker", f'No worker serves the queue "{queue.name}"'
-        advice = f"Start one: {worker_command(queue.name)}"
+        kind, title = "no_worker", _('No worker serves the queue "%(queue)s"')
+        advice = _("Start one: %(command)s") % {"command": worker_command(queue.name)}
     return Finding(
         kind=kind,
-        title=title,
+        title=title % {"queue": queue.name},
         advice=advice,
         count=_capped(due),
         is_urgent=queue.has_runs,
@@ -136,8 +142,14 @@ def _paused(paused: Mapping[str, Hold], runs: RunQuerySet, now: datetime) -> lis
     return [
         Finding(
             kind="queue_paused",
-            title=f'The queue "{name}" is paused{_held_by(hold)}',
-            advice="No worker takes its runs. Resume it once the reason is gone.",
+            title=_with_reason(
+                _('The queue "%(queue)s" is paused by %(who)s')
+                if hold.held_by
+                else _('The queue "%(queue)s" is paused'),
+                {"queue": name, "who": hold.held_by},
+                hold,
+            ),
+            advice=_("No worker takes its runs. Resume it once the reason is gone."),
             count=count,
             is_urgent=False,
             since=hold.held_at,
@@ -154,8 +166,14 @@ def _held_starts() -> list[Finding]:
     return [
         Finding(
             kind="starts_held",
-            title=f'New starts of the workflow "{name}" are held{_held_by(hold)}',
-            advice="New runs of it wait, paused. A release resumes them.",
+            title=_with_reason(
+                _('New starts of the workflow "%(workflow)s" are held by %(who)s')
+                if hold.held_by
+                else _('New starts of the workflow "%(workflow)s" are held'),
+                {"workflow": name, "who": hold.held_by},
+                hold,
+            ),
+            advice=_("New runs of it wait, paused. A release resumes them."),
             count=counts[name],
             is_urgent=False,
             since=hold.held_at,
@@ -166,8 +184,12 @@ def _held_starts() -> list[Finding]:
     ]
 
 
-def _held_by(hold: Hold) -> str:
-    return f"{f' by {hold.held_by}' if hold.held_by else ''}{f': {shortened(hold.reason)}' if hold.reason else ''}"
+def _with_reason(title: str, told: Mapping[str, str], hold: Hold) -> str:
+    """Return the title with what it tells, and the reason of the hold behind it."""
+    title %= told
+    if not hold.reason:
+        return title
+    return _("%(title)s: %(reason)s") % {"title": title, "reason": shortened(hold.reason)}
 
 
 def _snapshots() -> list[Finding]:
@@ -175,11 +197,11 @@ def _snapshots() -> list[Finding]:
     if not found:
         return []
     shown = found[:SHOWN]
-    advice = (
-        f"{'. '.join(each.advice for each in shown)}. Until then vacuum removes nothing that was alive when it began: tables "
-        "and indexes grow, and all questions get slower."
-    )
-    title = f"An old snapshot holds vacuum up: {'; '.join(each.holder for each in shown)}"
+    advice = _(
+        "%(advice)s. Until then vacuum removes nothing that was alive when it began: tables and indexes grow, and all "
+        "questions get slower."
+    ) % {"advice": ". ".join(each.advice for each in shown)}
+    title = _("An old snapshot holds vacuum up: %(holders)s") % {"holders": "; ".join(each.holder for each in shown)}
     is_urgent = any(each.seconds is not None and each.seconds >= LONG for each in found)
     return [
         Finding(kind="old_snapshot", title=title, advice=advice, count=Count(number=len(found)), is_urgent=is_urgent)
@@ -193,15 +215,18 @@ def _overdue(runs: RunQuerySet, now: datetime, queues: Sequence[str]) -> list[Fi
     rows = [row for each in found for row in each]
     waits = [_row(*row[:3]) for row in rows if row[3]]
     others = [_row(*row[:3]) for row in rows if not row[3]]
-    advice = "Check that workers serve their queues, and that one of them is a durable_worker, which has the timer and the sweep."
+    advice = _(
+        "Check that workers serve their queues, and that one of them is a durable_worker, which has the timer and the sweep."
+    )
     wanted = RunCriteria(states=_OPEN - {RunState.RUNNING.value, RunState.PAUSED.value}, needs_attention=True)
     command = worker_command()
     findings = []
     if waits:
-        title = "Waits past their deadline, or with their message there, that no worker has taken"
+        title = _("Waits past their deadline, or with their message there, that no worker has taken")
         findings.append(_finding("wait_overdue", title, advice, waits, wanted, command))
     if others:
-        findings.append(_finding("unclaimed", "Due runs that no worker has taken", advice, others, wanted, command))
+        title = _("Due runs that no worker has taken")
+        findings.append(_finding("unclaimed", title, advice, others, wanted, command))
     return findings
 
 
@@ -210,8 +235,8 @@ def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
     rows = [_row(*row) for row in stale.values_list("id", "workflow", "lease_expires_at")[: CAP + 1]]
     if not rows:
         return []
-    title = "Runs held by workers that give no sign of life"
-    advice = "Their workers are gone and no other has taken them over: start a worker for their queue."
+    title = _("Runs held by workers that give no sign of life")
+    advice = _("Their workers are gone and no other has taken them over: start a worker for their queue.")
     wanted = RunCriteria(states=frozenset({RunState.RUNNING.value}), needs_attention=True)
     return [_finding("stale_lease", title, advice, rows, wanted, worker_command())]
 
@@ -221,15 +246,15 @@ def _hung(now: datetime, within: RunQuerySet | None) -> list[Finding]:
     if not found:
         return []
     oldest = found[0]
-    advice = (
+    advice = _(
         "Look at what they wait for: ask the worker for the stack. To end the attempt as its timeout would, abandon it; the "
-        f"step's own policy decides about the next one. The oldest: {oldest.words}, run {oldest.run_id}, worker {oldest.worker}."
-    )
+        "step's own policy decides about the next one. The oldest: %(step)s, run %(run)s, worker %(worker)s."
+    ) % {"step": oldest.words, "run": oldest.run_id, "worker": oldest.worker}
     workflows = Counter(step.workflow for step in found)
     return [
         Finding(
             kind="hung_step",
-            title="Steps that have run for far longer than usual",
+            title=_("Steps that have run for far longer than usual"),
             advice=advice,
             count=Count(number=len(found), is_capped=len(found) >= MOST),
             runs=[(step.run_id, step.workflow) for step in found[:SHOWN]],
@@ -251,12 +276,14 @@ def _diverging(runs: RunQuerySet) -> list[Finding]:
     wanted = RunCriteria(states=_OPEN, is_diverged=True)
     found = []
     if mistaken:
-        title = "Runs that meet a mistake in the workers' code"
-        advice = "If no deploy is under way: fix the code. Nothing is undone meanwhile."
+        title = _("Runs that meet a mistake in the workers' code")
+        advice = _("If no deploy is under way: fix the code. Nothing is undone meanwhile.")
         found.append(_finding("mistake", title, advice, mistaken, wanted))
     if others:
-        title = "Runs whose history the workers' code does not fit"
-        advice = "If no deploy is under way: fix the code with ctx.removed() or ctx.get_version(), or bring back the workflow."
+        title = _("Runs whose history the workers' code does not fit")
+        advice = _(
+            "If no deploy is under way: fix the code with ctx.removed() or ctx.get_version(), or bring back the workflow."
+        )
         found.append(_finding("diverged", title, advice, others, wanted))
     return found
 
@@ -264,47 +291,63 @@ def _diverging(runs: RunQuerySet) -> list[Finding]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cause:
     kind: str
-    title: str
-    advice: str
+    title: StrPromise
+    advice: StrPromise
     concerns: Callable[[FailedRun], bool]
+    by_cause: bool = False
+
+    @property
+    def advices(self) -> str:
+        """The advice, with how to find the causes if there may be many."""
+        return f"{self.advice} {_BY_CAUSE}" if self.by_cause else str(self.advice)
 
 
 _CAUSES: Final = (
     _Cause(
         kind="rollback_failed",
-        title="Compensations that have stopped: a rollback handler failed for good",
-        advice="Fix what the handler needs, then recover the run: the compensation goes on with the handlers that are left.",
+        title=gettext_lazy("Compensations that have stopped: a rollback handler failed for good"),
+        advice=gettext_lazy(
+            "Fix what the handler needs, then recover the run: the compensation goes on with the handlers that are left."
+        ),
         concerns=lambda run: run.is_stuck,
     ),
     _Cause(
         kind="mistake",
-        title="Runs stopped by a mistake in the code",
-        advice="Fix the code, deploy it, then recover them: they go on where they were. Nothing was undone because of the mistake.",
+        title=gettext_lazy("Runs stopped by a mistake in the code"),
+        advice=gettext_lazy(
+            "Fix the code, deploy it, then recover them: they go on where they were. Nothing was undone because of the "
+            "mistake."
+        ),
         concerns=lambda run: run.is_mistake,
     ),
     _Cause(
         kind="diverged",
-        title="Runs stopped because the code no longer fits their history",
-        advice="Fix the code, deploy it, then recover them: they go on where they were. Nothing was compensated.",
+        title=gettext_lazy("Runs stopped because the code no longer fits their history"),
+        advice=gettext_lazy(
+            "Fix the code, deploy it, then recover them: they go on where they were. Nothing was compensated."
+        ),
         concerns=lambda run: run.error_type == DIVERGED,
     ),
     _Cause(
         kind="crashed",
-        title="Runs that crashed worker after worker",
-        advice="Look at the workers' logs for what kills them, then recover them.",
+        title=gettext_lazy("Runs that crashed worker after worker"),
+        advice=gettext_lazy("Look at the workers' logs for what kills them, then recover them."),
         concerns=lambda run: run.error_type == "RunCrashedError",
     ),
     _Cause(
         kind="exhausted",
-        title="Runs with a step that has no attempts left",
-        advice="Fix the cause, then recover the run: the step gets its attempts again and the run goes on from there. "
-        f"{_BY_CAUSE}",
+        title=gettext_lazy("Runs with a step that has no attempts left"),
+        advice=gettext_lazy(
+            "Fix the cause, then recover the run: the step gets its attempts again and the run goes on from there."
+        ),
+        by_cause=True,
         concerns=lambda run: run.error_type == EXHAUSTED,
     ),
     _Cause(
         kind="failed",
-        title="Other failed runs",
-        advice=f"Read the error; recover the run, replay it from a step, or start it again. {_BY_CAUSE}",
+        title=gettext_lazy("Other failed runs"),
+        advice=gettext_lazy("Read the error; recover the run, replay it from a step, or start it again."),
+        by_cause=True,
         concerns=lambda _run: True,
     ),
 )
@@ -313,7 +356,7 @@ _CAUSES: Final = (
 def how_it_failed(run: FailedRun) -> tuple[str, str, str]:
     """Return the kind of finding that the failed run belongs to, its title, and the advice."""
     cause = next(cause for cause in _CAUSES if cause.concerns(run))
-    return cause.kind, cause.title, cause.advice
+    return cause.kind, str(cause.title), cause.advices
 
 
 def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
@@ -322,12 +365,21 @@ def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
         matching = [run for run in left if cause.concerns(run)]
         concerned = [(run.id, run.workflow) for run in matching]
         compensated = sum(run.is_compensated for run in matching)
-        advice = cause.advice + (f" {compensated:,} of them {_UNDONE}" if compensated else "")
+        advice = cause.advices
+        if compensated:
+            undone = ngettext(
+                "%(number)s of them compensated: a recovery does the undone steps again, from the earliest on; durable why "
+                "tells which.",
+                "%(number)s of them compensated: a recovery does the undone steps again, from the earliest on; durable why "
+                "tells which.",
+                compensated,
+            )
+            advice = f"{advice} {undone % {'number': thousands(compensated)}}"
         left = [run for run in left if not cause.concerns(run)]
         if concerned:
             count = Count(number=len(concerned), is_capped=len(failed) >= NEWEST)
             found.append(
-                Finding(kind=cause.kind, title=cause.title, advice=advice, count=count, runs=concerned[:SHOWN])
+                Finding(kind=cause.kind, title=str(cause.title), advice=advice, count=count, runs=concerned[:SHOWN])
             )
     return found
 
