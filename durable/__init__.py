@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from durable.operations.history import HistoryEntry
     from durable.operations.replay_plan import ReplayPlan
     from durable.operations.run_info import RunInfo
+    from durable.schedules import cron, every
 
 __version__ = "0.1.0"
 
@@ -133,6 +134,7 @@ _MODULES = {
     "durable.operations.replay_plan": ("ReplayPlan",),
     "durable.operations.run_info": ("RunInfo",),
     "durable.definitions": ("Input", "Workflow", "step", "workflow"),
+    "durable.schedules": ("cron", "every"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -199,7 +201,9 @@ __all__ = [
     "acting_as",
     "aget_run",
     "aruns_info",
+    "cron",
     "current_step",
+    "every",
     "get_run",
     "runs_info",
     "step",

@@ -26,6 +26,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "core": (("core",), ()),
     "drivers": (("drivers",), ("core",)),
     "settings": (("conf", "mistakes", "signals"), ("core",)),
+    "schedules": (("schedules",), ("core",)),
     "codec": (("codec", "crypto"), ("settings", "core")),
     "models": (("models",), ("codec", "settings", "core")),
     "store": (("store", "migrations"), ("models", "settings", "core")),

@@ -1,0 +1,31 @@
+"""Rules of schedules: what is due when, in UTC, and in words.
+
+- `rules` reads and writes rules: `cron(...)`, `every(...)`, lists of them and their text.
+- `moments` computes the moments of rules, with time zones.
+- `wall_clock` maps the local times of a cron rule to instants, over the changes of a zone's offset.
+- `options` has what a schedule says besides its rule: overlap, catching up, jitter; and the names of schedules.
+- `missed` decides which of the moments that are due are ticks and which were missed.
+- `words` says a rule in words.
+
+Pure functions of their arguments: nothing here reads a clock, a setting or a row.
+"""
+
+from durable.schedules.options import CATCH_UPS, OVERLAPS, CatchUp, Overlap, check_name, run_id_of
+from durable.schedules.rules import Cron, Every, Rule, RuleLike, Rules, cron, every, read_rules
+
+__all__ = [
+    "CATCH_UPS",
+    "OVERLAPS",
+    "CatchUp",
+    "Cron",
+    "Every",
+    "Overlap",
+    "Rule",
+    "RuleLike",
+    "Rules",
+    "check_name",
+    "cron",
+    "every",
+    "read_rules",
+    "run_id_of",
+]
