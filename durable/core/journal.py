@@ -20,6 +20,7 @@ from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.message_claims import MessageClaims
 from durable.core.records import (
+    ENDED,
     AttemptRecord,
     Batch,
     EntryKind,
@@ -306,6 +307,7 @@ class Journal:
                 sends=pending.sends,
                 run=run,
                 park_change_seq=park_change_seq,
+                parent_id=self.run.parent_id if run is not None and run.get("state") in ENDED else None,
                 failure=None if run is None else failure_by(self.run, run, self._entry_at, now, self.environment.build),
             )
 

@@ -16,7 +16,9 @@ __all__ = [
     "ANY_QUEUE",
     "MAX_LOCATION",
     "MAX_NAME",
+    "awaited_children",
     "awaited_queues",
+    "child_token",
     "compensation_segment",
     "display_location",
     "escape",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 ANY_QUEUE = "*"
+_CHILD = "~"
 
 MAX_NAME = 128  # characters of one name, before escaping
 MAX_LOCATION = 1024  # characters of a whole location
@@ -156,9 +159,28 @@ def awaited_queues(state: str, waiting_for: str) -> list[str] | None:
     """
     if not waiting_for or state == RunState.RUNNING:
         return None
-    return [] if waiting_for == ANY_QUEUE else [unescape(each) for each in waiting_for.strip("/").split("/")]
+    if waiting_for == ANY_QUEUE:
+        return []
+    queues = [unescape(each) for each in waiting_for.strip("/").split("/") if not each.startswith(_CHILD)]
+    return queues or None  # a run that waits for children alone waits for no message
 
 
-def is_awaited(waiting_for: str, escaped_queue: str) -> bool:
-    """Return True if a run with this `waiting_for` waits for this queue."""
-    return waiting_for == ANY_QUEUE or f"/{escaped_queue}/" in waiting_for
+def child_token(run_id: str) -> str:
+    """Return what stands for the end of a child in the `waiting_for` of its parent.
+
+    No escaped queue contains "~", and no run's id contains "/", which separates.
+    """
+    return f"{_CHILD}{run_id}"
+
+
+def awaited_children(waiting_for: str) -> list[str]:
+    """Return the ids of the children whose end a run with this `waiting_for` waits for."""
+    return [each[1:] for each in waiting_for.split("/") if each.startswith(_CHILD)] if waiting_for else []
+
+
+def is_awaited(waiting_for: str, token: str) -> bool:
+    """Return True if a run with this `waiting_for` waits for this escaped queue, or this child (`child_token`).
+
+    A run that waits for any queue is woken by the end of any child too: which children it waits for is not in its row.
+    """
+    return waiting_for == ANY_QUEUE or f"/{token}/" in waiting_for

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from durable.core.errors import ErrorInfo
 
@@ -24,6 +24,8 @@ __all__ = [
     "AttemptRecord",
     "Batch",
     "Cause",
+    "ChildRecord",
+    "ChildStart",
     "Committed",
     "EntryKind",
     "EntryRecord",
@@ -38,6 +40,7 @@ __all__ = [
     "RunRecord",
     "RunState",
     "Uncommitted",
+    "WhenParentEnds",
 ]
 
 
@@ -331,6 +334,37 @@ class FailureRecord:
     build: str = ""
 
 
+class WhenParentEnds(StrEnum):
+    """What becomes of an open child when its parent ends. The values are stored."""
+
+    CANCEL = "cancel"
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildRecord:
+    """What makes the run `run_id` a child of `parent_id`: the operation at `location` of the parent has started it.
+
+    `generation` counts from 0 how often the operation has started a child anew. `position` orders the children of a
+    parent. `group` is the location of the group that the child is one of, None for a child of its own.
+    """
+
+    run_id: str
+    parent_id: str
+    location: str
+    position: int
+    generation: int = 0
+    when_parent_ends: str = WhenParentEnds.CANCEL
+    group: str | None = None
+
+
+class ChildStart(NamedTuple):
+    """A child to start: its new run, and what makes it a child."""
+
+    run: RunRecord
+    child: ChildRecord
+
+
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long
 class Batch:
     """What one commit of a pass writes: all of it, or nothing if the run has a newer fence.
@@ -339,6 +373,10 @@ class Batch:
     the row has another one by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). A
     message of a run to itself does not raise its `change_seq`: the run is due if it parks for a message that it sent
     itself, in this batch or before. `failure` is given if, and only if, the batch makes the run failed.
+
+    `awaited_children` are the children for whose ends the run parks: if one has ended by now, or is gone, the run is due
+    again at once. `dropped_children` are those whose starts the batch takes back: they are cancelled, unless they are to
+    go on after their parent's end. `parent_id` is given where the batch ends the run of a parent.
     """
 
     run_id: str
@@ -355,13 +393,18 @@ class Batch:
     run: RunPatch | None = None
     park_change_seq: int | None = None
     failure: FailureRecord | None = None
+    starts: Sequence[ChildStart] = ()
+    awaited_children: Sequence[str] = ()
+    dropped_children: Sequence[str] = ()
+    parent_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The answer of a commit: the operator's pending request, and the queues to notify.
 
-    These are the queues of the runs that the sends made due, and the run's own if it may not park.
+    These are the queues of the runs that the sends made due, of new children and of a parent that the end of the run
+    has made due, and the run's own if it may not park.
     """
 
     request: str = Request.NONE
@@ -454,7 +497,8 @@ class RunChange:
     """What a verb from outside does to a run, decided under the run's lock.
 
     `entries` are written as given (with their metadata), and `deleted` locations are deleted. `unreceive` lists the
-    waits whose messages return to the inbox as pending. `retracted` messages are deleted. `action` is logged if, and
+    waits whose messages return to the inbox as pending. `retracted` messages are deleted. `dropped_children` are
+    cancelled. `action` is logged if, and
     only if, the change happens.
     """
 
@@ -463,4 +507,5 @@ class RunChange:
     deleted: Sequence[str] = ()
     unreceive: Sequence[str] = ()
     retracted: Sequence[str] = ()
+    dropped_children: Sequence[str] = ()
     action: ActionRecord | None = None

@@ -20,7 +20,9 @@ from durable.core.location import display_location, unescape
 from durable.core.words import ENGLISH, Words, gettext_noop
 
 __all__ = [
+    "DROPPED",
     "KIND_LENGTH",
+    "PARENT_ENDED",
     "Doing",
     "Summary",
     "SummaryKind",
@@ -37,6 +39,9 @@ _MAX_DOING: Final = 300  # characters of what a run is doing beside its waits: b
 #: The first characters of a stored summary, enough for `kind_of_stored`.
 KIND_LENGTH: Final = 50
 _BACKING_OFF: Final = "backing_off"
+#: Why a child was cancelled, in words: with its parent, or because the parent has taken its start back.
+DROPPED: Final = 'its parent "{parent}" has taken its start back'
+PARENT_ENDED: Final = 'its parent "{parent}" has ended ({state})'
 _encode: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _KIND: Final = re.compile(r'\{"kind":"([a-z_]+)"')
 
@@ -63,6 +68,8 @@ class SummaryKind(StrEnum):
     COMPENSATION_STOPPED = "compensation_stopped"
     COMPENSATED = "compensated"
     CANCELLED = "cancelled"
+    PARENT_ENDED = "parent_ended"
+    DROPPED = "dropped"
     HELD = "held"
 
 
@@ -296,6 +303,8 @@ _SENTENCES: Final[Mapping[SummaryKind, str | Callable[..., str]]] = {
     SummaryKind.COMPENSATION_STOPPED: gettext_noop("compensation stopped: {error}"),
     SummaryKind.COMPENSATED: _compensated,
     SummaryKind.CANCELLED: gettext_noop("cancelled: {reason}"),
+    SummaryKind.DROPPED: gettext_noop('cancelled: its parent "{parent}" has taken its start back'),
+    SummaryKind.PARENT_ENDED: gettext_noop('cancelled: its parent "{parent}" has ended ({state})'),
     SummaryKind.HELD: _held,
 }
 

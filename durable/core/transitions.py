@@ -26,6 +26,8 @@ diagram with `TRANSITIONS`.
     completed, failed, cancelled                --replayed-->                pending
     pending, sleeping, running, paused          --sent_to-->                 same
     rolling_back, completed, failed, cancelled  --sent_to-->                 same
+    pending, sleeping, running, paused          --child_ended-->             same
+    rolling_back                                --child_ended-->             same
 
     by a worker, around a pass
 
@@ -87,6 +89,7 @@ __all__ = [
     "cancelled",
     "cancelled_at_once",
     "cancelled_with_rollback",
+    "child_ended",
     "claimed",
     "completed",
     "crash_limit_reached",
@@ -152,6 +155,7 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
     "rollback_recovered": _to(ROLLING_BACK, FAILED),
     "replayed": _to(PENDING, PENDING, SLEEPING, RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED),
     "sent_to": _same(*RunState),
+    "child_ended": _same(PENDING, SLEEPING, RUNNING, PAUSED, ROLLING_BACK),
     # by a worker, around a pass
     "claimed": {**_to(RUNNING, PENDING, SLEEPING, RUNNING), **_same(ROLLING_BACK)},
     "renewed": _same(RUNNING, ROLLING_BACK),
@@ -372,6 +376,11 @@ def sent_to(run: RunRecord, *, count: int, awaited_since: datetime | None, is_no
     if awaited_since is not None and run.state not in ENDED:
         patch["wake_at"] = _earliest(run.wake_at, awaited_since)
     return patch
+
+
+def child_ended(run: RunRecord, *, at: datetime) -> RunPatch:
+    """The end of a child for which the run waits: the run is due since then."""
+    return {"state": _led(run, "child_ended"), "wake_at": _earliest(run.wake_at, at)}
 
 
 # -- by a worker, around a pass

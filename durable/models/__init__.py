@@ -8,6 +8,7 @@ from durable.models.activities import Activity
 from durable.models.alerts import AlertState
 from durable.models.audit import OperatorAction
 from durable.models.causes import Cause, CauseBuild, Failure
+from durable.models.children import Cascade, Child
 from durable.models.history import Attempt, Entry, EntryMetadata
 from durable.models.holds import HeldStart, Hold
 from durable.models.idempotency import IdempotencyKey
@@ -23,8 +24,10 @@ __all__ = [
     "AlertState",
     "Attempt",
     "Build",
+    "Cascade",
     "Cause",
     "CauseBuild",
+    "Child",
     "Entry",
     "EntryMetadata",
     "Failure",

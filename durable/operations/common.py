@@ -26,6 +26,7 @@ __all__ = [
     "UNENDED",
     "Waiting",
     "announce",
+    "announce_parent",
     "await_for",
     "check_not_an_order",
     "check_state",
@@ -64,6 +65,12 @@ def announce(at: Runtime, queue: str, wake_at: datetime | None) -> None:
         at.notify({queue})
     else:
         at.notify_at(queue, wake_at)
+
+
+def announce_parent(at: Runtime, run: RunRecord) -> None:
+    """Notify workers of the parent that the end of this run may have made due."""
+    if run.state in ENDED and run.parent_id is not None and (parent := at.store.get(run.parent_id)) is not None:
+        announce(at, parent.queue, parent.wake_at)
 
 
 def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> None:

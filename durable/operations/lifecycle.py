@@ -17,7 +17,7 @@ from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import starts_of
 from durable.operations import audit
 from durable.operations.audited import audited
-from durable.operations.common import announce, check_state, send_run_changed
+from durable.operations.common import announce, announce_parent, check_state, send_run_changed
 from durable.runtime import Runtime
 
 __all__ = ["ALLOWED", "abandon", "cancel", "pause", "recover", "resume", "take_stack", "wake"]
@@ -193,6 +193,7 @@ def _changed(
 
         changed = at.store.change(run_id, attributing)
     announce(at, changed.queue, changed.wake_at)
+    announce_parent(at, changed)
     if changed.state != previous:
         send_run_changed(at, [changed], previous)
 

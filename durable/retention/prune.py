@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, connections, transaction
 from django.db.models import Count, Exists, OuterRef, ProtectedError, QuerySet, RestrictedError
 
-from durable.models import Attempt, Cause, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
+from durable.models import Attempt, Cause, Child, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
 from durable.retention.policy import STATES, Policy
 
 __all__ = ["Pruned", "Pruner"]
@@ -149,7 +149,13 @@ class Pruner:
         return found
 
     def _let_go(self, ids: list[str]) -> list[str]:
-        """Clear the references of runs that came from these; return the ids whose references could all be locked."""
+        """Clear the references of runs that came from these; return the ids whose references could all be locked.
+
+        A child whose parent has not ended stays too: the parent may still read its output.
+        """
+        children = Child.objects.using(self.alias).filter(run_id__in=ids, parent__finished_at__isnull=True)
+        awaited = set(children.values_list("run_id", flat=True))
+        ids = [each for each in ids if each not in awaited]
         runs = Run.objects.using(self.alias)
         for field in ("parent_id", "replay_of_id"):
             referring = runs.filter(**{f"{field}__in": ids})

@@ -17,6 +17,7 @@ from durable.core.records import (
     AskedOfActivity,
     AttemptRecord,
     Batch,
+    ChildRecord,
     Committed,
     EntryRecord,
     FailureRecord,
@@ -28,10 +29,18 @@ from durable.core.records import (
     RunRecord,
 )
 
-__all__ = ["Claimed", "DuePoint", "Store"]
+__all__ = ["ChildIdTaken", "Claimed", "DuePoint", "Store"]
 
 #: A point in the order of due runs: `wake_at` and id.
 DuePoint = tuple[datetime, str]
+
+
+class ChildIdTaken(Exception):
+    """A commit starts a child under an id that another run has. Nothing was written."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f'the id "{run_id}" of a child is taken by another run')
 
 
 class Claimed(list[RunRecord]):
@@ -152,6 +161,18 @@ class Store(Protocol):
         meanwhile are left as they are. Another process may do the same: each run is resumed once.
         """
 
+    # -- children
+
+    def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
+        """Return, by id, what makes those of the runs that are children; one query."""
+
+    def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
+        """Go on with the children of a parent whose end has left some of them: the first one behind `after`, by id.
+
+        Return that parent, and how many children were cancelled or asked to end; None if there is no such parent. What
+        somebody else has locked is left for the next time.
+        """
+
     def log(self, actions: Sequence[ActionRecord]) -> None:
         """Append to the audit log."""
 
@@ -208,7 +229,9 @@ class Store(Protocol):
 
         Rows are locked in the order of run ids, so that two runs which send to each other cannot deadlock. Deleting an
         entry deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier
-        one of the run. Raises LeaseLost, and writes nothing, if the run has a newer fence.
+        one of the run. Raises LeaseLost, and writes nothing, if the run has a newer fence. Its children are started as
+        `create` starts runs; one that was started before stays as it is. Raises ChildIdTaken, and writes nothing, if a
+        child's id is taken by a run that is not this run's child.
         """
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:

@@ -22,17 +22,30 @@ from durable.core.records import (
     ActionRecord,
     AskedOfActivity,
     AttemptRecord,
+    ChildRecord,
     EntryRecord,
     FailureRecord,
     HoldKind,
     Message,
     RunChange,
     RunRecord,
+    RunState,
 )
 from durable.core.records import Hold as HoldRecord
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import paused_at_once, resumed
-from durable.models import Attempt, Entry, EntryMetadata, Failure, HeldStart, Hold, OperatorAction, QueueMessage, Run
+from durable.models import (
+    Attempt,
+    Child,
+    Entry,
+    EntryMetadata,
+    Failure,
+    HeldStart,
+    Hold,
+    OperatorAction,
+    QueueMessage,
+    Run,
+)
 from durable.store import activities, outline_rows, row_rules
 from durable.store.atomic import committed_or_raised
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
@@ -71,6 +84,10 @@ class DatabaseStore(ABC):
         """Write the row of a locked run, and its entries and messages of the change."""
 
     @abstractmethod
+    def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
+        """Cancel these children of a locked run, which goes on without them."""
+
+    @abstractmethod
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]: ...
 
     @abstractmethod
@@ -102,12 +119,24 @@ class DatabaseStore(ABC):
             after = row_rules.after_change(run, change)
             self._write_change(run, after, change)
             if row_rules.is_reopened(run, after):
-                Failure.objects.using(self.alias).filter(run_id=run_id).update(is_open=False)
+                self._reopened(run)
+            if change.dropped_children:
+                assert after.wake_at is not None, "a change that drops children makes the run due"
+                self._drop(after, change.dropped_children, after.wake_at)
             if change.retracted:
                 QueueMessage.objects.using(self.alias).filter(run_id=run_id, id__in=change.retracted).delete()
             if change.action is not None:
                 self.log([change.action])
             return row_rules.copied(after)
+
+    def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
+        found = Child.objects.using(self.alias).filter(run_id__in=run_ids) if run_ids else ()
+        return {each.run_id: each.record for each in found}
+
+    def _reopened(self, run: RunRecord) -> None:
+        """Take back what the end of the run has left: its open failure."""
+        if run.state == RunState.FAILED:
+            Failure.objects.using(self.alias).filter(run_id=run.id).update(is_open=False)
 
     def import_history(
         self,

@@ -23,6 +23,8 @@ from durable.core.records import (
     AskedOfActivity,
     AttemptRecord,
     Batch,
+    ChildRecord,
+    ChildStart,
     Committed,
     EntryRecord,
     FailureRecord,
@@ -34,11 +36,12 @@ from durable.core.records import (
     RunChange,
     RunRecord,
     RunState,
+    WhenParentEnds,
 )
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import paused_at_once, resumed
 from durable.store import row_rules
-from durable.store.base import Claimed, DuePoint
+from durable.store.base import ChildIdTaken, Claimed, DuePoint
 from durable.store.outline import bare_entry, bare_message
 
 __all__ = ["MemoryStore", "Tables"]
@@ -53,6 +56,9 @@ Tables = tuple[
     list[ActionRecord],
     dict[str, FailureRecord],
     dict[tuple[HoldKind, str], Hold],
+    dict[str, datetime],
+    dict[str, dict[str, ChildRecord]],
+    set[str],
     dict[str, datetime],
 ]
 
@@ -83,6 +89,9 @@ class MemoryStore:
         self._asked: dict[Activity, AskedOfActivity] = {}
         self._holds: dict[tuple[HoldKind, str], Hold] = {}
         self._held_starts: dict[str, datetime] = {}  # when each was to begin
+        self._children: dict[str, dict[str, ChildRecord]] = {}  # by parent and child
+        self._dropped: set[str] = set()  # children
+        self._cascades: dict[str, datetime] = {}  # parents that have children left to be cancelled
 
     # -- verbs, from outside a pass
 
@@ -104,6 +113,67 @@ class MemoryStore:
             self._attempts[run.id] = []
             self._inboxes[run.id] = []
         return row_rules.copied(self._runs[run.id]), new
+
+    def _put(self, run: RunRecord) -> None:
+        """Write the row of a run, and do what follows from its end or from its reopening."""
+        before = self._runs[run.id]
+        self._runs[run.id] = run
+        if row_rules.has_ended(before, run):
+            self._ended(run)
+        elif row_rules.is_reopened(before, run):
+            self._reopened(before)
+
+    def _ended(self, run: RunRecord) -> None:
+        if run.parent_id in self._runs and run.id in self._children.get(run.parent_id, ()):
+            self._put(row_rules.after_child(self._runs[run.parent_id], run))
+        self._end_children(run, row_rules.end_of(run))
+
+    def _reopened(self, run: RunRecord) -> None:
+        """Take back what the end of the run has left: its open failure."""
+        if run.state == RunState.FAILED and (failure := self._failures.get(run.id)) is not None:
+            self._failures[run.id] = replace(failure, is_open=False)
+
+    def _end_children(self, run: RunRecord, at: datetime) -> int:
+        """Cancel the children of a run that are to be cancelled, and theirs, a bounded number; return how many."""
+        number = 0
+        parents = [run]
+        while parents:
+            parent = parents.pop(0)
+            open_ones = self._cancellable(parent)
+            for child in open_ones[: row_rules.CASCADED_AT_ONCE - number]:
+                number += 1
+                self._runs[child.id] = after = row_rules.after_parent(child, parent, at)
+                if after.state in ENDED:
+                    parents.append(after)
+            if self._cancellable(parent):
+                self._cascades.setdefault(parent.id, at)
+            else:
+                self._cascades.pop(parent.id, None)
+        return number
+
+    def _cancellable(self, parent: RunRecord) -> list[RunRecord]:
+        """Return the children of this parent that are to be cancelled and are not yet."""
+        children = sorted(self._children.get(parent.id, {}).values(), key=lambda each: each.position)
+        runs = [
+            self._runs[each.run_id]
+            for each in children
+            if each.run_id in self._dropped
+            or (parent.state in ENDED and each.when_parent_ends == WhenParentEnds.CANCEL)
+        ]
+        return [each for each in runs if not row_rules.is_ending(each)]
+
+    def _drop(self, run_id: str, children: Sequence[str], at: datetime, *, every: bool) -> None:
+        """Cancel these children of a run that goes on; unless `every`, not those that go on after its end."""
+        known = self._children.get(run_id, {})
+        own = [known[each] for each in children if each in known]
+        self._dropped |= {each.run_id for each in own if every or each.when_parent_ends == WhenParentEnds.CANCEL}
+        if children:
+            self._end_children(self._runs[run_id], at)
+
+    def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
+        with self._lock:
+            found = min((each for each in self._cascades if each > after), default=None)
+            return None if found is None else (found, self._end_children(self._runs[found], now))
 
     def get(self, run_id: str) -> RunRecord | None:
         with self._lock:
@@ -187,9 +257,8 @@ class MemoryStore:
                 raise RunNotFoundError(run_id)
             change = decide(row_rules.copied(run), lambda: self.history(run_id))
             after = row_rules.after_change(run, change)
-            self._runs[run_id] = row_rules.copied(after)
-            if row_rules.is_reopened(run, after) and (failure := self._failures.get(run_id)) is not None:
-                self._failures[run_id] = replace(failure, is_open=False)
+            self._put(row_rules.copied(after))
+            self._drop(run_id, change.dropped_children, after.wake_at or after.created_at, every=True)
             self._delete(run_id, change.deleted)
             self._write(run_id, change.entries)
             self._return(run_id, change.unreceive)
@@ -335,7 +404,7 @@ class MemoryStore:
             own = [each for each in batch.sends if each.to == run.id and self._seen(each) is None]
             pending = self._pending_after(run.id, consumed, batch.returned)
             after, overruled = row_rules.after_commit(run, batch, own, pending)
-            self._runs[run.id] = row_rules.copied(replace(after, message_count=run.message_count))
+            self._put(row_rules.copied(replace(after, message_count=run.message_count)))
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
             self._attempts[run.id] += batch.attempts
@@ -343,10 +412,47 @@ class MemoryStore:
             self._return(run.id, batch.returned)
             if batch.failure is not None:
                 self._failures[run.id] = batch.failure
-            queues = self._send_from(run.id, batch.sends)
+            queues = self._send_from(run.id, batch.sends) | self._start(batch.starts) | self._woken_parent(batch)
+            overruled |= self._has_ended_child(batch)
+            self._drop(run.id, batch.dropped_children, batch.now, every=False)
             return Committed(
                 request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues
             )
+
+    def _start(self, starts: Sequence[ChildStart]) -> frozenset[str]:
+        """Create the children of a commit; return the queues to notify."""
+        queues = set()
+        for run, child in starts:
+            created, is_new = self._created(row_rules.check(run))
+            children = self._children.setdefault(child.parent_id, {})
+            if not is_new and run.id not in children:
+                raise ChildIdTaken(run.id)
+            children.setdefault(run.id, child)
+            if is_new and created.wake_at is not None and created.wake_at <= run.created_at:
+                queues.add(run.queue)
+        return frozenset(queues)
+
+    def _has_ended_child(self, batch: Batch) -> bool:
+        """Make a run due that parks for a child which has ended or is gone; return True if it does."""
+        run = self._runs[batch.run_id]
+        found = (self._runs.get(each) for each in batch.awaited_children)
+        is_due = run.state not in ENDED and any(child is None or child.state in ENDED for child in found)
+        if is_due:
+            self._runs[run.id] = replace(run, wake_at=batch.now)
+        return is_due
+
+    def _woken_parent(self, batch: Batch) -> frozenset[str]:
+        """Return the queue of the parent that this end of a child has made due."""
+        parent = self._runs.get(batch.parent_id) if batch.parent_id is not None else None
+        return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
+
+    def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
+        with self._lock:
+            found = (self._children.get(run.parent_id or "", {}).get(run.id) for run in self._known(run_ids))
+            return {each.run_id: each for each in found if each is not None}
+
+    def _known(self, run_ids: Sequence[str]) -> list[RunRecord]:
+        return [self._runs[each] for each in run_ids if each in self._runs]
 
     def _pending_after(
         self, run_id: str, consumed: Mapping[str, row_rules.Consumed], returned: Sequence[str]
@@ -535,6 +641,9 @@ class MemoryStore:
             dict(self._failures),
             dict(self._holds),
             dict(self._held_starts),
+            {parent: dict(children) for parent, children in self._children.items()},
+            set(self._dropped),
+            dict(self._cascades),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -548,4 +657,7 @@ class MemoryStore:
             self._failures,
             self._holds,
             self._held_starts,
+            self._children,
+            self._dropped,
+            self._cascades,
         ) = tables

@@ -18,9 +18,11 @@ from django.db.models.functions import Coalesce, Length
 
 from durable.core.control_flow import LeaseLost
 from durable.core.records import (
+    ENDED,
     Activity,
     AskedOfActivity,
     Batch,
+    ChildStart,
     Committed,
     EntryRecord,
     FailureRecord,
@@ -33,12 +35,24 @@ from durable.core.records import (
     RunState,
 )
 from durable.core.transitions import paused_at_once
-from durable.models import Attempt, Cause, CauseBuild, Entry, EntryMetadata, Failure, HeldStart, Hold, QueueMessage, Run
+from durable.models import (
+    Attempt,
+    Cause,
+    CauseBuild,
+    Child,
+    Entry,
+    EntryMetadata,
+    Failure,
+    HeldStart,
+    Hold,
+    QueueMessage,
+    Run,
+)
 from durable.models.run import RunQuerySet
-from durable.store import activities, row_rules
-from durable.store.base import Claimed, DuePoint
+from durable.store import activities, endings, row_rules
+from durable.store.base import ChildIdTaken, Claimed, DuePoint
 from durable.store.database import DatabaseStore, entry_keys
-from durable.store.rows import ATTEMPT, ENTRY, FAILURE_NAMES, MESSAGE, METADATA, RUN, cause_row
+from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, MESSAGE, METADATA, RUN, cause_row
 
 __all__ = ["OrmStore"]
 
@@ -74,6 +88,22 @@ class OrmStore(DatabaseStore):
         changed = row_rules.changed_columns(before, after)
         if changed:
             self._runs.held_with(before.id, before.fence).update(**changed)
+        if row_rules.has_ended(before, after) and not self._has_routines:
+            endings.ended(self.alias, after, self._with_locks)
+
+    @property
+    def _has_routines(self) -> bool:
+        """Whether functions of the database do what follows from the end of a run."""
+        return connections[self.alias].vendor == "postgresql"
+
+    def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
+        endings.drop(self.alias, run, children, at, self._with_locks, every=True)
+
+    def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
+        with transaction.atomic(using=self.alias):
+            if not connections[self.alias].features.has_select_for_update:
+                self._runs.lock_table()  # a transaction that reads first could no longer write beside a writer
+            return endings.cascaded(self.alias, after, now, self._with_locks)
 
     # -- verbs, from outside a pass
 
@@ -261,10 +291,42 @@ class OrmStore(DatabaseStore):
             self._update(run, after)
             if batch.failure is not None:
                 self._fail(batch.failure)
-            queues = self._wake(runs.values(), new)
+            queues = self._wake(runs.values(), new) | self._start(batch.starts) | self._woken_parent(batch)
+            overruled |= self._has_ended_child(after, batch)
+            if batch.dropped_children:
+                endings.drop(self.alias, after, batch.dropped_children, batch.now, self._with_locks, every=False)
             if overruled or row_rules.should_notify(after, own):
                 queues |= {run.queue}
             return Committed(request=after.pending_request, queues_to_notify=queues)
+
+    def _start(self, starts: Sequence[ChildStart]) -> frozenset[str]:
+        """Create the children of a commit; return the queues to notify."""
+        if not starts:
+            return frozenset()
+        created = self.create([run for run, _ in starts])
+        known = self.children([run.id for run, is_new in created if not is_new])
+        for (run, is_new), (_, child) in zip(created, starts, strict=True):
+            if not is_new and (run.id not in known or known[run.id].parent_id != child.parent_id):
+                raise ChildIdTaken(run.id)
+        rows = [Child(**CHILD.attributes(child)) for _, child in starts if child.run_id not in known]
+        Child.objects.using(self.alias).bulk_create(rows)
+        new = [run for run, is_new in created if is_new]
+        return frozenset(run.queue for run in new if row_rules.is_due(run, run.created_at))
+
+    def _has_ended_child(self, run: RunRecord, batch: Batch) -> bool:
+        """Make a run due that parks for a child which has ended or is gone; return True if it does."""
+        if not batch.awaited_children or run.state in ENDED:
+            return False
+        states = self.states(batch.awaited_children)
+        is_due = any(states.get(each, RunState.CANCELLED) in ENDED for each in batch.awaited_children)
+        if is_due:
+            self._runs.filter(id=run.id).update(wake_at=batch.now)
+        return is_due
+
+    def _woken_parent(self, batch: Batch) -> frozenset[str]:
+        """Return the queue of the parent that this end of a child has made due."""
+        parent = self.get(batch.parent_id) if batch.parent_id is not None else None
+        return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
 
     def _awaited(self, run: RunRecord, batch: Batch) -> list[Message]:
         """Return the messages that a parking run may have overlooked; those it has just received are no longer pending."""

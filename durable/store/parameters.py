@@ -12,16 +12,17 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from durable.core.records import AttemptRecord, Batch, EntryRecord, OutgoingMessage, RunChange, RunRecord
+from durable.core.records import AttemptRecord, Batch, ChildStart, EntryRecord, OutgoingMessage, RunChange, RunRecord
 from durable.models.fields import pack
 from durable.store import row_rules, sql_functions
 from durable.store.libpq import text
-from durable.store.rows import ATTEMPT, ENTRY, METADATA, RUN, json_row, json_rows, outgoing_row
+from durable.store.rows import ATTEMPT, CHILD, ENTRY, METADATA, RUN, failure_row, json_row, json_rows, outgoing_row
 
 __all__ = [
     "CommitParameters",
     "batch_parameters",
     "change_parameters",
+    "children_parameters",
     "entries_json",
     "send_parameters",
     "sends_json",
@@ -77,6 +78,24 @@ def change_parameters(before: RunRecord, after: RunRecord, change: RunChange) ->
         park_change_seq=None,
         sends=None,
     )
+
+
+def children_parameters(batch: Batch) -> list[str | None]:
+    """Return the parameters that COMMIT_WITH_CHILDREN has besides those of COMMIT."""
+    return [
+        None if batch.failure is None else failure_row(batch.failure),
+        json_rows(_start(each) for each in batch.starts) if batch.starts else None,
+        _texts(batch.awaited_children),
+        _texts(batch.dropped_children),
+        None if batch.parent_id is None else pack(batch.parent_id),
+    ]
+
+
+def _start(start: ChildStart) -> dict[str, Any]:
+    run, child = start
+    assert _others(run) == _USUAL, f"the child {run.id} is not like every new run"
+    columns = {name: RUN.dumps[name](getattr(run, name)) for name in _CHOSEN if name != "replay_of_id"}
+    return columns | CHILD.dumped(child)
 
 
 def _texts(texts: Sequence[str]) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import connections
+from django.db import IntegrityError, connections
 
 from durable.core.control_flow import LeaseLost
 from durable.core.location import escape
@@ -31,13 +31,14 @@ from durable.core.records import (
 )
 from durable.models.fields import pack, unpack
 from durable.store import libpq, row_rules, sessions, sql, sql_functions
-from durable.store.base import Claimed, DuePoint
+from durable.store.base import ChildIdTaken, Claimed, DuePoint
 from durable.store.database import DatabaseStore
 from durable.store.libpq import text
 from durable.store.parameters import (
     CommitParameters,
     batch_parameters,
     change_parameters,
+    children_parameters,
     entries_json,
     send_parameters,
     sends_json,
@@ -190,10 +191,24 @@ class PostgresStore(DatabaseStore):
             return self._flush(batch)
         if _only_completes(batch):
             return self._complete(batch)
-        committed = self._commit(batch_parameters(batch), batch.failure)
+        if _concerns_children(batch):
+            committed = self._commit_with_children(batch)
+        else:
+            committed = self._commit(batch_parameters(batch), batch.failure)
         if committed is None:
             raise LeaseLost
         return committed
+
+    def _commit_with_children(self, batch: Batch) -> Committed | None:
+        parameters = [*batch_parameters(batch), *children_parameters(batch)]
+        try:
+            request, queues = sql_functions.COMMIT_WITH_CHILDREN(self.alias, parameters, uninterrupted=True)
+        except IntegrityError as error:
+            found = getattr(error.__cause__, "diag", None)
+            if found is None or found.constraint_name != "durable_child_id_is_free":
+                raise
+            raise ChildIdTaken(unpack(found.message_detail)) from error
+        return _committed(request, queues)
 
     def _flush(self, batch: Batch) -> Committed:
         entries = row_rules.entries_to_write(batch.entries)
@@ -224,11 +239,7 @@ class PostgresStore(DatabaseStore):
             request, queues = sql_functions.COMMIT(self.alias, parts, uninterrupted=True)
         else:
             request, queues = sql_functions.FAIL(self.alias, [*parts, failure_row(failure)], uninterrupted=True)
-        if request is None:
-            return None
-        if not queues:
-            return _answered(request)
-        return Committed(request=request, queues_to_notify=frozenset(map(unpack, json.loads(queues))))
+        return _committed(request, queues)
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
         if not held:
@@ -255,6 +266,13 @@ class PostgresStore(DatabaseStore):
     def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
         if held:
             self._rows(sql.RELEASE, {**_holding(held), "now": now})
+
+    def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
+        self._rows(sql.DROP_CHILDREN, {"run": pack(run.id), "children": [pack(each) for each in children], "now": at})
+
+    def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
+        parent, number = sql_functions.CASCADE(self.alias, [pack(after), text(now)])
+        return None if parent is None else (unpack(parent), int(number or 0))
 
     # -- timer and sweep
 
@@ -283,6 +301,15 @@ def _answered(request: str) -> Committed:
     return Committed(request=request) if request else _NOTHING_ASKED
 
 
+def _committed(request: str | None, queues: str | None) -> Committed | None:
+    """Return the answer of a commit; None if the run has a newer fence."""
+    if request is None:
+        return None
+    if not queues:
+        return _answered(request)
+    return Committed(request=request, queues_to_notify=frozenset(map(unpack, json.loads(queues))))
+
+
 def _asked(
     run_id: str, _request: str, location: str, attempt: int, fence: int, stack: bool, abandon: bool
 ) -> AskedOfActivity:
@@ -302,7 +329,11 @@ def _only_completes(batch: Batch) -> bool:
 
 def _has_no_others(batch: Batch) -> bool:
     others = batch.deleted or batch.attempts or batch.received or batch.completed or batch.returned or batch.sends
-    return not others and batch.park_change_seq is None
+    return not others and batch.park_change_seq is None and not _concerns_children(batch)
+
+
+def _concerns_children(batch: Batch) -> bool:
+    return bool(batch.starts or batch.awaited_children or batch.dropped_children) or batch.parent_id is not None
 
 
 def _holding(held: Sequence[tuple[str, int]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from durable.core import transitions
-from durable.core.location import escape, is_awaited
+from durable.core.location import child_token, escape, is_awaited
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -28,22 +28,31 @@ from durable.core.records import (
     RunRecord,
     RunState,
 )
-from durable.core.summary import Summary, SummaryKind
+from durable.core.summary import DROPPED, PARENT_ENDED, Summary, SummaryKind
 
 __all__ = [
     "ALIKE",
+    "CANCELLING",
+    "CASCADED_AT_ONCE",
+    "ENDING",
     "Consumed",
     "after_change",
+    "after_child",
     "after_commit",
     "after_messages",
+    "after_parent",
     "changed_columns",
     "check",
     "claimable",
     "claimed",
     "consumed",
     "copied",
+    "end_of",
     "entries_to_write",
+    "has_ended",
     "held_summary",
+    "is_due",
+    "is_ending",
     "is_held_start",
     "is_reopened",
     "is_repeat",
@@ -57,6 +66,12 @@ __all__ = [
 #: The columns of the audit log that are equal when one action repeats another.
 ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label", "bulk_id")
 _REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")
+
+#: How many runs one transaction cancels at most because a run above them has ended.
+CASCADED_AT_ONCE: Final = 300
+#: A child in one of these states, or with one of these requests, ends by itself when its parent has ended.
+ENDING: Final = frozenset({*ENDED, RunState.ROLLING_BACK})
+CANCELLING: Final = (Request.CANCEL.value, Request.CANCEL_ROLLBACK.value)
 
 _REASON: Final = 200  # characters of a reason that a summary shows
 _NAMES: Final = tuple(each.name for each in fields(RunRecord))
@@ -98,6 +113,11 @@ def claimable(run: RunRecord, now: datetime) -> bool:
     """Return True if a worker may claim this run, due or not."""
     held = run.lease_expires_at is not None and run.lease_expires_at > now
     return not held and run.state in _CLAIMABLE
+
+
+def is_due(run: RunRecord, now: datetime) -> bool:
+    """Return True if a worker may claim this run now."""
+    return run.wake_at is not None and run.wake_at <= now and claimable(run, now)
 
 
 def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
@@ -179,9 +199,49 @@ def after_change(run: RunRecord, change: RunChange) -> RunRecord:
     return check(replace(run, **patch))
 
 
+def has_ended(before: RunRecord, after: RunRecord) -> bool:
+    """Return True if a change ends the run."""
+    return after.state in ENDED and before.state not in ENDED
+
+
+def end_of(run: RunRecord) -> datetime:
+    """Return when an ended run has ended."""
+    assert run.finished_at is not None, f"{run.id} has not ended"
+    return run.finished_at
+
+
+def after_child(parent: RunRecord, child: RunRecord) -> RunRecord:
+    """Return the parent after the end of its child: due, if it waits for that."""
+    if parent.state in ENDED or not is_awaited(parent.waiting_for, child_token(child.id)):
+        return parent
+    return replace(parent, **transitions.child_ended(parent, at=end_of(child)))
+
+
+def is_ending(child: RunRecord) -> bool:
+    """Return True if a child ends by itself, or has ended: the end of its parent changes nothing about it."""
+    return child.state in ENDING or bool(child.state_after_rollback) or child.pending_request in CANCELLING
+
+
+def after_parent(child: RunRecord, parent: RunRecord, at: datetime) -> RunRecord:
+    """Return the child after the end of its parent, or after the parent has dropped it: cancelled, or asked to end if a
+    worker has it.
+    """
+    if is_ending(child):
+        return child
+    facts = {"parent": parent.id}
+    if parent.state in ENDED:
+        facts["state"] = str(parent.state)
+    kind, why = (SummaryKind.PARENT_ENDED, PARENT_ENDED) if "state" in facts else (SummaryKind.DROPPED, DROPPED)
+    reason = why.format(**facts)
+    if child.lease_expires_at is not None and child.lease_expires_at > at:
+        return replace(child, **transitions.cancel_requested(child, request=Request.CANCEL, reason=reason))
+    summary = Summary(kind, **facts)
+    return replace(child, **transitions.cancelled_at_once(child, now=at, reason=reason, summary=summary))
+
+
 def is_reopened(before: RunRecord, after: RunRecord) -> bool:
-    """Return True if a change lets a failed run continue."""
-    return before.state == RunState.FAILED and after.state != RunState.FAILED
+    """Return True if a change lets an ended run continue."""
+    return before.state in ENDED and after.state not in ENDED
 
 
 def held_summary(hold: Hold) -> Summary:

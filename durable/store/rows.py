@@ -16,8 +16,17 @@ from django.db import models
 
 from durable.core.location import escape, unescape
 from durable.core.records import Activity as ActivityRecord
-from durable.core.records import AttemptRecord, Cause, EntryRecord, FailureRecord, Message, OutgoingMessage, RunRecord
-from durable.models import Activity, Attempt, Entry, EntryMetadata, HeldStart, Hold, QueueMessage, Run
+from durable.core.records import (
+    AttemptRecord,
+    Cause,
+    ChildRecord,
+    EntryRecord,
+    FailureRecord,
+    Message,
+    OutgoingMessage,
+    RunRecord,
+)
+from durable.models import Activity, Attempt, Child, Entry, EntryMetadata, HeldStart, Hold, QueueMessage, Run
 from durable.models.fields import (
     ErrorField,
     JSONTextField,
@@ -38,6 +47,7 @@ from durable.models.fields import (
 __all__ = [
     "ACTIVITY",
     "ATTEMPT",
+    "CHILD",
     "ENTRY",
     "ENTRY_FIELDS",
     "ENTRY_NUMBERS",
@@ -150,6 +160,7 @@ METADATA: Final = Columns(EntryMetadata, EntryRecord)
 ATTEMPT: Final = Columns(Attempt, AttemptRecord)
 MESSAGE: Final = Columns(QueueMessage, Message)
 ACTIVITY: Final = Columns(Activity, ActivityRecord)
+CHILD: Final = Columns(Child, ChildRecord)
 
 #: The tables of holds and of the runs that they have paused.
 HOLD: Final = Hold._meta.db_table

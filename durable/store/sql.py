@@ -29,6 +29,7 @@ __all__ = [
     "CLAIM_OF_ONE",
     "CLAIM_RUN",
     "CREATE",
+    "DROP_CHILDREN",
     "DUE_QUEUES",
     "DUE_QUEUES_OF",
     "GET_MESSAGE",
@@ -222,6 +223,11 @@ def inbox(*, named: bool, before: bool) -> str:
     return f"""SELECT {MESSAGE.sql()} FROM {MESSAGE.table}
 WHERE run_id = %(run)s AND state = '{MessageState.PENDING.value}'{queue}{sent_at} ORDER BY "order" LIMIT %(limit)s"""
 
+
+# -- children
+
+#: Parameters: run, children, now. Cancels these children of a run that goes on, locked by the caller.
+DROP_CHILDREN: Final = "SELECT durable_drop_children_1(%(run)s, %(children)s::text[], %(now)s, true)"
 
 # -- timer and sweep
 

@@ -17,7 +17,9 @@ from durable.store.libpq import SQLFunction
 from durable.store.rows import ENTRY, METADATA, same
 
 __all__ = [
+    "CASCADE",
     "COMMIT",
+    "COMMIT_WITH_CHILDREN",
     "COMPLETE",
     "FAIL",
     "FLUSH",
@@ -73,8 +75,19 @@ FAIL: Final = SQLFunction(
     ["pending", "queues_to_notify"],
 )
 
+#: Parameters: those of COMMIT; as JSON the run's failure, the children to start, those for which the run parks
+#: and those that it drops; the parent of a run that ends. Returns the same as COMMIT.
+COMMIT_WITH_CHILDREN: Final = SQLFunction(
+    "durable_commit_2",
+    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", *["json"] * 5, "text"],
+    ["pending", "queues_to_notify"],
+)
+
 #: Parameters: run, fence, time and output of a run that ends as `is_completion` says. Returns the same as RECORD.
 COMPLETE: Final = SQLFunction("durable_complete_1", ["text", "bigint", "timestamptz", "text"])
+
+#: Parameters: a run's id, now. Returns the next parent whose end has left children, and how many it now has cancelled.
+CASCADE: Final = SQLFunction("durable_cascade_1", ["text", "timestamptz"], ["of_parent", "number"])
 
 #: The columns of a run that a patch may have; the function of COMMIT names each.
 PATCHED: Final = frozenset(RunPatch.__annotations__) - {"message_count"}

@@ -51,6 +51,7 @@ PRUNE_FOR: Final = 2.0
 PRUNE_EVERY: Final = 60.0
 # Seconds of one sweep in which held runs are resumed, at most, and how many of them at a time.
 RELEASE_FOR: Final = 2.0
+CASCADE_FOR: Final = 2.0  # seconds of a sweep in which the children of ended runs are cancelled
 RELEASE_AT_ONCE: Final = 100
 # Seconds between two rows of the audit log about pruning, so that the log grows by a row an hour at most.
 LOG_EVERY: Final = 3_600.0
@@ -200,7 +201,17 @@ class Sweep(Periodic):
         self._log(now)
         self._forget_dead(now)
         self._release_starts(now)
+        self._cascade(now)
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
+
+    def _cascade(self, now: datetime) -> None:
+        """Cancel what the ends of runs have left of their children, for a moment only; each parent's in batches."""
+        until = time.monotonic() + min(CASCADE_FOR, conf.SWEEP_INTERVAL / 2)
+        last = ""
+        while not self._stopping and time.monotonic() < until and (found := self.store.cascade(last, now)) is not None:
+            parent, number = found
+            if not number:  # the others are locked: the next sweep goes on with them
+                last = parent
 
     def _release_starts(self, now: datetime) -> None:
         """Resume runs that a hold of their workflow has paused and whose release was too long for one call, or was cut

@@ -57,6 +57,11 @@ SENTENCES: Final[dict[SummaryKind, tuple[dict[str, Any], str]]] = {
         {"error": "OSError: x"},
         "compensation stopped: OSError: x; recover() goes on with it",
     ),
+    SummaryKind.DROPPED: ({"parent": "order-7"}, 'cancelled: its parent "order-7" has taken its start back'),
+    SummaryKind.PARENT_ENDED: (
+        {"parent": "order-7", "state": "failed"},
+        'cancelled: its parent "order-7" has ended (failed)',
+    ),
     SummaryKind.COMPENSATED: ({"count": 1_000, "recoverable": False}, "compensated: 1,000 steps were undone"),
     SummaryKind.CANCELLED: ({"reason": "why {not}"}, "cancelled: why {not}"),
     SummaryKind.HELD: (

@@ -6,6 +6,7 @@ The databases are the tests' own, beside the default one: a SQLite file and a da
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from pytest_django.plugin import DjangoDbBlocker
 from durable.models import (
     Activity,
     Attempt,
+    Cascade,
     Cause,
     CauseBuild,
+    Child,
     Entry,
     EntryMetadata,
     Failure,
@@ -41,7 +44,7 @@ _TABLES = [
     model._meta.db_table
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
-        *(HeldStart, Hold, Run),
+        *(HeldStart, Hold, Cascade, Child, Run),
     )
 ]
 
@@ -120,3 +123,13 @@ def new_tables(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> None:
     """Tables as new: no dead rows, index pages or statistics that other tests have left, on which plans depend."""
     with django_db_blocker.unblock(), connections[postgres_alias].cursor() as cursor:
         cursor.execute(f"TRUNCATE {', '.join(_TABLES)} CASCADE")
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[tuple[ThreadPoolExecutor, ThreadPoolExecutor]]:
+    """Two threads, each with a connection of its own, for `tests.store.actors`."""
+    pools = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    yield pools
+    for pool in pools:
+        pool.submit(connections.close_all).result(120)
+        pool.shutdown()

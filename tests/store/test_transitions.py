@@ -40,7 +40,7 @@ def assert_rows(store: Store, expected: list[RunRecord]) -> None:
 
 
 def test_each_transition_has_a_writer_that_is_tried_here() -> None:
-    others = {"started", "sent_to", "claimed", "renewed", "released", "pause_dropped"}
+    others = {"started", "sent_to", "child_ended", "claimed", "renewed", "released", "pause_dropped"}
     assert {*VERBS, *COMMITS, *others} == set(TRANSITIONS)
 
 

@@ -94,6 +94,7 @@ CALLS: Final[dict[str, Callable[[RunRecord], RunPatch]]] = {
     "rollback_recovered": lambda run: transitions.rollback_recovered(run, now=NOW, summary="recovered"),
     "replayed": lambda run: transitions.replayed(run, now=NOW, generations={"a": 1}, summary="replayed"),
     "sent_to": lambda run: transitions.sent_to(run, count=2, awaited_since=at(-700)),
+    "child_ended": lambda run: transitions.child_ended(run, at=at(-700)),
     "claimed": lambda run: transitions.claimed(run, now=NOW, lease_until=at(30), worker="worker"),
     "renewed": lambda run: transitions.renewed(run, lease_until=at(60)),
     "fence_raised": transitions.fence_raised,

@@ -1,0 +1,78 @@
+"""Children: runs that workflow code has started as its own, and parents whose children are still to be cancelled.
+
+Side tables: a run that is no child and has none has no row in them.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from durable.core.records import ChildRecord, WhenParentEnds
+from durable.models.fields import NameField, choices
+from durable.models.run import Run
+
+__all__ = ["Cascade", "Child"]
+
+
+class Child(models.Model):
+    """A run that the code of its parent has started (`durable.core.records.ChildRecord`).
+
+    The commit of the parent that records the start inserts the row and the child's run together. `is_dropped`: the
+    operation that started it was taken back, so that it is cancelled although its parent goes on.
+    """
+
+    # no constraints in the database: the parent's commit has its row locked and inserts the child's
+    run = models.OneToOneField(
+        Run, on_delete=models.CASCADE, primary_key=True, related_name="child_of", db_constraint=False
+    )
+    parent = models.ForeignKey(
+        Run, on_delete=models.CASCADE, related_name="child_rows", db_index=False, db_constraint=False
+    )
+    location = NameField[str, str](max_length=1024)
+    generation = models.IntegerField(default=0)
+    when_parent_ends = NameField[str, str](max_length=8, choices=choices(WhenParentEnds))
+    group = NameField[str | None, str | None](max_length=1024, null=True, blank=True)
+    position = models.BigIntegerField()
+    is_dropped = models.BooleanField(default=False)
+
+    class Meta:
+        verbose_name_plural = "children"
+        indexes = [models.Index(fields=["parent", "position"], name="durable_child_of_parent")]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(when_parent_ends__in=[each.value for each in WhenParentEnds]),
+                name="durable_child_when_parent_ends_is_known",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.run_id
+
+    @property
+    def record(self) -> ChildRecord:
+        """The child as the engine has it."""
+        return ChildRecord(
+            run_id=self.run_id,
+            parent_id=self.parent_id,
+            location=self.location,
+            generation=self.generation,
+            when_parent_ends=self.when_parent_ends,
+            group=self.group,
+            position=self.position,
+        )
+
+
+class Cascade(models.Model):
+    """A parent whose end, or whose drop of children, has not cancelled all of them yet: the sweep goes on.
+
+    The row goes when none is left.
+    """
+
+    run = models.OneToOneField(
+        Run, on_delete=models.CASCADE, primary_key=True, related_name="cascade", db_constraint=False
+    )
+    began_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.run_id

@@ -1,0 +1,109 @@
+"""The end of a run on databases that have no function for it: what `durable.store.routines.ending` does on PostgreSQL.
+
+The parent that waits for the run is woken, and the run's open children are cancelled. The portable store calls it for
+each update that ends a run. Must not decide what becomes of a row: `durable.store.row_rules` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from django.db.models import Q, QuerySet
+
+from durable.core.records import ENDED, RunRecord, WhenParentEnds
+from durable.models import Cascade, Child, Run
+from durable.models.run import RunQuerySet
+from durable.store import row_rules
+from durable.store.rows import RUN
+
+__all__ = ["cascaded", "drop", "ended"]
+
+#: Locks runs for this transaction; with `skip`, those that nobody else has locked.
+Locking = Callable[..., RunQuerySet]
+_AT_ONCE = row_rules.CASCADED_AT_ONCE
+
+
+def ended(alias: str, run: RunRecord, locking: Locking) -> None:
+    """Do what follows from the end of this run, whose row is locked and written."""
+    children = Child.objects.using(alias)
+    found = set(children.filter(Q(run_id=run.id) | Q(parent_id=run.id)).values_list("parent_id", flat=True)[:2])
+    if run.parent_id in found:
+        _wake_parent(alias, run, locking)
+    if run.id in found:
+        _end_children(alias, run, row_rules.end_of(run), locking)
+
+
+def _wake_parent(alias: str, child: RunRecord, locking: Locking) -> None:
+    for parent in _records(locking(Run.objects.using(alias).filter(id=child.parent_id))):
+        changed = row_rules.changed_columns(parent, row_rules.after_child(parent, child))
+        if changed:
+            Run.objects.using(alias).filter(id=parent.id).update(**changed)
+
+
+def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) -> int:
+    """Cancel the children of a run that are to be cancelled, and theirs; return how many were cancelled or asked to end.
+
+    A bounded number, and none that somebody else has locked: the others are noted for the sweep.
+    """
+    number = 0
+    parents: Mapping[str, RunRecord] = {run.id: run}
+    while parents:
+        open_ones = _cancellable(alias, parents)
+        parent_of = dict(open_ones.order_by("position").values_list("run_id", "parent_id")[: _AT_ONCE - number])
+        # the conditions again: a row may have changed before it was locked
+        rows = locking(Run.objects.using(alias).filter(id__in=parent_of).order_by("id"), skip=True)
+        gone: dict[str, RunRecord] = {}
+        for child in _records(rows):
+            after = row_rules.after_parent(child, parents[parent_of[child.id]], at)
+            changed = row_rules.changed_columns(child, after)
+            if not changed:
+                continue
+            number += 1
+            Run.objects.using(alias).filter(id=child.id).update(**changed)
+            if after.state in ENDED:
+                gone[child.id] = after
+        _note(alias, parents, set(_cancellable(alias, parents).values_list("parent_id", flat=True).distinct()), at)
+        parents = gone
+    return number
+
+
+def cascaded(alias: str, after: str, at: datetime, locking: Locking) -> tuple[str, int] | None:
+    """Go on with the children of the first parent behind this one whose end has left some (`Store.cascade`)."""
+    waiting = Cascade.objects.using(alias).filter(run_id__gt=after).order_by("run_id")
+    run_id = waiting.values_list("run_id", flat=True).first()
+    if run_id is None:
+        return None
+    for run in _records(locking(Run.objects.using(alias).filter(id=run_id), skip=True)):
+        return run_id, _end_children(alias, run, at, locking)
+    return run_id, 0
+
+
+def drop(alias: str, run: RunRecord, children: Sequence[str], at: datetime, locking: Locking, *, every: bool) -> None:
+    """Cancel these children of a run that goes on; unless `every`, not those that go on after its end."""
+    dropped = Child.objects.using(alias).filter(run_id__in=children, parent_id=run.id)
+    if not every:
+        dropped = dropped.filter(when_parent_ends=WhenParentEnds.CANCEL.value)
+    if dropped.update(is_dropped=True):
+        _end_children(alias, run, at, locking)
+
+
+def _cancellable(alias: str, parents: Mapping[str, RunRecord]) -> QuerySet[Child]:
+    """Return the children of these parents that are to be cancelled and are not yet."""
+    asked = Q(run__pending_request__in=row_rules.CANCELLING)
+    ending = Q(run__state__in=[each.value for each in row_rules.ENDING]) | ~Q(run__state_after_rollback="") | asked
+    ended = [run.id for run in parents.values() if run.state in ENDED]
+    wanted = Q(is_dropped=True) | Q(parent_id__in=ended, when_parent_ends=WhenParentEnds.CANCEL.value)
+    return Child.objects.using(alias).filter(wanted, parent_id__in=list(parents)).exclude(ending)
+
+
+def _note(alias: str, parents: Iterable[str], left: set[str], at: datetime) -> None:
+    """Note the parents that have children left for the sweep, and no others."""
+    rows = Cascade.objects.using(alias)
+    rows.filter(run_id__in=set(parents) - left).delete()
+    known = set(rows.filter(run_id__in=left).values_list("run_id", flat=True)) if left else set()
+    rows.bulk_create(Cascade(run_id=each, began_at=at) for each in sorted(left - known))
+
+
+def _records(runs: RunQuerySet) -> list[RunRecord]:
+    return [RunRecord(**row) for row in runs.values(*RUN.names)]

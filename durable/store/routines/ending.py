@@ -1,0 +1,238 @@
+"""The end of a run on PostgreSQL: one function that a trigger calls, whatever statement has ended the run.
+
+What must happen with every end happens here: the parent that waits for the run is woken, and the run's open children
+are cancelled. For a run that is no child and has none it is one look at an index for each, and nothing is written.
+
+A child's end holds the child's row and then locks the parent's, which may wait. The end of a parent holds the parent's
+row and never waits for a child's: what is locked is left to the sweep (`durable_cascade`).
+"""
+
+# ruff: noqa: S608 - texts are made of the engine's own words alone; values are parameters
+
+from __future__ import annotations
+
+from typing import Final
+
+from durable.core.records import ENDED, Request, RunState, WhenParentEnds
+from durable.core.summary import DROPPED, PARENT_ENDED, SummaryKind
+from durable.store.routines.definitions import Function, Trigger
+from durable.store.row_rules import CASCADED_AT_ONCE
+
+__all__ = ["ENDING", "ENDING_TRIGGERS"]
+
+_ENDED: Final = ", ".join(f"'{each}'" for each in sorted(ENDED))
+
+#: A child that is to be cancelled: dropped, or left by a parent that has ended. It is not ending already, and is not
+#: being compensated.
+_CANCELLABLE: Final = f"""c.parent_id = of_parent
+      AND (c.is_dropped OR (parent_state <> '' AND c.when_parent_ends = '{WhenParentEnds.CANCEL.value}'))
+      AND r.state NOT IN ({_ENDED}, '{RunState.ROLLING_BACK}') AND r.state_after_rollback = ''
+      AND r.pending_request NOT IN ('{Request.CANCEL}', '{Request.CANCEL_ROLLBACK}')"""
+
+_WHY: Final = f"""CASE WHEN parent_state = '' THEN format('{DROPPED.format(parent="%s")}', of_parent)
+    ELSE format('{PARENT_ENDED.format(parent="%s", state="%s")}', of_parent, parent_state) END"""
+_SUMMARY: Final = f"""CASE WHEN parent_state = ''
+    THEN format('{{{{"kind":"{SummaryKind.DROPPED.value}","parent":%s}}}}', to_json(of_parent))
+    ELSE format('{{{{"kind":"{SummaryKind.PARENT_ENDED.value}","parent":%s,"state":%s}}}}', to_json(of_parent),
+      to_json(parent_state)) END""".replace("{{", "{").replace("}}", "}")
+
+ENDING: Final = (
+    # Make a parent due that waits for the end of this child; do nothing if it does not wait for it, or has ended. The
+    # lock comes first: a parent that is about to park either sees the child's end, or is seen to wait for it.
+    Function.of(f"""
+CREATE FUNCTION durable_wake_parent_1(of_child text, of_parent text, at timestamptz) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  p record;
+BEGIN
+  SELECT state, waiting_for INTO p FROM durable_run WHERE id = of_parent FOR NO KEY UPDATE;
+  IF FOUND AND p.state NOT IN ({_ENDED})
+    AND (p.waiting_for = '*' OR strpos(p.waiting_for, '/~' || of_child || '/') > 0) THEN
+    UPDATE durable_run SET wake_at = LEAST(wake_at, at) WHERE id = of_parent;
+  END IF;
+END $$
+"""),
+    # Cancel the open children of a run that has ended, and the dropped ones of a run that has not (then `parent_state` is
+    # ""), as `transitions.cancelled_at_once` does it, or
+    # `transitions.cancel_requested` for one that a worker has. Each end fires the trigger again, which cancels the
+    # children's children. One transaction ends a bounded number; what is left is noted for the sweep. Returns how many
+    # were cancelled or asked to end.
+    Function.of(f"""
+CREATE FUNCTION durable_end_children_1(of_parent text, at timestamptz, parent_state text) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  before integer := COALESCE(NULLIF(current_setting('durable.cascaded', true), '')::integer, 0);
+  number integer := 0;
+  why text := {_WHY};
+  how text := {_SUMMARY};
+  one record;
+BEGIN
+  FOR one IN
+    SELECT r.id, COALESCE(r.lease_expires_at > at, false) AS is_held
+    FROM durable_child AS c JOIN durable_run AS r ON r.id = c.run_id
+    WHERE {_CANCELLABLE}
+    ORDER BY c.position LIMIT {CASCADED_AT_ONCE} - before FOR NO KEY UPDATE OF r SKIP LOCKED
+  LOOP
+    before := COALESCE(NULLIF(current_setting('durable.cascaded', true), '')::integer, 0);
+    EXIT WHEN before >= {CASCADED_AT_ONCE};
+    PERFORM set_config('durable.cascaded', (before + 1)::text, true);
+    number := number + 1;
+    IF one.is_held THEN
+      UPDATE durable_run SET pending_request = '{Request.CANCEL}', request_reason = why, change_seq = change_seq + 1
+      WHERE id = one.id;
+    ELSE
+      UPDATE durable_run SET state = '{RunState.CANCELLED}', change_seq = change_seq + 1, fence = fence + 1,
+        worker = '', lease_expires_at = NULL, pending_request = '', request_reason = why, wake_at = NULL,
+        waiting_for = '', diverged_at = NULL, finished_at = at, summary = how
+      WHERE id = one.id;
+    END IF;
+  END LOOP;
+  IF EXISTS (
+    SELECT 1 FROM durable_child AS c JOIN durable_run AS r ON r.id = c.run_id
+    WHERE {_CANCELLABLE}
+  ) THEN
+    INSERT INTO durable_cascade (run_id, began_at) VALUES (of_parent, at) ON CONFLICT (run_id) DO NOTHING;
+  ELSE
+    DELETE FROM durable_cascade WHERE run_id = of_parent;
+  END IF;
+  RETURN number;
+END $$
+"""),
+    # Cancel these children of a run that goes on, which the caller has locked; without `every`, only those that its end
+    # would cancel.
+    Function.of(f"""
+CREATE FUNCTION durable_drop_children_1(of_parent text, children text[], at timestamptz, every boolean) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+BEGIN
+  UPDATE durable_child SET is_dropped = true WHERE run_id = ANY(children) AND parent_id = of_parent
+    AND (every OR when_parent_ends = '{WhenParentEnds.CANCEL.value}');
+  IF FOUND THEN
+    PERFORM durable_end_children_1(of_parent, at, '');
+  END IF;
+END $$
+"""),
+    # Go on with the children of the first parent behind this one whose end has left some. Returns that parent and how
+    # many were cancelled or asked to end; NULL if there is none. Others lock the parent's row first and this row then, so
+    # this does not wait for the parent's.
+    Function.of("""
+CREATE FUNCTION durable_cascade_1(after text, at timestamptz, OUT of_parent text, OUT number integer)
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  p record;
+BEGIN
+  SELECT run_id INTO of_parent FROM durable_cascade WHERE run_id > after ORDER BY run_id LIMIT 1
+  FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  number := 0;
+  SELECT CASE WHEN finished_at IS NULL THEN '' ELSE state END AS parent_state INTO p
+  FROM durable_run WHERE id = of_parent FOR NO KEY UPDATE SKIP LOCKED;
+  IF FOUND THEN
+    number := durable_end_children_1(of_parent, at, p.parent_state);
+  END IF;
+END $$
+"""),
+    # Write a commit that starts children, that parks for the end of some, or that ends the run of a parent: what
+    # durable_commit_1, or durable_fail_2 with a failure, writes, and then the rest. NULL for a part means that it is absent.
+    # Returns what durable_commit_1 returns. A child's id that another run has raises a unique violation.
+    Function.of(f"""
+CREATE FUNCTION durable_commit_2(
+  of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
+  unreceived json, patch jsonb, known_change_seq bigint, sends json, failure json, starts json, awaited json,
+  dropped json, of_parent text, OUT pending text, OUT queues_to_notify text
+) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  one record;
+  summary text;
+  queues text[] := '{{}}';
+BEGIN
+  IF failure IS NULL THEN
+    SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_commit_1(of_run, with_fence, at,
+      deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends) AS c;
+  ELSE
+    SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_fail_2(of_run, with_fence, at,
+      deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, failure) AS c;
+  END IF;
+  IF pending IS NULL THEN
+    RETURN;
+  END IF;
+  IF starts IS NOT NULL THEN
+    FOR one IN SELECT * FROM json_to_recordset(starts) AS x(
+      id text, workflow text, queue text, input text, created_at timestamptz, wake_at timestamptz, parent_id text,
+      location text, generation integer, when_parent_ends text, "group" text, "position" bigint
+    ) LOOP
+      summary := durable_start_2(one.id, one.workflow, one.queue, one.input, one.created_at, one.wake_at,
+        one.parent_id, NULL);
+      IF summary IS NULL THEN
+        PERFORM 1 FROM durable_child WHERE run_id = one.id AND parent_id = of_run;
+        IF NOT FOUND THEN
+          RAISE unique_violation USING CONSTRAINT = 'durable_child_id_is_free', TABLE = 'durable_child',
+            MESSAGE = format('the id "%s" of a child is taken by another run', one.id), DETAIL = one.id;
+        END IF;
+      ELSE
+        INSERT INTO durable_child (
+          run_id, parent_id, location, generation, when_parent_ends, "group", "position", is_dropped)
+        VALUES (one.id, one.parent_id, one.location, one.generation, one.when_parent_ends, one."group",
+          one."position", false);
+        IF summary = '' AND one.wake_at <= at THEN
+          queues := queues || one.queue;
+        END IF;
+      END IF;
+    END LOOP;
+  END IF;
+  IF dropped IS NOT NULL THEN
+    PERFORM durable_drop_children_1(of_run, ARRAY(SELECT json_array_elements_text(dropped)), at, false);
+  END IF;
+  IF awaited IS NOT NULL AND EXISTS (
+    SELECT 1 FROM json_array_elements_text(awaited) AS a(id) LEFT JOIN durable_run AS r ON r.id = a.id
+    WHERE r.id IS NULL OR r.state IN ({_ENDED})
+  ) THEN
+    UPDATE durable_run SET wake_at = at WHERE id = of_run AND finished_at IS NULL RETURNING queue INTO one;
+    IF FOUND THEN
+      queues := queues || one.queue;
+    END IF;
+  END IF;
+  IF of_parent IS NOT NULL THEN
+    queues := queues || ARRAY(SELECT queue::text FROM durable_run WHERE id = of_parent AND wake_at <= at
+      AND state NOT IN ({_ENDED}, '{RunState.PAUSED}') AND (lease_expires_at IS NULL OR lease_expires_at <= at));
+  END IF;
+  IF queues <> '{{}}' THEN
+    queues_to_notify := array_to_json(ARRAY(SELECT json_array_elements_text(queues_to_notify::json)) || queues)::text;
+  END IF;
+END $$
+"""),
+    # The end of a run: called for each row whose `finished_at` is set, and for the deletion of an open run.
+    Function.of("""
+CREATE FUNCTION durable_ended_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  is_child boolean;
+  is_parent boolean;
+BEGIN
+  IF TG_OP = 'DELETE' THEN
+    PERFORM durable_wake_parent_1(OLD.id, OLD.parent_id, now());
+    RETURN NULL;
+  END IF;
+  SELECT NEW.parent_id IS NOT NULL AND EXISTS (SELECT 1 FROM durable_child WHERE run_id = NEW.id),
+    EXISTS (SELECT 1 FROM durable_child WHERE parent_id = NEW.id) INTO is_child, is_parent;
+  IF is_child THEN
+    PERFORM durable_wake_parent_1(NEW.id, NEW.parent_id, NEW.finished_at);
+  END IF;
+  IF is_parent THEN
+    PERFORM durable_end_children_1(NEW.id, NEW.finished_at, NEW.state);
+  END IF;
+  RETURN NULL;
+END $$
+"""),
+)
+
+ENDING_TRIGGERS: Final = (
+    Trigger.of(
+        "CREATE TRIGGER durable_ended AFTER UPDATE OF state ON durable_run FOR EACH ROW "
+        "WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL) EXECUTE FUNCTION durable_ended_1()"
+    ),
+    Trigger.of(
+        "CREATE TRIGGER durable_ended_by_deletion AFTER DELETE ON durable_run FOR EACH ROW "
+        "WHEN (OLD.finished_at IS NULL AND OLD.parent_id IS NOT NULL) EXECUTE FUNCTION durable_ended_1()"
+    ),
+)

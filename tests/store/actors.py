@@ -1,0 +1,97 @@
+"""Two transactions on connections of their own, statement by statement: which waits for which is seen in the database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from django.db import connections, transaction
+
+from durable.core.control_flow import LeaseLost
+from tests.store.conftest import POSTGRES
+
+__all__ = ["ENDS", "ORDERS", "PATIENCE", "Actor", "Pools", "play"]
+
+#: The orders of the statements and ends of two transactions, `A` and `a`, `B` and `b`.
+ORDERS: Final = ["AaBb", "ABab", "ABba", "BAab", "BAba", "BbAa"]
+ENDS: Final = ["COMMIT", "ROLLBACK"]
+PATIENCE: Final = 120.0
+
+Pools = tuple[ThreadPoolExecutor, ThreadPoolExecutor]
+
+
+class Actor:
+    """One transaction in a thread and on a connection of its own, done statement by statement."""
+
+    def __init__(self, pool: ThreadPoolExecutor, name: str, statement: Callable[[], Any], end: str) -> None:
+        self.name = name
+        self.statement = statement
+        self.end = end
+        self.outcome: Any = None
+        self._pool = pool
+        self._atomic = transaction.atomic(using=POSTGRES)
+        self.pid: int = self._pool.submit(self._begin).result(PATIENCE)
+        self._step: Future[None] | None = None
+
+    def _begin(self) -> int:
+        self._atomic.__enter__()
+        with connections[POSTGRES].cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            return int(cursor.fetchone()[0])
+
+    def _execute(self) -> None:
+        try:
+            self.outcome = self.statement()
+        except LeaseLost:
+            self.outcome = "refused"
+
+    def _end(self) -> None:
+        transaction.set_rollback(self.end == "ROLLBACK", using=POSTGRES)
+        self._atomic.__exit__(None, None, None)
+
+    def act(self, step: str) -> str:
+        """Execute (a capital) or end; "waits" if that waits for a lock."""
+        self._step = self._pool.submit(self._execute if step.isupper() else self._end)
+        return self.look()
+
+    def look(self) -> str:
+        """Whether the step is done, or waits for a lock; one of the two comes to be."""
+        assert self._step is not None
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if self._step.done():
+                self._step.result()
+                return "done"
+            with connections[POSTGRES].cursor() as cursor:
+                cursor.execute("SELECT cardinality(pg_blocking_pids(%s))", [self.pid])
+                if cursor.fetchone()[0]:
+                    return "waits"
+        raise AssertionError(f"{self.name} neither ends nor waits")
+
+    def finish(self) -> None:
+        """Wait until the step is done."""
+        assert self._step is not None
+        self._step.result(PATIENCE)
+
+
+def play(order: str, actors: dict[str, Actor]) -> list[str]:
+    """Do the steps in this order, but for those of an actor that waits: they come when it goes on. What happened."""
+    events: list[str] = []
+    waiting: set[str] = set()
+    left = list(order)
+    while left:
+        step = next(each for each in left if each.upper() not in waiting)
+        left.remove(step)
+        actor = actors[step.upper()]
+        what = actor.name if step.isupper() else f"{step.upper()} {actor.end}"
+        if actor.act(step) == "waits":
+            waiting.add(step.upper())
+            events.append(f"{what} (waits)")
+            continue
+        events.append(what)
+        for other in list(waiting) if step.islower() else []:
+            actors[other].finish()
+            waiting.discard(other)
+    return events

@@ -1,0 +1,205 @@
+"""A parent and its children on two connections at READ COMMITTED: every order of two transactions, on real locks.
+
+Each transaction is a statement and an end, as in `test_interleavings`. No order may lose a wake-up, leave a child open
+under a parent that has ended, or deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from durable.core import transitions
+from durable.core.records import ENDED, RunChange, RunState
+from durable.store import Store
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.conftest import POSTGRES
+from tests.store.family import a_child, finish, start_children
+from tests.store.making import LEASE, NOW, at, commit, park, started, the
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+
+LockingStore = OrmStore | PostgresStore
+
+
+def emptied() -> None:
+    with connections[POSTGRES].cursor() as cursor:
+        for table in ("durable_cascade", "durable_child", "durable_run"):
+            cursor.execute(f"DELETE FROM {table}")
+
+
+def both(
+    pools: Pools,
+    order: str,
+    ends: tuple[str, str],
+    first: Callable[[], Any],
+    second: Callable[[], Any],
+) -> dict[str, Actor]:
+    """Do two transactions in this order."""
+    a, b = pools
+    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
+    print(", ".join(play(order, actors)))
+    return actors
+
+
+def family(store: Store, *children: str, is_parked: bool = True) -> Any:
+    held = started(store, "parent")
+    start_children(store, held, *(a_child(each) for each in children))
+    if is_parked:
+        park(
+            store,
+            held,
+            waiting_for="/" + "".join(f"~{each}/" for each in children),
+            batch={"awaited_children": children},
+        )
+    for each in children:
+        store.claim_run(each, now=NOW, lease_until=NOW + LEASE, worker="w")
+    return the(store, "parent")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_parent_parks_while_its_child_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        held = family(store, "a", is_parked=False)
+        both(
+            pools,
+            order,
+            ends,
+            lambda held=held: park(store, held, waiting_for="/~a/", batch={"awaited_children": ["a"]}),  # type: ignore[misc]  # bound
+            lambda: finish(store, "a", at(1)),
+        )
+        parent = the(store, "parent")
+        if ends == ("COMMIT", "COMMIT"):
+            assert parent.state == RunState.SLEEPING
+            assert parent.wake_at is not None, ends
+        elif ends[0] == "COMMIT":
+            assert the(store, "a").state == RunState.RUNNING
+            assert parent.wake_at is None, ends
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_last_two_children_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        family(store, "a", "b")
+        both(pools, order, ends, lambda: finish(store, "a", at(1)), lambda: finish(store, "b", at(2)))
+        expected = at(1) if ends[0] == "COMMIT" else at(2) if ends[1] == "COMMIT" else None
+        assert the(store, "parent").wake_at == expected
+
+
+def cancel(store: Store, run_id: str) -> None:
+    store.change(
+        run_id, lambda run, _: RunChange(run=transitions.cancelled_at_once(run, now=at(5), reason="", summary=""))
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_parent_is_cancelled_while_it_starts_a_child(
+    locking_store: LockingStore,
+    pools: Pools,
+    order: str,
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        held = started(store, "parent")
+        both(
+            pools,
+            order,
+            ends,
+            lambda held=held: start_children(store, held, a_child("a")),  # type: ignore[misc]  # bound
+            lambda: cancel(store, "parent"),
+        )
+        child = store.get("a")
+        if ends[1] == "COMMIT":
+            assert the(store, "parent").state == RunState.CANCELLED
+            assert child is None or child.state == RunState.CANCELLED
+        else:
+            assert (child is not None) == (ends[0] == "COMMIT")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_parent_and_its_child_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        family(store, "a")
+        both(pools, order, ends, lambda: cancel(store, "parent"), lambda: finish(store, "a", at(1)))
+        parent, child = the(store, "parent"), the(store, "a")
+        if ends == ("COMMIT", "COMMIT"):
+            assert {parent.state, child.state} <= ENDED
+            assert child.state == RunState.COMPLETED
+        elif ends[0] == "COMMIT":
+            assert child.pending_request == "cancel" or store.cascade("", at(2)) == ("parent", 1)
+            assert the(store, "a").pending_request == "cancel"
+        elif ends[1] == "COMMIT":
+            assert parent.wake_at == at(1)
+        store.cascade("", at(3))
+        assert store.cascade("", at(4)) is None or ends[0] == "ROLLBACK"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_child_is_claimed_while_its_parent_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        held = started(store, "parent")
+        start_children(store, held, a_child("a"))
+        both(
+            pools,
+            order,
+            ends,
+            lambda: cancel(store, "parent"),
+            lambda: store.claim(queues=["q"], now=at(61), lease_until=at(120), worker="w", limit=5),
+        )
+        if ends[0] == "COMMIT":
+            store.cascade("", at(62))
+            child = the(store, "a")
+            assert child.state == RunState.CANCELLED or child.pending_request == "cancel"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_parent_is_recovered_while_the_sweep_ends_its_children(
+    locking_store: LockingStore,
+    pools: Pools,
+    order: str,
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        held = started(store, "parent")
+        start_children(store, held, a_child("a"))
+        failed: Any = transitions.crash_limit_reached(held, now=NOW, error=None, summary="")  # type: ignore[arg-type]
+        with connections[POSTGRES].cursor() as cursor:  # the end leaves the child
+            cursor.execute("ALTER TABLE durable_run DISABLE TRIGGER durable_ended")
+            try:
+                commit(store, held, run=failed)
+            finally:
+                cursor.execute("ALTER TABLE durable_run ENABLE TRIGGER durable_ended")
+            cursor.execute("INSERT INTO durable_cascade VALUES ('parent', now())")
+        actors = both(
+            pools,
+            order,
+            ends,
+            lambda: store.cascade("", at(1)),
+            lambda: store.change(
+                "parent",
+                lambda run, _: RunChange(run=transitions.recovered(run, now=at(2), generations={}, summary="")),
+            ),
+        )
+        is_cancelled = the(store, "a").state == RunState.CANCELLED
+        assert is_cancelled == (actors["A"].outcome == ("parent", 1) and ends[0] == "COMMIT")
+        if ends[1] == "COMMIT":
+            assert the(store, "parent").state == RunState.PENDING
+            store.cascade("", at(3))
+            assert the(store, "a").state == (RunState.CANCELLED if is_cancelled else RunState.PENDING)
+            assert store.cascade("", at(4)) is None

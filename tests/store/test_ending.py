@@ -1,0 +1,362 @@
+"""One way to end: whatever ends a run, its parent is woken and its open children are cancelled, in the same commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from durable.core import transitions
+from durable.core.control_flow import LeaseLost
+from durable.core.location import child_token
+from durable.core.records import (
+    ENDED,
+    Batch,
+    ChildStart,
+    OutgoingMessage,
+    RunChange,
+    RunRecord,
+    RunState,
+    WhenParentEnds,
+)
+from durable.core.summary import Summary, SummaryKind
+from durable.core.transitions import TRANSITIONS, starts_of
+from durable.store import Store
+from durable.store.base import ChildIdTaken
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from durable.store.row_rules import CASCADED_AT_ONCE
+from tests.store.family import a_child, finish, start_children
+from tests.store.making import LEASE, NOW, a_run, at, commit, park, started, the
+from tests.support.transitions import CALLS, ends
+
+DatabaseStores = OrmStore | PostgresStore
+ENDS = [name for name in TRANSITIONS if ends(name)]
+
+
+def waiting(store: Store, *children: str, parent: str = "parent", starts: tuple[ChildStart, ...] = ()) -> RunRecord:
+    """A parent that has started these children, and others, and is parked for the end of each."""
+    held = started(store, parent)
+    start_children(store, held, *(a_child(each, parent) for each in children), *starts)
+    tokens = "/".join(map(child_token, children))
+    park(store, held, waiting_for=f"/{tokens}/" if tokens else "", batch={"awaited_children": children})
+    return the(store, parent)
+
+
+def brought_to(store: Store, run_id: str, state: str, **columns: Any) -> RunRecord:
+    """The run in this state, as a worker or nobody has it."""
+    patch: dict[str, Any] = {"state": state, **columns}
+    if state in (RunState.RUNNING, RunState.ROLLING_BACK):
+        patch |= {"lease_expires_at": NOW + LEASE, "worker": "w", "fence": 1}
+    return store.change(run_id, lambda _run, _entries: RunChange(run=patch))  # type: ignore[arg-type]  # a patch
+
+
+@pytest.mark.parametrize("how", ["commit", "change"])
+@pytest.mark.parametrize("name", ENDS)
+def test_each_transition_that_ends_a_run(store: Store, name: str, how: str) -> None:
+    for number, state in enumerate(starts_of(name)):
+        parent, child, grandchild = (f"{each}-{number}" for each in ("parent", "child", "grandchild"))
+        waiting(store, child, parent=parent)
+        held = store.claim_run(child, now=NOW, lease_until=NOW + LEASE, worker="w")
+        assert held is not None
+        start_children(store, held, a_child(grandchild, child))
+        run = brought_to(store, child, state)
+        assert the(store, parent).wake_at is None
+        if how == "commit":
+            answer = store.commit(Batch(run_id=child, fence=run.fence, now=NOW, run=CALLS[name](run), parent_id=parent))
+            assert answer.queues_to_notify == {"q"}
+        else:
+            store.change(child, lambda row, _entries: RunChange(run=CALLS[name](row)))
+        ended = the(store, child)
+        assert ended.state in ENDED
+        assert the(store, parent).wake_at == ended.finished_at
+        assert the(store, grandchild).state == RunState.CANCELLED
+
+
+@pytest.mark.parametrize("name", sorted({*TRANSITIONS} - {*ENDS} - {"started", "sent_to", "child_ended"}))
+def test_no_other_transition(store: Store, name: str) -> None:
+    for number, state in enumerate(each for each in starts_of(name) if each not in ENDED):
+        parent, child, grandchild = (f"{each}-{number}" for each in ("parent", "child", "grandchild"))
+        waiting(store, child, parent=parent)
+        held = store.claim_run(child, now=NOW, lease_until=NOW + LEASE, worker="w")
+        assert held is not None
+        start_children(store, held, a_child(grandchild, child))
+        brought_to(store, child, state)
+        store.change(child, lambda row, _entries: RunChange(run=CALLS[name](row)))
+        assert the(store, parent).wake_at is None
+        assert the(store, grandchild).state == RunState.PENDING
+
+
+# -- the parent
+
+
+def test_a_parent_that_waits_for_another_child_sleeps_on(store: Store) -> None:
+    waiting(store, "a", starts=(a_child("b"), a_child("ab")))
+    assert finish(store, "b").queues_to_notify == frozenset()
+    finish(store, "ab")
+    assert the(store, "parent").wake_at is None
+    assert finish(store, "a").queues_to_notify == {"q"}
+
+
+def test_a_parent_that_waits_for_two_children_is_due_since_the_first_end(store: Store) -> None:
+    waiting(store, "a", "b")
+    finish(store, "b", at(20))
+    finish(store, "a", at(10))
+    assert the(store, "parent").wake_at == at(10)
+
+
+def test_a_parent_that_waits_for_any_message_too_is_woken(store: Store) -> None:
+    held = started(store, "parent")
+    start_children(store, held, a_child("a"))
+    park(store, held, waiting_for="*", batch={"awaited_children": ["a"]})
+    finish(store, "a", at(1))
+    assert the(store, "parent").wake_at == at(1)
+
+
+def test_an_earlier_deadline_of_the_parent_stays(store: Store) -> None:
+    held = started(store, "parent")
+    start_children(store, held, a_child("a"))
+    park(store, held, waiting_for="/~a/", wake_at=at(5), batch={"awaited_children": ["a"]})
+    finish(store, "a", at(10))
+    assert the(store, "parent").wake_at == at(5)
+
+
+@pytest.mark.parametrize("waiting_for", ["/~a/", "*"])
+def test_a_parent_does_not_park_for_a_child_that_has_ended(store: Store, waiting_for: str) -> None:
+    held = started(store, "parent")
+    start_children(store, held, a_child("a"), a_child("b"))
+    finish(store, "a")
+    answer = park(store, held, waiting_for=waiting_for, batch={"awaited_children": ["b", "a"]})
+    assert answer.queues_to_notify == {"q"}
+    assert the(store, "parent").wake_at == NOW
+
+
+def test_a_parent_parks_for_an_open_child_although_others_have_ended(store: Store) -> None:
+    held = started(store, "parent")
+    start_children(store, held, a_child("a"), a_child("b"))
+    finish(store, "a")
+    park(store, held, waiting_for="/~b/", batch={"awaited_children": ["b"]})
+    assert the(store, "parent").wake_at is None
+
+
+def test_a_paused_parent_stays_paused(store: Store) -> None:
+    waiting(store, "a")
+    store.change("parent", lambda run, _: RunChange(run=transitions.paused_at_once(run, summary="")))
+    assert finish(store, "a").queues_to_notify == frozenset()
+    assert the(store, "parent").state == RunState.PAUSED
+    assert store.due_queues(at(9)) == []
+
+
+def test_a_parent_that_has_ended_is_not_woken(store: Store) -> None:
+    waiting(store, starts=(a_child("a", child_when_parent_ends=WhenParentEnds.LEAVE),))
+    finish(store, "parent")
+    finish(store, "a")
+    assert the(store, "parent").wake_at is None
+
+
+def test_a_run_that_a_step_has_started_wakes_nobody(store: Store) -> None:
+    held = started(store, "parent")
+    store.create([a_run("a", parent_id="parent")])
+    park(store, held, waiting_for="/~a/")
+    finish(store, "a")
+    assert the(store, "parent").wake_at is None
+
+
+def test_the_deletion_of_an_open_child_wakes_its_parent(postgres_store: PostgresStore) -> None:
+    waiting(postgres_store, "a")
+    with connections[postgres_store.alias].cursor() as cursor:
+        cursor.execute("DELETE FROM durable_run WHERE id = 'a'")
+    assert the(postgres_store, "parent").wake_at is not None
+
+
+# -- the start
+
+
+def test_children_are_started_with_the_commit(store: Store) -> None:
+    held = started(store, "parent")
+    starts = [
+        a_child("a", queue="other", child_location="x/y", child_generation=2, child_position=7),
+        a_child("b", wake_at=at(60), child_when_parent_ends=WhenParentEnds.LEAVE, child_group="g"),
+    ]
+    assert start_children(store, held, *starts).queues_to_notify == {"other"}
+    for run, child in starts:
+        assert the(store, run.id) == run
+        assert store.children([run.id, "parent", "none"]) == {run.id: child}
+
+
+def test_the_same_commit_again_starts_nothing_new(store: Store) -> None:
+    held = started(store, "parent")
+    start_children(store, held, a_child("a"))
+    finish(store, "a")
+    start_children(store, held, a_child("a"))
+    assert the(store, "a").state == RunState.COMPLETED
+
+
+def test_a_parent_that_has_lost_its_lease_starts_nothing(store: Store) -> None:
+    held = started(store, "parent")
+    store.change("parent", lambda run, _: RunChange(run=transitions.fence_raised(run)))
+    with pytest.raises(LeaseLost):
+        start_children(store, held, a_child("a"))
+    assert store.get("a") is None
+
+
+def test_an_id_that_another_run_has(store: Store) -> None:
+    held = started(store, "parent")
+    store.create([a_run("a")])
+    with pytest.raises(ChildIdTaken) as caught, store.transaction():
+        commit(store, held, starts=[a_child("b"), a_child("a")], run={"summary": "written"})
+    assert caught.value.run_id == "a"
+    assert store.get("b") is None
+    assert the(store, "parent").summary == ""
+
+
+def test_a_start_and_a_message_notify_all_queues(store: Store) -> None:
+    held = started(store, "parent")
+    waiting(store, "x", parent="other")
+    park(store, started(store, "third", queue="third"), waiting_for="/mail/")
+    message = OutgoingMessage(id="m", to="third", queue="mail", body="1", sent_at=NOW)
+    answer = commit(store, held, starts=[a_child("a", queue="own")], sends=[message])
+    assert answer.queues_to_notify == {"own", "third"}
+
+
+# -- the children
+
+
+def test_children_that_are_left_go_on(store: Store) -> None:
+    waiting(store, "a", starts=(a_child("b", child_when_parent_ends=WhenParentEnds.LEAVE),))
+    finish(store, "parent")
+    assert the(store, "a").state == RunState.CANCELLED
+    assert the(store, "b").state == RunState.PENDING
+
+
+@pytest.mark.parametrize("state", [RunState.PENDING, RunState.SLEEPING, RunState.PAUSED])
+def test_a_child_that_no_worker_has_is_cancelled_at_once(store: Store, state: str) -> None:
+    waiting(store, "a")
+    before = brought_to(store, "a", state, waiting_for="/q/", diverged_at=NOW)
+    finish(store, "parent", at(1))
+    reason = 'its parent "parent" has ended (completed)'
+    summary = Summary(SummaryKind.PARENT_ENDED, parent="parent", state="completed")
+    expected = transitions.cancelled_at_once(before, now=at(1), reason=reason, summary=summary)
+    after = the(store, "a")
+    assert {name: getattr(after, name) for name in expected} == expected
+    assert Summary.load(after.summary).kind is SummaryKind.PARENT_ENDED
+
+
+def test_a_child_that_a_worker_has_is_asked_to_end(store: Store) -> None:
+    waiting(store, "a")
+    held = store.claim_run("a", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert held is not None
+    finish(store, "parent", at(1))
+    after = the(store, "a")
+    expected = transitions.cancel_requested(held, request="cancel", reason='its parent "parent" has ended (completed)')
+    assert {name: getattr(after, name) for name in expected} == expected
+    assert (after.fence, after.state) == (held.fence, RunState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"state": RunState.ROLLING_BACK, "state_after_rollback": "failed"},
+        {"state": RunState.PAUSED, "state_after_rollback": "failed"},
+        {"pending_request": "cancel_rollback"},
+        {"pending_request": "cancel"},
+    ],
+)
+def test_a_child_that_is_ending_ends_as_it_would(store: Store, columns: dict[str, Any]) -> None:
+    waiting(store, "a")
+    store.change("a", lambda _run, _: RunChange(run=columns))  # type: ignore[arg-type]  # a patch
+    before = the(store, "a")
+    finish(store, "parent")
+    assert the(store, "a") == before
+    assert store.cascade("", NOW) is None
+
+
+def test_children_are_cancelled_down_to_the_last_generation(store: Store) -> None:
+    above = "parent"
+    started(store, above)
+    for number in range(6):
+        held = store.claim_run(above, now=at(number * 60 + 60), lease_until=at(number * 60 + 90), worker="w")
+        assert held is not None
+        start_children(store, held, a_child(f"child-{number}", above))
+        above = f"child-{number}"
+    store.change(
+        "parent", lambda run, _: RunChange(run=transitions.cancelled_at_once(run, now=at(999), reason="", summary=""))
+    )
+    assert {the(store, f"child-{number}").state for number in range(6)} == {RunState.CANCELLED}
+
+
+def test_more_children_than_one_commit_cancels(store: Store) -> None:
+    number = 2 * CASCADED_AT_ONCE + 10
+    held = started(store, "parent")
+    start_children(store, held, *(a_child(f"c{each}", child_position=each) for each in range(number)))
+    finish(store, "parent")
+    assert _cancelled(store, number) == CASCADED_AT_ONCE
+    assert store.cascade("", at(1)) == ("parent", CASCADED_AT_ONCE)
+    assert store.cascade("parent", at(1)) is None
+    assert store.cascade("", at(1)) == ("parent", 10)
+    assert store.cascade("", at(1)) is None
+    assert _cancelled(store, number) == number
+
+
+def test_grandchildren_count_too(store: Store) -> None:
+    wide = CASCADED_AT_ONCE
+    held = started(store, "parent")
+    start_children(store, held, a_child("child"))
+    child = store.claim_run("child", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert child is not None
+    start_children(store, child, *(a_child(f"c{each}", "child", child_position=each) for each in range(wide)))
+    park(store, child)
+    finish(store, "parent")
+    assert _cancelled(store, wide) == wide - 1
+    assert store.cascade("", at(1)) == ("child", 1)
+    assert store.cascade("", at(1)) is None
+
+
+def _cancelled(store: Store, number: int) -> int:
+    rows = store.get_many([f"c{each}" for each in range(number)])
+    return sum(row.state == RunState.CANCELLED for row in rows.values())
+
+
+def test_a_parent_that_is_reopened_keeps_what_is_left(store: Store) -> None:
+    held = started(store, "parent")
+    start_children(store, held, *(a_child(f"c{each}", child_position=each) for each in range(CASCADED_AT_ONCE + 1)))
+    patch = CALLS["failed"](held)
+    store.commit(Batch(run_id="parent", fence=held.fence, now=NOW, run=patch))
+    store.change("parent", lambda run, _: RunChange(run=CALLS["recovered"](run)))
+    assert store.cascade("", NOW) in (("parent", 0), None)
+    assert store.cascade("", NOW) is None
+    assert _cancelled(store, CASCADED_AT_ONCE + 1) == CASCADED_AT_ONCE
+
+
+@pytest.mark.parametrize("how", ["commit", "change"])
+def test_children_that_a_parent_drops(store: Store, how: str) -> None:
+    held = started(store, "parent")
+    left = a_child("c", child_when_parent_ends=WhenParentEnds.LEAVE)
+    start_children(store, held, a_child("a"), a_child("b"), left, a_child("d"))
+    finish(store, "d")
+    dropped = ["a", "c", "d", "none"]
+    if how == "commit":
+        commit(store, held, dropped_children=dropped)
+    else:
+        store.change("parent", lambda _run, _: RunChange(run={"wake_at": NOW}, dropped_children=dropped))
+    states = {each: str(the(store, each).state) for each in "abcd"}
+    assert states == {
+        "a": "cancelled",
+        "b": "pending",
+        "c": "pending" if how == "commit" else "cancelled",
+        "d": "completed",
+    }
+    assert the(store, "a").summary == 'cancelled: its parent "parent" has taken its start back'
+    assert the(store, "a").request_reason == 'its parent "parent" has taken its start back'
+
+
+def test_the_sweep_goes_on_with_children_of_an_open_parent(store: Store) -> None:
+    held = started(store, "parent")
+    many = [f"c{each}" for each in range(CASCADED_AT_ONCE + 2)]
+    start_children(store, held, *(a_child(each) for each in many), a_child("kept"))
+    commit(store, held, dropped_children=many)
+    assert _cancelled(store, len(many)) == CASCADED_AT_ONCE
+    assert store.cascade("", at(1)) == ("parent", 2)
+    assert store.cascade("", at(1)) is None
+    assert the(store, "kept").state == RunState.PENDING
