@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
+from django.utils.translation import gettext as _
 
 from durable.operations.audit import Actor
 
@@ -24,5 +25,6 @@ def demand(request: HttpRequest, permission: str) -> None:
     """Raise PermissionDenied unless the user has the permission."""
     if not may(request, permission):
         raise PermissionDenied(
-            f"You may not see this: it needs the permission durable.{permission}. Ask an administrator to grant it."
+            _("You may not see this: it needs the permission %(permission)s. Ask an administrator to grant it.")
+            % {"permission": f"durable.{permission}"}
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 from urllib.parse import urlencode
@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
 
 from durable import runtime
 from durable.admin import access, pages
@@ -28,12 +29,13 @@ from durable.core.errors import (
     StaleRunError,
 )
 from durable.inspection import explain_fully, possible_verbs
+from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, OperationDeniedError, acting_as, revision
 from durable.operations.audited import audited
 
-__all__ = ["Refusal", "admit", "log_denied", "refusals", "show", "status_of"]
+__all__ = ["Refusal", "admit", "log_denied", "no_verb", "refusals", "show", "status_of"]
 
 
 class Refusal(Exception):  # not an error: the page shows this text instead of "done"
@@ -51,9 +53,9 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except OperationDeniedError as error:
-        raise PermissionDenied(str(error)) from error
+        raise PermissionDenied(told(error)) from error
     except RunNotFoundError as error:
-        raise Http404(str(error)) from error
+        raise Http404(told(error)) from error
     except (DurableError, ValueError) as error:
         raise Refusal(_words(error), status_of(error)) from error
 
@@ -66,10 +68,17 @@ def status_of(error: Exception) -> int:
 
 def _words(error: Exception) -> str:
     if isinstance(error, StaleRunError | StalePlanError):
-        return f"The run has changed since this page was made, so nothing was done. Below is how it is now. ({error})"
-    if isinstance(error, PayloadError):
-        return f"This cannot be recorded: {error}"
-    return f"Nothing was done: {error}"
+        text = _("The run has changed since this page was made, so nothing was done. Below is how it is now. (%(why)s)")
+    elif isinstance(error, PayloadError):
+        text = _("This cannot be recorded: %(why)s")
+    else:
+        text = _("Nothing was done: %(why)s")
+    return text % {"why": told(error)}
+
+
+def no_verb(name: str, known: Iterable[str]) -> str:
+    """Return what an address with an unknown verb is answered."""
+    return _('There is no verb "%(name)s"; there are %(verbs)s.') % {"name": name, "verbs": ", ".join(known)}
 
 
 def admit(request: HttpRequest, action: str, run_id: str) -> None:
@@ -96,7 +105,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
     """Show the confirmation page, or apply the verb."""
     verb = VERBS.get(name)
     if verb is None:
-        raise Http404(f"There is no verb {name!r}; there are {', '.join(VERBS)}.")
+        raise Http404(no_verb(name, VERBS))
     admit(request, name, unquote(key))
     run = pages.find(key)
     form = ActForm(request.POST if request.method == "POST" else None)
@@ -121,7 +130,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
                 return HttpResponseRedirect(admin.url("change" if run.workflow != BULK else "bulk_result", shown))
     context = {
         **asking_context(admin, run),
-        "title": f"{verb.title}: run {run.id}",
+        "title": _("%(verb)s: run %(run)s") % {"verb": verb.title, "run": run.id},
         "verb": verb,
         "form": form,
         "problem": problem,

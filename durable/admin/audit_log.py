@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, time, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,12 @@ from django.http import HttpRequest, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.dateparse import parse_date
+from django.utils.functional import lazy
 from django.utils.html import format_html
+from django.utils.text import format_lazy
 from django.utils.timezone import make_aware
+from django.utils.translation import gettext, pgettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from durable.admin import pages
 from durable.admin.access import may
@@ -27,7 +31,9 @@ from durable.core.clock import to_utc
 from durable.inspection import StatementTimeoutError, reading
 from durable.inspection.actions import ActionCriteria, search_actions
 from durable.inspection.bulks import bulks_among
-from durable.inspection.humanize import printable, sentence
+from durable.inspection.humanize import printable, thousands
+from durable.inspection.refusals import told
+from durable.inspection.wording import outcome_in_words, state_in_words, verb_in_words
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, Outcome
 from durable.templatetags.durable_admin import moment
@@ -59,9 +65,10 @@ class _WordFilter(admin.SimpleListFilter):
     """A filter with fixed choices: the log is not read to find them."""
 
     words: Sequence[str] = ()
+    in_words: Callable[[str], str]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(word, word) for word in self.words]
+        return [(word, self.in_words(word)) for word in self.words]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
         return queryset.filter(**{str(self.parameter_name): self.value()}) if self.value() else queryset
@@ -70,17 +77,19 @@ class _WordFilter(admin.SimpleListFilter):
 class ActionFilter(_WordFilter):
     """Filter by verb."""
 
-    title = "action"
+    title = _("action")
     parameter_name = "action"
     words = tuple(PERMISSIONS)
+    in_words = staticmethod(verb_in_words)
 
 
 class OutcomeFilter(_WordFilter):
     """Filter by outcome."""
 
-    title = "outcome"
+    title = _("outcome")
     parameter_name = "outcome"
     words = tuple(Outcome)
+    in_words = staticmethod(outcome_in_words)
 
 
 class _TextFilter(admin.SimpleListFilter):
@@ -111,21 +120,21 @@ def _flat(parts: Sequence[tuple[str, Any]]) -> list[tuple[str, str]]:
 class PersonFilter(_TextFilter):
     """Filter by who did it."""
 
-    title = "who"
+    title = _("who")
     parameter_name = "person"
 
 
 class ReasonFilter(_TextFilter):
     """Filter by a part of the reason."""
 
-    title = "reason"
+    title = _("reason")
     parameter_name = "reason"
 
 
 class SinceFilter(_TextFilter):
     """Filter by a first day."""
 
-    title = "from"
+    title = pgettext_lazy("day", "from")
     parameter_name = "since"
     kind = "date"
 
@@ -133,7 +142,7 @@ class SinceFilter(_TextFilter):
 class UntilFilter(_TextFilter):
     """Filter by a last day."""
 
-    title = "to"
+    title = pgettext_lazy("day", "to")
     parameter_name = "until"
     kind = "date"
 
@@ -141,15 +150,15 @@ class UntilFilter(_TextFilter):
 class BulkFilter(_TextFilter):
     """Filter by the bulk of which an action is a part."""
 
-    title = "bulk"
+    title = _("bulk")
     parameter_name = "bulk"
 
 
 class OperatorActionAdmin(_ModelAdmin):
     """The actions of operators, the newest first. A bulk is one row, unless its runs or one of them is asked for."""
 
-    list_display = ["when", "who", "source", "action", "run", "outcome", "reason"]
-    fields = ["when", "who", "source", "action", "run", "reason", "outcome", "before", "after", "detail"]
+    list_display = ["when", "who", "source", "verb", "run", "came_to", "reason"]
+    fields = ["when", "who", "source", "verb", "run", "reason", "came_to", "state_before", "state_after", "detail"]
     list_filter = [
         PersonFilter,
         ReasonFilter,
@@ -161,8 +170,9 @@ class OperatorActionAdmin(_ModelAdmin):
         OutcomeFilter,
     ]
     search_fields = ["run_id__startswith"]
-    search_help_text = (
-        f"A run's id, or the beginning of one. Beginnings and filters look through the newest {_WINDOW:,} actions."
+    search_help_text = format_lazy(
+        _("A run's id, or the beginning of one. Beginnings and filters look through the newest {number} actions."),
+        number=lazy(thousands, str)(_WINDOW),
     )
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER  # they would count the whole log
@@ -205,7 +215,9 @@ class OperatorActionAdmin(_ModelAdmin):
         """Show the list under its own name: there is nothing to select."""
         try:
             with reading():
-                response: Any = super().changelist_view(request, {"title": "Operator actions", **(extra_context or {})})
+                response: Any = super().changelist_view(
+                    request, {"title": gettext("Operator actions"), **(extra_context or {})}
+                )
                 if isinstance(response, TemplateResponse):
                     response.render()  # this reads the rows
                     response.content = with_visible_text(printable(response.rendered_content)).encode()
@@ -214,17 +226,17 @@ class OperatorActionAdmin(_ModelAdmin):
             context = {
                 **self.admin_site.each_context(request),
                 "opts": self.opts,
-                "title": "The database took too long",
-                "why": sentence(error),
+                "title": gettext("The database took too long"),
+                "why": told(error),
             }
             return TemplateResponse(request, "durable/admin/denied.html", context, status=503)
 
-    @admin.display(description="when")
+    @admin.display(description=_("when"))
     def when(self, action: OperatorAction) -> str:
         """The time with its zone, and how long ago it was."""
         return moment(action.created_at, pages.now())
 
-    @admin.display(description="run")
+    @admin.display(description=_("run"))
     def run(self, action: OperatorAction) -> str:
         """A link to the run's page, which says if the run was deleted, or to the bulk's."""
         if not action.run_id:
@@ -234,14 +246,36 @@ class OperatorActionAdmin(_ModelAdmin):
                 "admin:durable_run_bulk_result", args=[as_key(action.run_id)], current_app=self.admin_site.name
             )
             what = action.detail.removesuffix(", by this run")
-            return format_html('<a href="{}">{}</a>', address, f"bulk: {what}" if what else "bulk")
+            return format_html(
+                '<a href="{}">{}</a>', address, gettext("bulk: %(what)s") % {"what": what} if what else gettext("bulk")
+            )
         address = reverse("admin:durable_run_change", args=[as_key(action.run_id)], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', address, action.run_id)
 
-    @admin.display(description="who")
+    @admin.display(description=_("who"))
     def who(self, action: OperatorAction) -> str:
         """The actor, by the name at the time of the action."""
-        return action.actor_label or "no user"
+        return action.actor_label or gettext("no user")
+
+    @admin.display(description=_("action"))
+    def verb(self, action: OperatorAction) -> str:
+        """The verb in words."""
+        return verb_in_words(action.action)
+
+    @admin.display(description=_("outcome"))
+    def came_to(self, action: OperatorAction) -> str:
+        """The outcome in words."""
+        return outcome_in_words(action.outcome)
+
+    @admin.display(description=_("before"))
+    def state_before(self, action: OperatorAction) -> str:
+        """The state before in words."""
+        return state_in_words(action.before)
+
+    @admin.display(description=_("after"))
+    def state_after(self, action: OperatorAction) -> str:
+        """The state after in words."""
+        return state_in_words(action.after)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return may(request, "view_run")

@@ -12,6 +12,8 @@ from typing import Any
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
@@ -24,6 +26,8 @@ from durable.core.ids import new_id
 from durable.inspection import Chosen, Filtered, RunCriteria, explain, parse_search, reading
 from durable.inspection.bulk_causes import causes_among
 from durable.inspection.bulks import FailedAgain, find_bulk
+from durable.inspection.humanize import thousands
+from durable.inspection.wording import state_in_words
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as
@@ -49,18 +53,21 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     is_confirmed = request.method == "POST" and "confirmed" in given
     _deny(request, name if name in BULK else BULK[0], ids)
     if name not in BULK:
-        return _again(admin, request, "Choose what to do with the runs first.")
+        return _again(admin, request, _("Choose what to do with the runs first."))
     again = _failed_again(given.get("bulk", ""))
     wanted = _wanted(given) if "all" in given else None
     if "all" in given and wanted is None:
-        return _again(admin, request, "Nothing was done: the filter has a mistake. Correct it, and choose again.")
+        return _again(admin, request, _("Nothing was done: the filter has a mistake. Correct it, and choose again."))
     verb = VERBS[name]
     if verb.is_grave and wanted is not None and wanted.is_empty:
-        why = f"{verb.title} cannot be taken back, and the list has no filter: choose a workflow or a state first."
-        return _again(admin, request, f"Nothing was done: {why}")
+        why = _(
+            "Nothing was done: %(verb)s cannot be taken back, and the list has no filter: choose a workflow or a state "
+            "first."
+        )
+        return _again(admin, request, why % {"verb": verb.title})
     chosen = again or (Filtered(wanted) if wanted is not None else None)
     if chosen is None and not ids:
-        return _again(admin, request, "Choose at least one run, or all that the filter finds.")
+        return _again(admin, request, _("Choose at least one run, or all that the filter finds."))
     with reading():
         eligibility = bulk.eligible(name, chosen or Chosen(tuple(ids)))
         causes = causes_among(chosen or Chosen(tuple(ids)), bulk.allowed_states(name))
@@ -83,13 +90,15 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     found = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk(eligibility.shown)
     now = pages.now()
     context = {
-        "title": f"{verb.title}: {'all runs of a filter' if 'all' in given else 'runs'}",
+        "title": (_("%(verb)s: all runs of a filter") if "all" in given else _("%(verb)s: runs"))
+        % {"verb": verb.title},
         "verb": verb,
         "form": form,
         "problem": problem,
         "ticked": ticked,
         "is_typed": is_typed,
         "eligibility": eligibility,
+        "eligible": number_of(eligibility),
         "workflows": _largest(eligibility),
         "left_alone": _left_alone(eligibility),
         "causes": causes,
@@ -114,9 +123,10 @@ def _do(
             name, selection, as_id=given["token"], canary=form.canary, rate=given.get("rate"), **options
         )
     if report.run_id is not None:
-        messages.success(request, "It is done in the background; this page shows how far it is.")
+        messages.success(request, _("It is done in the background; this page shows how far it is."))
     elif report.done:
-        messages.success(request, f"{verb.title}: done for {report.done:,} run{'' if report.done == 1 else 's'}.")
+        done = ngettext("%(verb)s: done for %(number)s run.", "%(verb)s: done for %(number)s runs.", report.done)
+        messages.success(request, done % {"verb": verb.title, "number": thousands(report.done)})
     return HttpResponseRedirect(admin.url("bulk_result", report.bulk_id))
 
 
@@ -135,24 +145,42 @@ def _is_started(token: str) -> bool:
 def _check_grown(eligibility: bulk.Eligibility, shown: int) -> None:
     """Raise Refusal if the verb would act on more runs than the page showed; fewer are fewer that need it."""
     if eligibility.count > shown:
-        why = f"Nothing was done: the page showed {shown:,} runs, and there are {eligibility} now. Type the new number."
-        raise action_page.Refusal(why, 409)
+        why = ngettext(
+            "Nothing was done: the page showed %(shown)s run, and there are %(found)s now. Type the new number.",
+            "Nothing was done: the page showed %(shown)s runs, and there are %(found)s now. Type the new number.",
+            shown,
+        )
+        raise action_page.Refusal(why % {"shown": thousands(shown), "found": number_of(eligibility)}, 409)
 
 
 def _largest(eligibility: bulk.Eligibility) -> list[tuple[str, str]]:
     """Return the workflows with the most runs, each with its number, and the rest as "others"."""
     named, rest = eligibility.by_workflow[:_MOST_WORKFLOWS], eligibility.by_workflow[_MOST_WORKFLOWS:]
-    rows = [(workflow, f"{number:,}") for workflow, number in named]
-    return rows + ([(f"{len(rest)} others", f"{sum(number for _, number in rest):,}")] if rest else [])
+    rows = [(workflow, thousands(number)) for workflow, number in named]
+    if rest:
+        others = ngettext("%(number)d other", "%(number)d others", len(rest)) % {"number": len(rest)}
+        rows.append((others, thousands(sum(number for workflow, number in rest))))
+    return rows
 
 
 def _left_alone(eligibility: bulk.Eligibility) -> str:
     """Return how many of the chosen runs are left alone, by state; "" for none."""
     words = []
     for state, number in eligibility.left_alone:
-        more = "more than " if eligibility.is_rest_capped and number >= bulk.MAX_COUNTED else ""
-        words.append(f"{more}{number:,} {state.replace('_', ' ') if state else 'that do not exist'}")
+        text = _("%(number)s %(state)s") if state else _("%(number)s that do not exist")
+        if eligibility.is_rest_capped and number >= bulk.MAX_COUNTED:
+            text = _("more than %(number)s %(state)s") if state else _("more than %(number)s that do not exist")
+        words.append(text % {"number": thousands(number), "state": state_in_words(state)})
     return ", ".join(words)
+
+
+def number_of(eligibility: bulk.Eligibility) -> str:
+    """Return the number of runs in words: with "more than" or "at least" if there may be more."""
+    number = thousands(eligibility.count)
+    if not eligibility.is_capped:
+        return number
+    is_counted = eligibility.count >= bulk.MAX_COUNTED
+    return (_("more than %(number)s") if is_counted else _("at least %(number)s")) % {"number": number}
 
 
 def _whole_number(text: str) -> int:

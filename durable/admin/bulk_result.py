@@ -7,6 +7,7 @@ from typing import Any, Final
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
+from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
@@ -16,6 +17,7 @@ from durable.inspection import explain, possible_verbs
 from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, refusals
 from durable.inspection.order_words import order_words
 from durable.inspection.shell_command import command
+from durable.inspection.wording import verb_title
 from durable.operations.audit import PERMISSIONS
 
 __all__ = ["live", "show"]
@@ -43,17 +45,17 @@ def _found(key: str) -> BulkSummary:
     bulk_id = as_id(key)
     found = find_bulk(bulk_id)
     if found is None:
-        raise Http404(f'There is no bulk "{bulk_id}". The audit log may have been pruned since.')
+        raise Http404(_('There is no bulk "%(bulk)s". The audit log may have been pruned since.') % {"bulk": bulk_id})
     return found
 
 
 def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dict[str, Any]:
     now = pages.now()
-    title = VERBS[found.verb].title if found.verb in VERBS else found.verb.capitalize()
+    title = str(VERBS[found.verb].title) if found.verb in VERBS else verb_title(found.verb)
     runs = failed_again(found.id, found.verb).defer("input", "output").order_by("pk")[:_SHOWN] if found.again else []
     recover = {"verb": "recover", "bulk": found.id}
     return {
-        "title": f"{title}: what came of it",
+        "title": _("%(verb)s: what came of it") % {"verb": title},
         "now": now,
         "bulk": found,
         "verb_title": title,
@@ -75,7 +77,7 @@ def _decisions(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> l
     """Return the titles and the addresses of what can be done with a bulk that its canary has stopped."""
     if found.run is None or found.stopped is None or not access.may(request, PERMISSIONS["go_on"]):
         return []
-    return [(VERBS[name].title, admin.url("act", found.run.id, name)) for name in _DECISIONS]
+    return [(str(VERBS[name].title), admin.url("act", found.run.id, name)) for name in _DECISIONS]
 
 
 def _verbs(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[tuple[str, str, bool]]:
@@ -87,7 +89,7 @@ def _verbs(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[
         for name in possible_verbs(found.run)
         if name in ("pause", "resume", "cancel") and access.may(request, PERMISSIONS[name])
     ]
-    return [(VERBS[name].title, admin.url("act", found.run.id, name), VERBS[name].is_grave) for name in names]
+    return [(str(VERBS[name].title), admin.url("act", found.run.id, name), VERBS[name].is_grave) for name in names]
 
 
 def _log_url(admin: AdminPages, request: HttpRequest, bulk_id: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import gettext
 
 from durable.admin import access, action_page, attention, pages
 from durable.admin.base import AdminPages
@@ -42,7 +43,7 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     site = admin.admin_site.name
     rows = attention.rows_of_causes(list_causes(now, muted=False), site)
     context = {
-        "title": attention.headline(rows) if rows else "Causes of failed runs",
+        "title": attention.headline(rows) if rows else gettext("Causes of failed runs"),
         "now": now,
         "rows": rows,
         "muted": attention.rows_of_causes(list_causes(now, muted=True), site),
@@ -63,7 +64,7 @@ def mark(admin: AdminPages, request: HttpRequest, fingerprint: str, name: str) -
                 action_page.log_denied(request, "mute", permission, "")
             access.demand(request, permission)
     if name not in _MARKS:
-        raise Http404(f"There is no verb {name!r}; there are {', '.join(_MARKS)}.")
+        raise Http404(action_page.no_verb(name, _MARKS))
     form = MuteForm(request.POST if request.method == "POST" else None)
     if not form.is_valid():
         with reading():
@@ -73,7 +74,7 @@ def mark(admin: AdminPages, request: HttpRequest, fingerprint: str, name: str) -
             _MARKS[name](fingerprint)
     except ValueError as error:
         raise Http404(str(error)) from error
-    messages.success(request, "It is muted." if name == "mute" else "It is shown again.")
+    messages.success(request, gettext("It is muted.") if name == "mute" else gettext("It is shown again."))
     return HttpResponseRedirect(
         reverse("admin:durable_run_cause", args=[fingerprint], current_app=admin.admin_site.name)
     )
@@ -83,7 +84,9 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
     now = pages.now()
     cause = find_cause(fingerprint, now)
     if cause is None:
-        raise Http404(f'There is no cause "{fingerprint}". A cause without runs is kept for a day.')
+        raise Http404(
+            gettext('There is no cause "%(cause)s". A cause without runs is kept for a day.') % {"cause": fingerprint}
+        )
     site = admin.admin_site.name
     runs = list_runs(RunCriteria(cause=fingerprint), limit=SAMPLES).runs
     attempts = failed_attempts(runs)
@@ -102,7 +105,7 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
         "canary_url": attention.bulk_url("recover", attention.query_of(RunCriteria(cause=fingerprint)), site, CANARY),
         "pauses": [
             attention.Verb(
-                title=f"Pause the open runs of {workflow}",
+                title=gettext("Pause the open runs of %(workflow)s") % {"workflow": workflow},
                 url=attention.bulk_url("pause", attention.query_of(RunCriteria(workflow=workflow)), site),
             )
             for workflow, _ in spread.workflows[:MOST_PAUSES]

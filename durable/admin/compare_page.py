@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
@@ -23,7 +24,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     run = pages.find(key)
     other_id = request.GET.get("with") or run.replay_of_id or ""
     if not other_id:
-        raise Http404(f'Run "{run.id}" was not made from another run: name the other one.')
+        raise Http404(_('Run "%(run)s" was not made from another run: name the other one.') % {"run": run.id})
     other: Run = pages.find(as_key(other_id))
     start = request.GET.get("start", "")
     with_payloads = access.may(request, "view_payload")
@@ -31,7 +32,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         other, run, with_payloads=with_payloads, start=int(start) if start.isdecimal() and len(start) < 10 else 0
     )
     context = {
-        "title": f"Compare run {run.id}",
+        "title": _("Compare run %(run)s") % {"run": run.id},
         "run": run,
         "other": other,
         "found": found,

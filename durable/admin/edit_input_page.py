@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
 
 from durable import operations
 from durable.admin import access, action_page, pages
@@ -22,8 +23,6 @@ from durable.operations.audit import acting_as
 from durable.operations.edited_input import arguments_of
 
 __all__ = ["show"]
-
-_TOO_LARGE = "The input is too large to be edited here, or it cannot be read."
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
@@ -48,11 +47,11 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
             except action_page.Refusal as refused:
                 problem, status = refused.why, refused.status
             else:
-                messages.success(request, "A new run with this input has begun; this is it.")
+                messages.success(request, _("A new run with this input has begun; this is it."))
                 return HttpResponseRedirect(admin.url("change", shown))
     context = {
         **action_page.asking_context(admin, run),
-        "title": f"Start again with another input: run {run.id}",
+        "title": _("Start again with another input: run %(run)s") % {"run": run.id},
         "form": form,
         "problem": problem,
         "refusal": refusal,
@@ -66,13 +65,15 @@ def _editable(run: Run) -> tuple[EditableInput, str]:
     nothing = EditableInput(values={}, kept=())
     given = recorded_input(run)
     if given is None:
-        return nothing, _TOO_LARGE
+        return nothing, _("The input is too large to be edited here, or it cannot be read.")
     try:
         return shown_arguments(run, given, arguments_of(run.workflow, given)), ""
     except UnknownWorkflowError:
-        return nothing, f"The code here does not have the workflow {run.workflow}, so its arguments are not known."
+        return nothing, _("The code here does not have the workflow %(workflow)s, so its arguments are not known.") % {
+            "workflow": run.workflow
+        }
     except ValueError as error:
-        return nothing, f"Nothing can be edited: {error}."
+        return nothing, _("Nothing can be edited: %(why)s.") % {"why": error}
 
 
 def _start(request: HttpRequest, run: Run, editable: EditableInput, given: dict[str, Any]) -> str:

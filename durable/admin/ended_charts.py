@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 
 from durable.admin.url_keys import as_key
 from durable.inspection import Bar, Throughput, TimeMark, last_hour_and_day, marks_of
-from durable.inspection.humanize import span
+from durable.inspection.humanize import span, thousands
 
 __all__ = ["BarShapes", "ChartMark", "EndedCharts", "Part", "ended_charts"]
 
@@ -124,7 +124,7 @@ def _drawn(
         throughput=throughput,
         bars=[_shapes(throughput, position, bar, most, workflow, site) for position, bar in enumerate(throughput.bars)],
         marks=[_mark(throughput, each, site) for each in marks if throughput.begin <= each.at],
-        scale=[f"{most:,}", f"{most / 2:,g}", "0"],
+        scale=[thousands(most), thousands(most // 2), "0"],
         durations=[span(high, 1), span(math.sqrt(low * high), 1), span(low, 1)],
         times=[
             *(_clock(throughput.begin + position * (throughput.end - throughput.begin) / 4) for position in range(4))
@@ -147,7 +147,7 @@ def _shapes(throughput: Throughput, position: int, bar: Bar, most: int, workflow
     end = bar.begins + throughput.width
     return BarShapes(
         bar=bar,
-        when=f"{_clock(bar.begins)} to {_clock(end)}",
+        when=_("%(begin)s to %(end)s") % {"begin": _clock(bar.begins), "end": _clock(end)},
         x=f"{position * STEP + 0.5}",
         left=f"{position * STEP}",
         parts=parts,

@@ -19,6 +19,7 @@ from durable.core.clock import to_utc
 from durable.core.location import MAX_NAME
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
+from durable.inspection.wording import state_in_words
 from durable.models import Cause
 
 __all__ = ["SINCE", "Chip", "FilterForm", "query_of"]
@@ -68,6 +69,10 @@ class _Flag(forms.BooleanField):
     widget = forms.CheckboxInput(attrs={"value": "true"})
 
 
+def _states() -> list[tuple[str, str]]:
+    return [(each.value, state_in_words(each)) for each in RunState]
+
+
 def _name(label: Any, most: int = 200, known: str = "") -> forms.CharField:
     """Return a field for a name. `known` says of what there are suggestions."""
     suggested = {"list": f"known-{known}", "data-durable-names": known, "autocomplete": "off"} if known else {}
@@ -82,7 +87,7 @@ class FilterForm(forms.Form):
     state = forms.MultipleChoiceField(
         required=False,
         label=gettext_lazy("State"),
-        choices=[(each.value, each.value.replace("_", " ")) for each in RunState],
+        choices=_states,
         widget=forms.CheckboxSelectMultiple,
     )
     workflow = _name(gettext_lazy("Workflow"), known="workflow")
@@ -177,7 +182,7 @@ class FilterForm(forms.Form):
         if isinstance(value, list):
             for each in value:
                 others = [one for one in value if one != each]
-                yield Chip(title=f"{label}: {each.replace('_', ' ')}", query=query_of(self._given, **{name: others}))
+                yield Chip(title=f"{label}: {state_in_words(each)}", query=query_of(self._given, **{name: others}))
             return
         title = str(label) if value is True else f"{label}: {self._told(name, value)}"
         yield Chip(title=title, query=query_of(self._given, **{name: ""}))

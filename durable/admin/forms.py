@@ -8,6 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from django import forms
+from django.utils.text import format_lazy
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from durable.core.ids import MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
@@ -30,10 +33,11 @@ def read_json(text: str) -> Any:
         return json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise forms.ValidationError(
-            f"This is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. Text needs double quotes."
+            _("This is not JSON: %(problem)s at line %(line)d, column %(column)d. Text needs double quotes."),
+            params={"problem": error.msg, "line": error.lineno, "column": error.colno},
         ) from None
     except (ValueError, RecursionError) as error:
-        raise forms.ValidationError(f"This cannot be read as JSON: {error}.") from None
+        raise forms.ValidationError(_("This cannot be read as JSON: %(problem)s."), params={"problem": error}) from None
 
 
 class MuteForm(forms.Form):
@@ -42,8 +46,8 @@ class MuteForm(forms.Form):
     reason = forms.CharField(
         required=False,
         max_length=MAX_REASON,
-        label="Reason",
-        help_text="For the audit log. Other operators will thank you.",
+        label=_("Reason"),
+        help_text=_("For the audit log. Other operators will thank you."),
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )
 
@@ -73,7 +77,7 @@ class BulkForm(_Asking):
     number = forms.CharField(
         required=False,
         max_length=20,
-        label="Number of runs",
+        label=_("Number of runs"),
         widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off"}),
     )
 
@@ -81,29 +85,32 @@ class BulkForm(_Asking):
         required=False,
         min_value=1,
         max_value=MAX_FIRST,
-        label="Try on so many first",
-        help_text="It waits for these runs before it goes on with the rest. Empty: it does not wait.",
+        label=_("Try on so many first"),
+        help_text=_("It waits for these runs before it goes on with the rest. Empty: it does not wait."),
     )
     stop_after = forms.IntegerField(
         required=False,
         min_value=1,
         max_value=MAX_FIRST,
-        label="Stop after so many failures",
-        help_text="It stops if so many of the first runs fail again, and asks you whether to go on. Empty: one.",
+        label=_("Stop after so many failures"),
+        help_text=_("It stops if so many of the first runs fail again, and asks you whether to go on. Empty: one."),
     )
     within = forms.FloatField(
         required=False,
         min_value=0.1,
         max_value=MAX_WITHIN.total_seconds() / 60,
-        label="Time for the first, in minutes",
-        help_text=f"It also stops if one of them is still under way then. Empty: {WITHIN.total_seconds() / 60:g}.",
+        label=_("Time for the first, in minutes"),
+        help_text=format_lazy(
+            _("It also stops if one of them is still under way then. Empty: {minutes}."),
+            minutes=f"{WITHIN.total_seconds() / 60:g}",
+        ),
     )
     rate = forms.FloatField(
         required=False,
         min_value=0.001,
         max_value=1_000,
-        label="Runs a second",
-        help_text="At most so many, to spare what the runs call. Empty: as fast as it can.",
+        label=_("Runs a second"),
+        help_text=_("At most so many, to spare what the runs call. Empty: as fast as it can."),
     )
 
     field_order = ["number", "reason"]
@@ -126,12 +133,12 @@ class BulkForm(_Asking):
         given: dict[str, Any] = super().clean() or self.cleaned_data
         typed = re.sub(r"[\s,.]", "", given.get("number", ""))
         if self.is_typed and typed != str(given.get("count")):
-            self.add_error("number", "Type the number of runs that is shown above. Nothing was done.")
+            self.add_error("number", gettext("Type the number of runs that is shown above. Nothing was done."))
         first, stop_after = given.get("first"), given.get("stop_after")
         if first and stop_after and stop_after > first:
-            self.add_error("stop_after", f"At most {first}: no more are tried first.")
+            self.add_error("stop_after", gettext("At most %(number)d: no more are tried first.") % {"number": first})
         elif not first and stop_after and "first" not in self.errors:
-            self.add_error("first", "Say how many are tried first.")
+            self.add_error("first", gettext("Say how many are tried first."))
         return given
 
 
@@ -141,8 +148,8 @@ class ReplayRunForm(_Asking):
     plan_hash = forms.CharField(max_length=200, widget=forms.HiddenInput)
     in_place = forms.BooleanField(
         required=False,
-        label="In place",
-        help_text="Change this run's own history instead of beginning a new run beside it.",
+        label=_("In place"),
+        help_text=_("Change this run's own history instead of beginning a new run beside it."),
     )
 
 
@@ -151,16 +158,16 @@ class GiveOutputForm(ReplayRunForm):
 
     reason = forms.CharField(
         max_length=MAX_REASON,
-        label="Reason",
-        help_text="Recorded with the step and in the audit log: who knows that this is so, and how?",
+        label=_("Reason"),
+        help_text=_("Recorded with the step and in the audit log: who knows that this is so, and how?"),
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )
     output = forms.CharField(
         required=False,
         strip=False,
         max_length=_MAX_BODY,
-        label="Output (JSON)",
-        help_text='As the step would have returned it. For example {"approved": true}. Empty is null.',
+        label=_("Output (JSON)"),
+        help_text=_('As the step would have returned it. For example {"approved": true}. Empty is null.'),
         widget=_json_editor(),
     )
 
@@ -177,8 +184,8 @@ class EditInputForm(_Asking):
     values = forms.CharField(
         strip=False,
         max_length=_MAX_BODY,
-        label="Arguments (JSON)",
-        help_text="The arguments by name. What you leave out stays as it was recorded.",
+        label=_("Arguments (JSON)"),
+        help_text=_("The arguments by name. What you leave out stays as it was recorded."),
         widget=_json_editor(12),
     )
 
@@ -188,24 +195,28 @@ class EditInputForm(_Asking):
         """Return the arguments by name. Raises ValidationError."""
         found = read_json(self.cleaned_data["values"])
         if not isinstance(found, dict):
-            raise forms.ValidationError('This is not a JSON object: write {"name": value}.')
+            raise forms.ValidationError(_('This is not a JSON object: write {"name": value}.'))
         return found
 
 
 class SendMessageForm(_Asking):
     """A message: its queue, and its body as JSON."""
 
-    queue = forms.CharField(max_length=MAX_NAME, strip=False, widget=forms.TextInput(attrs={"list": "known-queues"}))
+    queue = forms.CharField(
+        label=_("Queue"), max_length=MAX_NAME, strip=False, widget=forms.TextInput(attrs={"list": "known-queues"})
+    )
     body = forms.CharField(
         required=False,
         strip=False,
         max_length=_MAX_BODY,
-        label="Body (JSON)",
-        help_text='For example {"by": 7}, "yes" or null. Empty is null.',
+        label=_("Body (JSON)"),
+        help_text=_('For example {"by": 7}, "yes" or null. Empty is null.'),
         widget=_json_editor(),
     )
     anyway = forms.BooleanField(
-        required=False, label="Send to this queue anyway", help_text="The run keeps it until it asks for that queue."
+        required=False,
+        label=_("Send to this queue anyway"),
+        help_text=_("The run keeps it until it asks for that queue."),
     )
 
     field_order = ["queue", "anyway", "body", "reason"]
@@ -233,12 +244,17 @@ class SendMessageForm(_Asking):
         given: dict[str, Any] = super().clean() or self.cleaned_data
         queue = given.get("queue")
         if queue and not self.is_any and queue not in self.known and not given.get("anyway"):
-            awaited = ", ".join(self.known) or "none"
-            self.add_error(
-                "queue",
-                f'The run has not asked for the queue "{queue}"; those it knows: {awaited}. Choose one of them, or tick '
-                "“Send to this queue anyway”.",
-            )
+            if self.known:
+                problem = gettext(
+                    'The run has not asked for the queue "%(queue)s"; those it knows: %(known)s. Choose one of them, or '
+                    "tick “Send to this queue anyway”."
+                )
+            else:
+                problem = gettext(
+                    'The run has not asked for the queue "%(queue)s"; those it knows: none. Choose one of them, or tick '
+                    "“Send to this queue anyway”."
+                )
+            self.add_error("queue", problem % {"queue": queue, "known": ", ".join(self.known)})
         return given
 
 
@@ -248,15 +264,15 @@ class StartForm(MuteForm):
     arguments = forms.CharField(
         strip=False,
         max_length=_MAX_BODY,
-        label="Arguments (JSON)",
-        help_text='Keywords as an object, for example {"order_id": 7}; or a list of positional arguments.',
+        label=_("Arguments (JSON)"),
+        help_text=_('Keywords as an object, for example {"order_id": 7}; or a list of positional arguments.'),
         widget=_json_editor(8),
     )
     run_id = forms.CharField(
         required=False,
         max_length=200,
-        label="Id of the run",
-        help_text="Empty for a new one. A run that has the id already is found, if its arguments are the same.",
+        label=_("Id of the run"),
+        help_text=_("Empty for a new one. A run that has the id already is found, if its arguments are the same."),
     )
     token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
 
@@ -269,7 +285,7 @@ class StartForm(MuteForm):
             return given, {}
         if isinstance(given, dict):
             return [], given
-        raise forms.ValidationError("Give an object of keywords or a list of arguments, not a single value.")
+        raise forms.ValidationError(_("Give an object of keywords or a list of arguments, not a single value."))
 
     def clean_token(self) -> str:
         """Return the token, which becomes the id of the new run."""
@@ -280,8 +296,8 @@ def _as_token(token: str) -> str:
     try:
         return str(UUID(token))
     except ValueError:
-        raise forms.ValidationError("This page was not made by the admin: open it again.") from None
+        raise forms.ValidationError(_("This page was not made by the admin: open it again.")) from None
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is not a number that JSON has")
+    raise ValueError(gettext("%(text)s is not a number that JSON has") % {"text": text})

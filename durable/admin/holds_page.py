@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.functional import Promise
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from durable.admin import access, action_page, pages
@@ -19,6 +20,7 @@ from durable.admin.url_keys import as_id
 from durable.core.errors import HoldError
 from durable.core.records import HoldKind
 from durable.inspection import find_hold
+from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 from durable.operations import holds
 from durable.operations.audit import acting_as
@@ -103,7 +105,7 @@ def _show(admin: AdminPages, request: HttpRequest, of: str, name: str, kind: Hol
     verb = _VERBS.get(name)
     if verb is None or verb.kind is not kind:
         names = [each for each, verb in _VERBS.items() if verb.kind is kind]
-        raise Http404(f"There is no verb {name!r}; there are {', '.join(names)}.")
+        raise Http404(action_page.no_verb(name, names))
     action_page.admit(request, verb.action, "")
     form, problem, status = ActForm(request.POST if request.method == "POST" else None), "", 200
     back = admin.url(verb.page, of)
@@ -119,7 +121,7 @@ def _show(admin: AdminPages, request: HttpRequest, of: str, name: str, kind: Hol
                 return HttpResponseRedirect(back)
     hold = find_hold(kind, of)
     context: dict[str, Any] = {
-        "title": f"{verb.title}: {of}",
+        "title": gettext("%(verb)s: %(of)s") % {"verb": verb.title, "of": of},
         "now": pages.now(),
         "verb": verb,
         "of": of,
@@ -140,4 +142,4 @@ def _do(request: HttpRequest, verb: _Verb, of: str, given: dict[str, Any]) -> No
         try:
             verb.call(of)
         except HoldError as error:
-            raise Refusal(f"Nothing was done: {error}", 409) from error
+            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": told(error)}, 409) from error

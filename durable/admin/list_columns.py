@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django.http import QueryDict
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from durable.admin.filter_form import query_of
 from durable.inspection import RunOrder
@@ -80,7 +80,10 @@ def order_of(given: QueryDict) -> RunOrder:
     order = next((each for each in ORDERS if each.value == name), None)
     if order is None:
         orders = ", ".join(each.value for each in ORDERS)
-        raise ValueError(f"The list cannot be sorted by “{name[:40]}”. The orders that an index serves are {orders}.")
+        raise ValueError(
+            gettext("The list cannot be sorted by “%(name)s”. The orders that an index serves are %(orders)s.")
+            % {"name": name[:40], "orders": orders}
+        )
     return order
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from durable.admin.base import AdminPages
-from durable.admin.payload_view import PayloadView, view_of
+from durable.admin.payload_view import PayloadView, payload_title, view_of
 from durable.core.location import display_location, unescape
 from durable.core.places import of_message
 from durable.inspection import inbox, newest_messages, payload
@@ -64,4 +64,4 @@ def _view(
     queue = unescape(message.queue)
     place = of_message(run.id, name, message.id, message.queue)
     value = read if isinstance(read, TooLarge) else payload(run.workflow, f"{name}:{queue}", read, place)
-    return view_of(admin, run.id, f"{name} of {queue}", value, {"of": name, "id": message.id}, _MOST)
+    return view_of(admin, run.id, payload_title(name, queue), value, {"of": name, "id": message.id}, _MOST)

@@ -6,6 +6,8 @@ from datetime import datetime
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.crypto import salted_hmac
+from django.utils.translation import get_language
+from django.utils.translation import gettext as _
 
 from durable import runtime
 from durable.admin.url_keys import as_id
@@ -26,15 +28,16 @@ def find(key: str) -> Run:
     run = Run.objects.using(conf.DATABASE).filter(pk=run_id).defer("input", "output").first()
     if run is None:
         raise Http404(
-            f'There is no run "{run_id}". It may have been pruned: runs that ended are kept for a while only.'
+            _('There is no run "%(run)s". It may have been pruned: runs that ended are kept for a while only.')
+            % {"run": run_id}
         )
     return run
 
 
 def etag_of(now: datetime, *parts: object) -> str:
-    """Return an ETag of a page's content and of the minute of `now`, because the page shows times relative to it."""
+    """Return an ETag of a page's content, its language, and the minute of `now`: the page shows times relative to it."""
     minute = int(now.timestamp() // 60)
-    text = "\0".join(map(str, [*parts, minute]))
+    text = "\0".join(map(str, [*parts, get_language(), minute]))
     # Keyed: the parts contain text that the redaction hook may hide, and a plain hash would let a reader guess that
     # text.
     digest = salted_hmac("durable.admin.etag", text.encode(errors="surrogatepass"), algorithm="sha256")

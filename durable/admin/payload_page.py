@@ -13,10 +13,11 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
+from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
-from durable.admin.payload_view import folded_html, view_of
+from durable.admin.payload_view import folded_html, payload_title, view_of
 from durable.admin.streamed_response import streamed
 from durable.conf import conf
 from durable.core.location import display_location, unescape
@@ -67,17 +68,23 @@ def download(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse
     """Return the payload, decoded and redacted, as a JSON file that is written while it is sent."""
     access.demand(request, "view_payload")
     run = pages.find(key)
-    title, value = _find(request, run, _ANY_SIZE)
+    _title, value = _find(request, run, _ANY_SIZE)
     response = streamed(request, _written(value), "application/json")
     response["Cache-Control"] = "no-store"
     response["X-Content-Type-Options"] = "nosniff"
-    disposition = content_disposition_header(as_attachment=True, filename=f"{run.id} {title}.json")
+    disposition = content_disposition_header(as_attachment=True, filename=f"{run.id} {_filename(request)}.json")
     response["Content-Disposition"] = disposition or "attachment"
     return response
 
 
 def _written(value: Any) -> Iterator[str]:
     return map(printable, json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value))
+
+
+def _filename(request: HttpRequest) -> str:
+    """Return what a file of the payload is called, the same in every language."""
+    name, location = request.GET.get("of", ""), request.GET.get("at", "")
+    return f"{name} of {display_location(location)}" if location else name
 
 
 def _find(request: HttpRequest, run: Run, most: int) -> tuple[str, Any]:
@@ -89,12 +96,15 @@ def _find(request: HttpRequest, run: Run, most: int) -> tuple[str, Any]:
         found = _of_message(run, name, message, most)
     elif name in _OF_RUN:
         rows = Run.objects.using(conf.DATABASE).filter(pk=run.pk)
-        found = name, _decoded(run, name, read_within(rows, name, most=most).get(run.pk), Place(run.id, name))
+        found = (
+            payload_title(name),
+            _decoded(run, name, read_within(rows, name, most=most).get(run.pk), Place(run.id, name)),
+        )
     else:
         found = "", None
     title, value = found
     if value is None:
-        raise Http404("There is no such payload: the run has not recorded it, or it may have been pruned.")
+        raise Http404(_("There is no such payload: the run has not recorded it, or it may have been pruned."))
     return title, value if isinstance(value, TooLarge) else value[0]
 
 
@@ -106,17 +116,17 @@ def _of_message(run: Run, name: str, message_id: str, most: int) -> tuple[str, A
     read = read_within(rows, _OF_MESSAGE[name], most=most).get(row.pk)
     queue = unescape(row.queue)
     place = of_message(run.id, name, row.id, row.queue)
-    return f"{name} of {queue}", _decoded(run, f"{name}:{queue}", read, place)
+    return payload_title(name, queue), _decoded(run, f"{name}:{queue}", read, place)
 
 
 def _of_entry(run: Run, location: str, name: str, most: int) -> tuple[str, Any]:
     detail = read_entry_detail(run, location, with_payloads=True, most=most)
-    title = f"{name} of {display_location(location)}"
-    if detail is None:
-        return title, None
-    if detail.too_large is not None:
+    text, place = _("%(name)s of %(place)s"), display_location(location)
+    field = next((each for each in detail.fields if each.name == name), None) if detail is not None else None
+    title = text % {"name": name if field is None else field.title, "place": place}
+    if detail is not None and detail.too_large is not None:
         return title, detail.too_large
-    return title, next(([field.value] for field in detail.fields if field.name == name), None)
+    return title, None if field is None else [field.value]
 
 
 def _decoded(run: Run, field: str, read: Any, place: Place) -> Any:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import pgettext_lazy
 
 from durable.admin.base import AdminPages
-from durable.inspection.humanize import byte_size
+from durable.inspection.humanize import byte_size, thousands
 from durable.inspection.payload_text import Fold, PayloadText, folded
 from durable.inspection.size_limit import TooLarge
 
-__all__ = ["MOST", "PayloadView", "folded_html", "view_of"]
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
+
+__all__ = ["MOST", "PayloadView", "folded_html", "payload_title", "view_of"]
 
 MOST: Final = 20_000  # characters of a payload among other things
+
+
+_TITLES: Final[Mapping[str, StrPromise]] = {
+    "input": pgettext_lazy("payload", "input"),
+    "output": pgettext_lazy("payload", "output"),
+    "message": pgettext_lazy("payload", "message of %(queue)s"),
+    "response": pgettext_lazy("payload", "response of %(queue)s"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +64,19 @@ def view_of(
     )
 
 
+def payload_title(name: str, of: str = "") -> str:
+    """Return the name of a payload of a run, or of a message in the queue `of`, for people."""
+    text = _TITLES.get(name)
+    return name if text is None else str(text) % {"queue": of}
+
+
 def folded_html(value: Any, most: int) -> SafeString:
     """Return the text of `value` in which each object and array can be folded; at most `most` characters of it."""
     html: list[str] = []
     open_folds, left = 0, most
     for piece in folded(value):
         if isinstance(piece, Fold):
-            html.append(f"<details open><summary>{escape(piece.head)} <span>{piece.size:,}</span></summary>")
+            html.append(f"<details open><summary>{escape(piece.head)} <span>{thousands(piece.size)}</span></summary>")
             open_folds += 1
             left -= len(piece.head) + 1
         elif piece is None:

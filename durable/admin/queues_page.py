@@ -8,6 +8,7 @@ from datetime import datetime
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from durable.admin import pages, workers_page
@@ -58,7 +59,9 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     workers = worker_overview()
     found = list_queues(now, workers, name=name)
     if not found:
-        raise Http404(f'There is no queue "{name}": no worker, no setting and no waiting run has it.')
+        raise Http404(
+            gettext('There is no queue "%(queue)s": no worker, no setting and no waiting run has it.') % {"queue": name}
+        )
     [queue] = found
     context = {
         "title": name,

@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
 
 from durable import operations
 from durable.admin import access, action_page, pages
@@ -16,6 +17,7 @@ from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
 from durable.core.location import spoken_location
 from durable.inspection import reading
+from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 from durable.models import Run
 from durable.operations.audit import acting_as
@@ -57,11 +59,14 @@ def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) 
                 run, plan = pages.find(key), _plan(run, location, is_given=is_given)
                 form = kind({**request.POST.dict(), "plan_hash": plan.hash})
             else:
-                messages.success(request, "It runs again from there; this is the run that does.")
+                messages.success(request, _("It runs again from there; this is the run that does."))
                 return HttpResponseRedirect(admin.url("change", shown))
     context = {
         **action_page.asking_context(admin, run),
-        "title": f"{'Give an output in' if is_given else 'Replay'} run {run.id} from {spoken_location(location)}",
+        "title": (
+            _("Give an output in run %(run)s from %(place)s") if is_given else _("Replay run %(run)s from %(place)s")
+        )
+        % {"run": run.id, "place": spoken_location(location)},
         "is_given": is_given,
         "place": spoken_location(location),
         "boundary": spoken_location(plan.boundary),
@@ -84,7 +89,7 @@ def _plan(run: Run, location: str, *, is_given: bool) -> ReplayPlan:
         with reading():
             return operations.plan_replay(run.id, location, with_output=is_given)
     except EntryNotFoundError as error:
-        raise Http404(str(error)) from error
+        raise Http404(told(error)) from error
 
 
 def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]) -> str:
@@ -102,18 +107,21 @@ def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]
 
 def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
     """Return the parts of the preview: a CSS word, a title, locations, and how many more there are."""
-    returned = [f"{each.queue} (received by {spoken_location(each.wait)})" for each in plan.messages]
+    returned = [
+        _("%(queue)s (received by %(place)s)") % {"queue": each.queue, "place": spoken_location(each.wait)}
+        for each in plan.messages
+    ]
     parts = [
-        ("again", "Steps that run again", [spoken_location(each) for each in plan.reruns]),
-        ("again", "Messages that are sent again", [spoken_location(each) for each in plan.resends]),
-        ("back", "Messages that return to the queue", returned),
+        ("again", _("Steps that run again"), [spoken_location(each) for each in plan.reruns]),
+        ("again", _("Messages that are sent again"), [spoken_location(each) for each in plan.resends]),
+        ("back", _("Messages that return to the queue"), returned),
         (
             "grave",
-            "Done, with a rollback handler that is not run",
+            _("Done, with a rollback handler that is not run"),
             [spoken_location(each) for each in plan.not_compensated],
         ),
-        ("gone", "Records that a new run does not get", [spoken_location(each) for each in plan.removed]),
-        ("stays", "Branches beside it that stay", [spoken_location(each) for each in plan.siblings]),
-        ("stays", "Records that stay", [spoken_location(each) for each in plan.kept]),
+        ("gone", _("Records that a new run does not get"), [spoken_location(each) for each in plan.removed]),
+        ("stays", _("Branches beside it that stay"), [spoken_location(each) for each in plan.siblings]),
+        ("stays", _("Records that stay"), [spoken_location(each) for each in plan.kept]),
     ]
     return [(look, title, names[:_SHOWN], max(0, len(names) - _SHOWN)) for look, title, names in parts if names]

@@ -13,6 +13,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.urls import URLPattern, URLResolver, path
+from django.utils.translation import gettext as _
 
 from durable.admin import (
     access,
@@ -39,7 +40,7 @@ from durable.admin import (
     workflows_page,
 )
 from durable.admin.base import AdminPages
-from durable.inspection.humanize import sentence
+from durable.inspection.refusals import told
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.models import Run
 
@@ -51,8 +52,6 @@ else:  # at run time Django's class takes no parameters
     _ModelAdmin = admin.ModelAdmin
 
 View = Callable[..., HttpResponseBase]
-
-_EXPIRED = "Your session has ended. Nothing was done: log in, and do it again."
 
 
 class RunAdmin(AdminPages, _ModelAdmin):
@@ -148,18 +147,18 @@ class RunAdmin(AdminPages, _ModelAdmin):
             try:
                 return inner(request, *args, **kwargs)
             except PermissionDenied as denied:
-                return self.page(request, "denied", {"title": "Not allowed", "why": str(denied)}, status=403)
+                return self.page(request, "denied", {"title": _("Not allowed"), "why": str(denied)}, status=403)
             except Http404 as missing:
-                return self.page(request, "denied", {"title": "Not found", "why": str(missing)}, status=404)
+                return self.page(request, "denied", {"title": _("Not found"), "why": str(missing)}, status=404)
             except StatementTimeoutError as error:
-                context = {"title": "The database took too long", "why": sentence(error)}
+                context = {"title": _("The database took too long"), "why": told(error)}
                 return self.page(request, "denied", context, status=503)
 
         guarded = self.admin_site.admin_view(answer)
 
         def come(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):
-                messages.warning(request, _EXPIRED)
+                messages.warning(request, _("Your session has ended. Nothing was done: log in, and do it again."))
             return guarded(request, *args, **kwargs)
 
         return update_wrapper(come, view)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
+from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
@@ -99,7 +100,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
     parts, shown = parts_of(Shown(admin=admin, request=request, run=run, progress=progress, now=now, running=running))
     return {
-        "title": f"Run {run.id}",
+        "title": _("Run %(run)s") % {"run": run.id},
         "now": now,
         "run": run,
         "is_ended": run.state in ENDED,
@@ -155,7 +156,7 @@ def _buttons(
         buttons.append(
             Button(
                 name=verb,
-                title="Send a message" if is_send else VERBS[verb].title,
+                title=_("Send a message") if is_send else str(VERBS[verb].title),
                 url=admin.url("send", run.id) if is_send else admin.url("act", run.id, verb),
                 command=command(
                     verb.replace("_", "-"), run.id, *([(awaited_queues(run) or ["QUEUE"])[0], "-"] if is_send else [])

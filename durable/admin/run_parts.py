@@ -12,15 +12,16 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.http import HttpRequest
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from durable.admin import access, charts, waterfall
 from durable.admin.base import AdminPages
 from durable.admin.message_rows import MOST_MESSAGES, message_rows
-from durable.admin.payload_view import PayloadView, view_of
+from durable.admin.payload_view import PayloadView, payload_title, view_of
 from durable.conf import conf
 from durable.core.places import Place
 from durable.inspection import (
+    Count,
     EventKey,
     Progress,
     RunningStep,
@@ -33,6 +34,7 @@ from durable.inspection import (
     redacted_traceback,
     stuck_step,
 )
+from durable.inspection.humanize import thousands
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.inspection.tree import PAGE
@@ -72,6 +74,15 @@ class Part:
     count: str
     query: str
     is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """A related run, and in words what it is to this one."""
+
+    words: str
+    run: Run
+    is_comparable: bool = False
 
 
 def _timeline(shown: Shown) -> dict[str, Any]:
@@ -135,7 +146,7 @@ def _payload(shown: Shown, name: str, read: Any) -> PayloadView | None:
         if read[0] is None:
             return None
         read = payload(shown.run.workflow, name, read[0], Place(shown.run.id, name))
-    return view_of(shown.admin, shown.run.id, name, read, {"of": name})
+    return view_of(shown.admin, shown.run.id, payload_title(name), read, {"of": name})
 
 
 def _attempts(shown: Shown) -> dict[str, Any]:
@@ -184,11 +195,16 @@ def _related(shown: Shown) -> dict[str, Any]:
     """Return the related runs, each with its relation to this one."""
     run = shown.run
     runs = Run.objects.using(conf.DATABASE).only("id", "workflow", "state", "created_at", "summary")
-    around = [("started by", run.parent_id), ("made from", run.replay_of_id)]
-    found = runs.in_bulk([each for _, each in around if each])
-    related = [(word, found[run_id]) for word, run_id in around if run_id in found]
-    related += [("started", each) for each in runs.filter(parent=run).order_by()[:_MOST]]
-    related += [("made into", each) for each in runs.filter(replay_of=run).order_by()[:_MOST]]
+    found = runs.in_bulk([each for each in (run.parent_id, run.replay_of_id) if each])
+    related = []
+    if run.parent_id in found:
+        related.append(Related(gettext("started by"), found[run.parent_id]))
+    if run.replay_of_id in found:
+        related.append(Related(gettext("made from"), found[run.replay_of_id], is_comparable=True))
+    started = runs.filter(parent=run).order_by()[:_MOST]
+    related += [Related(gettext("started"), each) for each in started]
+    made = runs.filter(replay_of=run).order_by()[:_MOST]
+    related += [Related(gettext("made into"), each, is_comparable=True) for each in made]
     return {"related": related, "most_related": _MOST}
 
 
@@ -249,9 +265,9 @@ def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
     """Return the tabs, and what the part that is shown has. One statement counts what the run's row does not tell."""
     current = part_of(shown.request)
     counts = {
-        "history": f"{shown.progress.entries:,}",
-        "attempts": f"{shown.progress.failed_attempts:,}",
-        "messages": f"{shown.run.message_count:,}",
+        "history": thousands(shown.progress.entries),
+        "attempts": thousands(shown.progress.failed_attempts),
+        "messages": thousands(shown.run.message_count),
         **_counted(shown.run),
     }
     parts = [
@@ -277,7 +293,7 @@ def _counted(run: Run) -> dict[str, str]:
     around = sum(each is not None for each in (run.parent_id, run.replay_of_id))
     related = found[0].number + found[1].number + around
     return {
-        "related": f"{related:,}{'+' if found[0].is_capped or found[1].is_capped else ''}",
+        "related": str(Count(number=related, is_capped=found[0].is_capped or found[1].is_capped)),
         "audit": str(found[2]),
         "logs": str(found[3]),
     }

@@ -6,11 +6,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
 from durable.core.location import display_location
 from durable.inspection import ActivityPage, InvalidCursorError, activities_of, list_activities, read_stack
+from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 
 __all__ = ["show", "show_step"]
@@ -22,7 +24,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     try:
         page = list_activities(now, cursor=request.GET.get("after"))
     except InvalidCursorError as error:
-        page, problem = ActivityPage(steps=()), str(error)
+        page, problem = ActivityPage(steps=()), told(error)
     marks = [(step.key, step.is_hung, step.stack_taken_at, step.abandon_asked_at) for step in page.steps]
     etag = pages.etag_of(now, *marks, request.GET.urlencode())
     is_live = "live" in request.GET
@@ -31,7 +33,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     query = request.GET.copy()
     query["live"] = "1"
     context = {
-        "title": "Running now",
+        "title": _("Running now"),
         "now": now,
         "problem": problem,
         "steps": page.steps,

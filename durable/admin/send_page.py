@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
 
 from durable import operations
 from durable.admin import access, action_page, pages
@@ -46,11 +47,12 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
                 problem, status = refusal.why, refusal.status
                 run = pages.find(key)
             else:
-                messages.success(request, f'A message was sent to "{form.cleaned_data["queue"]}".')
+                sent = _('A message was sent to "%(queue)s".') % {"queue": form.cleaned_data["queue"]}
+                messages.success(request, sent)
                 return HttpResponseRedirect(admin.url("change", run.id))
     context = {
         **action_page.asking_context(admin, run),
-        "title": f"Send a message to run {run.id}",
+        "title": _("Send a message to run %(run)s") % {"run": run.id},
         "form": form,
         "problem": problem,
         "known": known,

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
 
 from durable.admin import access, action_page, pages, workflows_page
 from durable.admin.action_page import Refusal
@@ -30,7 +31,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     name = as_id(key)
     workflow = workflows_page.find(name)
     if not isinstance(workflow, Workflow) or name == BULK:
-        raise Http404(f'There is no workflow "{name}" that this process can start.')
+        raise Http404(_('There is no workflow "%(workflow)s" that this process can start.') % {"workflow": name})
     code = code_of(workflow, may_see_payloads=access.may(request, "view_payload"))
     form = StartForm(request.POST if request.method == "POST" else None, initial={"arguments": _skeleton(code)})
     problem, status = "", 200
@@ -42,10 +43,10 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
             except Refusal as refusal:
                 problem, status = refusal.why, refusal.status
             else:
-                messages.success(request, "It is started.")
+                messages.success(request, _("It is started."))
                 return HttpResponseRedirect(admin.url("change", run_id))
     context = {
-        "title": f"Start one: {name}",
+        "title": _("Start one: %(workflow)s") % {"workflow": name},
         "now": pages.now(),
         "name": name,
         "code": code,
@@ -65,7 +66,7 @@ def _start(request: HttpRequest, workflow: Workflow[Any, Any], given: dict[str, 
         try:
             return str(workflow.using(id=run_id).start(*args, **kwargs).id)
         except TypeError as error:  # the arguments do not fit the signature
-            raise Refusal(f"Nothing was started: {error}", 422) from error
+            raise Refusal(_("Nothing was started: %(why)s") % {"why": error}, 422) from error
 
 
 def _skeleton(code: WorkflowCode) -> str:

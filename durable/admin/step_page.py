@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
@@ -21,6 +22,7 @@ from durable.inspection import (
     redacted_traceback,
 )
 from durable.inspection.shell_command import command
+from durable.inspection.wording import kind_in_words
 from durable.models import Entry, Run
 from durable.operations.audit import PERMISSIONS
 
@@ -38,11 +40,13 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     if detail is None and running_url:  # its first attempt
         return HttpResponseRedirect(running_url)
     if detail is None:
-        raise Http404(f'The run has no entry "{location}": a loop, a race or a replay may have pruned it.')
+        raise Http404(
+            _('The run has no entry "%(place)s": a loop, a race or a replay may have pruned it.') % {"place": location}
+        )
     metadata = detail.entry.metadata
     context = {
         "title": display_location(location),
-        "subtitle": f"{detail.entry.kind.replace('_', ' ')} of run {run.id}",
+        "subtitle": _("%(kind)s of run %(run)s") % {"kind": kind_in_words(detail.entry.kind), "run": run.id},
         "now": pages.now(),
         "run": run,
         "run_url": admin.url("change", run.id),
@@ -51,7 +55,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "entry": detail.entry,
         "metadata": metadata,
         "fields": [
-            view_of(admin, run.id, field.name, field.value, {"of": field.name, "at": location})
+            view_of(admin, run.id, field.title, field.value, {"of": field.name, "at": location})
             for field in detail.fields
         ],
         "error": redacted_error(run.workflow, metadata.error),

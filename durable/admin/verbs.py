@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from django.utils.translation import gettext_lazy as _
 
 from durable import operations
 from durable.operations.audit import PERMISSIONS
 from durable.operations.bulk_decisions import go_on, stop_here
 from durable.operations.replay import replay_failed
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
 
 __all__ = ["BULK", "VERBS", "Option", "Verb"]
 
@@ -19,8 +24,8 @@ class Option:
     """A checkbox of a verb's page."""
 
     name: str
-    label: str
-    help: str
+    label: StrPromise
+    help: StrPromise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +38,9 @@ class Verb:
     """
 
     name: str
-    title: str
-    done: str
-    does: str
+    title: StrPromise
+    done: StrPromise
+    does: StrPromise
     perform: Callable[..., str]
     options: tuple[Option, ...] = ()
     is_grave: bool = False
@@ -109,110 +114,126 @@ VERBS: Final = {
     for verb in (
         Verb(
             name="recover",
-            title="Recover",
-            done="It goes on: what failed is tried again.",
-            does="What made the run fail is tried again, with all its attempts, and the run goes on from there. What had "
-            "succeeded is not done again; what was compensated is.",
+            title=_("Recover"),
+            done=_("It goes on: what failed is tried again."),
+            does=_(
+                "What made the run fail is tried again, with all its attempts, and the run goes on from there. What had "
+                "succeeded is not done again; what was compensated is."
+            ),
             perform=_recover,
         ),
         Verb(
             name="resume",
-            title="Resume",
-            done="It goes on.",
-            does="The run goes on where it was paused.",
+            title=_("Resume"),
+            done=_("It goes on."),
+            does=_("The run goes on where it was paused."),
             perform=_resume,
         ),
         Verb(
             name="wake",
-            title="Wake now",
-            done="It gets a pass now.",
-            does="The run gets a pass now, and steps that wait for their next try are tried at once. Sleeps and deadlines "
-            "keep their time, unless you end the sleeps.",
+            title=_("Wake now"),
+            done=_("It gets a pass now."),
+            does=_(
+                "The run gets a pass now, and steps that wait for their next try are tried at once. Sleeps and deadlines "
+                "keep their time, unless you end the sleeps."
+            ),
             perform=_wake,
             options=(
                 Option(
                     name="end_sleeps",
-                    label="End its sleeps too",
-                    help="Sleeps that are under way count as slept; the code goes on as if they had passed.",
+                    label=_("End its sleeps too"),
+                    help=_("Sleeps that are under way count as slept; the code goes on as if they had passed."),
                 ),
             ),
         ),
         Verb(
             name="pause",
-            title="Pause",
-            done="It is paused, or will be at its next operation.",
-            does="The run stops until it is resumed: at once if it waits, at its next operation if a worker has it. "
-            "Deadlines go on running.",
+            title=_("Pause"),
+            done=_("It is paused, or will be at its next operation."),
+            does=_(
+                "The run stops until it is resumed: at once if it waits, at its next operation if a worker has it. "
+                "Deadlines go on running."
+            ),
             perform=_pause,
         ),
         Verb(
             name="cancel",
-            title="Cancel",
-            done="It is cancelled, or will be at its next operation.",
-            does="The run ends for good: at once if it waits, at its next operation if a worker has it.",
+            title=_("Cancel"),
+            done=_("It is cancelled, or will be at its next operation."),
+            does=_("The run ends for good: at once if it waits, at its next operation if a worker has it."),
             perform=_cancel,
             options=(
                 Option(
                     name="rollback",
-                    label="Compensate first",
-                    help="The rollback handlers of its completed steps run, the newest first, before it ends.",
+                    label=_("Compensate first"),
+                    help=_("The rollback handlers of its completed steps run, the newest first, before it ends."),
                 ),
                 Option(
                     name="interrupt",
-                    label="Interrupt the running step",
-                    help="The attempts of steps that run now are abandoned, as at their timeouts. Otherwise the run ends when "
-                    "they have ended.",
+                    label=_("Interrupt the running step"),
+                    help=_(
+                        "The attempts of steps that run now are abandoned, as at their timeouts. Otherwise the run ends when "
+                        "they have ended."
+                    ),
                 ),
             ),
             is_grave=True,
         ),
         Verb(
             name="abandon",
-            title="Abandon the attempt",
-            done="The worker was asked to end the attempt: look again in a few seconds.",
-            does="The worker interrupts the step as its timeout would. The attempt has failed then, and the step's own policy "
-            "decides whether and when it is tried again. What the step has done elsewhere is not undone. A call that cannot be "
-            "interrupted goes on: after ten seconds the run is taken from the worker, and the next attempt may run beside it.",
+            title=_("Abandon the attempt"),
+            done=_("The worker was asked to end the attempt: look again in a few seconds."),
+            does=_(
+                "The worker interrupts the step as its timeout would. The attempt has failed then, and the step's own policy "
+                "decides whether and when it is tried again. What the step has done elsewhere is not undone. A call that cannot be "
+                "interrupted goes on: after ten seconds the run is taken from the worker, and the next attempt may run beside it."
+            ),
             perform=_abandon,
             is_grave=True,
             takes_location=True,
         ),
         Verb(
             name="take_stack",
-            title="Ask for the stack",
-            done="The worker was asked: it answers within a few seconds.",
-            does="The worker answers with the stack of the step: the files, lines and functions in which it is at that moment. "
-            "The run goes on as it was.",
+            title=_("Ask for the stack"),
+            done=_("The worker was asked: it answers within a few seconds."),
+            does=_(
+                "The worker answers with the stack of the step: the files, lines and functions in which it is at that moment. "
+                "The run goes on as it was."
+            ),
             perform=_take_stack,
             takes_location=True,
         ),
         Verb(
             name="restart",
-            title="Start again",
-            done="A new run with the same input has begun; this is it.",
-            does="A new run of the same workflow begins with the same input, from the very start. This run stays as it is.",
+            title=_("Start again"),
+            done=_("A new run with the same input has begun; this is it."),
+            does=_(
+                "A new run of the same workflow begins with the same input, from the very start. This run stays as it is."
+            ),
             perform=_restart,
         ),
         Verb(
             name="replay",
-            title="Replay",
-            done="A new run goes on from where this one failed; this is it.",
-            does="A new run begins with the records of the failed one up to where it failed, and goes on from there. The "
-            "failed run stays as it is.",
+            title=_("Replay"),
+            done=_("A new run goes on from where this one failed; this is it."),
+            does=_(
+                "A new run begins with the records of the failed one up to where it failed, and goes on from there. The "
+                "failed run stays as it is."
+            ),
             perform=_replay,
         ),
         Verb(
             name="go_on",
-            title="Go on with the rest",
-            done="It goes on with the rest.",
-            does="The bulk applies its verb to the rest of its runs, and does not wait for them.",
+            title=_("Go on with the rest"),
+            done=_("It goes on with the rest."),
+            does=_("The bulk applies its verb to the rest of its runs, and does not wait for them."),
             perform=_go_on,
         ),
         Verb(
             name="stop_here",
-            title="Stop here",
-            done="It has stopped; the rest of its runs are left alone.",
-            does="The bulk ends. What it did stays done, and the rest of its runs are left alone.",
+            title=_("Stop here"),
+            done=_("It has stopped; the rest of its runs are left alone."),
+            does=_("The bulk ends. What it did stays done, and the rest of its runs are left alone."),
             perform=_stop_here,
         ),
     )

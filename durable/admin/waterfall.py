@@ -17,7 +17,7 @@ from django.utils.translation import gettext, ngettext
 
 from durable.admin.base import AdminPages
 from durable.inspection import Mark, Piece, Row, Span, TimeAxis, Timeline
-from durable.inspection.humanize import printable, span
+from durable.inspection.humanize import day_and_clock, milliseconds, printable, span, thousands
 from durable.models import Run
 
 __all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn"]
@@ -225,20 +225,22 @@ def _took(row: Row, end: datetime) -> str:
     if row.is_folded:
         found = [f"p50 {_length(row.p50)}"] if row.p50 is not None else [took]
         if row.failed:
-            found.append(ngettext("{number} failed", "{number} failed", row.failed).format(number=f"{row.failed:,}"))
+            failed = ngettext("%(number)s failed", "%(number)s failed", row.failed)
+            found.append(failed % {"number": thousands(row.failed)})
         return ", ".join(found)
     if row.kind == "step" and row.failed_attempts:
         number = row.failed_attempts + (row.status in ("completed", "running"))
-        return ngettext("{number} attempt", "{number} attempts", number).format(number=f"{number:,}") + f", {took}"
+        attempts = ngettext("%(number)s attempt", "%(number)s attempts", number) % {"number": thousands(number)}
+        return f"{attempts}, {took}"
     if row.ends_at is None:
-        word = gettext("waiting") if row.kind in ("sleep", "message") else gettext("running")
-        return f"{word} {took}"
+        text = gettext("waiting %(span)s") if row.kind in ("sleep", "message") else gettext("running %(span)s")
+        return text % {"span": took}
     return took
 
 
 def _length(seconds: float) -> str:
     """Return a length of time; below a second in milliseconds, because steps are compared by them."""
-    return f"{seconds * 1000:.0f} ms" if 0.0005 <= seconds < 1 else span(seconds)
+    return milliseconds(seconds) if 0.0005 <= seconds < 1 else span(seconds)
 
 
 def _drawn_span(each: Span, row: Row, axis: TimeAxis, end: datetime) -> Bar:
@@ -312,5 +314,5 @@ def _clock(moment: datetime, axis: TimeAxis, piece: Piece | None = None) -> str:
     if piece is not None and piece.length < timedelta(seconds=5):
         return f"{local:%H:%M:%S}.{local.microsecond // 1000:03}"
     if axis.ends_at - axis.begins_at > timedelta(days=1):
-        return f"{local.day} {local:%b %H:%M}"
+        return day_and_clock(local)
     return f"{local:%H:%M:%S}"

@@ -9,6 +9,7 @@ from typing import Final
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.functional import Promise
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from durable.admin import pages
@@ -90,10 +91,13 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     worker = find_worker(name)
     if worker is None:
         raise Http404(
-            f'There is no worker "{name}". It has ended, or it died more than an hour ago: then no row is left of it.'
+            gettext(
+                'There is no worker "%(worker)s". It has ended, or it died more than an hour ago: then no row is left of it.'
+            )
+            % {"worker": name}
         )
     context = {
-        "title": f"{worker.host}, process {worker.pid}",
+        "title": gettext("%(host)s, process %(pid)d") % {"host": worker.host, "pid": worker.pid},
         "now": now,
         "each": _shown(admin, worker, now),
         "rows": _rows(worker, now),

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from durable.admin import access, pages
@@ -18,7 +19,7 @@ from durable.core.records import HoldKind
 from durable.core.registry import WorkflowDefinition
 from durable.definitions import Workflow
 from durable.inspection import find_hold, worker_overview
-from durable.inspection.humanize import span
+from durable.inspection.humanize import decimal, span
 from durable.inspection.workflow_code import code_of, source_of
 from durable.inspection.workflows import (
     CAP,
@@ -59,7 +60,10 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     hold = find_hold(HoldKind.WORKFLOW, name)
     runs = Run.objects.using(conf.DATABASE).filter(workflow=name)
     if workflow is None and hold is None and not runs.exists():
-        raise Http404(f'There is no workflow "{name}": neither this process nor a run knows it.')
+        raise Http404(
+            gettext('There is no workflow "%(workflow)s": neither this process nor a run knows it.')
+            % {"workflow": name}
+        )
     stats = workflow_stats(name)
     queue = conf.QUEUE if workflow is None else workflow.queue
     may_see_source = workflow is not None and access.may(request, "view_source")
@@ -103,4 +107,4 @@ def _runs_url(admin: AdminPages, **wanted: str) -> str:
 
 
 def _failed_share(failed: int, sampled: int) -> str:
-    return f"{100 * failed / sampled:.1f} %" if sampled else "—"
+    return gettext("%(number)s %%") % {"number": decimal(100 * failed / sampled)} if sampled else "—"

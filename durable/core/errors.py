@@ -50,7 +50,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from durable.core.tracebacks import kind_of, message_of, traceback_of
-from durable.core.words import gettext_noop
+from durable.core.words import Sentence, gettext_noop
 
 __all__ = [
     "STOPPED",
@@ -320,11 +320,17 @@ class RunNotFoundError(OperationError):
     def __init__(self, run_id: str, *, wanted: str = "", found: str = "") -> None:
         self.run_id = run_id
         if wanted:
-            super().__init__(f'run "{run_id[:200]}" is a run of "{found}", not of "{wanted}"; check the id')
+            text = gettext_noop('run "{run}" is a run of "{found}", not of "{wanted}"; check the id')
+            super().__init__(Sentence(text, run=run_id[:200], found=found, wanted=wanted))
             return
         super().__init__(
-            f'there is no run "{run_id[:200]}"; check the id, that the transaction of its start has committed, and that it was '
-            "not pruned"
+            Sentence(
+                gettext_noop(
+                    'there is no run "{run}"; check the id, that the transaction of its start has committed, and that it was '
+                    "not pruned"
+                ),
+                run=run_id[:200],
+            )
         )
 
 
@@ -335,8 +341,12 @@ class EntryNotFoundError(OperationError):
         self.run_id = run_id
         self.location = location
         self.nearest = tuple(nearest)
-        hint = f"; is it {' or '.join(self.nearest)}?" if self.nearest else "; look at handle.history()"
-        super().__init__(f'run "{run_id}" has recorded nothing at "{location[:200]}"{hint}')
+        told = {"run": run_id, "place": location[:200], "nearest": " or ".join(self.nearest)}
+        if self.nearest:
+            text = gettext_noop('run "{run}" has recorded nothing at "{place}"; is it {nearest}?')
+        else:
+            text = gettext_noop('run "{run}" has recorded nothing at "{place}"; look at handle.history()')
+        super().__init__(Sentence(text, **told))
 
 
 class RunConflictError(OperationError):
@@ -345,7 +355,8 @@ class RunConflictError(OperationError):
     def __init__(self, run_id: str, problem: str) -> None:
         self.run_id = run_id
         self.problem = problem
-        super().__init__(f'run "{run_id}" exists already {problem}; choose another id')
+        text = gettext_noop('run "{run}" exists already {problem}; choose another id')
+        super().__init__(Sentence(text, run=run_id, problem=problem))
 
 
 class MessageConflictError(OperationError):
@@ -374,6 +385,7 @@ class InvalidTransitionError(OperationError):
         self.allowed = tuple(str(each) for each in allowed)
         self.action = action
         self.run_id = run_id
+        self.problem = problem
         if problem:
             super().__init__(problem)
             return
@@ -405,6 +417,7 @@ class StaleRunError(InvalidTransitionError):
         self.state = str(state)
         self.allowed = ()
         self.action = action
+        self.problem = ""
 
 
 class ReplayRefusedError(OperationError):
@@ -424,8 +437,14 @@ class StalePlanError(OperationError):
         self.run_id = run_id
         self.location = location
         super().__init__(
-            f'the history of run "{run_id}" has changed since the replay from "{location}" was planned; plan it again, '
-            "and look at what it would do now"
+            Sentence(
+                gettext_noop(
+                    'the history of run "{run}" has changed since the replay from "{place}" was planned; plan it again, and '
+                    "look at what it would do now"
+                ),
+                run=run_id,
+                place=location,
+            )
         )
 
 
@@ -448,8 +467,15 @@ class BulkCountError(OperationError):
         self.action = action
         self.expected = expected
         super().__init__(
-            f"{action} was expected to act on {expected:,} runs, and {found} allow it now: look at the selection again, "
-            "then give the new number"
+            Sentence(
+                gettext_noop(
+                    "{action} was expected to act on {expected} runs, and {found} allow it now: look at the selection again, "
+                    "then give the new number"
+                ),
+                action=action,
+                expected=f"{expected:,}",
+                found=found,
+            )
         )
 
 

@@ -23,6 +23,7 @@ from durable.core.recovery import rewind_compensated
 from durable.core.rewind import FORKS, Rewind, first_try
 from durable.core.steps import ATOMIC
 from durable.core.summary import Summary, SummaryKind
+from durable.core.words import Sentence, gettext_noop
 
 __all__ = ["Replay"]
 
@@ -124,17 +125,22 @@ class Replay:
         """Yield why the output of the target cannot be given by hand."""
         entry = self.history.deleted.get(self.target)
         if entry is None or entry.kind != EntryKind.STEP:
-            yield f'"{self.target}" is no step: only the output of a step can be given'
+            text = gettext_noop('"{place}" is no step: only the output of a step can be given')
+            yield Sentence(text, place=self.target)
             return
         if self.boundary != self.target:
-            yield f'"{self.boundary}" starts again, and "{self.target}" with it: its output would be gone'
+            text = gettext_noop('"{boundary}" starts again, and "{place}" with it: its output would be gone')
+            yield Sentence(text, boundary=self.boundary, place=self.target)
         if "rollback" in entry.data:
-            yield (
-                f'"{self.target}" has a rollback handler, which would undo what the step has not done: recover the run, '
-                "or replay it"
+            text = gettext_noop(
+                '"{place}" has a rollback handler, which would undo what the step has not done: recover the run, or replay it'
             )
+            yield Sentence(text, place=self.target)
         if entry.data.get(ATOMIC) and entry.status != EntryStatus.COMPLETED:
-            yield f'"{self.target}" is atomic and has failed: its rows were not written, and an output would say they were'
+            text = gettext_noop(
+                '"{place}" is atomic and has failed: its rows were not written, and an output would say they were'
+            )
+            yield Sentence(text, place=self.target)
 
     def give(self, output: str | None, given: dict[str, str], now: datetime) -> None:
         """Keep the target, as a step that has completed with this output: codec text for the target of this run.

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final, Self
 
-__all__ = ["ENGLISH", "Words", "gettext_noop"]
+__all__ = ["ENGLISH", "Sentence", "Words", "gettext_noop", "told_in"]
 
 
 class Words:
@@ -32,3 +33,37 @@ ENGLISH: Final = Words()
 def gettext_noop(text: str) -> str:
     """Return the text as it is. The name marks it for the catalogues of translations."""
     return text
+
+
+class Sentence(str):
+    """A sentence in English that a surface can tell in another language: its template and the values in it.
+
+    The template is marked by `gettext_noop` and names the values in braces. A value may be a sentence itself.
+    """
+
+    __slots__ = ("template", "values")
+
+    template: str
+    values: Mapping[str, object]
+
+    def __new__(cls, template: str, **values: object) -> Self:
+        sentence = super().__new__(cls, template.format(**values))
+        sentence.template, sentence.values = template, values
+        return sentence
+
+    def told_in(self, words: Words) -> str:
+        """Return the sentence in another language."""
+        values = {name: told_in(words, value) for name, value in self.values.items()}
+        return words.gettext(self.template).format(**values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sentence, (self.template, dict(self.values))
+
+
+def told_in(words: Words, value: object) -> object:
+    """Return a sentence in another language; anything else as it is."""
+    return value.told_in(words) if isinstance(value, Sentence) else value
+
+
+def _sentence(template: str, values: Mapping[str, object]) -> Sentence:
+    return Sentence(template, **values)

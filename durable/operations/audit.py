@@ -27,6 +27,7 @@ from durable.core.current import running_run
 from durable.core.errors import OperationError
 from durable.core.ids import check_reason
 from durable.core.records import ActionRecord
+from durable.core.words import Sentence, gettext_noop
 from durable.models import OperatorAction
 
 __all__ = [
@@ -88,10 +89,10 @@ PERMISSIONS: Final[Mapping[str, str]] = {
 
 #: What an action that is not about a run does, in words.
 _ACTS: Final[Mapping[str, str]] = {
-    "pause_queue": "pause a queue",
-    "resume_queue": "resume a queue",
-    "hold_starts": "hold the new starts of a workflow",
-    "release_starts": "release the new starts of a workflow",
+    "pause_queue": gettext_noop("pause a queue"),
+    "resume_queue": gettext_noop("resume a queue"),
+    "hold_starts": gettext_noop("hold the new starts of a workflow"),
+    "release_starts": gettext_noop("release the new starts of a workflow"),
 }
 
 
@@ -114,10 +115,13 @@ class OperationDeniedError(OperationError, PermissionDenied):
         self.action = action
         self.permission = permission
         self.who = who
-        super().__init__(
-            f"{who or 'a caller without a user'} may not {_ACTS.get(action, f'{action} a run')}: that needs the permission durable.{permission}; ask an "
-            "administrator to grant it to the user or to a group"
+        act = Sentence(_ACTS[action]) if action in _ACTS else Sentence(gettext_noop("{verb} a run"), verb=action)
+        text = gettext_noop(
+            "{who} may not {act}: that needs the permission durable.{permission}; ask an administrator to grant it to the user "
+            "or to a group"
         )
+        caller = who or Sentence(gettext_noop("a caller without a user"))
+        super().__init__(Sentence(text, who=caller, act=act, permission=permission))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from durable.core import registry
 from durable.core.errors import HoldError
 from durable.core.ids import check_queue
 from durable.core.records import Hold, HoldKind, RunState
+from durable.core.words import Sentence, gettext_noop
 from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations.audited import audited
@@ -91,7 +92,7 @@ def _hold(action: str, kind: HoldKind, name: str) -> Hold:
         done = by.done(before="", after="held", detail=_named(kind, name))
         hold = Hold(kind=kind, name=name, held_at=at.now(), held_by=done.actor_label, reason=by.reason)
         if found is not None or not at.store.hold(hold):
-            raise HoldError(f"{_named(kind, name)} is {_STATE[kind]} already{_by(found)}")
+            raise HoldError(Sentence(_ALREADY[kind], name=name, since=_by(found)))
         at.store.log([done])
     return hold
 
@@ -103,11 +104,34 @@ def _lift(at: Runtime, action: str, kind: HoldKind, name: str) -> None:
             _check_known(action, kind, name)
         _check_seen(by.acting.expected if by.acting is not None else None, kind, name, found)
         if not at.store.lift(kind, name):
-            raise HoldError(f"{_named(kind, name)} is not {_STATE[kind]}")
+            raise HoldError(Sentence(_NOT_HELD[kind], name=name))
         at.store.log([by.done(before="held", after="", detail=_named(kind, name))])
 
 
-_STATE: Final = {HoldKind.QUEUE: "paused", HoldKind.WORKFLOW: "held"}
+_ALREADY: Final = {
+    HoldKind.QUEUE: gettext_noop('queue "{name}" is paused already{since}'),
+    HoldKind.WORKFLOW: gettext_noop('workflow "{name}" is held already{since}'),
+}
+_NOT_HELD: Final = {
+    HoldKind.QUEUE: gettext_noop('queue "{name}" is not paused'),
+    HoldKind.WORKFLOW: gettext_noop('workflow "{name}" is not held'),
+}
+_NOW_HELD: Final = {
+    HoldKind.QUEUE: gettext_noop(
+        'queue "{name}" is paused{since}: it has changed since this page was made; look again'
+    ),
+    HoldKind.WORKFLOW: gettext_noop(
+        'workflow "{name}" is held{since}: it has changed since this page was made; look again'
+    ),
+}
+_NO_MORE: Final = {
+    HoldKind.QUEUE: gettext_noop(
+        'queue "{name}" is not paused any more: it has changed since this page was made; look again'
+    ),
+    HoldKind.WORKFLOW: gettext_noop(
+        'workflow "{name}" is not held any more: it has changed since this page was made; look again'
+    ),
+}
 
 
 def _named(kind: HoldKind, name: str) -> str:
@@ -115,10 +139,12 @@ def _named(kind: HoldKind, name: str) -> str:
 
 
 def _by(hold: Hold | None) -> str:
+    """Return since when the hold is there, by whom and why; "" without one."""
     if hold is None:
         return ""
-    reason = f": {hold.reason}" if hold.reason else ""
-    return f", since {hold.held_at:%Y-%m-%d %H:%M:%S} UTC{f' by {hold.held_by}' if hold.held_by else ''}{reason}"
+    text = gettext_noop(", since {when} by {who}{reason}") if hold.held_by else gettext_noop(", since {when}{reason}")
+    when = f"{hold.held_at:%Y-%m-%d %H:%M:%S} UTC"
+    return Sentence(text, when=when, who=hold.held_by, reason=f": {hold.reason}" if hold.reason else "")
 
 
 def _name_of(workflow: str | Workflow[..., Any]) -> str:
@@ -127,8 +153,8 @@ def _name_of(workflow: str | Workflow[..., Any]) -> str:
 
 def _check_seen(expected: str | None, kind: HoldKind, name: str, found: Hold | None) -> None:
     if expected is not None and expected != revision_of(found):
-        state = f"is {_STATE[kind]}{_by(found)}" if found is not None else f"is not {_STATE[kind]} any more"
-        raise HoldError(f"{_named(kind, name)} {state}: it has changed since this page was made; look again")
+        text = _NOW_HELD[kind] if found is not None else _NO_MORE[kind]
+        raise HoldError(Sentence(text, name=name, since=_by(found)))
 
 
 def _check_known(action: str, kind: HoldKind, name: str) -> None:

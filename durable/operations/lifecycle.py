@@ -15,6 +15,7 @@ from durable.core.records import EntryKind, EntryRecord, EntryStatus, Request, R
 from durable.core.recovery import recover as recovery_of
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import starts_of
+from durable.core.words import Sentence, gettext_noop
 from durable.operations import audit
 from durable.operations.audited import audited
 from durable.operations.common import announce, announce_parent, check_state, send_run_changed
@@ -144,11 +145,18 @@ def _ask(run_id: str, action: str, location: str, *, stack: bool = False, abando
         if _is_held(at, run):
             asked.extend(at.store.ask_activities(run, location, at.now(), stack=stack, abandon=abandon))
         if not asked:
-            where = f' at "{location[:_SUMMARY]}"' if location else ""
-            problem = (
-                f'no step of run "{run.id}" has run{where} for more than a second: it has ended, or its worker is gone; '
-                "look at the run again"
+            text = (
+                gettext_noop(
+                    'no step of run "{run}" has run at "{place}" for more than a second: it has ended, or its worker is gone; '
+                    "look at the run again"
+                )
+                if location
+                else gettext_noop(
+                    'no step of run "{run}" has run for more than a second: it has ended, or its worker is gone; look at the '
+                    "run again"
+                )
             )
+            problem = Sentence(text, run=run.id, place=location[:_SUMMARY])
             raise InvalidTransitionError(run.state, _WITH_WORKER, action, run.id, problem=problem)
         return RunChange(run={"change_seq": run.change_seq})
 
@@ -219,6 +227,10 @@ def _check_not_being_cancelled(run: RunRecord, action: str, unless: Request | No
     The cancel stays in force.
     """
     if run.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK) and run.pending_request != unless:
-        how = "cancelled with its rollback" if run.pending_request == Request.CANCEL_ROLLBACK else "cancelled"
-        problem = f'cannot {action} run "{run.id}": it is being {how}, at its next operation'
+        text = (
+            gettext_noop('cannot {verb} run "{run}": it is being cancelled with its rollback, at its next operation')
+            if run.pending_request == Request.CANCEL_ROLLBACK
+            else gettext_noop('cannot {verb} run "{run}": it is being cancelled, at its next operation')
+        )
+        problem = Sentence(text, verb=action, run=run.id)
         raise InvalidTransitionError(run.state, ALLOWED[action], action, run.id, problem=problem)

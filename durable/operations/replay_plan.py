@@ -14,10 +14,15 @@ from datetime import datetime
 from durable.core.location import listed
 from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, RunState
 from durable.core.replay import Replay
+from durable.core.words import Sentence, gettext_noop
 
 __all__ = ["ReplayPlan", "ReturnedMessage", "build_plan"]
 
-_STARTS_AGAIN = {"loop": "its iterations build on each other", "race": "who wins it is decided again"}
+_STARTS_AGAIN = {
+    "loop": gettext_noop('"{place}" is in the loop "{around}", which starts again: its iterations build on each other'),
+    "race": gettext_noop('"{place}" is in the race "{around}", which starts again: who wins it is decided again'),
+}
+_EXECUTING = gettext_noop("a worker is executing the run now: pause the run first, or replay it as a new run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ def build_plan(replay: Replay, entries: Sequence[EntryRecord], now: datetime, *,
     not_compensated = [entry.location for entry in gone if entry.is_compensable]
     is_held = run.lease_expires_at is not None and run.lease_expires_at > now
     refusals = [*not_given, *_refusals(replay, is_held=is_held)]
-    in_place = ["a worker is executing the run now: pause the run first, or replay it as a new run"] if is_held else []
+    in_place = [Sentence(_EXECUTING)] if is_held else []
     return ReplayPlan(
         run_id=run.id,
         target=replay.target,
@@ -104,16 +109,17 @@ def build_plan(replay: Replay, entries: Sequence[EntryRecord], now: datetime, *,
 def _why(replay: Replay) -> Iterable[str]:
     for location, kind in replay.moved:
         if kind in _STARTS_AGAIN:
-            yield f'"{replay.target}" is in the {kind} "{location}", which starts again: {_STARTS_AGAIN[kind]}'
+            yield Sentence(_STARTS_AGAIN[kind], place=replay.target, around=location)
     compensated = [location for location, kind in replay.moved if kind == "compensated"]
     if compensated:
-        yield f"{listed(compensated)} was compensated: what was undone is done again, and all that came after it"
+        text = gettext_noop("{places} was compensated: what was undone is done again, and all that came after it")
+        yield Sentence(text, places=listed(compensated))
 
 
 def _refusals(replay: Replay, *, is_held: bool) -> list[str]:
     run = replay.run
     if run.state == RunState.ROLLING_BACK or (run.state_after_rollback and run.state not in ENDED):
-        return ["the run is being compensated: replay it once that has ended"]
+        return [Sentence(gettext_noop("the run is being compensated: replay it once that has ended"))]
     if not is_held:
         return []
     running = [
@@ -122,20 +128,23 @@ def _refusals(replay: Replay, *, is_held: bool) -> list[str]:
     running += [name for name, status in replay.siblings() if status in ("pending", "running")]
     if not running:
         return []
-    return [f"{listed(running)} would stay and is being run now: pause the run, or wait until that has ended"]
+    text = gettext_noop("{places} would stay and is being run now: pause the run, or wait until that has ended")
+    return [Sentence(text, places=listed(running))]
 
 
 def _notes(replay: Replay, not_compensated: Sequence[str]) -> Iterable[str]:
     failed = [name for name, status in replay.siblings() if status == "failed"]
     if failed:
-        yield f"{listed(failed)} has failed and stays so: replay from there to have it run again"
+        text = gettext_noop("{places} has failed and stays so: replay from there to have it run again")
+        yield Sentence(text, places=listed(failed))
     if not_compensated:
-        yield (
-            f"the rollback handlers of {listed(not_compensated)} are not run: what these steps did stays, and is done "
-            "again"
+        text = gettext_noop(
+            "the rollback handlers of {places} are not run: what these steps did stays, and is done again"
         )
+        yield Sentence(text, places=listed(not_compensated))
     if replay.run.state not in ENDED:
-        yield f"this run is {replay.run.state}: a new run goes on beside it, unless you cancel this one"
+        text = gettext_noop("this run is {state}: a new run goes on beside it, unless you cancel this one")
+        yield Sentence(text, state=Sentence(replay.run.state))
 
 
 def _hash_of(replay: Replay, entries: Iterable[EntryRecord]) -> str:

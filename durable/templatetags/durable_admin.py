@@ -23,6 +23,14 @@ from durable.admin.visible_text import with_visible_text
 from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
 from durable.inspection import StatementTimeoutError, humanize, is_undone, reading, state_word
+from durable.inspection.refusals import told, told_sentence
+from durable.inspection.wording import (
+    kind_in_words,
+    outcome_in_words,
+    source_in_words,
+    state_in_words,
+    verb_in_words,
+)
 from durable.models import Run
 
 if TYPE_CHECKING:
@@ -51,6 +59,25 @@ _BARS = {
     "rollback": _("compensated"),
     "rollback-failed": _("compensation failed"),
     "moment": _("recorded"),
+}
+
+
+_EVENTS = {
+    "created": _("created"),
+    "started": _("started"),
+    "began": _("began"),
+    "attempt failed": _("attempt failed"),
+    "compensated": _("compensated"),
+    "message sent": _("message sent"),
+}
+
+_DIFFERENCES = {
+    "place": _("place"),
+    "status": _("status"),
+    "attempts": _("attempts"),
+    "error": _("error"),
+    "output": _("output"),
+    "given by hand": _("given by hand"),
 }
 
 
@@ -96,8 +123,10 @@ def next_try(run: Run, then: datetime | None, now: datetime) -> SafeString | str
     if then is None or run.state in ENDED:
         return ""
     if run.state == RunState.PAUSED:
-        return ", tried again once the run is resumed"
-    return format_html(", next try {}", ago(then, now)) if then > now else ", its next try is due"
+        return gettext(", tried again once the run is resumed")
+    if then > now:
+        return format_html(gettext(", next try {when}"), when=ago(then, now))
+    return gettext(", its next try is due")
 
 
 @register.filter
@@ -117,7 +146,7 @@ def between(begin: datetime | None, end: datetime | None) -> str:
 @register.simple_tag
 def state(word: str) -> SafeString:
     """A state or a status: the word, beside which the stylesheet draws a shape."""
-    return _with_shape(word, word.replace("_", " "))
+    return _with_shape(word, state_in_words(word))
 
 
 @register.simple_tag
@@ -145,15 +174,42 @@ def since(begin: datetime | None, then: datetime | None) -> str:
 
 
 @register.filter
-def words(name: str) -> str:
-    """A recorded name in words."""
-    return name.replace("_", " ")
+def thousands(number: int) -> str:
+    """A number with the separators of the language."""
+    return humanize.thousands(number)
+
+
+register.filter("kind_in_words", kind_in_words)
+register.filter("outcome_in_words", outcome_in_words)
+register.filter("source_in_words", source_in_words)
+register.filter("state_in_words", state_in_words)
+register.filter("verb_in_words", verb_in_words)
+register.filter("told", told_sentence)
+
+
+_WORKERS = {"busy": _("busy"), "idle": _("idle"), "dead": _("dead"), "unknown": _("unknown")}
+
+
+@register.simple_tag
+def worker_state(name: str) -> str:
+    """The state of a worker; one that only RQ knows as it is."""
+    return str(_WORKERS.get(name, name))
 
 
 @register.filter
-def thousands(number: int) -> str:
-    """A number with commas."""
-    return f"{number:,}"
+def event_in_words(what: str) -> str:
+    """What has happened to a run: an event of its own, the state in which it has ended, or an operator's verb."""
+    found = _EVENTS.get(what)
+    if found is not None:
+        return str(found)
+    return state_in_words(what) if what in set(RunState) else verb_in_words(what)
+
+
+@register.filter
+def difference_in_words(name: str) -> str:
+    """What differs between two runs at a place."""
+    found = _DIFFERENCES.get(name)
+    return name if found is None else str(found)
 
 
 @register.simple_tag
@@ -247,7 +303,7 @@ def durable_overview(context: dict[str, Any]) -> SafeString | str:
         with reading():
             found = overview.context(request, pages.now())
     except StatementTimeoutError as error:
-        return format_html('<p class="errornote">{}</p>', humanize.sentence(error))
+        return format_html('<p class="errornote">{}</p>', told(error))
     return visible_text(render_to_string("durable/admin/_overview.html", found, request))
 
 
