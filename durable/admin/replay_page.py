@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -107,21 +108,26 @@ def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]
 
 def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
     """Return the parts of the preview: a CSS word, a title, locations, and how many more there are."""
-    returned = [
-        _("%(queue)s (received by %(place)s)") % {"queue": each.queue, "place": spoken_location(each.wait)}
-        for each in plan.messages
-    ]
-    parts = [
-        ("again", _("Steps that run again"), [spoken_location(each) for each in plan.reruns]),
-        ("again", _("Messages that are sent again"), [spoken_location(each) for each in plan.resends]),
+    returned = [(each.queue, each.wait) for each in plan.messages]
+    parts: list[tuple[str, str, Sequence[Any]]] = [
+        ("again", _("Steps that run again"), plan.reruns),
+        ("again", _("Messages that are sent again"), plan.resends),
         ("back", _("Messages that return to the queue"), returned),
-        (
-            "grave",
-            _("Done, with a rollback handler that is not run"),
-            [spoken_location(each) for each in plan.not_compensated],
-        ),
-        ("gone", _("Records that a new run does not get"), [spoken_location(each) for each in plan.removed]),
-        ("stays", _("Branches beside it that stay"), [spoken_location(each) for each in plan.siblings]),
-        ("stays", _("Records that stay"), [spoken_location(each) for each in plan.kept]),
+        ("grave", _("Done, with a rollback handler that is not run"), plan.not_compensated),
+        ("gone", _("Records that a new run does not get"), plan.removed),
+        ("stays", _("Branches beside it that stay"), plan.siblings),
+        ("stays", _("Records that stay"), plan.kept),
     ]
-    return [(look, title, names[:_SHOWN], max(0, len(names) - _SHOWN)) for look, title, names in parts if names]
+    return [
+        (look, title, [_named(each) for each in found[:_SHOWN]], max(0, len(found) - _SHOWN))
+        for look, title, found in parts
+        if found
+    ]
+
+
+def _named(what: str | tuple[str, str]) -> str:
+    """Return a location for people, or a queue with the location of the wait that had received its message."""
+    if isinstance(what, str):
+        return spoken_location(what)
+    queue, wait = what
+    return _("%(queue)s (received by %(place)s)") % {"queue": queue, "place": spoken_location(wait)}

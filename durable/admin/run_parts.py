@@ -109,7 +109,13 @@ def _timeline(shown: Shown) -> dict[str, Any]:
 def _history(shown: Shown) -> dict[str, Any]:
     only_failed = shown.request.GET.get("only") == "failed"
     start = _whole_number(shown.request.GET.get("start"))
-    tree = history_tree(shown.run.id, start=start, only_failed=only_failed, running=shown.running)
+    tree = history_tree(
+        shown.run.id,
+        start=start,
+        only_failed=only_failed,
+        running=shown.running,
+        open_keys=shown.progress.open_keys,
+    )
     return {
         "tree": tree,
         "roots": charts.shallow(tree.roots),

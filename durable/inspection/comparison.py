@@ -99,7 +99,7 @@ def compare_runs(left: Run, right: Run, *, with_payloads: bool, start: int = 0) 
 
 def _skeleton(run: Run) -> dict[str, int]:
     """Return the keys of the run's entries by location, in the order in which they began."""
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.pk).order_by("ordinal")
+    found = Entry.objects.using(conf.DATABASE).filter(run=run.pk).order_by("ordinal")
     return dict(found.values_list("location", "pk")[:MOST])
 
 

@@ -31,7 +31,8 @@ from django.db.models.functions import Concat, Replace, StrIndex, Substr
 
 from durable.conf import conf
 from durable.inspection.progress import MOST_OPEN, OPEN
-from durable.models import Entry
+from durable.inspection.resting import remembered
+from durable.models import Entry, Run
 
 __all__ = [
     "EXACT",
@@ -154,22 +155,20 @@ def masked(text: str) -> str:
     return _NUMBER.sub("#", text)
 
 
-def read_places(run_id: str, open_keys: Sequence[int] | None = None) -> Places:
+def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
     """Return the places of a run's history; `open_keys` are those of `progress_of`, for a caller that has them.
 
-    Two statements for a short history; five for a long one, and two more if it has more than `MOST_PLACES` places.
+    Two statements for a short history; five for a long one, and two more if it has more than `MOST_PLACES` places. Those
+    that count are left out if it was counted and its run rests (`durable.inspection.resting`).
     """
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
-    if Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by()[: EXACT + 1].count() <= EXACT:
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).order_by("ordinal")
+    if Entry.objects.using(conf.DATABASE).filter(run=run.id).order_by()[: EXACT + 1].count() <= EXACT:
         return Places(places=[_alone(Record(*row)) for row in found.values_list(*_COLUMNS)], is_exact=True)
-    groups = _groups(run_id, Masked("location"))
-    is_coarse = len(groups) > MOST_PLACES
-    if is_coarse:
-        groups = _groups(run_id, Masked(_first_segment()))
-    if len(groups) > MOST_PLACES:
-        groups = _groups(run_id, Concat(Value("#"), F("kind"), output_field=CharField()))
+    groups, is_coarse = remembered(
+        run, "places", lambda: _all_groups(run.id), lambda found: sum(count for _, _, _, count, *_ in found[0])
+    )
     places = _sampled(groups)
-    for record in _open(run_id, open_keys):
+    for record in _open(run.id, open_keys):
         place = places.get((masked(record.location), record.kind))
         if place is None:  # of a place inside a scope, or begun since
             places[record.location, record.kind] = _alone(record)
@@ -217,6 +216,17 @@ def _alone(record: Record) -> Place:
 
 
 _Group = tuple[str, str, int, int, int, int, str, str | None]
+
+
+def _all_groups(run_id: str) -> tuple[list[_Group], bool]:
+    """Return the places of a long history, and whether they are coarse; one statement, up to three for many places."""
+    groups = _groups(run_id, Masked("location"))
+    is_coarse = len(groups) > MOST_PLACES
+    if is_coarse:
+        groups = _groups(run_id, Masked(_first_segment()))
+    if len(groups) > MOST_PLACES:
+        groups = _groups(run_id, Concat(Value("#"), F("kind"), output_field=CharField()))
+    return groups, is_coarse
 
 
 def _groups(run_id: str, location: Any) -> list[_Group]:

@@ -12,6 +12,7 @@ from django.utils import timezone
 from durable.conf import conf
 from durable.core.records import EntryStatus
 from durable.inspection.activities import activities_of_runs
+from durable.inspection.resting import remembered
 from durable.models import Attempt, EntryMetadata, Run
 
 __all__ = ["MOST_OPEN", "OPEN", "Progress", "progress_of"]
@@ -39,25 +40,11 @@ class Progress:
 
 
 def progress_of(run: Run) -> Progress:
-    """Return the run's progress; two statements, and one more for a run that a worker has."""
-    # Only steps make attempts.
-    took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
-    found = (
-        EntryMetadata.objects.using(conf.DATABASE)
-        .of_runs(run.id)
-        .aggregate(
-            entries=Count("entry_id"),
-            completed=Count("entry_id", filter=Q(status=EntryStatus.COMPLETED.value)),
-            newest=Max("entry_id"),
-            finished=Max("finished_ordinal"),
-            attempts=Sum("attempts"),
-            compensated=Count("rollback_completed_at"),
-            active=Sum(took),
-            open=_JoinedKeys("entry_id", filter=OPEN),
-        )
-    )
-    lost = ExpressionWrapper(F("finished_at") - F("started_at"), output_field=DurationField())
-    failed = Attempt.objects.using(conf.DATABASE).filter(run=run).aggregate(took=Sum(lost), number=Count("id"))
+    """Return the run's progress; two statements, and one more for a run that a worker has.
+
+    None of them for a long history whose run rests (`durable.inspection.resting`).
+    """
+    found, failed = remembered(run, "progress", lambda: _count(run), lambda counts: int(counts[0]["entries"]))
     parts = [found[name] for name in ("entries", "completed", "newest", "finished", "attempts", "compensated")]
     row = [
         run.change_seq,
@@ -82,6 +69,29 @@ def progress_of(run: Run) -> Progress:
         revision="-".join(map(str, [*row, *parts])),
         open_keys=sorted(int(key) for key in (found["open"] or "").split(",") if key)[-MOST_OPEN:],
     )
+
+
+def _count(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the entries and the failed attempts of the run amount to; two statements."""
+    # Only steps make attempts.
+    took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
+    found = (
+        EntryMetadata.objects.using(conf.DATABASE)
+        .of_runs(run.id)
+        .aggregate(
+            entries=Count("entry_id"),
+            completed=Count("entry_id", filter=Q(status=EntryStatus.COMPLETED.value)),
+            newest=Max("entry_id"),
+            finished=Max("finished_ordinal"),
+            attempts=Sum("attempts"),
+            compensated=Count("rollback_completed_at"),
+            active=Sum(took),
+            open=_JoinedKeys("entry_id", filter=OPEN),
+        )
+    )
+    lost = ExpressionWrapper(F("finished_at") - F("started_at"), output_field=DurationField())
+    failed = Attempt.objects.using(conf.DATABASE).filter(run=run).aggregate(took=Sum(lost), number=Count("id"))
+    return found, failed
 
 
 class _JoinedKeys(Aggregate):

@@ -133,7 +133,7 @@ def build_timeline(
     for a caller that has them. A bounded number of statements: six for a short history, ten for a long one, and two
     or three more where a place of a long one is opened.
     """
-    read = read_places(run.id, open_keys)
+    read = read_places(run, open_keys)
     places = list(read.places)
     running = activities_of_runs([run], now)[run.id]
     add_running(places, running, is_exact=read.is_exact)

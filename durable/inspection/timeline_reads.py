@@ -38,6 +38,7 @@ class FailedAttempts:
     _numbers: Mapping[str, int]
     _is_exact: bool
     left_out: int
+    _folded: Mapping[str, Sequence[str]]  # the locations by masked location
 
     def at(self, location: str) -> Sequence[Work]:
         """Return the spans of the failed attempts at a location."""
@@ -46,9 +47,8 @@ class FailedAttempts:
     def spans(self, node: PlaceNode) -> Iterator[Work]:
         """Yield those of a node's own entries."""
         if node.is_folded and not self._is_exact:
-            for location, spans in self._spans.items():
-                if masked(location) == node.location:
-                    yield from spans
+            for location in self._folded.get(node.location, ()):
+                yield from self._spans[location]
         else:
             for location in {record.location for record in node.records}:
                 yield from self.at(location)
@@ -76,7 +76,10 @@ def read_attempts(run_id: str, *, is_exact: bool) -> FailedAttempts:
     else:
         grouped = found.annotate(masked=Masked("location")).values_list(key).annotate(number=Count("id"))
         numbers = Counter(dict(grouped))
-    return FailedAttempts(spans, numbers, is_exact, numbers.total() - len(drawn))
+    folded: dict[str, list[str]] = {}
+    for location in spans:
+        folded.setdefault(masked(location), []).append(location)
+    return FailedAttempts(spans, numbers, is_exact, numbers.total() - len(drawn), folded)
 
 
 def add_running(places: list[Place], steps: Iterable[RunningStep], *, is_exact: bool) -> None:

@@ -1,47 +1,43 @@
 """A run's history as a tree: scopes, loops with their iterations, branches with their winner, and pruned entries.
 
-The whole history is read as a skeleton (locations and statuses, no payloads); only the nodes of one page are read in
-full. A note at the loop or race says which of its entries were deleted. A step is recorded at the end of its first
+A history is read as a skeleton (locations and statuses, no payloads), and only the nodes of one page are read in full. Of
+a long one the skeleton of the page alone is read (`durable.inspection.tree_window`). A note at the loop or race says which of its entries were deleted. A step is recorded at the end of its first
 attempt; before that, its node comes from the steps that run now. A join or loop that is not recorded yet is a block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import BooleanField, Count, ExpressionWrapper, Q
+from django.db.models import Count
 from django.utils.translation import gettext
 
 from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.inspection.activities import RunningStep
-from durable.inspection.fork_outcomes import FORKS, ForkOutcome, fatal_locations, read_outcomes
+from durable.inspection.fork_outcomes import FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.given_note import given_note
 from durable.inspection.loop_note import loop_note
+from durable.inspection.tree_window import Row, Window, read_rows, read_window
 from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, Run
 from durable.models.batches import ByteLength
 from durable.models.fields import load_json
 from durable.store.outline_rows import long_data, short_data
 
-__all__ = ["MOST", "PAGE", "TreeNode", "TreePage", "history_tree"]
+__all__ = ["PAGE", "TreeNode", "TreePage", "history_tree"]
 
 PAGE: Final = 200  # nodes of one page
-MOST: Final = 50_000  # entries that are read; far more than an intact run has
 
 #: Statuses that "only what failed" leaves out: a branch that lost a race is "cancelled".
 _SETTLED: Final = (EntryStatus.COMPLETED, "cancelled")
 #: States in which the run's row tells which failures were not caught.
 _TOLD: Final = (RunState.COMPLETED, RunState.FAILED)
 _HAS_FAILED: Final = (EntryStatus.FAILED, EntryStatus.EXHAUSTED)
-#: A step's rollback handler has failed, and has not completed since.
-_HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
-    Q(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True), BooleanField()
-)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,23 +139,33 @@ def history_tree(
     only_failed: bool = False,
     at_end: bool = False,
     running: Iterable[RunningStep] = (),
+    open_keys: Sequence[int] | None = None,
 ) -> TreePage:
     """Return `size` nodes from the position `start` on. `running` are the steps of the run that run now.
 
     Without `start`: the page of the run's current node, or the first page. With `at_end`, and without `start`: the last
     nodes, or those from the run's current node on if that is further back. With `only_failed`: only nodes with failed
-    attempts, without completion or running now, with the scopes around them. Four statements; one more for a run with
-    joins, and one for a run in which something has failed for good.
+    attempts, without completion or running now, with the scopes around them. In a long history positions count entries,
+    and the scopes around those of a page are not among its nodes (`durable.inspection.tree_window`). `open_keys` are
+    those of `progress_of`, for a caller that has them. A constant number of statements, at most ten.
     """
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
-    columns = ("id", "location", "kind", "metadata__status")
-    rows = list(found.values_list(*columns, _HAS_FAILED_TO_UNDO)[: MOST + 1])
-    is_cut = len(rows) > MOST
+    rows, running = read_rows(run_id), list(running)
+    if rows is None:
+        window = read_window(
+            run_id,
+            start=start,
+            size=size,
+            only_failed=only_failed,
+            at_end=at_end,
+            running=running,
+            open_keys=open_keys,
+        )
+        return _page_of(run_id, window, running if window.is_last else [])
     has_forks = any(kind in FORKS for _, _, kind, *_ in rows)
     outcomes = read_outcomes(run_id) if has_forks else {}
-    built = _Builder(rows[:MOST], outcomes, _failed_attempts(run_id), running)
+    built = _Builder(rows, outcomes, _failed_attempts(run_id), running)
     roots = built.roots
-    _mark_caught(run_id, built.nodes, outcomes.values())
+    _mark_caught(run_id, built.nodes, lambda origins: fatal_locations(origins, outcomes.values()))
     if only_failed:
         roots = list(filter(None, (_kept(root) for root in roots)))
     nodes = [node for root in roots for node in root.walk()]
@@ -170,10 +176,31 @@ def history_tree(
         start = (min(start, last) if start else last) if at_end else start // size * size
     start = min(max(0, start), max(0, len(nodes) - 1))
     page = nodes[start : start + size]
+    return _page(roots, page, start=start, total=len(nodes))
+
+
+def _page_of(run_id: str, window: Window, running: Iterable[RunningStep]) -> TreePage:
+    """Return a page of a long history."""
+    forks = [location for _, location, kind, *_ in window.rows if kind in FORKS]
+    outcomes = read_outcomes(run_id, forks) if forks else {}
+    built = _Builder(window.rows, outcomes, _failed_attempts(run_id, window.locations), running)
+    _mark_caught(run_id, built.nodes, lambda origins: read_fatal(run_id, origins))
+    nodes = [node for root in built.roots for node in root.walk()]
+    page = [node for node in nodes if node.entry_id in window.keys or (node.running and node.entry_id is None)]
+    for position, node in enumerate(page, window.start):
+        node.position = position
+    return _page(
+        built.roots, page, start=window.start, total=max(window.total, window.start + len(page)), is_cut=window.is_cut
+    )
+
+
+def _page(
+    roots: Sequence[TreeNode], page: Sequence[TreeNode], *, start: int, total: int, is_cut: bool = False
+) -> TreePage:
     shown = {id(node) for node in page}
-    roots = list(filter(None, (_cut(root, shown) for root in roots)))
+    kept = list(filter(None, (_cut(root, shown) for root in roots)))
     _fill(page)
-    return TreePage(roots=roots, nodes=page, start=start, total=len(nodes), is_cut=is_cut)
+    return TreePage(roots=kept, nodes=page, start=start, total=total, is_cut=is_cut)
 
 
 def _place_of_interest(nodes: Sequence[TreeNode]) -> int:
@@ -191,7 +218,7 @@ class _Builder:
 
     def __init__(
         self,
-        rows: Sequence[tuple[int, str, str, str, bool]],
+        rows: Sequence[Row],
         outcomes: Mapping[int, ForkOutcome],
         failed_attempts: Mapping[str, int],
         running: Iterable[RunningStep],
@@ -301,14 +328,19 @@ def _kept(node: TreeNode) -> TreeNode | None:
     return node if node.children or is_of_interest else None
 
 
-def _failed_attempts(run_id: str) -> dict[str, int]:
-    """Return the number of failed attempts at each location."""
+def _failed_attempts(run_id: str, locations: Sequence[str] | None = None) -> dict[str, int]:
+    """Return the number of failed attempts at each location, or at each of these."""
     found = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by()
+    if locations is not None:
+        found = found.filter(location__in=locations)
     return dict(found.values_list("location").annotate(number=Count("id")))
 
 
-def _mark_caught(run_id: str, nodes: Mapping[str, TreeNode], outcomes: Iterable[ForkOutcome]) -> None:
-    """Mark what failed for good without making the run fail, once the run's code has gone on or ended."""
+def _mark_caught(run_id: str, nodes: Mapping[str, TreeNode], fatal: Callable[[Sequence[str]], set[str]]) -> None:
+    """Mark what failed for good without making the run fail, once the run's code has gone on or ended.
+
+    `fatal` returns the locations of what made the run fail, given the origins of its error.
+    """
     failed = [node for node in nodes.values() if node.status == EntryStatus.EXHAUSTED or _is_failed_scope(node)]
     if not failed:
         return
@@ -316,9 +348,9 @@ def _mark_caught(run_id: str, nodes: Mapping[str, TreeNode], outcomes: Iterable[
     state, origins = found.values_list("state", "origins").first() or ("", [])
     if state not in _TOLD:
         return
-    fatal = fatal_locations(origins, outcomes)
+    locations = fatal(origins)
     for node in failed:
-        node.is_caught = node.location not in fatal
+        node.is_caught = node.location not in locations
 
 
 def _is_failed_scope(node: TreeNode) -> bool:

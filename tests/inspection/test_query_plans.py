@@ -25,6 +25,7 @@ from durable.inspection import (
     last_hour,
     list_events,
     places,
+    tree_window,
     usual_durations,
     workflow_durations,
 )
@@ -164,6 +165,19 @@ def test_a_long_history_is_looked_up(get: Callable[[str], Any]) -> None:
         with CaptureQueriesContext(connection) as queries:
             get(address)
         assert scans(queries, GROWING) == [], address
+
+
+@pytest.mark.parametrize("page", ["", "?start=300", "?only_failed=true"])
+def test_a_page_of_a_long_tree_is_looked_up(
+    get: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    monkeypatch.setattr(tree_window, "LONG", 20)
+    with CaptureQueriesContext(connection) as queries:
+        tree = get(f"/runs/{LONG}/tree{page}")
+    assert tree["roots"]
+    assert scans(queries, GROWING) == []
+    assert sorts(queries, GROWING, most=1_200) == []  # of the history's 500 entries the page's are found
+    assert len(queries) <= 20
 
 
 @pytest.mark.parametrize("opened", ["", "step #", "step 17"])

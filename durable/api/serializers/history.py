@@ -91,7 +91,7 @@ class TreeQuery(Query):
         required=False,
         min_value=0,
         max_value=10**9,
-        help_text="The position to begin at; without it, where the run is.",
+        help_text="The position to begin at; without it, where the run is. Above 5,000 entries it counts entries.",
     )
     only_failed = QueryFlag(required=False, default=False, help_text="What has failed or is not completed.")
 

@@ -1,0 +1,76 @@
+"""Counts of long histories are remembered while their runs rest, and counted again after every change."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from durable import get_run
+from durable.inspection import build_timeline, places, progress_of, resting
+from durable.models import Run
+from tests.admin import flows
+from tests.admin.conftest import Stage
+from tests.admin.flows import SWITCH
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five entries are a long history, and nothing is remembered from other tests."""
+    monkeypatch.setattr(resting, "LONG", 4)
+    monkeypatch.setattr(resting, "_results", OrderedDict())
+    monkeypatch.setattr(places, "EXACT", 4)
+    monkeypatch.setitem(SWITCH, "broken", False)
+
+
+def asked(run: Run) -> tuple[int, int]:
+    """The entries of the run, and the number of statements that read histories."""
+    with CaptureQueriesContext(connection) as queries:
+        entries = progress_of(run).entries
+        timeline = build_timeline(run, timezone.now())
+        assert sum(row.count for row in timeline.rows if row.depth == 0) == entries
+    return entries, sum("COUNT(" in each["sql"] and "durable_entry" in each["sql"] for each in queries.captured_queries)
+
+
+def test_a_long_history_at_rest_is_counted_once(stage: Stage) -> None:
+    run = stage.start(flows.many, 6, id="run")
+    entries, first = asked(run)
+    assert entries == 6
+    assert asked(run) == (6, first - 2)  # a look at whether it is long is left
+
+
+def test_a_short_one_is_counted_each_time(stage: Stage) -> None:
+    run = stage.start(flows.many, 3, id="run")
+    assert asked(run) == asked(run)
+
+
+def test_what_a_worker_has_is_counted_each_time(stage: Stage) -> None:
+    run = stage.start(flows.many, 6, id="run")
+    run.lease_expires_at = timezone.now()  # expired, and not given back
+    assert asked(run) == asked(run)
+
+
+def test_a_pass_and_a_verb_have_it_counted_again(stage: Stage) -> None:
+    stage.start(flows.many, 6, id="run")
+    assert asked(Run.objects.get(pk="run"))[0] == 6
+    get_run("run").replay("step 3", in_place=True)
+    assert asked(Run.objects.get(pk="run"))[0] == 3
+    stage.settle("run")
+    assert asked(Run.objects.get(pk="run"))[0] == 6
+
+
+def test_it_is_kept_for_a_while_only(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resting, "_KEPT", 0.0)
+    run = stage.start(flows.many, 6, id="run")
+    assert asked(run) == asked(run)
+    monkeypatch.setattr(resting, "_KEPT", 60.0)
+    monkeypatch.setattr(resting, "_MOST", 1)
+    for each in ("a", "b"):
+        stage.start(flows.many, 6, id=each)
+        progress_of(Run.objects.get(pk=each))
+    assert [key[1] for key in resting._results] == ["b"]
