@@ -14,6 +14,7 @@ from typing import Final
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
+from django.utils import translation
 
 from durable.alerts.alert import Alert
 from durable.alerts.alert_run import send_alert
@@ -54,7 +55,7 @@ class Watch:
         alias = conf.DATABASE
         rows = AlertState.objects.using(alias).filter(ended_at__isnull=True, kind__in=settings.events)
         told = {row.key: row for row in rows.order_by("kind", "id")[:_MOST]}
-        with reading():
+        with reading(), translation.override(None):  # recorded as a run's input: in English
             found = look_for(frozenset(settings.events), now, told.keys())
         holding = {each.key: each for each in found.conditions}
         self._begun = {key: self._begun.get(key, now) for key in holding if key not in told}

@@ -14,6 +14,7 @@ from django.utils.formats import get_format
 from django.utils.translation import gettext, ngettext, pgettext
 
 __all__ = [
+    "browser_words",
     "byte_size",
     "day_and_clock",
     "decimal",
@@ -85,6 +86,21 @@ def _unit(size: int, count: str) -> str:
     else:
         text = gettext("%(number)s d")
     return text % {"number": count}
+
+
+def browser_words() -> dict[str, str]:
+    """Return the texts of `relative` and `span`, for a program that counts on in the browser: "%s" is a number or a span."""
+    number = {"number": "%s"}
+    return {
+        "now": gettext("now"),
+        "in": gettext("in %(span)s") % {"span": "%s"},
+        "ago": gettext("%(span)s ago") % {"span": "%s"},
+        "day": gettext("%(number)s d") % number,
+        "hour": gettext("%(number)s h") % number,
+        "minute": gettext("%(number)s m") % number,
+        "second": gettext("%(number)s s") % number,
+        "decimal": str(get_format("DECIMAL_SEPARATOR")),
+    }
 
 
 def relative(then: datetime, now: datetime, units: int = 2) -> str:

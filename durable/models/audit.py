@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from durable.models.fields import NameField, SafeTextField
 
@@ -23,27 +24,29 @@ class OperatorAction(models.Model):
     class Source(models.TextChoices):
         """The surface that the action came from."""
 
-        ADMIN = "admin", "admin"
-        API = "api", "API"
-        CLI = "cli", "command line"
-        CODE = "code", "code"
+        ADMIN = "admin", _("admin")
+        API = "api", _("API")
+        CLI = "cli", _("command line")
+        CODE = "code", _("code")
 
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
     )
     actor_label = SafeTextField[str, str](default="", blank=True)
-    source = NameField[str, str](max_length=16, choices=Source.choices)
+    source = NameField[str, str](_("source"), max_length=16, choices=Source.choices)
     action = NameField[str, str](max_length=64)
-    run_id = NameField[str, str]("run", max_length=200, default="", blank=True)
-    reason = SafeTextField[str, str](default="", blank=True)
+    run_id = NameField[str, str](_("run"), max_length=200, default="", blank=True)
+    reason = SafeTextField[str, str](_("reason"), default="", blank=True)
     before = SafeTextField[str, str](default="", blank=True)
     after = SafeTextField[str, str](default="", blank=True)
     outcome = NameField[str, str](max_length=64)
-    detail = SafeTextField[str, str](default="", db_default="", blank=True)
+    detail = SafeTextField[str, str](_("detail"), default="", db_default="", blank=True)
     created_at = models.DateTimeField()
     bulk_id = NameField[str, str]("bulk", max_length=200, default="", db_default="", blank=True)
 
     class Meta:
+        verbose_name = _("operator action")
+        verbose_name_plural = _("operator actions")
         ordering = ["-created_at", "-id"]
         indexes = [
             models.Index(fields=["run_id", "created_at", "id"], name="durable_action_by_run"),

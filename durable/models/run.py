@@ -12,6 +12,7 @@ from typing import Protocol, Self
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Coalesce
+from django.utils.translation import gettext_lazy as _
 
 from durable.core import clock
 from durable.core.errors import ErrorInfo
@@ -199,6 +200,8 @@ class Run(models.Model):
 
     class Meta:
         ordering = ["-created_at", "-id"]
+        verbose_name = _("run")
+        verbose_name_plural = _("runs")
         permissions = [
             ("view_payload", "Can view inputs, outputs, messages and tracebacks"),
             ("start_run", "Can start runs"),

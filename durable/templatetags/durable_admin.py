@@ -82,6 +82,18 @@ _DIFFERENCES = {
 
 
 @register.simple_tag
+def browser_words() -> dict[str, str]:
+    """The texts that the page's modules write, in the language of the page."""
+    return {**humanize.browser_words(), "copy_of": gettext("Copy %(text)s") % {"text": "%s"}}
+
+
+@register.simple_tag
+def chosen_words() -> str:
+    """What the list says of chosen runs: "%s" is their number."""
+    return gettext("%(number)s chosen") % {"number": "%s"}
+
+
+@register.simple_tag
 def moment(then: datetime | None, now: datetime) -> SafeString | str:
     """A time on the clock and from now, with all of it for machines and on hovering."""
     if then is None:

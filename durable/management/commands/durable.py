@@ -7,7 +7,7 @@ import sys
 from argparse import RawDescriptionHelpFormatter
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
 from django.db import Error
 
 from durable.cli.exit_codes import Exit
@@ -43,6 +43,7 @@ class Command(BaseCommand):
             each.configure(subparser)
             subparser.set_defaults(subcommand=each)
 
+    @no_translations  # programs read the output, and half of it would be in another language
     def handle(self, *args: Any, **options: Any) -> None:
         from argparse import Namespace
 

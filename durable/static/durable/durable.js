@@ -4,6 +4,8 @@
 // ended. The server answers 304 as long as its ETag is ours. Without this module every page works the same, one reload at a time.
 
 const SHORTEST = 1000;
+// Texts in the language of the page: the server has rendered them.
+const words = document.querySelector("meta[name=durable-words]").dataset;
 const LONGEST = 15000;
 
 class Live {
@@ -57,7 +59,7 @@ class Live {
       say("");
     } catch {
       this.delay = Math.min(this.delay * 2, LONGEST);
-      if (!document.hidden) say("This page is not up to date: the server does not answer, or your session has ended.");
+      if (!document.hidden) say(words.away);
     } finally {
       this.isAsking = false;
       this.schedule();
@@ -158,10 +160,10 @@ function removed(node) {
 // -- times from now
 
 const UNITS = [
-  [86400, "d"],
-  [3600, "h"],
-  [60, "m"],
-  [1, "s"],
+  [86400, words.day],
+  [3600, words.hour],
+  [60, words.minute],
+  [1, words.second],
 ];
 // How far the server's clock is ahead of the browser's, in milliseconds.
 const ahead = Date.parse(document.querySelector("meta[name=durable-now]")?.content) - Date.now() || 0;
@@ -169,9 +171,17 @@ const ahead = Date.parse(document.querySelector("meta[name=durable-now]")?.conte
 // As durable.inspection.humanize.relative tells it.
 function relative(seconds, units) {
   const size = Math.abs(seconds);
-  if (size < 1) return "now";
-  const text = size < 10 ? `${size.toFixed(1).replace(/\.0$/, "")} s` : span(Math.round(size), units);
-  return seconds > 0 ? `in ${text}` : `${text} ago`;
+  if (size < 1) return words.now;
+  const text = size < 10 ? fill(words.second, tenths(size)) : span(Math.round(size), units);
+  return fill(seconds > 0 ? words.in : words.ago, text);
+}
+
+function tenths(size) {
+  return size.toFixed(1).replace(/\.0$/, "").replace(".", words.decimal);
+}
+
+function fill(text, value) {
+  return text.replace("%s", () => value);
 }
 
 function span(seconds, units) {
@@ -180,7 +190,7 @@ function span(seconds, units) {
   const parts = UNITS.slice(first, first + units).map(([size, unit]) => {
     const number = Math.floor(left / size);
     left %= size;
-    return number ? `${number} ${unit}` : "";
+    return number ? fill(unit, number) : "";
   });
   return parts.filter(Boolean).join(" ");
 }
@@ -225,12 +235,12 @@ function say(text) {
 function addCopiers(inside) {
   if (!navigator.clipboard) return;
   for (const code of inside.querySelectorAll("code.durable-copy")) {
-    addCopier(code, () => `Copy ${code.textContent}`, () => navigator.clipboard.writeText(code.textContent));
+    addCopier(code, () => fill(words.copyOf, code.textContent), () => navigator.clipboard.writeText(code.textContent));
   }
   for (const link of inside.querySelectorAll("a[data-durable-text]")) {
     const text = async () => new Blob([await (await fetch(link.href)).text()], { type: "text/plain" });
     const copy = () => navigator.clipboard.write([new ClipboardItem({ "text/plain": text() })]);
-    addCopier(link, () => "Copy all of it", copy);
+    addCopier(link, () => words.copyAll, copy);
   }
 }
 
@@ -240,11 +250,11 @@ function addCopier(element, label, copy) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "durable-copier";
-  button.textContent = "Copy";
+  button.textContent = words.copy;
   button.setAttribute("aria-label", label());
   button.addEventListener("click", async () => {
     await copy();
-    button.textContent = "Copied";
+    button.textContent = words.copied;
   });
   element.after(button);
 }
