@@ -2,13 +2,159 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from durable.models import Cause, OperatorAction, Run, SavedView
+from tests.admin import flows
+from tests.admin.conftest import Stage
+from tests.support.addresses import names_of_admin
+from tests.support.worker_rows import a_worker
 from tests.tools.scale.requests import every_request
 
 pytestmark = pytest.mark.django_db
+
+WORKER = "host:4711:abc"
+VIEW = frozenset({"view_run"})
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address by its name: the parts of its path, and the permissions that a GET and a POST need."""
+
+    keys: tuple[Any, ...] = ()
+    query: str = ""
+    get: frozenset[str] = VIEW
+    post: frozenset[str] | None = None  # as `get`
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _also(*permissions: str) -> frozenset[str]:
+    return VIEW | set(permissions)
+
+
+RUN = ("run",)
+PAGES: Mapping[str, Address] = {
+    "changelist": Address(),
+    "names": Address(("workflow",)),
+    "overview": Address(),
+    "causes": Address(),
+    "cause": Address(("{cause}",)),
+    "running": Address(),
+    "queues": Address(),
+    "queue": Address(("default",)),
+    "workers": Address(),
+    "worker": Address((WORKER,)),
+    "workflows": Address(),
+    "workflow": Address(("tests.switched",)),
+    "bulk_result": Address(("many",)),
+    "bulk_live": Address(("many",)),
+    "compare": Address(RUN, "?with=run"),
+    "change": Address(RUN),
+    "lead": Address(RUN),
+    "live": Address(RUN),
+    "step": Address(RUN, "?at=charge"),
+    "running_step": Address(RUN, "?at=charge"),
+    "export": Address(RUN),
+    "payload": Address(RUN, "?of=input", _also("view_payload")),
+    "raw": Address(RUN, "?of=input", _also("view_payload")),
+    "bulk": Address(get=_also("operate_run"), data={"verb": "cancel", "id": ["run"]}),
+    "save_view": Address(data={"name": "mine"}),
+    "delete_view": Address(("{view}",), post=_also("share_savedview")),  # of somebody else
+    "mark": Address(("{cause}", "mute"), get=_also("operate_run")),
+    "queue_hold": Address(("default", "pause"), get=_also("pause_queue")),
+    "workflow_hold": Address(("tests.switched", "hold"), get=_also("hold_workflow")),
+    "workflow_start": Address(("tests.switched",), get=_also("start_run")),
+    "send": Address(RUN, get=_also("operate_run")),
+    "replay": Address(RUN, "?at=charge", _also("replay_run")),
+    "give_output": Address(RUN, "?at=charge", _also("replay_run", "give_output")),
+    "edit_input": Address(RUN, get=_also("edit_input", "start_run", "view_payload")),
+    "act": Address(("run", "recover"), get=_also("operate_run")),
+}
+ALL: Mapping[str, Address] = {
+    **{f"admin:durable_run_{name}": each for name, each in PAGES.items()},
+    "admin:durable_operatoraction_changelist": Address(),
+    "admin:durable_operatoraction_change": Address(("{action}",)),
+    "admin:durable_operatoraction_history": Address(("{action}",)),
+}
+#: What would edit the log.
+NOBODY: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("get", "admin:durable_operatoraction_add"): (),
+    ("post", "admin:durable_operatoraction_add"): (),
+    ("get", "admin:durable_operatoraction_delete"): ("{action}",),
+    ("post", "admin:durable_operatoraction_delete"): ("{action}",),
+    ("post", "admin:durable_operatoraction_change"): ("{action}",),
+}
+#: Django's own: what they show of durable needs the permission to view runs (`test_pages`).
+EVERY_STAFF_USER = {"admin:index", "admin:app_list"}
+
+
+@pytest.fixture
+def site(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A failed run and its cause, a bulk, a saved view and an action; what stands for the braces of the paths."""
+    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    stage.start(flows.switched, id="run")
+    a_worker(WORKER)
+    now = timezone.now()
+    for bulk_id, run_id in (("", "many"), ("many", "run")):
+        OperatorAction.objects.create(
+            source="admin", action="recover", run_id=run_id, bulk_id=bulk_id, outcome="done", created_at=now
+        )
+    view = SavedView.objects.create(name="failed", owner_key="0", created_at=now, is_shared=True)
+    cause, action = Cause.objects.get(), OperatorAction.objects.get(bulk_id="many")
+    return {"{cause}": cause.fingerprint, "{view}": str(view.pk), "{action}": str(action.pk)}
+
+
+def client_with(permissions: frozenset[str], *, is_staff: bool = True) -> Client:
+    user = User.objects.create_user(f"user {User.objects.count()}", is_staff=is_staff)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="durable", codename__in=permissions))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+@pytest.mark.parametrize("name", ALL)
+def test_an_address_needs_exactly_these_permissions(site: dict[str, str], name: str, method: str) -> None:
+    address = ALL[name]
+    path = reverse(name, args=[site.get(each, each) for each in address.keys]) + address.query
+    needed = address.get if method == "get" or address.post is None else address.post
+    everything = frozenset(
+        Permission.objects.filter(content_type__app_label="durable").values_list("codename", flat=True)
+    )
+
+    def status(client: Client) -> int:
+        send: Callable[..., Any] = getattr(client, method)
+        return int(send(path, address.data).status_code)
+
+    assert status(Client()) == 302
+    assert status(client_with(everything, is_staff=False)) == 302
+    assert needed <= everything
+    for permission in needed:
+        assert status(client_with(everything - {permission})) == 403, permission
+    assert status(client_with(frozenset())) == 403
+    if (method, name) in NOBODY:
+        return
+    assert status(client_with(needed)) in {200, 302, 422}
+
+
+@pytest.mark.parametrize(("method", "name"), NOBODY)
+def test_nobody_edits_the_audit_log(site: dict[str, str], method: str, name: str) -> None:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    path = reverse(name, args=[site[each] for each in NOBODY[method, name]])
+    assert getattr(client, method)(path).status_code == 403
+
+
+def test_every_address_is_in_a_table() -> None:
+    assert names_of_admin() == ALL.keys() | {name for _, name in NOBODY} | EVERY_STAFF_USER
 
 
 def test_the_program_that_measures_pages_asks_every_address() -> None:

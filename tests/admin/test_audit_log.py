@@ -107,3 +107,12 @@ def test_no_counts_of_the_whole_log_are_offered(operator: Client) -> None:
     log = reverse("admin:durable_operatoraction_changelist")
     for query in ({}, {"_facets": "True"}):
         assert operator.get(log, query).context["cl"].add_facets is False
+
+
+def test_a_row_of_a_bulk_has_a_page_too(operator: Client) -> None:
+    row = an_action(action="recover", bulk_id="many")
+    for name in ("change", "history"):
+        page = operator.get(reverse(f"admin:durable_operatoraction_{name}", args=[row.pk]))
+        assert "recover" in text_of(page)
+    for missing in ("0", "x", "9" * 30):
+        assert operator.get(reverse("admin:durable_operatoraction_change", args=[missing])).status_code == 302
