@@ -7,12 +7,15 @@ is the truth. Must not decide what is written: the engine does, in its journal.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 
 from django.db import InternalError
 from django.db.transaction import TransactionManagementError
 
 from durable.conf import conf
+from durable.core import clock
 from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
 from durable.core.effects import Call, Save
 from durable.core.journal import Journal
@@ -116,6 +119,7 @@ class CommitSession:
                     batch = self._journal.take_batch(None, None, only=location if effect.is_concurrent else None)
                 assert batch is not None, "a call that records leaves something to commit"
                 committed = self._write(batch, in_step_transaction=True)
+                lease_ends_at = self._prolonged()
         except (ControlFlow, PassAborted):
             raise
         except Exception as error:
@@ -128,8 +132,22 @@ class CommitSession:
         except BaseException:  # as in `_save`, unless the function has raised it
             self._journal.is_lost |= has_returned
             raise
+        self._eviction.lease_ends_at = lease_ends_at
         self._journal.mark_committed(batch)
         self._answered(committed)
+
+    def _prolonged(self) -> float:
+        """Renew a lease that is overdue for renewal, in the transaction of an atomic step; return when it ends (monotonic).
+
+        The worker cannot renew it while this transaction locks the run's row, because the step has sent to its own run.
+        If the lease ended meanwhile, another worker could claim the run as soon as this commits, and count a crash.
+        """
+        now, ends_at = time.monotonic(), self._eviction.lease_ends_at
+        if ends_at - now > conf.LEASE / 2:  # the worker renews it after a third
+            return ends_at
+        run = self._journal.run
+        self._store.renew([(run.id, run.fence)], clock.now() + timedelta(seconds=conf.LEASE))
+        return now + conf.LEASE
 
     def _commit_failed(self, batch: Batch, location: str, error: Exception) -> None:
         """Handle a failed commit: a failure of the step, unless it is unknown whether the transaction committed."""

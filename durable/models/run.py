@@ -129,15 +129,16 @@ class RunQuerySet(models.QuerySet["Run"]):
         """Extend the leases. A run that was released meanwhile stays released."""
         return self.filter(lease_expires_at__isnull=False).update(lease_expires_at=lease_until)
 
-    def release(self, now: datetime) -> int:
-        """Undo `claim` for runs that were not begun: due, without a lease, the counted crashes unchanged."""
+    def release(self, now: datetime, *, due_at: datetime | None = None) -> int:
+        """Undo `claim` for runs that were not begun: without a lease, due or due at `due_at`, the crashes unchanged."""
+        now_or_before = Case(
+            When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
+        )
         return self.filter(lease_expires_at__isnull=False).update(
             lease_expires_at=None,
             worker="",
             state=_led("released"),
-            wake_at=Case(
-                When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
-            ),
+            wake_at=now_or_before if due_at is None else due_at,
         )
 
     def with_ids(self, ids: Sequence[str]) -> Self:

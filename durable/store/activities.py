@@ -7,15 +7,17 @@ every database. Must not decide which steps are noted: `durable.worker.activitie
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.models import Q
 
 from durable.core.records import Activity, AskedOfActivity, RunRecord
 from durable.models import Activity as ActivityModel
 from durable.models import Run
+from durable.store.patience import RowsLocked, impatient
 from durable.store.rows import ACTIVITY
 
 __all__ = ["answer_stack", "ask", "asked", "forget", "note"]
@@ -28,7 +30,7 @@ _RESET: Final = {"stack_asked_at": None, "stack_taken_at": None, "stack": "", "a
 def note(alias: str, begun: Sequence[Activity], ended: Sequence[Activity]) -> None:
     """Write the rows of activities that have begun, where the lease is still held, and delete those that have ended."""
     rows = ActivityModel.objects.using(alias)
-    with transaction.atomic(using=alias):
+    with impatient(alias):
         if not connections[alias].features.has_select_for_update:
             Run.objects.using(alias).lock_table()  # a transaction that reads first could not write beside a writer
         for each in ended:
@@ -77,7 +79,8 @@ def ask(
 def answer_stack(alias: str, asked: AskedOfActivity, stack: str, now: datetime) -> None:
     """Store the stack of an activity, unless it has ended."""
     where = {"run_id": asked.run_id, "location": asked.location, "attempt": asked.attempt, "fence": asked.fence}
-    ActivityModel.objects.using(alias).filter(**where).update(stack=stack, stack_taken_at=now)
+    with suppress(RowsLocked), impatient(alias):
+        ActivityModel.objects.using(alias).filter(**where).update(stack=stack, stack_taken_at=now)
 
 
 def forget(alias: str) -> None:
@@ -85,7 +88,8 @@ def forget(alias: str) -> None:
     rows = ActivityModel.objects.using(alias)
     old = list(rows.left_over().order_by("began_at", "id").values_list("pk", flat=True)[:FORGOTTEN])
     if old:
-        rows.filter(pk__in=old).left_over().delete()
+        with suppress(RowsLocked), impatient(alias):
+            rows.filter(pk__in=old).left_over().delete()
 
 
 def _held(alias: str, begun: Sequence[Activity]) -> set[tuple[str, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from durable.core.records import (
     ActionRecord,
@@ -29,7 +29,7 @@ from durable.core.records import (
     RunRecord,
 )
 
-__all__ = ["ChildIdTaken", "Claimed", "DuePoint", "Store"]
+__all__ = ["ChildIdTaken", "Claimed", "DuePoint", "Renewed", "Store"]
 
 #: A point in the order of due runs: `wake_at` and id.
 DuePoint = tuple[datetime, str]
@@ -55,6 +55,18 @@ class Claimed(list[RunRecord]):
         super().__init__(runs)
         self.passed_over = passed_over
         self.is_paused = is_paused
+
+
+class Renewed(NamedTuple):
+    """What became of the leases of a renewal.
+
+    `kept`: the pending request of each run whose lease was extended, by id. `busy`: the ids of runs whose fence and
+    lease still hold, and whose rows somebody else has locked: their leases are not extended. A run in neither was lost
+    or released.
+    """
+
+    kept: dict[str, str]
+    busy: frozenset[str] = frozenset()
 
 
 class Store(Protocol):
@@ -119,14 +131,18 @@ class Store(Protocol):
         """Return the message that was sent to the run with this idempotency id, or None."""
 
     def change(
-        self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange]
+        self,
+        run_id: str,
+        decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange],
+        *,
+        wait: bool = True,
     ) -> RunRecord:
         """Lock the run's row, call `decide` with it, apply the change, and return the changed row.
 
         The second argument of `decide` is a function that returns the run's entries. The change includes its `action`
         for the audit log. If `decide` raises, the error is raised and nothing is changed. The run's `change_seq` is
         raised unless the change sets it. A change that ends the run's state "failed" closes its failure. Raises
-        RunNotFoundError.
+        RunNotFoundError. Without `wait`, raises `RowsLocked` if somebody else has locked the row.
         """
 
     def import_history(
@@ -234,10 +250,10 @@ class Store(Protocol):
         child's id is taken by a run that is not this run's child.
         """
 
-    def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
-        """Extend the leases whose fences still hold. Return each run's pending request by id.
+    def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
+        """Extend the leases whose fences still hold: a run without a lease gets none. Wait for no row's lock.
 
-        Missing ids were lost or released: a run without a lease gets none.
+        So a row that somebody keeps locked costs no other run its lease. Nobody can claim such a run meanwhile.
         """
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
@@ -253,7 +269,7 @@ class Store(Protocol):
 
         An activity that is noted again, with another attempt or fence, replaces the former one of its run and location.
         None is written for a run whose lease is no longer held under its fence, and none replaces that of a newer
-        fence.
+        fence. Waits for no lock for long: raises `RowsLocked`, and notes nothing, if an activity's row is locked.
         """
 
     def ask_activities(
@@ -265,15 +281,21 @@ class Store(Protocol):
         """
 
     def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
-        """Store the stack of an activity that is still noted under that fence."""
+        """Store the stack of an activity that is still noted under that fence, unless somebody has locked its row."""
 
     def forget_activities(self) -> None:
-        """Delete activities that are not current: their workers have died or lost the run. At most a few hundred."""
+        """Delete activities that are not current: their workers have died or lost the run. At most a few hundred.
 
-    def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
+        Deletes none if somebody has locked one.
+        """
+
+    def release(
+        self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None
+    ) -> frozenset[str]:
         """Release runs that were claimed and not begun: no lease, due now, `pending` again if they were `running`.
 
-        A crash that the claim counted stays counted.
+        With `due_at`, they are due only then. A crash that the claim counted stays counted. Return the ids of runs that
+        are still held because somebody else has locked their rows.
         """
 
     # -- timer and sweep

@@ -48,6 +48,7 @@ from durable.models import (
 )
 from durable.store import activities, outline_rows, row_rules
 from durable.store.atomic import committed_or_raised
+from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
 
 __all__ = ["DatabaseStore", "entry_keys"]
@@ -76,8 +77,11 @@ class DatabaseStore(ABC):
         """
 
     @abstractmethod
-    def _lock_run(self, run_id: str) -> RunRecord | None:
-        """Return the run's row, locked until the transaction ends; None if there is none."""
+    def _lock_run(self, run_id: str, *, wait: bool = True) -> RunRecord | None:
+        """Return the run's row, locked until the transaction ends; None if there is none.
+
+        Without `wait`, also None if somebody else has locked it.
+        """
 
     @abstractmethod
     def _write_change(self, before: RunRecord, after: RunRecord, change: RunChange) -> None:
@@ -109,11 +113,17 @@ class DatabaseStore(ABC):
         return created
 
     def change(
-        self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange]
+        self,
+        run_id: str,
+        decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange],
+        *,
+        wait: bool = True,
     ) -> RunRecord:
         with transaction.atomic(using=self.alias):
-            run = self._lock_run(run_id)
+            run = self._lock_run(run_id, wait=wait)
             if run is None:
+                if not wait and self.states([run_id]):
+                    raise RowsLocked
                 raise RunNotFoundError(run_id)
             change = decide(row_rules.copied(run), lambda: self.history(run_id))
             after = row_rules.after_change(run, change)

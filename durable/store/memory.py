@@ -41,7 +41,7 @@ from durable.core.records import (
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import paused_at_once, resumed
 from durable.store import row_rules
-from durable.store.base import ChildIdTaken, Claimed, DuePoint
+from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.outline import bare_entry, bare_message
 
 __all__ = ["MemoryStore", "Tables"]
@@ -249,7 +249,11 @@ class MemoryStore:
         return next((each for each in self.messages(run_id) if each.idempotency_id == idempotency_id), None)
 
     def change(
-        self, run_id: str, decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange]
+        self,
+        run_id: str,
+        decide: Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange],
+        *,
+        wait: bool = True,  # noqa: ARG002  # no row is locked without the lock of all
     ) -> RunRecord:
         with self._lock:
             run = self._runs.get(run_id)
@@ -504,12 +508,12 @@ class MemoryStore:
         for entry in entries:
             self._entries[run_id][entry.location] = _copied(entry)
 
-    def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
+    def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
         with self._lock:
             kept = self._held(held)
             for run in kept:
                 self._runs[run.id] = row_rules.renewed(run, lease_until)
-            return {run.id: run.pending_request for run in kept}
+            return Renewed({run.id: run.pending_request for run in kept})
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
         with self._lock:
@@ -577,10 +581,13 @@ class MemoryStore:
                 key: each for key, each in self._activities.items() if (each.run_id, each.fence) in held
             }
 
-    def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
+    def release(
+        self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None
+    ) -> frozenset[str]:
         with self._lock:
             for run in self._held(held):
-                self._runs[run.id] = row_rules.released(run, now)
+                self._runs[run.id] = row_rules.released(run, now, due_at)
+            return frozenset()
 
     def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
         runs = ((self._runs.get(run_id), fence) for run_id, fence in held)

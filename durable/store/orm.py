@@ -50,7 +50,7 @@ from durable.models import (
 )
 from durable.models.run import RunQuerySet
 from durable.store import activities, endings, row_rules
-from durable.store.base import ChildIdTaken, Claimed, DuePoint
+from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, MESSAGE, METADATA, RUN, cause_row
 
@@ -69,10 +69,13 @@ class OrmStore(DatabaseStore):
     def _runs(self) -> RunQuerySet:
         return Run.objects.using(self.alias)
 
-    def _locked(self, run_ids: Iterable[str]) -> dict[str, RunRecord]:
-        """Return the rows of these runs, locked until the transaction ends."""
+    def _locked(self, run_ids: Iterable[str], *, skip: bool = False) -> dict[str, RunRecord]:
+        """Return the rows of these runs, locked until the transaction ends.
+
+        With `skip`, without those that somebody else has locked, where the database can do that.
+        """
         found = self._runs.with_ids(sorted(set(run_ids)))
-        return {run.id: run for run in _records(self._with_locks(found))}
+        return {run.id: run for run in _records(self._with_locks(found, skip=skip))}
 
     def _with_locks(self, runs: RunQuerySet, *, skip: bool = False) -> RunQuerySet:
         features = connections[self.alias].features
@@ -207,8 +210,8 @@ class OrmStore(DatabaseStore):
                 queues.add(run.queue)
         return frozenset(queues)
 
-    def _lock_run(self, run_id: str) -> RunRecord | None:
-        return self._locked([run_id]).get(run_id)
+    def _lock_run(self, run_id: str, *, wait: bool = True) -> RunRecord | None:
+        return self._locked([run_id], skip=not wait).get(run_id)
 
     def _write_change(self, before: RunRecord, after: RunRecord, change: RunChange) -> None:
         self._update(before, after)
@@ -387,11 +390,11 @@ class OrmStore(DatabaseStore):
             unique_fields=unique if targeted else None,
         )
 
-    def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
+    def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
         with transaction.atomic(using=self.alias):
-            runs = self._held(held)
+            runs, busy = self._held(held)
             self._runs.with_ids([run.id for run in runs]).renew(lease_until)
-            return {run.id: run.pending_request for run in runs}
+            return Renewed({run.id: run.pending_request for run in runs}, busy)
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
         return dict(self._runs.with_ids(run_ids).exclude(pending_request="").values_list("id", "pending_request"))
@@ -403,15 +406,25 @@ class OrmStore(DatabaseStore):
             activities.note(self.alias, begun, ended)
         return (self.requests(watched), activities.asked(self.alias, watched)) if watched else ({}, [])
 
-    def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
+    def release(
+        self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None
+    ) -> frozenset[str]:
         with transaction.atomic(using=self.alias):
-            self._runs.with_ids([run.id for run in self._held(held)]).release(now)
+            runs, busy = self._held(held)
+            self._runs.with_ids([run.id for run in runs]).release(now, due_at=due_at)
+            return busy
 
-    def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
-        """Return those of the runs whose fence and lease still hold, locked."""
+    def _held(self, held: Sequence[tuple[str, int]]) -> tuple[list[RunRecord], frozenset[str]]:
+        """Return those of the runs whose fence and lease still hold, locked; and the ids of those that others have locked."""
         fences = dict(held)
-        runs = self._locked(fences).values()
-        return [run for run in runs if run.fence == fences[run.id] and run.lease_expires_at is not None]
+        found = self._locked(fences, skip=True)
+        others = sorted(fences.keys() - found.keys())
+        passed_over = _records(self._runs.with_ids(others)) if others else []
+        ours, busy = (
+            [run for run in runs if run.fence == fences[run.id] and run.lease_expires_at is not None]
+            for runs in (found.values(), passed_over)
+        )
+        return ours, frozenset(run.id for run in busy)
 
     # -- timer and sweep
 

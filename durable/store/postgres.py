@@ -30,8 +30,8 @@ from durable.core.records import (
     RunRecord,
 )
 from durable.models.fields import pack, unpack
-from durable.store import libpq, row_rules, sessions, sql, sql_functions
-from durable.store.base import ChildIdTaken, Claimed, DuePoint
+from durable.store import libpq, patience, row_rules, sessions, sql, sql_functions
+from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore
 from durable.store.libpq import text
 from durable.store.parameters import (
@@ -116,8 +116,8 @@ class PostgresStore(DatabaseStore):
             return self.message(unpack(before))
         return None if place is None else row_rules.stored(message, int(place))
 
-    def _lock_run(self, run_id: str) -> RunRecord | None:
-        rows = self._rows(sql.LOCK_RUN, {"run": pack(run_id)})
+    def _lock_run(self, run_id: str, *, wait: bool = True) -> RunRecord | None:
+        rows = self._rows(sql.LOCK_RUN if wait else sql.TRY_LOCK_RUN, {"run": pack(run_id)})
         return to_run(rows[0]) if rows else None
 
     def _write_change(self, before: RunRecord, after: RunRecord, change: RunChange) -> None:
@@ -241,11 +241,14 @@ class PostgresStore(DatabaseStore):
             request, queues = sql_functions.FAIL(self.alias, [*parts, failure_row(failure)], uninterrupted=True)
         return _committed(request, queues)
 
-    def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> dict[str, str]:
+    def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
         if not held:
-            return {}
+            return Renewed({})
         rows = self._rows(sql.RENEW, {**_holding(held), "lease_until": lease_until})
-        return {unpack(run_id): request for run_id, request in rows}
+        return Renewed(
+            {unpack(run_id): request for run_id, request in rows if request is not None},
+            frozenset(unpack(run_id) for run_id, request in rows if request is None),
+        )
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
         rows = self._rows(sql.REQUESTS, {"runs": [pack(each) for each in run_ids]})
@@ -257,15 +260,20 @@ class PostgresStore(DatabaseStore):
         parameters: dict[str, Any] = {"runs": [pack(each) for each in watched]}
         if begun or ended:
             noted = {"begun": json_rows(map(ACTIVITY.dumped, begun)), "ended": json_rows(map(ACTIVITY.dumped, ended))}
-            rows = self._rows(sql.REPORT, {**parameters, **noted})
+            with patience.or_locked():
+                rows = self._rows(sql.REPORT, {**parameters, **noted, "patience": f"{patience.PATIENCE}s"})
         else:
             rows = self._rows(sql.ASKED, parameters)
         requests = {unpack(run_id): request for run_id, request, *_ in rows if request}
         return requests, [_asked(*row) for row in rows if not row[1]]
 
-    def release(self, held: Sequence[tuple[str, int]], now: datetime) -> None:
-        if held:
-            self._rows(sql.RELEASE, {**_holding(held), "now": now})
+    def release(
+        self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None
+    ) -> frozenset[str]:
+        if not held:
+            return frozenset()
+        rows = self._rows(sql.RELEASE, {**_holding(held), "now": now, "due_at": due_at})
+        return frozenset(unpack(run_id) for (run_id,) in rows)
 
     def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
         self._rows(sql.DROP_CHILDREN, {"run": pack(run.id), "children": [pack(each) for each in children], "now": at})

@@ -130,9 +130,10 @@ def renewed(run: RunRecord, lease_until: datetime) -> RunRecord:
     return replace(run, **transitions.renewed(run, lease_until=lease_until))
 
 
-def released(run: RunRecord, now: datetime) -> RunRecord:
-    """Return the run as released by a worker that claimed it and did not begin."""
-    return replace(run, **transitions.released(run, now=now))
+def released(run: RunRecord, now: datetime, due_at: datetime | None = None) -> RunRecord:
+    """Return the run as released by a worker that claimed it and did not begin, due at once or at `due_at`."""
+    patch = transitions.released(run, now=now) if due_at is None else transitions.deferred(run, wake_at=due_at)
+    return replace(run, **patch)
 
 
 def after_messages(

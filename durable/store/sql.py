@@ -47,6 +47,7 @@ __all__ = [
     "REQUESTS",
     "SEND_MANY",
     "SENT_BEFORE",
+    "TRY_LOCK_RUN",
     "inbox",
 ]
 
@@ -92,14 +93,19 @@ CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}
 WHERE id = %(run)s AND {_FREE} AND state IN ({_CLAIMABLE}) AND {_NOT_PAUSED.format("r.queue")}
 RETURNING {RUN.sql("r.")}"""
 
-_LEASED = f"""leased AS MATERIALIZED (
-  SELECT r.id FROM {RUN.table} AS r JOIN unnest(%(runs)s::text[], %(fences)s::bigint[]) AS h(id, fence)
-  ON r.id = h.id AND r.fence = h.fence WHERE r.lease_expires_at IS NOT NULL ORDER BY r.id FOR NO KEY UPDATE OF r)"""
+# The thread that keeps a worker's leases waits for no lock: one locked row would cost all other runs their leases. A row
+# that is locked is "busy", as far as the snapshot tells: read without a lock, it still has the fence and a lease.
+_OURS = f"""SELECT r.id FROM {RUN.table} AS r JOIN unnest(%(runs)s::text[], %(fences)s::bigint[]) AS h(id, fence)
+  ON r.id = h.id AND r.fence = h.fence WHERE r.lease_expires_at IS NOT NULL"""
+_LEASED = f"leased AS MATERIALIZED ({_OURS} ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED)"
+_BUSY = f"{_OURS} AND NOT EXISTS (SELECT 1 FROM leased WHERE leased.id = r.id)"
 
-#: Parameters: runs, fences, lease_until. Rows of id and pending_request.
-RENEW: Final = f"""WITH {_LEASED}
-UPDATE {RUN.table} AS r SET lease_expires_at = %(lease_until)s FROM leased WHERE r.id = leased.id
-RETURNING r.id, r.pending_request"""
+#: Parameters: runs, fences, lease_until. Rows of id, and pending_request or NULL for a busy one.
+RENEW: Final = f"""WITH {_LEASED},
+renewed AS (
+  UPDATE {RUN.table} AS r SET lease_expires_at = %(lease_until)s FROM leased WHERE r.id = leased.id
+  RETURNING r.id, r.pending_request)
+SELECT id, pending_request FROM renewed UNION ALL SELECT id, NULL FROM ({_BUSY}) AS busy"""
 
 #: Parameters: runs.
 REQUESTS: Final = f"SELECT id, pending_request FROM {RUN.table} WHERE id = ANY(%(runs)s) AND pending_request <> ''"
@@ -118,27 +124,32 @@ ASKED: Final = _ASKED
 
 _NOTED = [name for name in ACTIVITY.names if name not in ("run_id", "location")]
 
-#: The same after writing activities. A worker that has lost the lease writes none. Parameters: runs; begun and ended
-#: activities (JSON).
-REPORT: Final = f"""WITH ended AS (
+#: The same after writing activities. A worker that has lost the lease writes none. The limit of waits for locks is set
+#: before the first row is written, for this transaction, which is the statement. Parameters: runs; begun and ended
+#: activities (JSON); patience.
+REPORT: Final = f"""WITH patience(is_set) AS MATERIALIZED (SELECT set_config('lock_timeout', %(patience)s, true)),
+ended AS (
   DELETE FROM {ACTIVITY.table} AS a
-  USING json_to_recordset(%(ended)s::json) AS e(run_id text, location text, fence bigint)
-  WHERE a.run_id = e.run_id AND a.location = e.location AND a.fence = e.fence),
+  USING json_to_recordset(%(ended)s::json) AS e(run_id text, location text, fence bigint), patience
+  WHERE patience.is_set <> '' AND a.run_id = e.run_id AND a.location = e.location AND a.fence = e.fence),
 begun AS (
   INSERT INTO {ACTIVITY.table} AS a ({ACTIVITY.sql()}, stack)
   SELECT {ACTIVITY.sql("x.")}, '' FROM json_to_recordset(%(begun)s::json) AS x({ACTIVITY.typed()})
   JOIN {RUN.table} AS r ON r.id = x.run_id AND r.fence = x.fence AND r.lease_expires_at IS NOT NULL
+  JOIN patience ON patience.is_set <> ''
   ORDER BY x.run_id, x.location
   ON CONFLICT (run_id, location) DO UPDATE SET {", ".join(f"{name} = EXCLUDED.{name}" for name in _NOTED)},
     stack_asked_at = NULL, stack_taken_at = NULL, stack = '', abandon_asked_at = NULL
   WHERE a.fence <= EXCLUDED.fence)
 {_ASKED}"""
 
-#: Parameters: runs, fences, now.
-RELEASE: Final = f"""WITH {_LEASED}
-UPDATE {RUN.table} AS r SET lease_expires_at = NULL, worker = '', wake_at = LEAST(r.wake_at, %(now)s),
-  state = {_led("released")}
-FROM leased WHERE r.id = leased.id"""
+#: Parameters: runs, fences, now, due_at. Rows of the ids of busy ones.
+RELEASE: Final = f"""WITH {_LEASED},
+released AS (
+  UPDATE {RUN.table} AS r SET lease_expires_at = NULL, worker = '', state = {_led("released")},
+    wake_at = COALESCE(%(due_at)s::timestamptz, LEAST(r.wake_at, %(now)s))
+  FROM leased WHERE r.id = leased.id)
+{_BUSY}"""
 
 _GIVEN = f"json_to_recordset(%(runs)s::json) AS x({RUN.typed()})"
 _PAUSED = f"held.name IS NOT NULL AND x.state = '{RunState.PENDING.value}'"
@@ -176,6 +187,9 @@ GET_RUNS: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = ANY(%(runs)s:
 
 #: Parameters: run. A row of RUN, locked.
 LOCK_RUN: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = %(run)s FOR NO KEY UPDATE"
+
+#: The same, or no row if somebody else has locked it.
+TRY_LOCK_RUN: Final = f"{LOCK_RUN} SKIP LOCKED"
 
 #: Parameters: sends (JSON). A row for each in order: place, queue to notify, id of the message sent before.
 SEND_MANY: Final = "SELECT place, queue_to_notify, before FROM durable_sends_1(%(sends)s::json)"

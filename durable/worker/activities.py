@@ -23,6 +23,7 @@ from durable.core.records import Activity, ActivityKind, AskedOfActivity
 from durable.drivers.timeouts import AGAIN
 from durable.execution.connections import worker_name
 from durable.store.base import Store
+from durable.store.patience import RowsLocked
 from durable.worker.stacks import stack_of
 
 __all__ = ["GIVE_UP", "Activities"]
@@ -40,14 +41,16 @@ Held = tuple[timed_step, int]
 class Activities:
     """Notes the running steps of a LeaseManager's runs in `store`.
 
-    `give_up` is called with a step that an operator has abandoned and that cannot be interrupted.
+    `give_up` is called with a step that an operator has abandoned and that cannot be interrupted. It returns False if it
+    has to be tried again.
     """
 
-    def __init__(self, store: Store, give_up: Callable[[timed_step, int], object]) -> None:
+    def __init__(self, store: Store, give_up: Callable[[timed_step, int], bool]) -> None:
         self._store = store
         self._give_up = give_up
         self._noted: dict[timed_step, Activity] = {}
         self._interrupted: dict[timed_step, float] = {}
+        self._locked: set[timed_step] = set()
         self._forgot_at = time.monotonic()
 
     @property
@@ -58,18 +61,22 @@ class Activities:
     def report(self, running: Sequence[Held]) -> Mapping[str, str]:
         """Note what has begun and ended, and obey what operators ask. Return the pending requests of these runs.
 
-        One statement on PostgreSQL.
+        One statement on PostgreSQL. If somebody has locked what it writes, it asks without writing.
         """
         now = {step: self._activity(step, fence) for step, fence in running}
         begun = {(each.run_id, each.location): each for step, each in now.items() if self._noted.get(step) != each}
         over = [each for step, each in self._noted.items() if step not in now]
         ended = [each for each in over if (each.run_id, each.location) not in begun]
         watched = sorted({each.run_id for each in now.values()})
-        requests, asked = self._store.report(list(begun.values()), ended, watched)
-        self._noted = now
+        try:
+            requests, asked = self._store.report(list(begun.values()), ended, watched)
+            self._noted = now
+        except RowsLocked:
+            requests, asked = self._store.report([], [], watched)
         self._interrupted = {step: at for step, at in self._interrupted.items() if step in now}
+        self._locked &= now.keys()
         for each in asked:
-            self._obey(each)
+            self._obey(each, now)
         if begun and time.monotonic() >= self._forgot_at + FORGET:
             self._forgot_at = time.monotonic()
             self._store.forget_activities()
@@ -98,9 +105,9 @@ class Activities:
             timeout=info.timeout,
         )
 
-    def _obey(self, asked: AskedOfActivity) -> None:
+    def _obey(self, asked: AskedOfActivity, running: Mapping[timed_step, Activity]) -> None:
         wanted = (asked.run_id, asked.location, asked.attempt, asked.fence)
-        for step, each in self._noted.items():
+        for step, each in running.items():
             if (each.run_id, each.location, each.attempt, each.fence) != wanted:
                 continue
             if asked.stack and (stack := stack_of(step)):
@@ -114,12 +121,20 @@ class Activities:
         now, info = time.monotonic(), step.info
         about = {"run_id": info.run_id, "location": info.location}
         if step.abandoned_at is not None and now - step.abandoned_at >= GIVE_UP:
+            if not self._give_up(step, fence):
+                if step not in self._locked:
+                    text = (
+                        'step "%s" of run %s, attempt %d, was abandoned and cannot be interrupted. The run cannot be given '
+                        "up either while a transaction, perhaps the step's own, locks its row: trying again"
+                    )
+                    logger.error(text, info.location, info.run_id, info.attempt, extra=about)
+                self._locked.add(step)
+                return
             text = (
                 'step "%s" of run %s, attempt %d, was abandoned and cannot be interrupted: the run is given up, and the '
                 "function goes on until it returns"
             )
             logger.error(text, info.location, info.run_id, info.attempt, extra=about)
-            self._give_up(step, fence)
         elif now - self._interrupted.get(step, -AGAIN) >= AGAIN:
             if step.abandoned_at is None:
                 text = 'step "%s" of run %s, attempt %d, is interrupted: an operator has abandoned it'

@@ -183,13 +183,13 @@ class RunExecutor:
         """
         lease_until = clock.now() + timedelta(seconds=conf.LEASE)
         try:
-            held = self.store.renew([(record.id, record.fence)], lease_until)
+            kept, busy = self.store.renew([(record.id, record.fence)], lease_until)
         except Error:  # the pass has to reach the database too, and reports it if that fails
             close_connections()
             return
-        if record.id in held:
-            record.pending_request = held[record.id]
-        else:
+        if record.id in kept:
+            record.pending_request = kept[record.id]
+        elif record.id not in busy:  # a busy one may begin: its first commit waits for the lock and checks the fence
             self.leases.drop([record])
 
     def _announce(self, record: RunRecord, outcome: PassOutcome) -> None:
@@ -209,10 +209,8 @@ class RunExecutor:
             if record.id in self._abandoned:
                 return
             self._abandoned[record.id] = now
-        held = [(record.id, record.fence)]
-        self._retry_until("release a run", lambda: self.store.release(held, clock.now()), now + JOB_TIME_LIMIT)
-        self.bounds.include(record)
-        notify.notify(record.queue)
+        self.leases.returns.add([record])
+        self._retry_until("release a run", self.leases.returns.send, now + JOB_TIME_LIMIT)
 
     def _retry_until(self, what: str, command: Callable[[], T], until: float) -> T | None:
         """Call `command` until the database answers, and return its result.

@@ -3,6 +3,12 @@
 Its thread renews their leases, gives up those that are lost, releases the runs that wait too long behind passes, and
 turns a stop into evictions. Must not execute workflow code. The thread has a database connection of its own, opened when
 it is first needed and closed when there are no leases.
+
+Must not wait for a row's lock either: all runs of the worker would lose their leases because of one that somebody keeps
+locked, as a transaction does that has sent to it. Such a run is *busy*: its lease is not renewed now, and is asked for
+again at each tick. Nobody can claim it meanwhile, because a claim passes by what is locked. That holds for an atomic
+step, too, that has sent to its own run and goes on: its own transaction has locked the row, so no other worker begins
+the run, however late the lease. What the commit of such a step does about the lease is in `durable.execution.commits`.
 """
 
 from __future__ import annotations
@@ -11,33 +17,31 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self
-
-from django.db import Error
 
 from durable.conf import conf
 from durable.core import clock
 from durable.core.current import is_running, running_steps, timed_step
 from durable.core.errors import RunNotFoundError
-from durable.core.records import RunChange, RunRecord
-from durable.core.transitions import deferred
+from durable.core.records import RunRecord
 from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.execution.eviction import LEASE_LOST, Eviction
-from durable.notifier import notify, redis_clients
+from durable.notifier import redis_clients
 from durable.store.base import Store
+from durable.store.patience import RowsLocked
 from durable.worker.activities import Activities
-from durable.worker.claim_bounds import bounds
 from durable.worker.giving_up import given_up
 from durable.worker.overruns import Overruns
 from durable.worker.presence import Presence
 from durable.worker.retry import RETRY
-from durable.worker.scheduler import DEFERRAL, Scheduler
+from durable.worker.returns import Returns, announce
+from durable.worker.scheduler import Scheduler
 from durable.worker.shutdown import ShutdownFlag
 
 __all__ = ["LeaseManager"]
@@ -58,13 +62,15 @@ _log_this = redis_clients.LogThrottle()
 class _Lease:
     """The lease of a claimed run: since when it is held, and when it was last renewed (both monotonic).
 
-    `eviction` is None until the pass of the run begins. A pass may raise the fence of the record.
+    `eviction` is None until the pass of the run begins. A pass may raise the fence of the record. `is_busy`: at the last
+    renewal, somebody else had locked the run's row.
     """
 
     record: RunRecord
     since: float
     renewed_at: float
     eviction: Eviction | None = None
+    is_busy: bool = False
 
     @property
     def fence(self) -> int:
@@ -99,7 +105,8 @@ class LeaseManager:
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._leases: dict[str, _Lease] = {}
-        self._returning: list[RunRecord] = []
+        #: What goes back to other workers.
+        self.returns = Returns(store)
         self._try_again_at = 0.0
         self._asked_at = -math.inf
         self._overruns = Overruns(stop.request)
@@ -181,22 +188,13 @@ class LeaseManager:
     def release(self, records: Sequence[RunRecord], to_defer: Sequence[RunRecord] = ()) -> None:
         """Release runs that are not to begin here, so that other workers may claim them, and defer `to_defer`.
 
-        Runs whose leases this worker has lost or whose passes have begun are left alone. If the database does not
-        answer, all are due again when their leases expire.
+        Runs whose leases this worker has lost or whose passes have begun are left alone. What cannot be released now, the
+        thread tries to release later.
         """
-        if mine := self.drop(records):
-            with _unless_away(mine):
-                self._store.release([(each.id, each.fence) for each in mine], clock.now())
-            _note_released(mine)
-        self._defer(self.drop(to_defer))
-
-    def _defer(self, records: Sequence[RunRecord]) -> None:
-        """Release runs that are to be due again only after `DEFERRAL`."""
-        due_at = clock.now() + timedelta(seconds=DEFERRAL)
-        for record in records:
-            with _unless_away([record]), suppress(RunNotFoundError):
-                self._store.change(record.id, lambda run, _, held=record: _deferred(run, held, due_at))  # type: ignore[misc]
-                notify.notify_at(record.queue, due_at)
+        mine, off = self.drop(records), self.drop(to_defer)
+        if mine or off:
+            self.returns.add(mine, off)
+            self.returns.try_to_send()
 
     # -- the thread
 
@@ -205,6 +203,7 @@ class LeaseManager:
             with self._presence or nullcontext():
                 while self._wait() != "end":
                     self._tick()
+                self.returns.finish()
                 self._activities.clear()
         finally:
             close_connections()
@@ -219,10 +218,10 @@ class LeaseManager:
         try:
             if self._stop.requested:
                 self._evict("shutdown")
-                self._returning += self.drop(self.unstarted())
+                self.returns.add(self.drop(self.unstarted()))
             else:
                 self._drop_expired()
-            self._return()
+            self.returns.send()
             self._renew()
             self._report()
             if not self._leases and self._activities.is_empty:
@@ -244,7 +243,7 @@ class LeaseManager:
                 logger.exception("the leases of the runs cannot be kept now, trying again")
         try:
             steps = [(each.info, each.since) for each in running_steps()]
-            self._overruns.look(steps, self._occupied, self._expire)
+            self._overruns.look(steps, self._occupied, self._hand_over, self._expire)
         except Exception:
             if _log_this("overruns"):
                 logger.exception("steps that go on after their timeout cannot be looked for, trying again")
@@ -257,33 +256,28 @@ class LeaseManager:
 
     def _drop_expired(self) -> None:
         late, suspects = self._scheduler.pop_expired()
-        self._returning += self.drop(late)
-        self._defer(self.drop(suspects))
-
-    def _return(self) -> None:
-        """Release the runs that were dropped in this thread; after an outage, those of earlier ticks too."""
-        if self._returning:
-            self._store.release([(each.id, each.fence) for each in self._returning], clock.now())
-            released, self._returning = self._returning, []
-            _note_released(released)
+        self.returns.add(self.drop(late), self.drop(suspects))
 
     def _renew(self) -> None:
-        with self._lock:
-            held = [(each, each.fence) for each in self._leases.values()]
-            due = min((each.renewed_at for each, _ in held), default=math.inf) + conf.LEASE / 3
+        """Renew all leases when a third of the oldest is over, and those of busy runs at each tick; one statement."""
         now = time.monotonic()
-        if now < max(due, self._try_again_at):
+        with self._lock:
+            leases = list(self._leases.values())
+            due = min((each.renewed_at for each in leases if not each.is_busy), default=math.inf) + conf.LEASE / 3
+            held = [(each, each.fence) for each in leases if each.is_busy or now >= due]
+        if not held or now < self._try_again_at:
             return
         pairs = [(each.record.id, fence) for each, fence in held]
-        kept = self._store.renew(pairs, clock.now() + timedelta(seconds=conf.LEASE))
+        kept, busy = self._store.renew(pairs, clock.now() + timedelta(seconds=conf.LEASE))
         lost = []
         with self._lock:
             for each, fence in held:
+                each.is_busy = each.record.id in busy
                 if each.record.id in kept:
                     each.renewed_at = now
                     if each.eviction is not None:
                         each.eviction.lease_ends_at = now + conf.LEASE
-                elif each.is_lost_without(fence):
+                elif not each.is_busy and each.is_lost_without(fence):
                     lost.append(each)
         _log_this.clear("database")
         self._note_requests(kept, kept)
@@ -296,8 +290,18 @@ class LeaseManager:
             begun = {run_id for run_id, each in self._leases.items() if each.eviction is not None}
         return begun | {each.info.run_id for each in self._given_up}
 
+    def _hand_over(self, run_ids: set[str]) -> None:
+        """Release runs whose passes are under way, in the last moment of this process. No crash is counted for them."""
+        with self._lock:
+            records = [each.record for run_id, each in self._leases.items() if run_id in run_ids]
+        self.returns.add(records)
+        self.returns.send()
+
     def _expire(self, run_ids: set[str]) -> None:
-        """Let the leases of these runs expire now. The worker that claims them next counts a crash."""
+        """Let the leases of these runs expire now. The worker that claims them next counts a crash.
+
+        What a step's own transaction has locked expires by itself.
+        """
         with self._lock:
             pairs = [(run_id, each.fence) for run_id, each in self._leases.items() if run_id in run_ids]
         self._store.renew(pairs, clock.now())
@@ -319,21 +323,28 @@ class LeaseManager:
             found = [(step, self._leases.get(step.info.run_id)) for step in steps]
             return [(step, lease.fence) for step, lease in found if lease is not None and step.is_of(lease.record)]
 
-    def _give_up(self, step: timed_step, fence: int) -> None:
-        """Give a run up whose step goes on although an operator has abandoned it. Its slot stays occupied."""
+    def _give_up(self, step: timed_step, fence: int) -> bool:
+        """Give a run up whose step goes on although an operator has abandoned it. Its slot stays occupied.
+
+        Return False if somebody has locked the run's row, a transaction of the step itself for example.
+        """
         with self._lock:
             lease = self._leases.get(step.info.run_id)
         if lease is None or lease.fence != fence:
-            return
+            return True
         with suppress(RunNotFoundError):
-            run = self._store.change(
-                lease.record.id, lambda run, entries: given_up(run, entries, step, fence, clock.now())
-            )
+            try:
+                run = self._store.change(
+                    lease.record.id, lambda run, entries: given_up(run, entries, step, fence, clock.now()), wait=False
+                )
+            except RowsLocked:
+                return False
             if run.fence == fence:
-                return  # the attempt has just ended, or the next look may find that a commit has
+                return True  # the attempt has just ended, or the next look may find that a commit has
         self._given_up.append(step)
         self._lose([lease])
-        _note_released([lease.record])
+        announce([lease.record])
+        return True
 
     def _note_requests(self, requests: Mapping[str, str], run_ids: Iterable[str]) -> None:
         with self._lock:
@@ -359,28 +370,3 @@ class LeaseManager:
                     del self._leases[each.record.id]
             if is_ours and each.eviction is not None:  # otherwise the pass ended while we asked
                 logger.warning("the lease of run %s was lost", each.record.id, extra={"run_id": each.record.id})
-
-
-def _note_released(records: Sequence[RunRecord]) -> None:
-    """Let this process and others find the released runs."""
-    for each in records:
-        bounds.include(each)
-    for queue in {each.queue for each in records}:
-        notify.notify(queue)
-
-
-def _deferred(run: RunRecord, held: RunRecord, due_at: datetime) -> RunChange:
-    """Return the change that releases a run and makes it due later, if its lease is still the one of the claim."""
-    if run.fence != held.fence or run.lease_expires_at is None:
-        return RunChange(run={"change_seq": run.change_seq})
-    return RunChange(run=deferred(run, wake_at=due_at))
-
-
-@contextmanager
-def _unless_away(records: Sequence[RunRecord]) -> Iterator[None]:
-    """Log a database failure. The runs are due again when their leases expire."""
-    try:
-        yield
-    except Error as error:
-        close_connections()
-        logger.warning("%d runs wait until their leases run out: %s", len(records), error)

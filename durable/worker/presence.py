@@ -18,13 +18,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from durable.conf import conf
 from durable.core import clock
 from durable.execution.connections import close_connections, worker_name
 from durable.models import Build, WorkerProcess
 from durable.notifier import redis_clients
+from durable.store.patience import set_patience
 from durable.worker.shutdown import ShutdownFlag
 
 __all__ = ["KEPT", "SIGN_EVERY", "Presence", "forget_dead"]
@@ -105,7 +106,7 @@ class Presence:
         """Call `write`, without waiting long for a lock. Return False if it raised."""
         try:
             with transaction.atomic(using=conf.DATABASE):
-                _set_patience()
+                set_patience(conf.DATABASE, PATIENCE)
                 write()
         except Exception as error:  # noqa: BLE001 - the leases must be renewed whatever happens here
             close_connections()
@@ -121,13 +122,6 @@ class Presence:
 def forget_dead(now: datetime) -> None:
     """Delete the rows of workers that have given no sign for `KEPT`."""
     WorkerProcess.objects.using(conf.DATABASE).filter(last_seen_at__lt=now - KEPT).delete()
-
-
-def _set_patience() -> None:
-    connection = connections[conf.DATABASE]
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET LOCAL lock_timeout = '{PATIENCE}s'")
 
 
 def _resident_bytes() -> int | None:

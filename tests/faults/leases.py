@@ -122,7 +122,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(worker=workers)
     def heartbeat(self, worker: int) -> None:
         held = [(run, each.run.fence) for (who, run), each in self.held.items() if who == worker]
-        renewed = self.store.renew(held, self.clocks[worker] + LEASE)
+        renewed = self.store.renew(held, self.clocks[worker] + LEASE).kept
         for run, fence in held:
             row = self.row(run)
             assert (run in renewed) == (row.fence == fence and row.lease_expires_at is not None)

@@ -19,6 +19,7 @@ from durable.core.transitions import fence_raised
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import Store, store_for
+from durable.store.base import Renewed
 from durable.store.orm import OrmStore
 from durable.testing import Harness
 from tests.core.conftest import NOW
@@ -213,7 +214,7 @@ def test_a_renewal_under_the_fence_of_before_is_not_taken_for_a_loss(redis_conne
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-        def renew(self, held: Any, lease_until: Any) -> dict[str, str]:
+        def renew(self, held: Any, lease_until: Any) -> Renewed:
             assert has_changed.wait(120)
             kept = store.renew(held, lease_until)
             renewed.set()

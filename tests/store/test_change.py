@@ -81,7 +81,7 @@ def test_a_raised_fence_takes_the_run_away_from_its_worker(store: Store) -> None
         "run", lambda run, entries: RunChange(run={"lease_expires_at": None, "fence": run.fence + 1})
     )
     assert changed.fence == the(store).fence == held.fence + 1
-    assert store.renew([("run", held.fence)], at(99)) == {}
+    assert store.renew([("run", held.fence)], at(99)) == ({}, frozenset())
     with pytest.raises(LeaseLost):
         commit(store, held, entries=[an_entry()])
 

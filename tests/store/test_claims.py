@@ -94,27 +94,27 @@ def test_a_paused_or_missing_run_is_not_taken(store: Store) -> None:
 
 def test_renewing_prolongs_what_is_held_and_tells_of_requests(store: Store) -> None:
     a, b = started(store, "a"), started(store, "b", pending_request=Request.PAUSE)
-    assert store.renew([("a", a.fence), ("b", b.fence)], at(99)) == {"a": "", "b": "pause"}
+    assert store.renew([("a", a.fence), ("b", b.fence)], at(99)) == ({"a": "", "b": "pause"}, frozenset())
     assert the(store, "a").lease_expires_at == the(store, "b").lease_expires_at == at(99)
 
 
 def test_what_was_lost_is_missing_from_a_renewal(store: Store) -> None:
     held = started(store)
     [again] = claim(store, seconds=31)
-    assert store.renew([("run", held.fence), ("none", 1)], at(999)) == {}
+    assert store.renew([("run", held.fence), ("none", 1)], at(999)) == ({}, frozenset())
     assert the(store) == again
 
 
 def test_a_lease_that_ran_out_but_was_not_taken_can_be_renewed(store: Store) -> None:
     held = started(store)
-    assert store.renew([("run", held.fence)], at(99)) == {"run": ""}
+    assert store.renew([("run", held.fence)], at(99)) == ({"run": ""}, frozenset())
     assert claim(store, seconds=98) == []
 
 
 def test_a_renewal_that_comes_after_the_run_was_parked_gives_it_no_lease(store: Store) -> None:
     held = started(store)
     park(store, held)
-    assert store.renew([("run", held.fence)], at(99)) == {}
+    assert store.renew([("run", held.fence)], at(99)) == ({}, frozenset())
     assert the(store).lease_expires_at is None
 
 
@@ -143,7 +143,7 @@ def test_releasing_what_was_lost_changes_nothing(store: Store) -> None:
 
 
 def test_renewing_and_releasing_nothing_is_allowed(store: Store) -> None:
-    assert store.renew([], NOW) == {}
+    assert store.renew([], NOW) == ({}, frozenset())
     store.release([], NOW)
 
 

@@ -6,15 +6,20 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 import pytest
 from django.db import connections
 
 from durable.core.control_flow import LeaseLost
-from durable.core.records import Batch, RunChange, RunRecord
+from durable.core.errors import RunNotFoundError
+from durable.core.records import Activity, Batch, RunChange, RunRecord
+from durable.models import Activity as ActivityRow
 from durable.store import Store
 from durable.store.orm import OrmStore
+from durable.store.patience import RowsLocked
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
@@ -134,6 +139,77 @@ def test_a_run_that_is_prolonged_under_a_waiting_take_over_stays_with_its_worker
         wait_for_lock_waiters()
     assert taking.result(DEADLINE) is None
     assert the(locking_store).fence == held.fence
+
+
+def test_a_renewal_passes_by_a_run_that_somebody_has_locked(locking_store: LockingStore, threads: Threads) -> None:
+    held = [(name, started(locking_store, name).fence) for name in ("free", "locked", "parked", "released")]
+    lost = ("lost", started(locking_store, "lost").fence)
+    assert locking_store.claim_run("lost", now=at(60), lease_until=at(600), worker="w2") is not None
+    locking_store.release(held[-1:], NOW)
+    park(locking_store, the(locking_store, "parked"))
+    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message("locked"))):
+        assert locking_store.renew([*held, lost], at(500)) == ({"free": ""}, frozenset({"locked"}))
+        assert locking_store.renew(held[1:2], at(500)) == ({}, frozenset({"locked"}))
+    assert (the(locking_store, "free").lease_expires_at, the(locking_store, "locked").lease_expires_at) == (
+        at(500),
+        at(30),
+    )
+    assert locking_store.renew(held[:2], at(501)) == ({"free": "", "locked": ""}, frozenset())
+
+
+@pytest.mark.parametrize("due_at", [None, at(90)])
+def test_a_release_passes_by_a_run_that_somebody_has_locked(
+    locking_store: LockingStore, threads: Threads, due_at: datetime | None
+) -> None:
+    held = [(name, started(locking_store, name).fence) for name in ("free", "locked")]
+    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message("locked"))):
+        assert locking_store.release(held, NOW, due_at=due_at) == {"locked"}
+        assert [the(locking_store, each).lease_expires_at for each, _ in held] == [None, at(30)]
+    assert locking_store.release(held, NOW, due_at=due_at) == frozenset()
+    assert [the(locking_store, each).wake_at for each, _ in held] == [due_at or NOW] * 2
+
+
+def test_a_change_that_does_not_wait_for_a_lock_is_refused(locking_store: LockingStore, threads: Threads) -> None:
+    started(locking_store)
+
+    def change(run_id: str = "run") -> RunRecord:
+        return locking_store.change(run_id, lambda _run, _entries: RunChange(run={"summary": "x"}), wait=False)
+
+    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message())), pytest.raises(RowsLocked):
+        change()
+    assert the(locking_store).summary == ""
+    assert change().summary == "x"
+    with pytest.raises(RunNotFoundError):
+        change("none")
+
+
+def test_nothing_about_activities_waits_for_what_somebody_has_locked(
+    locking_store: LockingStore, threads: Threads
+) -> None:
+    """An operator's transaction, say, that has asked for a stack and goes on."""
+    runs = [started(locking_store, name) for name in ("free", "run")]
+    free, asked = (
+        Activity(
+            run_id=run.id, location="it", attempt=1, kind="step", fence=run.fence, worker="w", began_at=NOW, timeout=0.0
+        )
+        for run in runs
+    )
+    locking_store.report([free, asked], [], [])
+    rows = ActivityRow.objects.using(locking_store.alias)
+    locking_store.ask_activities(runs[0], "", NOW, abandon=True)
+    [wish] = locking_store.report([], [], ["free", "run"])[1]
+    with open_transaction(locking_store, threads, lambda: locking_store.ask_activities(runs[1], "", NOW, stack=True)):
+        for begun, ended in [([replace(asked, attempt=2)], [free]), ([], [free, asked])]:
+            with pytest.raises(RowsLocked):
+                locking_store.report(begun, ended, ["free", "run"])
+        assert rows.filter(attempt=1).count() == 2
+        assert locking_store.report([], [], ["free", "run"]) == ({}, [wish])
+        locking_store.answer_stack(replace(wish, run_id="run"), "frames", NOW)
+        locking_store.release([(run.id, run.fence) for run in runs], NOW)
+        locking_store.forget_activities()
+    assert sorted(rows.values_list("run_id", "stack")) == [("free", ""), ("run", "")]
+    locking_store.forget_activities()
+    assert not rows.exists()
 
 
 def test_two_claims_at_once_share_the_due_runs(database_store: Store, threads: Threads) -> None:

@@ -144,7 +144,7 @@ def test_statements_work_with_server_side_binding(postgres_store: PostgresStore)
             )
         commit(store, held, entries=[an_entry("b"), an_entry("c")])
         store.change("run", lambda run, entries: RunChange(run={"summary": "t"}, unreceive=["a"]))
-        assert store.renew([("run", held.fence)], NOW + LEASE) == {"run": ""}
+        assert store.renew([("run", held.fence)], NOW + LEASE) == ({"run": ""}, frozenset())
         store.release([("run", held.fence)], NOW)
         assert store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=1)
         assert store.next_deadline(["q"], NOW) is None

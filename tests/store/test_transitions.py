@@ -20,7 +20,7 @@ from tests.store.making import a_run, the
 from tests.support.transitions import CALLS, NOW, PAUSE, at, columns_of, odd_run, patched
 
 #: By writer, the transitions that it writes.
-VERBS = [*list(TRANSITIONS)[1 : list(TRANSITIONS).index("sent_to")], "fence_raised", "deferred", "given_up"]
+VERBS = [*list(TRANSITIONS)[1 : list(TRANSITIONS).index("sent_to")], "fence_raised", "given_up"]
 COMMITS = [each for each in list(TRANSITIONS)[list(TRANSITIONS).index("progressed") :] if each != "pause_dropped"]
 HELD = (RunState.RUNNING, RunState.ROLLING_BACK)
 REFUSED = [state for state in RunState if state not in TRANSITIONS["claimed"]]
@@ -40,7 +40,7 @@ def assert_rows(store: Store, expected: list[RunRecord]) -> None:
 
 
 def test_each_transition_has_a_writer_that_is_tried_here() -> None:
-    others = {"started", "sent_to", "child_ended", "claimed", "renewed", "released", "pause_dropped"}
+    others = {"started", "sent_to", "child_ended", "claimed", "renewed", "released", "deferred", "pause_dropped"}
     assert {*VERBS, *COMMITS, *others} == set(TRANSITIONS)
 
 
@@ -155,7 +155,8 @@ def test_no_claim_of_a_run_that_has_a_worker(store: Store) -> None:
 @pytest.mark.parametrize("lease_expires_at", [at(-1), at(1)])
 def test_a_renewal(store: Store, lease_expires_at: datetime) -> None:
     runs = planted(store, *HELD, lease_expires_at=lease_expires_at)
-    assert store.renew([(run.id, run.fence) for run in runs], at(60)) == {run.id: run.pending_request for run in runs}
+    kept = {run.id: run.pending_request for run in runs}
+    assert store.renew([(run.id, run.fence) for run in runs], at(60)) == (kept, frozenset())
     assert_rows(store, [patched(run, CALLS["renewed"](run)) for run in runs])
 
 
@@ -168,10 +169,19 @@ def test_a_release(store: Store, wake_at: datetime | None) -> None:
     assert {run.id: run.state for run in expected} == TRANSITIONS["released"]
 
 
+@pytest.mark.parametrize("wake_at", [at(-300), None, at(300)])
+def test_a_deferral(store: Store, wake_at: datetime | None) -> None:
+    runs = planted(store, *HELD, wake_at=wake_at)
+    assert store.release([(run.id, run.fence) for run in runs], NOW, due_at=at(90)) == frozenset()
+    expected = [patched(run, CALLS["deferred"](run)) for run in runs]
+    assert_rows(store, expected)
+    assert {run.id: run.state for run in expected} == TRANSITIONS["deferred"]
+
+
 def test_no_renewal_and_no_release_without_a_lease_or_with_another_fence(store: Store) -> None:
     runs = planted(store, *RunState, lease_expires_at=None)
     held = [(run.id, run.fence) for run in runs]
-    assert store.renew(held, at(60)) == {}
+    assert store.renew(held, at(60)) == ({}, frozenset())
     store.release(held, NOW)
     assert_rows(store, runs)
 

@@ -109,9 +109,9 @@ def test_what_a_killed_worker_held_goes_on_run_by_run(store: Store, run: Run, re
     ids = [start_run(store, "flows.long", name) for name in names]
     eventually(lambda: len(flow_log(redis_connection)) == 4)
     redis_connection.delete("flows")
-    go(redis_connection, *names)
     os.kill(pid, signal.SIGKILL)
     program.wait_for(f"died, pid {pid}, signal 9")
+    go(redis_connection, *names)
     eventually(lambda: is_completed(store, *ids))
     begun = [line.split()[0] for line in flow_log(redis_connection)]
     assert sorted(begun) == sorted(names * 2)

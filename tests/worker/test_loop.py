@@ -23,6 +23,7 @@ from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import enqueue, notify
 from durable.store import Store, store_for
+from durable.store.base import Renewed
 from durable.worker import leases, rq_entry, scheduler, shutdown
 from durable.worker.executor import Execute
 from durable.worker.shutdown import ShutdownFlag
@@ -307,7 +308,7 @@ class TestLeases:
         class Away:
             """The database, which does not answer the LeaseManager."""
 
-            def renew(self, *args: object) -> dict[str, str]:
+            def renew(self, *args: object) -> Renewed:
                 raise OperationalError("the server is gone")
 
             def __getattr__(self, name: str) -> object:
