@@ -276,6 +276,11 @@ class Journal:
 
     # -- commits
 
+    def note_safe(self) -> None:
+        """Note that an attempt has ended well after a crash: the run is no longer suspected of having caused it."""
+        self.commit_before_attempt = False
+        self.run.crashes = 0
+
     def take_batch(self, run: RunPatch | None, park_change_seq: int | None, *, only: str | None = None) -> Batch | None:
         """Take the marked changes as a batch to commit; None if there are none.
 

@@ -157,7 +157,7 @@ class _Attempt:
             yield from self._record_failure(ErrorInfo.of(cause), verdict, cause)
             raise self._outcome() from None
         if self.journal.commit_before_attempt and not self.scope.is_concurrent:
-            self.journal.commit_before_attempt = False
+            self.journal.note_safe()
         self.scope.determinism.observe(self.entry)
         return value
 

@@ -3,6 +3,10 @@
 Owns the last resort. `HARD_TIMEOUT` seconds after the step's timeout, the worker process releases its other runs and
 exits, as if the step had killed it. The attempt counts as a crash. The parent process or service manager starts the
 worker process again.
+
+The worker knows here which run costs it its life. So no crash is counted for the others, those whose steps do not end
+in time included: their leases are released in the process's last moment. Their attempts are made again, as after any
+end of a process.
 """
 
 from __future__ import annotations
@@ -42,10 +46,17 @@ class Overruns:
         self._end = end
         self._since: float | None = None
 
-    def look(self, steps: Steps, held: Callable[[], set[str]], expire: Callable[[set[str]], object]) -> None:
+    def look(
+        self,
+        steps: Steps,
+        held: Callable[[], set[str]],
+        release: Callable[[set[str]], object],
+        expire: Callable[[set[str]], object],
+    ) -> None:
         """End the process, or prepare its end, if one of the running `steps` has overrun its timeout by too much.
 
-        `held` returns the ids of the runs whose passes have begun. `expire` lets leases expire at once.
+        `held` returns the ids of the runs whose passes have begun. `release` makes runs due for other workers, `expire`
+        lets leases expire at once.
         """
         now = time.monotonic()
         over = [(step, now - since) for step, since in steps if _is_over(step, now - since)]
@@ -62,6 +73,7 @@ class Overruns:
             return
         watchdog.watch(AT_LAST, partial(self._end, STATUS))
         try:
+            release(begun - runs)
             expire(runs)
         except Exception:  # then the leases expire by themselves
             logger.exception("the leases of the runs whose steps go on cannot be ended")

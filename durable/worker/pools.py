@@ -121,6 +121,7 @@ class ThreadPool:
         with branch_threads.keep():
             while (turn := scheduler.next()) is not None:
                 record = turn.record
+                was_suspect = bool(record.crashes)
                 try:
                     execute(record)
                 except BaseException as error:  # it would end the thread, and no caller could act on it
@@ -129,7 +130,7 @@ class ThreadPool:
                 finally:
                     abandon_transactions()  # the next run in this thread must not inherit them
                     scheduler.end(turn)
-                if record.crashes:
+                if was_suspect:
                     self._report()  # other runs may begin again
 
     def _report(self) -> None:

@@ -1,9 +1,25 @@
 """The Scheduler: decide how many runs to claim, which of them begins next, and which ones have waited too long.
 
 Owns these decisions and nothing else: no thread, no database. Safe to use from several threads. Its clock is injected. A
-*suspect* is a run that may have killed its worker (its `crashes` is not 0). A suspect is executed alone: if it kills
-this worker too, no run beside it is counted as having crashed. Waiting runs would be counted as well, so a suspect
-comes last of those that wait, and further suspects are sent away.
+*suspect* is a run that may have killed its worker (its `crashes` is not 0, and no attempt of its pass has ended well). A
+suspect is executed alone: if it kills this worker too, no run beside it is counted as having crashed. Waiting runs would
+be counted as well, so a suspect comes last of those that wait, and further suspects are sent away.
+
+A suspect waits, and so does what is due behind it, but not for ever:
+
+1. It waits for `MAX_WAIT`. Then it is left to other workers for `DEFERRAL`, again and again, while others begin here.
+2. After `MAX_DEFERRAL` no other worker seems to be there for it. It keeps its place at the head, and nothing else begins,
+   so that the short passes come to their end.
+3. What has lasted for `DRAIN` by then is long, for minutes or hours, and the suspect begins beside it. So nothing stands
+   still for longer than `DRAIN` before a suspect and `QUARANTINE` after it. After such a pass, the next suspect waits for
+   as long as that one kept others from beginning: they have half of the time at least.
+
+No suspect begins beside another one, however long that takes: it is left to others until the pass of the other one ends,
+and new runs begin meanwhile. This bounds what a killer does to a run beside it. The first time costs that run no attempt.
+From then on it is a suspect itself, and no suspect is begun beside it before it has made progress. A second time would
+cost it an attempt, because the attempts of suspects are recorded before they run. Two ways were rejected. To wait for
+long passes too is a standstill of the whole installation if it has one worker. To leave a suspect to others until it
+can be alone is a wait without an end where long passes overlap.
 """
 
 from __future__ import annotations
@@ -29,6 +45,8 @@ QUARANTINE: Final = 30.0
 DEFERRAL: Final = 5.0
 # Seconds after which such a suspect keeps its place here: after several deferrals no other worker is there for it.
 MAX_DEFERRAL: Final = 6 * DEFERRAL
+# Seconds after which a pass is long: such a suspect no longer waits for it.
+DRAIN: Final = 10.0
 # Seconds within which a run must be expected to begin, to be claimed ahead. Five claims' worth of time at most: a claim
 # and its round trip take about 10 ms on a busy database.
 CLAIM_AHEAD_WINDOW: Final = 0.05
@@ -65,6 +83,7 @@ class Scheduler:
         self._suspect: RunningPass | None = None
         self._put_off: dict[str, float] = {}
         self._busy_until = -math.inf
+        self._respite_until = -math.inf
         self._mean = math.inf
 
     @property
@@ -103,8 +122,8 @@ class Scheduler:
         now = self._clock()
         suspects = [each for each in records if each.crashes]
         with self._lock:
-            is_busy = bool(self._passing) and now < self._busy_until
-            eligible = [each for each in suspects if not is_busy or self._is_overdue(each, now)]
+            is_busy = bool(self._passing) and (now < self._busy_until or self._is_beside_suspect())
+            eligible = [each for each in suspects if not is_busy or self._keeps_place(each, now)]
             joining = [each for each in records if not each.crashes] + eligible[:1]
             self._waiting += [_Waiting(record=each, since=now) for each in joining]
             sent_away = [each for each in suspects if each not in eligible[:1]]
@@ -119,7 +138,7 @@ class Scheduler:
             if not self._waiting or self._is_closed():
                 return 0
             if self._waiting[0].record.crashes:
-                return 0 if self._passing else 1
+                return int(self._may_begin(self._waiting[0].record))
             return min(self.size - len(self._passing), len(self._waiting))
 
     def next(self) -> RunningPass | None:
@@ -127,12 +146,15 @@ class Scheduler:
         with self._lock:
             if not self._waiting or self._is_closed():
                 return None
-            record = self._waiting[0].record
-            if record.crashes and self._passing:
-                return None
+            record, now = self._waiting[0].record, self._clock()
+            if record.crashes:
+                if not self._may_begin(record):
+                    return None
+                if self._passing:
+                    self._respite_until = now + 2 * QUARANTINE
             self._waiting.popleft()
             self._put_off.pop(record.id, None)
-            turn = RunningPass(record=record, began_at=self._clock())
+            turn = RunningPass(record=record, began_at=now)
             self._passing.add(turn)
             if record.crashes:
                 self._suspect = turn
@@ -144,24 +166,26 @@ class Scheduler:
             if turn not in self._passing:
                 return
             self._passing.discard(turn)
+            now = self._clock()
+            took = now - turn.began_at
             if self._suspect is turn:
                 self._suspect = None
-            took = self._clock() - turn.began_at
+                self._respite_until = min(self._respite_until, now + took)
             self._mean = took if self._mean == math.inf else self._mean + EWMA_WEIGHT * (took - self._mean)
 
     def pop_expired(self) -> tuple[list[RunRecord], list[RunRecord]]:
         """Remove the runs that have waited longer than `MAX_WAIT`. Return those to release and those to defer.
 
         A suspect is deferred so that this worker does not claim it again at once. In batches it is released: this
-        worker claims nothing meanwhile. A suspect that was deferred repeatedly stays after `MAX_DEFERRAL`; nothing else
-        begins until it has begun.
+        worker claims nothing meanwhile. A suspect that was deferred repeatedly stays after `MAX_DEFERRAL`, unless it could
+        not begin soon: another suspect is under way, or no slot is free.
         """
         now = self._clock()
         with self._lock:
             if not self._passing:
                 return [], []
             left = [each for each in self._waiting if now - each.since >= MAX_WAIT]
-            left = [each for each in left if self._suspect is not None or not self._is_overdue(each.record, now)]
+            left = [each for each in left if not self._keeps_place(each.record, now)]
             for each in left:
                 self._waiting.remove(each)
             records = [each.record for each in left]
@@ -182,10 +206,23 @@ class Scheduler:
 
     def _is_closed(self) -> bool:
         """Return True if nothing may begin because a suspect is to run alone."""
-        return self._suspect is not None and self._clock() - self._suspect.began_at < QUARANTINE
+        turn = self._suspect
+        return turn is not None and bool(turn.record.crashes) and self._clock() - turn.began_at < QUARANTINE
 
-    def _is_overdue(self, record: RunRecord, now: float) -> bool:
-        return bool(record.crashes) and now - self._put_off.get(record.id, math.inf) >= MAX_DEFERRAL
+    def _may_begin(self, suspect: RunRecord) -> bool:
+        """Return True if the suspect may begin now: alone, or beside long passes if it has waited for long."""
+        now = self._clock()
+        is_drained = all(now - each.began_at >= DRAIN for each in self._passing)
+        return not self._passing or (is_drained and self._keeps_place(suspect, now))
+
+    def _keeps_place(self, record: RunRecord, now: float) -> bool:
+        """Return True if the run is a suspect that was put off for long enough and can begin soon."""
+        is_overdue = bool(record.crashes) and now - self._put_off.get(record.id, math.inf) >= MAX_DEFERRAL
+        has_room = len(self._passing) < self.size and not self._is_beside_suspect()
+        return is_overdue and has_room and now >= self._respite_until
+
+    def _is_beside_suspect(self) -> bool:
+        return any(each.record.crashes for each in self._passing)
 
     def _remember(self, suspects: Sequence[RunRecord], now: float) -> None:
         # Other workers may have executed a run meanwhile: a deferral of long ago is forgotten.

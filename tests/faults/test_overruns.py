@@ -5,15 +5,60 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from django.utils import timezone
 
+from durable.core.effects import StepInfo
+from durable.core.records import RunRecord
+from durable.execution.eviction import Eviction
 from durable.models import Run
 from durable.notifier import notify
+from durable.store import store_for
+from durable.worker import leases, overruns
+from durable.worker.shutdown import ShutdownFlag
 from tests.e2e.workers import ROOT, Workers
 from tests.faults.workflows import overrunning, patient
-from tests.support.waiting import wait_until_ended
+from tests.support.runs import new_runs
+from tests.support.waiting import eventually, wait_until_ended
+from tests.support.worker import lease_manager
+
+
+@pytest.mark.redis
+@pytest.mark.django_db(transaction=True)
+def test_a_run_beside_it_whose_step_goes_on_too_is_no_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process knows which run it ends for: it counts no crash for the others, however long their steps take."""
+    monkeypatch.setattr(overruns, "HAND_OVER", 0.0)
+    store, stop = store_for("default"), ShutdownFlag()
+    ended: list[int] = []
+    now = timezone.now()
+    held = []
+    for run_id in new_runs(store, 3):
+        record = store.claim_run(run_id, now=now, lease_until=now + timedelta(hours=1), worker="us")
+        assert record is not None
+        held.append(record)
+    guilty, beside, unbegun = held
+    manager = lease_manager(store, stop)
+    manager._overruns = overruns.Overruns(stop.request, end=ended.append)
+    monkeypatch.setattr(leases, "running_steps", lambda: [step_of(guilty, 3600.0), step_of(beside, 1.0)])
+    manager.add(held, time.monotonic())
+    with manager:
+        assert manager.pass_started(guilty, Eviction())
+        assert manager.pass_started(beside, Eviction())
+        eventually(lambda: overruns.STATUS in ended)
+    later = timezone.now() + timedelta(seconds=1)
+    found = store.claim(queues=["default"], now=later, lease_until=later, worker="next", limit=9)
+    assert {each.id: each.crashes for each in found} == {guilty.id: 1, beside.id: 0, unbegun.id: 0}
+
+
+def step_of(record: RunRecord, seconds: float) -> Any:
+    """What the LeaseManager sees of a step that began so long ago, and has a timeout of one second."""
+    info = StepInfo(record, "step", 1, lambda: False, timeout=1.0)
+    return SimpleNamespace(info=info, since=time.monotonic() - seconds, is_of=lambda _record: False)
 
 
 @pytest.mark.postgres

@@ -18,7 +18,7 @@ from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import redis_clients
 from durable.store import Store, store_for
-from durable.worker import leases, loop, pools, rq, scheduler
+from durable.worker import leases, loop, pools, returns, rq, scheduler
 from durable.worker.loop import WorkerLoop
 from durable.worker.pools import ThreadPool
 from durable.worker.rq import SimpleWorker
@@ -335,28 +335,33 @@ class TestSuspects:
             assert held.passed == [long, quick]
 
     @pytest.mark.usefixtures("hasty")
-    def test_it_is_not_left_to_others_for_ever(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(scheduler, "MAX_DEFERRAL", 0.0)
-        monkeypatch.setattr(leases, "DEFERRAL", 0.0)
+    def test_beside_a_long_pass_it_begins_after_a_while_and_new_runs_do_after_it(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(scheduler, "MAX_DEFERRAL", 0.1)
+        monkeypatch.setattr(returns, "DEFERRAL", 0.0)
+        monkeypatch.setattr(scheduler, "DRAIN", 0.0)
+        monkeypatch.setattr(scheduler, "QUARANTINE", 0.1)
         (long,) = new_runs(store)
         held = Held()
-        with at_work(2, store, held) as made:
+        with at_work(3, store, held) as made:
             made.work(QUEUE)
             eventually(lambda: held.at_once == 1)
             [suspect] = suspects(store)
 
             def serve() -> None:
-                while suspect not in held.passed:
+                while not held.release.is_set():
                     made.work(QUEUE)
-                    room(made)
+                    made.wait_for_room(0.01)
 
             with beside(serve):
-                eventually(lambda: state(store, suspect).fence >= 3)  # claimed when it was deferred, and again
-                held.let(long)
                 eventually(lambda: suspect in held.passed)
+                assert held.beside[suspect] == 1
+                (new,) = new_runs(store)
+                eventually(lambda: new in held.passed)
                 held.release.set()
-        assert held.beside[suspect] == 0
-        assert held.passed == [long, suspect]
+            eventually(lambda: are_completed(made, store, [long, suspect, new]))
+        assert held.passed == [long, suspect, new]
 
 
 class TestLeases:

@@ -1,12 +1,14 @@
 """Which run a worker begins next: room, suspects, patience. A clock of the tests' own; no thread, no database."""
 
 import itertools
+import random
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
 
 from durable.core.records import RunRecord
-from durable.worker.scheduler import DEFERRAL, MAX_DEFERRAL, MAX_WAIT, QUARANTINE, RunningPass, Scheduler
+from durable.worker.scheduler import DEFERRAL, DRAIN, MAX_DEFERRAL, MAX_WAIT, QUARANTINE, RunningPass, Scheduler
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 numbers = itertools.count()
@@ -181,10 +183,21 @@ class TestSuspects:
         assert line.free_slots() == 0
         clock.advance(QUARANTINE)
         assert line.free_slots() == 2
-        line.add([*runs(1), *runs(1, crashes=1)])
-        assert line.startable() == 2
+        others = runs(1, crashes=1)
+        assert line.add([*runs(1), *others]) == ([], others)  # it would be counted if this one still kills the process
+        assert line.startable() == 1
         begin(line)
-        assert line.next() is None  # the other suspect
+        assert line.free_slots() == 1
+
+    def test_one_whose_attempt_has_ended_well_is_none_any_more(self, clock: Clock) -> None:
+        line = Scheduler(3, clock=clock)
+        (first, second) = runs(2, crashes=1)
+        line.add([first])
+        begin(line)
+        assert line.free_slots() == 0
+        first.crashes = 0  # as the pass notes it
+        assert line.free_slots() == 2
+        assert line.add([second]) == ([], [])
 
 
 class TestPatience:
@@ -232,24 +245,106 @@ class TestPatience:
         line.end(turn)
         assert begin(line).record is others[0]
 
-    def test_a_suspect_that_was_put_off_for_long_gets_its_turn(self, clock: Clock) -> None:
-        line = Scheduler(2, clock=clock)
-        (suspect, other), (long,) = runs(2, crashes=1), runs(1)
+    def put_off(self, line: Scheduler, clock: Clock, suspects: list[RunRecord]) -> None:
+        """Have suspects put off for as long as they are left to others; a pass is under way."""
+        for each in suspects:
+            line.add([each])
+            clock.advance(MAX_WAIT)
+            assert each in line.pop_expired()[1]
+            clock.advance(DEFERRAL)
+        clock.advance(MAX_DEFERRAL)
+
+    def test_a_suspect_that_was_put_off_for_long_begins_beside_a_long_pass(self, clock: Clock) -> None:
+        line = Scheduler(3, clock=clock)
+        (suspect,), (long, new) = runs(1, crashes=1), runs(2)
         line.add([long])
+        begin(line)
+        self.put_off(line, clock, [suspect])
+        line.add([suspect])
+        assert line.startable() == 1
         turn = begin(line)
+        assert turn.record is suspect
+        assert line.claim_limit(10) == 0  # nothing begins beside it for a while
+        clock.advance(QUARANTINE)
+        assert line.claim_limit(10) == 1
+        line.add([new])
+        assert begin(line).record is new
+
+    def test_it_waits_for_passes_that_may_be_short(self, clock: Clock) -> None:
+        line = Scheduler(3, clock=clock)
+        (suspect,), (long, *others) = runs(1, crashes=1), runs(3)
+        line.add([long])
+        begin(line)
+        self.put_off(line, clock, [suspect])
+        line.add(others[:1])
+        short = begin(line)
         line.add([suspect])
         clock.advance(MAX_WAIT)
-        assert line.pop_expired() == ([], [suspect])
-        clock.advance(MAX_DEFERRAL - 1)
-        line.add([other])
-        clock.advance(MAX_WAIT)
-        assert line.pop_expired() == ([], [other])
-        assert line.add([other, suspect]) == ([], [other])  # busy, but this one has waited for long
-        clock.advance(MAX_WAIT)
         assert line.pop_expired() == ([], [])
-        assert (line.free_slots(), line.next()) == (0, None)
-        line.end(turn)
+        assert (line.free_slots(), line.claim_limit(10), line.startable(), line.next()) == (0, 0, 0, None)
+        clock.advance(DRAIN - MAX_WAIT - 0.1)
+        assert (line.startable(), line.next()) == (0, None)
+        line.end(short)
         assert begin(line).record is suspect
+
+    def test_for_passes_that_are_not_short_it_waits_a_bounded_time(self, clock: Clock) -> None:
+        line = Scheduler(3, clock=clock)
+        (suspect,), (long, other) = runs(1, crashes=1), runs(2)
+        line.add([long])
+        begin(line)
+        self.put_off(line, clock, [suspect])
+        line.add([other])
+        begin(line)
+        line.add([suspect])
+        clock.advance(DRAIN)
+        assert line.pop_expired() == ([], [])
+        assert begin(line).record is suspect
+
+    def test_without_a_free_slot_it_is_left_to_others_still(self, clock: Clock) -> None:
+        line = Scheduler(2, clock=clock)
+        (suspect,), (long, other) = runs(1, crashes=1), runs(2)
+        line.add([long])
+        begin(line)
+        self.put_off(line, clock, [suspect])
+        line.add([other, suspect])
+        begin(line)
+        clock.advance(MAX_WAIT)
+        assert line.pop_expired() == ([], [suspect])
+
+    def test_no_suspect_begins_beside_another_and_new_runs_begin_meanwhile(self, clock: Clock) -> None:
+        line = Scheduler(3, clock=clock)
+        (first, second), (long, new) = runs(2, crashes=1), runs(2)
+        line.add([long])
+        begin(line)
+        self.put_off(line, clock, [first, second])
+        line.add([first])
+        turn = begin(line)
+        clock.advance(100 * QUARANTINE)
+        assert line.add([second, new]) == ([], [second])
+        assert begin(line).record is new
+        line.end(turn)
+        clock.advance(100 * QUARANTINE)
+        assert line.add([second]) == ([], [])
+        assert begin(line).record is second
+
+    @pytest.mark.parametrize("took", [1.0, 20.0, 1000.0])
+    def test_others_have_half_of_the_time_between_two_suspects(self, clock: Clock, took: float) -> None:
+        line = Scheduler(4, clock=clock)
+        (first, second), (long,) = runs(2, crashes=1), runs(1)
+        line.add([long])
+        begin(line)
+        self.put_off(line, clock, [first, second])
+        assert line.add([first, second]) == ([second], [])
+        turn = begin(line)
+        clock.advance(took)
+        line.end(turn)
+        began, is_waiting = clock.now, False
+        while not line.startable():
+            if not is_waiting:
+                is_waiting = line.add([second]) == ([], [])
+            clock.advance(0.5)
+            is_waiting = is_waiting and second not in line.pop_expired()[1]
+        assert clock.now - began >= (took if took < QUARANTINE else 0.0)
 
     def test_what_was_put_off_is_forgotten_once_it_had_its_turn(self, clock: Clock) -> None:
         line = Scheduler(2, clock=clock)
@@ -277,3 +372,105 @@ class TestPatience:
         assert line.clear() == [second]
         line.end(turn)
         assert line.is_empty
+
+
+@dataclass(eq=False)
+class Job:
+    """A run of the simulated worker: its pass lasts `takes`, and kills the worker at its end if it `kills`."""
+
+    record: RunRecord
+    takes: float
+    kills: bool = False
+    due_at: float = 0.0
+    began_at: float | None = None
+    ended_at: float | None = None
+    lost_attempts: int = 0
+
+
+class Fleet:
+    """One worker of the Scheduler on a virtual clock: it claims, begins, dies and starts again."""
+
+    def __init__(self, size: int, jobs: list[Job], clock: Clock) -> None:
+        self.size, self.jobs, self.clock = size, jobs, clock
+        self.by_id = {job.record.id: job for job in jobs}
+        self.line = Scheduler(size, clock=clock)
+        self.turns: list[tuple[RunningPass, bool]] = []
+        self.waiting: set[str] = set()
+        #: The longest time in which runs were due, a slot was free and none began.
+        self.longest = self._idle_since = 0.0
+
+    def tick(self) -> None:
+        self.clock.advance(0.25)
+        self._end_passes()
+        self._give_back(*self.line.pop_expired())
+        due = sorted((job for job in self.jobs if self._is_due(job)), key=lambda job: job.due_at)
+        batch = [job.record for job in due[: self.line.claim_limit(10)]]
+        self.waiting |= {each.id for each in batch}
+        self._give_back(*self.line.add(batch))
+        self._measure(due, self._begin())
+
+    def _is_due(self, job: Job) -> bool:
+        is_here = job.record.id in self.waiting or any(turn.record is job.record for turn, _ in self.turns)
+        return job.due_at <= self.clock.now and job.ended_at is None and not is_here
+
+    def _begin(self) -> bool:
+        has_begun = False
+        while self.line.startable() and (turn := self.line.next()) is not None:
+            self.waiting.discard(turn.record.id)
+            self.turns.append((turn, bool(turn.record.crashes)))
+            job = self.by_id[turn.record.id]
+            job.began_at = job.began_at or self.clock.now
+            has_begun = True
+        return has_begun
+
+    def _give_back(self, released: list[RunRecord], deferred: list[RunRecord]) -> None:
+        for records, pause in ((released, 0.0), (deferred, DEFERRAL)):
+            for each in records:
+                self.waiting.discard(each.id)
+                self.by_id[each.id].due_at = self.clock.now + pause
+
+    def _end_passes(self) -> None:
+        for turn, was_suspect in list(self.turns):
+            job = self.by_id[turn.record.id]
+            if self.clock.now - turn.began_at < job.takes:
+                continue
+            if job.kills:
+                return self._die(job)
+            self.line.end(turn)
+            self.turns.remove((turn, was_suspect))
+            turn.record.crashes, job.ended_at = 0, self.clock.now
+        return None
+
+    def _die(self, killer: Job) -> None:
+        """Count a crash for all that the worker had, and an attempt for those whose attempts are recorded before."""
+        for turn, was_suspect in self.turns:
+            turn.record.crashes += 1
+            self.by_id[turn.record.id].lost_attempts += was_suspect
+        for each in self.waiting:
+            self.by_id[each].record.crashes += 1
+        if killer.lost_attempts == 3:
+            killer.ended_at = self.clock.now
+        self.line, self.turns, self.waiting = Scheduler(self.size, clock=self.clock), [], set()
+
+    def _measure(self, due: list[Job], has_begun: bool) -> None:
+        innocents = [job for job in due if not job.record.crashes]
+        if has_begun or not innocents or len(self.turns) == self.size:
+            self._idle_since = self.clock.now
+        self.longest = max(self.longest, self.clock.now - self._idle_since)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_beside_long_passes_and_killers_everything_ends_and_nothing_stands_still(clock: Clock, seed: int) -> None:
+    """A killer costs no innocent run an attempt: it is beside each one at most once before that one makes progress."""
+    chance = random.Random(seed)
+    start = clock.now
+    long = [Job(run, chance.uniform(300, 900), due_at=start + chance.uniform(10, 60)) for run in runs(3)]
+    short = [Job(run, chance.uniform(0.1, 20), due_at=start + chance.uniform(0, 300)) for run in runs(60)]
+    killers = [Job(run, chance.uniform(0.1, 30), kills=True, due_at=start + 5) for run in runs(1 + seed % 2)]
+    fleet = Fleet(8, [*long, *short, *killers], clock)
+    while any(job.ended_at is None for job in fleet.jobs):
+        fleet.tick()
+        assert clock.now - start < 40_000, "something starves"
+    assert [job.lost_attempts for job in killers] == [3] * len(killers)
+    assert {job.lost_attempts for job in (*long, *short)} <= ({0} if len(killers) == 1 else {0, 1})
+    assert fleet.longest <= 45  # seconds: MAX_WAIT, DRAIN and QUARANTINE
