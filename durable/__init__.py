@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from durable.core.retry_later import RetryLater
     from durable.definitions import Input, Workflow, step, workflow
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
+    from durable.models import Schedule
     from durable.operations.audit import Actor, OperationDeniedError, acting_as
     from durable.operations.history import HistoryEntry
     from durable.operations.replay_plan import ReplayPlan
@@ -135,6 +136,7 @@ _MODULES = {
     "durable.operations.run_info": ("RunInfo",),
     "durable.definitions": ("Input", "Workflow", "step", "workflow"),
     "durable.schedules": ("cron", "every"),
+    "durable.models": ("Schedule",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -188,6 +190,7 @@ __all__ = [
     "RunFailedError",
     "RunInfo",
     "RunNotFoundError",
+    "Schedule",
     "StalePlanError",
     "StaleRunError",
     "StepExhaustedError",

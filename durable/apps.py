@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_migrate, pre_save
 from django.utils.module_loading import autodiscover_modules
 
 __all__ = ["DurableConfig"]
@@ -30,11 +30,16 @@ class DurableConfig(AppConfig):
         from durable.alerts.watch import look
         from durable.execution import connections  # noqa: F401
         from durable.inspection import database_checks  # noqa: F401
+        from durable.models import Schedule
+        from durable.operations.schedules.rows import prepare
+        from durable.operations.schedules.sync import synchronise_after_migrate
         from durable.store.routines import restore
         from durable.tasks import workflow  # noqa: F401  # the workflow whose runs are tasks
         from durable.worker.chores import CHORES
 
+        pre_save.connect(prepare, sender=Schedule, dispatch_uid="durable.schedules")
         post_migrate.connect(restore, sender=self)
+        post_migrate.connect(synchronise_after_migrate, sender=self)
         if look not in CHORES:
             CHORES.append(look)
         metrics.set_up()

@@ -78,6 +78,15 @@ class _Shared(Generic[D]):
         return self._scope.journal.run.id
 
     @property
+    def scheduled_for(self) -> datetime | None:
+        """The moment of the schedule's tick that started the run; None for a run that no schedule started. In UTC.
+
+        It is not the time of the start: a tick that waited or was made up for keeps its moment.
+        """
+        moment = self._scope.journal.scheduled_for
+        return None if moment is None else datetime.fromisoformat(moment)
+
+    @property
     def random(self) -> random.Random:
         """A random generator seeded by run and location: it draws the same numbers in each pass."""
         return self._scope.determinism.random

@@ -25,6 +25,7 @@ from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.async_calls import run_sync
+from durable.schedules import RuleLike, Rules, check_name, read_rules
 
 if TYPE_CHECKING:
     from durable.context import AsyncContext, Context
@@ -79,6 +80,7 @@ class Workflow(Generic[P, R_co]):
         name: str | None = None,
         queue: str | None = None,
         mistakes: Mistakes | None = None,
+        schedule: RuleLike | None = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"@workflow decorates a function, not {function!r}")
@@ -100,6 +102,8 @@ class Workflow(Generic[P, R_co]):
         self._queue = queue
         self._start_options = _StartOptions()
         self.mistakes = check_mistakes(mistakes)
+        #: When runs are started by themselves; None for never.
+        self.schedule: Rules | None = None if schedule is None else _scheduled(self, name, read_rules(schedule))
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
         self.__module__ = function.__module__
@@ -248,7 +252,11 @@ def workflow(function: Callable[Concatenate[AsyncContext, P], Coroutine[Any, Any
 def workflow(function: Callable[Concatenate[Context, P], R], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, queue: str | None = None, mistakes: Mistakes | None = None
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    mistakes: Mistakes | None = None,
+    schedule: RuleLike | None = None,
 ) -> WorkflowDecorator: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -257,16 +265,20 @@ def workflow(
     name: str | None = None,
     queue: str | None = None,
     mistakes: Mistakes | None = None,
+    schedule: RuleLike | None = None,
 ) -> Any:
     """Make a function a workflow: `@workflow` or `@workflow(name="shop.fulfil", queue="default")`.
 
     The function takes a context first. An `async def` gets an AsyncContext, and awaits its operations. `mistakes` replaces
     the setting MISTAKES: the classes of errors that, out of its own code, stop a run with nothing undone; `()` for none.
+
+    `schedule` starts runs by itself: `cron("30 2 * * *", zone="Europe/Berlin")`, `every("6 hours")`, a list of them or
+    their text. `migrate` and `durable schedules --sync` write the schedule, which has the workflow's name, into the database.
     """
     chosen = check_mistakes(mistakes)
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
-        definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen)
+        definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen, schedule)
         registry.register(definition, discovered=not apps.ready)
         return definition
 
@@ -333,6 +345,21 @@ def _check_is_discovered(workflow: Workflow[Any, Any]) -> None:
     if config is not None and workflow.__module__ == f"{config.name}.workflows":
         return
     raise UndiscoveredWorkflowError(workflow.name, registry.source_location(workflow), workflow.__module__)
+
+
+def _scheduled(workflow: Workflow[Any, Any], name: str | None, rules: Rules) -> Rules:
+    """Return the rules if the workflow can have them. Raises TypeError and ValueError."""
+    if name is not None:
+        check_name(name)
+    args, kwargs = rules.options.args or (), rules.options.kwargs or {}
+    try:
+        workflow.signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(
+            f"the schedule of {workflow.function.__qualname__} starts it with other arguments than it takes: {error}; write "
+            "cron(..., args=[...], kwargs={...})"
+        ) from None
+    return rules
 
 
 def _takes_a_context(signature: inspect.Signature) -> bool:

@@ -38,7 +38,8 @@ class Runtime:
     The other fields are for a harness; None leaves the settings in force. `sleep` waits within a pass, `on_call` is
     called before each call of a step's function or rollback handler, and `find_workflow` finds workflows that are not
     registered. `roll_back_inside` rolls back what code has left open on a database connection beyond a depth of
-    transactions and savepoints, inside a test's transaction.
+    transactions and savepoints, inside a test's transaction. `schedules` collects the names of the schedules that were
+    made or synchronised while the runtime is active: a harness ticks these.
     """
 
     store: Store
@@ -55,6 +56,7 @@ class Runtime:
     on_call: Callable[[Call], None] | None = None
     find_workflow: Callable[[str], WorkflowDefinition | None] | None = None
     roll_back_inside: Callable[[BaseDatabaseWrapper, int], None] | None = None
+    schedules: set[str] | None = None
 
     def encode(self, value: object, what: str, place: Place) -> str:
         """Return `value` as codec text for `place`. Raises PayloadError."""

@@ -75,7 +75,18 @@ def django_db_setup(django_db_setup: None, django_db_blocker: "DjangoDbBlocker")
     with ExitStack() as stack:
         with django_db_blocker.unblock():
             stack.enter_context(fast_flush(["default"]))
+            _forget_schedules()
         yield
+
+
+def _forget_schedules() -> None:
+    """Delete the schedules that `migrate` has made, the shop's: they would tick in the middle of a test."""
+    from django.db import connection
+
+    from durable.models import Schedule
+
+    if Schedule._meta.db_table in connection.introspection.table_names():
+        Schedule.objects.all().delete()
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "settings": (("conf", "mistakes", "signals"), ("core",)),
     "schedules": (("schedules",), ("core",)),
     "codec": (("codec", "crypto"), ("settings", "core")),
-    "models": (("models",), ("codec", "settings", "core")),
+    "models": (("models",), ("schedules", "codec", "settings", "core")),
     "store": (("store", "migrations"), ("models", "settings", "core")),
     "notifier": (("notifier",), ("settings", "core")),
     "runtime": (("runtime",), ("store", "notifier", "codec", "settings", "core")),
@@ -42,14 +42,23 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "operations": (
         ("operations", "handles", "definitions", "shortcuts"),
-        ("runtime", "retention", "instrumentation", "store", "notifier", "models", "codec", "settings", "core"),
+        (
+            *("runtime", "retention", "instrumentation", "store", "notifier", "models", "schedules", "codec"),
+            *("settings", "core"),
+        ),
     ),
     "workflows": (("workflows",), ("operations", "context", "core")),
     "worker": (
         ("worker", "jobs", "rq_workers"),
-        ("execution", "runtime", "drivers", "retention", "rollups", "store", "notifier", "models", "settings", "core"),
+        (
+            *("operations", "execution", "runtime", "drivers", "retention", "rollups", "store", "notifier", "models"),
+            *("settings", "core"),
+        ),
     ),
-    "inspection": (("inspection",), ("runtime", "rollups", "store", "notifier", "models", "codec", "settings", "core")),
+    "inspection": (
+        ("inspection",),
+        ("runtime", "rollups", "store", "notifier", "models", "schedules", "codec", "settings", "core"),
+    ),
     "surfaces": (
         (
             "admin",

@@ -314,6 +314,26 @@ class HoldError(OperationError):
     """The queue is paused already or not at all, or the workflow is held already or not at all."""
 
 
+class ScheduleError(OperationError):
+    """A schedule is not in the state that the verb expects, or belongs to the code. The message names the schedule."""
+
+
+class StaleScheduleError(ScheduleError):
+    """The schedule has changed since the actor looked at it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f'the schedule "{name}" has changed since this page was made; look at it again')
+
+
+class ScheduleNotFoundError(ScheduleError):
+    """No schedule has this name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f'no schedule has the name "{name[:200]}"; `durable schedules` lists them')
+
+
 class RunNotFoundError(OperationError):
     """No run has this id, or the run with this id is not one of the requested workflow."""
 

@@ -147,6 +147,8 @@ class Journal:
         self._pending = _Pending()
         #: How many times all marked changes have been taken.
         self.taken = 0
+        #: The moment of the schedule's tick that has started the run, as ISO 8601; None for other runs. It is in the input.
+        self.scheduled_for: str | None = None
         #: Entries of a newer release of durable, which this one cannot read.
         self.unreadable: list[EntryRecord] = []
         newest = -1

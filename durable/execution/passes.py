@@ -86,6 +86,7 @@ def _call_of(definition: WorkflowDefinition | None, host: PassHost) -> Callable[
             # whatever the history goes on with: the code has not begun
             host.journal.poison = unreadable("", "the input", error)
             raise host.journal.poison from error
+        host.journal.scheduled_for = given.get("scheduled_for")
         return definition.function(context, *given["args"], **given["kwargs"])
 
     call.__qualname__ = getattr(definition.function, "__qualname__", definition.name)

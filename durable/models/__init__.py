@@ -17,6 +17,7 @@ from durable.models.log_lines import LogLine
 from durable.models.rollups import Rollup, RollupProgress
 from durable.models.run import Run
 from durable.models.saved_views import SavedView
+from durable.models.schedules import Schedule, Tick
 from durable.models.workers import Build, WorkerProcess
 
 __all__ = [
@@ -41,5 +42,7 @@ __all__ = [
     "RollupProgress",
     "Run",
     "SavedView",
+    "Schedule",
+    "Tick",
     "WorkerProcess",
 ]

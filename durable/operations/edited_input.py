@@ -48,7 +48,7 @@ def edited(workflow: str, given: Mapping[str, Any], changes: Mapping[str, Any]) 
             known = ", ".join(parameters) or "none"
             raise ValueError(f"{workflow} has no argument {name[:100]!r}; its arguments are {known}")
         bound.arguments[name] = _fitting(name, value, parameter, hints.get(name))
-    return {"args": list(bound.args[1:]), "kwargs": dict(bound.kwargs)}
+    return {**given, "args": list(bound.args[1:]), "kwargs": dict(bound.kwargs)}
 
 
 def _bound(function: Callable[..., Any], given: Mapping[str, Any]) -> inspect.BoundArguments:

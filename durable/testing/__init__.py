@@ -25,6 +25,7 @@ from durable.definitions import Workflow
 from durable.execution.eviction import Eviction
 from durable.execution.passes import execute_pass
 from durable.handles import Handle
+from durable.operations.schedules.tick import next_due, tick_due
 from durable.runtime import Runtime
 from durable.store.atomic import committed_or_raised
 from durable.store.transactional_memory import TransactionalMemoryStore
@@ -99,6 +100,7 @@ class Harness(AsyncTwins):
             on_call=self._check_call,
             find_workflow=self._local.get,
             roll_back_inside=roll_back_inside,
+            schedules=set(),
         )
 
     def __enter__(self) -> Self:
@@ -197,17 +199,26 @@ class Harness(AsyncTwins):
             self._pass(claimed)
         return len(due)
 
+    def _tick(self) -> bool:
+        """Tick schedules of this harness that are due now; return whether there were any."""
+        names = self._runtime.schedules
+        return bool(names and tick_due(self._now, only=names))
+
     def settle(self) -> None:
-        """Execute passes until no run is due at this moment."""
+        """Tick the schedules that are due, and execute passes, until nothing is due at this moment.
+
+        These are the schedules that were created or synchronised while the harness is in force. They need the database.
+        """
         require_no_loop("settle")
         self._settle()
 
     def _settle(self) -> None:
-        passes = 0
-        while due := self._run_due():
-            passes += due
-            if passes > _MAX_PASSES:
-                raise RuntimeError(f"after {passes} passes runs are still due at {self._now}: do they wake each other?")
+        rounds = 0
+        # First the runs: those that were due before the moment of a tick have ended by then.
+        while (due := self._run_due()) or self._tick():
+            rounds += due or 1
+            if rounds > _MAX_PASSES:
+                raise RuntimeError(f"after {rounds} passes runs are still due at {self._now}: do they wake each other?")
 
     def finish(self, run_id: str | Handle) -> Pass:
         """Advance to each deadline until the run has ended, and return its state.
@@ -222,6 +233,8 @@ class Harness(AsyncTwins):
             if run.state in ENDED:
                 return self.peek(name)
             deadline = self._store.next_deadline(self._store.queues(), self._now)
+            if deadline is not None and (tick := self._next_tick()) is not None:
+                deadline = min(deadline, tick)
             if deadline is None:
                 raise RuntimeError(
                     f'run "{name}" is {run.state} and does not end by itself: {run.summary or "nothing is due"}; send '
@@ -229,6 +242,10 @@ class Harness(AsyncTwins):
                 )
             self._now = max(self._now, deadline)
         raise RuntimeError(f'run "{name}" has not ended after {_MAX_PASSES} deadlines')
+
+    def _next_tick(self) -> datetime | None:
+        names = self._runtime.schedules
+        return next_due(names) if names else None
 
     def _pass(self, claimed: RunRecord) -> None:
         try:

@@ -30,6 +30,7 @@ from typing import Final
 
 from durable.conf import conf
 from durable.notifier import wakeups
+from durable.worker.ticker import Ticker
 from durable.worker.timer import Chores, DeadlineListener, Periodic, Sweep, Timer
 
 __all__ = ["COMMAND", "READY_FD", "Echo", "Supervisor", "command_line", "worker_command"]
@@ -109,7 +110,13 @@ class Supervisor:
         try:
             store = store_for(conf.DATABASE)
             wakeups.listen(self)
-            with Timer(store) as timer, DeadlineListener(timer), Sweep(store) as sweep, Chores(store):
+            with (
+                Timer(store) as timer,
+                DeadlineListener(timer),
+                Sweep(store) as sweep,
+                Ticker(store),
+                Chores(store),
+            ):
                 self._periodic = (timer, sweep)
                 self._supervise(reader)
         finally:

@@ -1,0 +1,220 @@
+"""The rows of the schedules that the code declares: `@workflow(schedule=cron(...))`.
+
+Synchronised after `migrate` and by `durable schedules --sync`, by a person or a deploy that runs the newest code. A worker
+does not do it when it starts: in a rolling deploy an old one would take back what the new code says.
+
+The code owns the rule, the arguments and the options; the operator owns `paused` and may override the rule. A schedule
+that the code no longer has is paused and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.apps import AppConfig
+from django.db import connections
+
+from durable import runtime
+from durable.conf import conf
+from durable.core import registry
+from durable.core.errors import PayloadError
+from durable.models import Schedule
+from durable.operations.schedules.rows import (
+    arguments_of,
+    atomic,
+    encode_input,
+    lock_table,
+    next_moment,
+    place_of,
+    rows,
+    set_next,
+)
+from durable.runtime import Runtime
+from durable.schedules import Rules, check_name
+
+__all__ = ["Difference", "declared", "differences", "synchronise", "synchronise_after_migrate"]
+
+_GONE: Final = "the code no longer has it"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How the row of a schedule differs from the code. `change` is "new", "changed", "gone", "back" or "taken"."""
+
+    name: str
+    change: str
+    fields: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return {
+            "new": f'"{self.name}" has no row yet',
+            "changed": f'"{self.name}" has another {", ".join(self.fields)} in the code',
+            "gone": f'"{self.name}" is no longer in the code',
+            "back": f'"{self.name}" is in the code again',
+            "taken": f'"{self.name}" is the name of a schedule that operators made',
+        }[self.change]
+
+
+def declared(*, discovered_only: bool = False) -> dict[str, tuple[str, Rules]]:
+    """Return the schedules that the code of this process declares: workflow and rules by the schedule's name.
+
+    The name is the workflow's. Raises ValueError for one that no schedule can have.
+    """
+    found = {}
+    for definition in registry.all():
+        rules: Rules | None = getattr(definition, "schedule", None)
+        if rules is not None and not (discovered_only and not registry.is_discovered(definition.name)):
+            found[check_name(definition.name)] = (definition.name, rules)
+    return found
+
+
+def synchronise(*, discovered_only: bool = False) -> list[Difference]:
+    """Make the rows as the code declares them, in one transaction; return what was different."""
+    at = runtime.current()
+    wanted = declared(discovered_only=discovered_only)
+    known = declared()
+    with atomic(at):
+        lock_table()
+        own = _locked(rows().filter(name__in=wanted) | rows().filter(origin=Schedule.Origin.CODE))
+        found = list(_compared(at, wanted, known, own))
+        for difference in found:
+            _apply(at, difference, wanted, own)
+        if at.schedules is not None:  # on the clock of a harness
+            at.schedules.update(wanted)
+            _start_clock(at, own, wanted)
+    return found
+
+
+def differences() -> list[Difference]:
+    """Return how the rows differ from the code; one query. Changes nothing."""
+    wanted = declared()
+    own = {each.name: each for each in rows().filter(name__in=wanted) | rows().filter(origin=Schedule.Origin.CODE)}
+    return list(_compared(runtime.current(), wanted, wanted, own))
+
+
+def synchronise_after_migrate(sender: AppConfig, using: str, **_: Any) -> None:  # noqa: ARG001
+    """A receiver of `post_migrate`."""
+    if using != conf.DATABASE:
+        return
+    if _has_table(using):  # not after a migration backwards
+        synchronise(discovered_only=True)
+
+
+def _has_table(using: str) -> bool:
+    introspection = connections[using].introspection
+    with connections[using].cursor() as cursor:
+        if _TABLE not in introspection.table_names(cursor):
+            return False
+        columns = {each.name for each in introspection.get_table_description(cursor, _TABLE)}
+    return {field.column for field in Schedule._meta.concrete_fields} <= columns
+
+
+_TABLE: Final = Schedule._meta.db_table
+
+
+def _locked(found: Any) -> dict[str, Schedule]:
+    if connections[conf.DATABASE].features.has_select_for_update:
+        found = found.select_for_update()
+    return {each.name: each for each in found.order_by("name")}
+
+
+def _compared(
+    at: Runtime, wanted: Mapping[str, tuple[str, Rules]], known: Mapping[str, object], own: Mapping[str, Schedule]
+) -> Iterable[Difference]:
+    for name, (workflow, rules) in sorted(wanted.items()):
+        row = own.get(name)
+        if row is None:
+            yield Difference(name, "new")
+        elif row.origin != Schedule.Origin.CODE:
+            yield Difference(name, "taken")
+        else:
+            if row.gone_at is not None:
+                yield Difference(name, "back")
+            if changed := _changed(at, row, workflow, rules):
+                yield Difference(name, "changed", tuple(changed))
+    for name, row in sorted(own.items()):
+        if name not in known and row.origin == Schedule.Origin.CODE and row.gone_at is None:
+            yield Difference(name, "gone")
+
+
+def _columns(workflow: str, rules: Rules) -> dict[str, Any]:
+    options = rules.options
+    return {
+        "workflow": workflow,
+        "rule": rules.text,
+        "zone": options.zone or "UTC",
+        "overlap": options.overlap or "skip",
+        "catch_up": options.catch_up or "last",
+        "window": options.window,
+        "jitter": options.jitter or timedelta(0),
+    }
+
+
+def _changed(at: Runtime, row: Schedule, workflow: str, rules: Rules) -> list[str]:
+    changed = [name for name, value in _columns(workflow, rules).items() if getattr(row, name) != value]
+    wanted = list(rules.options.args or ()), dict(rules.options.kwargs or {})
+    try:
+        recorded = encode_input(at, row.name, *arguments_of(row))
+    except PayloadError:
+        recorded = ""
+    # Both as codec text: an encryption writes a value differently each time, so the recorded one is written again.
+    if _plain(at, row.name, recorded) != _plain(at, row.name, encode_input(at, row.name, *wanted)):
+        changed.append("arguments")
+    return changed
+
+
+def _plain(at: Runtime, name: str, text: str) -> Any:
+    return at.decode(text or None, place_of(name))
+
+
+def _apply(
+    at: Runtime, difference: Difference, wanted: Mapping[str, tuple[str, Rules]], own: dict[str, Schedule]
+) -> None:
+    now = at.now()
+    name = difference.name
+    if difference.change == "new":
+        workflow, rules = wanted[name]
+        created = Schedule(name=name, origin=Schedule.Origin.CODE, **_columns(workflow, rules))
+        created.args, created.kwargs = list(rules.options.args or ()), dict(rules.options.kwargs or {})
+        created.save(using=conf.DATABASE)
+        own[name] = created
+    elif difference.change == "gone":
+        _leave(own[name], now)
+    elif difference.change == "back":
+        _return(own[name], now)
+    elif difference.change == "changed":
+        row = own[name]
+        workflow, rules = wanted[name]
+        for column, value in _columns(workflow, rules).items():
+            setattr(row, column, value)
+        row.args, row.kwargs = list(rules.options.args or ()), dict(rules.options.kwargs or {})
+        row.changes += 1
+        row.save(using=conf.DATABASE)
+
+
+def _leave(row: Schedule, now: datetime) -> None:
+    row.gone_at = now
+    row.changes += 1
+    if not row.paused:
+        row.paused, row.paused_at, row.pause_reason = True, now, _GONE
+    row.save(using=conf.DATABASE)
+
+
+def _return(row: Schedule, now: datetime) -> None:
+    row.gone_at = None
+    row.changes += 1
+    if row.paused and row.pause_reason == _GONE:  # an operator's pause stays
+        row.paused, row.paused_at, row.pause_reason = False, None, ""
+        row.next_at = next_moment(row, now)
+    row.save(using=conf.DATABASE)
+
+
+def _start_clock(at: Runtime, own: Mapping[str, Schedule], wanted: Iterable[str]) -> None:
+    for name in wanted:
+        row = own[name]
+        if not row.tick_count:
+            set_next(row, next_moment(row, at.now()))
+            rows().filter(pk=row.pk).update(next_at=row.next_at, due_at=row.due_at)

@@ -1,0 +1,214 @@
+"""The tick: what is due is started, in one transaction with the next moments.
+
+Any number of processes may do it at once, without a leader: each locks the rows of the schedules that it takes, and skips
+those that others have locked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import Error, connections
+from django.db.models import Exists, OuterRef
+
+from durable import runtime
+from durable.conf import conf
+from durable.core.records import ENDED
+from durable.models import Run, Schedule, Tick, WorkerProcess
+from durable.operations.schedules.rows import atomic, delay_of, lock_table, next_moment, rows, set_next
+from durable.operations.schedules.starting import TickBatch, definition_of
+from durable.runtime import Runtime
+from durable.schedules.missed import LATE, Due, due_at
+
+__all__ = ["AT_ONCE", "next_due", "next_look", "tick_due"]
+
+logger = logging.getLogger("durable.timer")
+
+#: Schedules of one transaction.
+AT_ONCE: Final = 50
+#: How long a timer that does not know a workflow leaves its schedule to others, between two looks.
+_LEAVE: Final = timedelta(seconds=1)
+#: A worker that was seen within this time may be alive.
+_ALIVE: Final = timedelta(minutes=2)
+
+
+def next_look(now: datetime) -> datetime | None:
+    """Return when something is due next, `now` if it is; None if nothing is. One statement along an index."""
+    waiting = Exists(_waiting_whose_run_has_ended(rows()))
+    found = (
+        rows().filter(due_at__isnull=False).order_by("due_at").annotate(ready=waiting).values_list("due_at", "ready")
+    )
+    first = found.first()
+    if first is None:
+        return now if _waiting_whose_run_has_ended(rows()).exists() else None
+    due, ready = first
+    return now if ready else due
+
+
+def next_due(names: Collection[str]) -> datetime | None:
+    """Return when the first of these schedules is due; None if none will be."""
+    found = rows().filter(name__in=names, due_at__isnull=False).order_by("due_at")
+    due: datetime | None = found.values_list("due_at", flat=True).first()
+    return due
+
+
+def tick_due(now: datetime, *, most: int = AT_ONCE, only: Collection[str] | None = None) -> int:
+    """Tick up to `most` schedules that are due, those due longest first; return how many were looked at.
+
+    `only`: these schedules alone, by name. A schedule that raises an error is ticked alone, and refused.
+    """
+    at = runtime.current()
+    try:
+        with atomic(at):
+            return _tick(at, now, _locked(at, now, most, only))
+    except Error:  # of the connection or the database: nothing was committed
+        raise
+    except Exception:
+        logger.exception("schedules could not be ticked together; each is ticked alone")
+        return _one_by_one(at, now, most, only)
+
+
+def _one_by_one(at: Runtime, now: datetime, most: int, only: Collection[str] | None) -> int:
+    names = list(_due(rows(), now, only).order_by("due_at").values_list("name", flat=True)[:most])
+    for name in names:
+        try:
+            with atomic(at):
+                _tick(at, now, _locked(at, now, 1, [name]))
+        except Error:
+            raise
+        except Exception as error:
+            logger.exception("the schedule %s could not be ticked", name)
+            with atomic(at):
+                for schedule in _locked(at, now, 1, [name]):
+                    _pass_over(at, now, schedule, error)
+    return len(names)
+
+
+def _pass_over(at: Runtime, now: datetime, schedule: Schedule, error: Exception) -> None:
+    """Refuse the moment that is due, and go on with the next."""
+    batch = TickBatch(at=at, now=now, states={})
+    why = f"{type(error).__name__}: {error}"[:2_000]
+    batch.note(schedule, schedule.next_at or now, "tick", Tick.Outcome.REFUSED, why)
+    try:
+        set_next(schedule, next_moment(schedule, now))
+    except Exception:  # noqa: BLE001  # the rule itself cannot be read: an operator has to edit it
+        schedule.due_at = None
+    batch.write()
+
+
+def _locked(at: Runtime, now: datetime, most: int, only: Collection[str] | None) -> list[Schedule]:
+    """Return the schedules that are due, then those whose waiting tick may begin; locked."""
+    lock_table()
+    found = list(_with_locks(_due(rows(), now, only).order_by("due_at"))[:most])
+    if len(found) < most:
+        left = rows().exclude(pk__in=[each.pk for each in found])
+        found += list(_with_locks(_ready(at, left, only).order_by("waiting_at"))[: most - len(found)])
+    return found
+
+
+def _due(schedules: Any, now: datetime, only: Collection[str] | None) -> Any:
+    found = schedules.filter(due_at__lte=now)
+    return found if only is None else found.filter(name__in=only)
+
+
+def _ready(at: Runtime, schedules: Any, only: Collection[str] | None) -> Any:
+    if not runtime.is_replaced():
+        found = _waiting_whose_run_has_ended(schedules)
+        return found if only is None else found.filter(name__in=only)
+    # the runs of a harness are not in the database
+    waiting = list(schedules.filter(waiting_at__isnull=False, paused=False, name__in=only or ()))
+    states = at.store.states([each.last_run_id for each in waiting])
+    return schedules.filter(pk__in=[each.pk for each in waiting if states.get(each.last_run_id, "completed") in ENDED])
+
+
+def _waiting_whose_run_has_ended(schedules: Any) -> Any:
+    ended = [state.value for state in ENDED]
+    running = Run.objects.using(conf.DATABASE).filter(id=OuterRef("last_run_id")).exclude(state__in=ended)
+    return schedules.filter(waiting_at__isnull=False, paused=False).exclude(Exists(running))
+
+
+def _with_locks(schedules: Any) -> Any:
+    features = connections[conf.DATABASE].features
+    if not features.has_select_for_update:
+        return schedules
+    return schedules.select_for_update(
+        skip_locked=features.has_select_for_update_skip_locked, no_key=features.has_select_for_no_key_update
+    )
+
+
+def _tick(at: Runtime, now: datetime, schedules: list[Schedule]) -> int:
+    if not schedules:
+        return 0
+    batch = TickBatch.about(at, now, schedules)
+    for schedule in schedules:
+        _look_at(batch, schedule)
+    batch.write()
+    return len(schedules)
+
+
+def _look_at(batch: TickBatch, schedule: Schedule) -> None:
+    now = batch.now
+    batch.change(schedule)
+    if schedule.waiting_at is not None:
+        running = batch.open_runs(schedule)
+        if running:
+            schedule.last_run_id = running[-1]  # the one to wait for
+        else:
+            batch.start_waiting(schedule)
+            set_next(schedule, schedule.next_at)
+            return
+    if schedule.next_at is None:
+        set_next(schedule, None)
+        return
+    due = due_at(
+        schedule.rules.rules,
+        schedule.zone_in_force,
+        schedule.next_at,
+        now,
+        catch_up=schedule.catch_up,  # type: ignore[arg-type]  # the constraint of the column
+        window=schedule.window,
+        delay=lambda moment: delay_of(schedule, moment),
+    )
+    if due is None:
+        set_next(schedule, schedule.next_at)
+    elif _is_for_others(batch, schedule, due):
+        schedule.due_at = now + _LEAVE
+    else:
+        _decide(batch, schedule, due)
+
+
+def _decide(batch: TickBatch, schedule: Schedule, due: Due) -> None:
+    for place, missed in enumerate(due.missed):
+        why = missed.why + (
+            "; earlier moments were missed too and are not listed" if due.is_incomplete and not place else ""
+        )
+        batch.note(schedule, missed.moment, "tick", Tick.Outcome.MISSED, why)
+    if due.tick is None:
+        set_next(schedule, due.next_at)
+        return
+    is_next_in_line = due.is_catching_up and schedule.catch_up == "all" and schedule.overlap != "allow"
+    running = batch.open_runs(schedule)
+    if is_next_in_line and (running or schedule.waiting_at is not None):
+        # What was missed is made up for one after the other: it waits for the end of the run before it.
+        schedule.next_at, schedule.due_at = due.tick, None
+        if schedule.waiting_at is None:
+            schedule.waiting_at, schedule.last_run_id = due.tick, running[-1]
+        return
+    schedule.last_at = due.tick
+    batch.tick(schedule, due.tick, "catch_up" if due.is_catching_up else "tick")
+    set_next(schedule, due.next_at)
+
+
+def _is_for_others(batch: TickBatch, schedule: Schedule, due: Due) -> bool:
+    """Return whether this process lacks the workflow's code and another one may have it: a deploy is under way."""
+    if runtime.is_replaced() or due.tick is None or batch.now - due.tick - delay_of(schedule, due.tick) > LATE:
+        return False
+    try:
+        definition_of(batch.at, schedule.workflow)
+    except LookupError:
+        others = WorkerProcess.objects.using(conf.DATABASE).filter(last_seen_at__gte=batch.now - _ALIVE)
+        return bool(others.exclude(build=conf.build).exists())
+    return False

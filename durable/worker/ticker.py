@@ -1,0 +1,40 @@
+"""The ticker: the thread that ticks schedules at their moments (`durable.operations.schedules`).
+
+A thread of its own beside the timer, so that thousands of ticks at one moment put off no deadline of a run. Any number of
+them may run at once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from durable.core import clock
+from durable.operations.schedules.tick import next_look, tick_due
+from durable.store.base import Store
+from durable.worker.timer import Periodic
+
+__all__ = ["Ticker"]
+
+#: Between two looks at most: what was added or has ended meanwhile, and a clock that was set, are noticed then.
+LOOK_EVERY: Final = timedelta(seconds=1)
+#: Until the next look if other tickers hold what is due.
+_HELD_BY_OTHERS: Final = timedelta(milliseconds=50)
+
+
+class Ticker(Periodic):
+    """Ticks schedules less than 50 ms after their moments on an idle machine, with one look a second between them."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, "durable-ticker")
+
+    def tick(self, now: datetime) -> datetime:
+        """Tick all that is due, and return the time of the next look."""
+        while not self._stopping:
+            due = next_look(now)
+            if due is None or due > now:
+                return now + LOOK_EVERY if due is None else min(due, now + LOOK_EVERY)
+            if not tick_due(now):
+                return now + _HELD_BY_OTHERS
+            now = clock.now()
+        return now + LOOK_EVERY
