@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from django.apps import apps
@@ -18,7 +19,7 @@ from durable import operations, runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.current import running_run
-from durable.core.duration import Duration, parse_remaining
+from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
 from durable.core.errors import UndiscoveredWorkflowError
 from durable.core.location import escape
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
@@ -60,12 +61,14 @@ class Input(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class _StartOptions:
-    """The arguments of `Workflow.using`. `delay` is in seconds."""
+    """The arguments of `Workflow.using`. `delay` and `work_limit` are in seconds; `deadline` is a length or a moment."""
 
     run_id: str | None = None
     queue: str | None = None
     delay: float = 0.0
     refuses_existing: bool = False
+    deadline: timedelta | datetime | None = None
+    work_limit: float | None = None
 
 
 class Workflow(Generic[P, R_co]):
@@ -155,8 +158,14 @@ class Workflow(Generic[P, R_co]):
         queue: str | None = None,
         delay: Duration | None = None,
         on_conflict: Literal["return", "error"] | None = None,
+        deadline: Duration | datetime | None = None,
+        work_limit: Duration | None = None,
     ) -> Workflow[P, R_co]:
         """Return a copy of the workflow whose `start` uses these: an id, a queue, a delay (negative: none).
+
+        A run that has not ended by its `deadline`, a length of time from its start or an aware moment, fails with
+        RunDeadlineError, and is compensated. So does a run on which workers have worked for `work_limit`: the time of its
+        passes, without what it waits.
 
         With `on_conflict="error"`, starting with an id that exists raises RunConflictError; by default ("return") it returns
         the handle of that run. What is left out stays as it is. Workers know the original only.
@@ -168,6 +177,8 @@ class Workflow(Generic[P, R_co]):
             queue=old.queue if queue is None else queue,
             delay=old.delay if delay is None else _delay(delay),
             refuses_existing=old.refuses_existing if on_conflict is None else _refuses(on_conflict),
+            deadline=old.deadline if deadline is None else _deadline(deadline),
+            work_limit=old.work_limit if work_limit is None else _work_limit(work_limit),
         )
         return how
 
@@ -218,6 +229,8 @@ class Workflow(Generic[P, R_co]):
             queue=self.queue,
             delay=options.delay,
             refuses_existing=options.refuses_existing,
+            deadline=options.deadline,
+            work_limit=options.work_limit,
         )
         return [Handle(run_id, is_new) for run_id, is_new in operations.start(request, calls)]
 
@@ -379,6 +392,19 @@ def _default_name(function: Callable[..., Any]) -> str:
 
 def _delay(delay: Duration | None) -> float:
     return 0.0 if delay is None else parse_remaining(delay, "a delay").total_seconds()
+
+
+def _deadline(deadline: Duration | datetime) -> timedelta | datetime:
+    if isinstance(deadline, datetime):
+        return check_moment(deadline, "a deadline")
+    return parse_remaining(deadline, "a deadline")
+
+
+def _work_limit(limit: Duration) -> float:
+    seconds = parse_duration(limit, "a work limit").total_seconds()
+    if seconds <= 0:
+        raise ValueError(f"a work limit must be longer than zero, not {limit!r}: leave it out for none")
+    return seconds
 
 
 def _refuses(on_conflict: str) -> bool:

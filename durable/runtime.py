@@ -35,6 +35,8 @@ class Runtime:
     `notify` tells workers that these queues have due runs. `notify_at` tells timers of a new deadline. `poll_wait`
     waits between two looks at a result. `after_commit` calls a function if and when the caller's transaction commits.
 
+    `monotonic` gives seconds that no change of the clock affects.
+
     The other fields are for a harness; None leaves the settings in force. `sleep` waits within a pass, `on_call` is
     called before each call of a step's function or rollback handler, and `find_workflow` finds workflows that are not
     registered. `roll_back_inside` rolls back what code has left open on a database connection beyond a depth of
@@ -49,6 +51,7 @@ class Runtime:
     notify_at: Callable[[str, datetime], None]
     poll_wait: Callable[[float], None]
     after_commit: Callable[[Callable[[], None]], None]
+    monotonic: Callable[[], float] = time.monotonic
     short_sleep: float | None = None
     divergence_grace: float | None = None
     sequential_branches: bool = False

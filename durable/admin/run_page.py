@@ -36,6 +36,7 @@ from durable.inspection import (
 from durable.inspection.bulks import find_bulk
 from durable.inspection.causes import cause_of
 from durable.inspection.failed_branches import first_failed_branch
+from durable.inspection.limits import limits_of, work_words
 from durable.inspection.order_words import order_words
 from durable.inspection.run_logs import newest_line
 from durable.inspection.shell_command import command
@@ -96,6 +97,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
     explanation = explain_fully(run, now, progress.open_keys)
     running = activities_of_runs([run], now)[run.id]
+    limits = limits_of(run)
     bulk = find_bulk(run.id) if run.workflow == BULK else None
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
     parts, shown = parts_of(Shown(admin=admin, request=request, run=run, progress=progress, now=now, running=running))
@@ -114,6 +116,8 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "bulk": bulk,
         "bulk_url": "" if bulk is None else admin.url("bulk_result", run.id),
         "order": order_words(bulk.order) if bulk is not None and has_order else "",
+        "limits": limits,
+        "work": "" if limits is None else work_words(limits),
         "wall": wall,
         "waited": wall - progress.active if wall >= progress.active else None,  # branches work side by side
         "buttons": _buttons(admin, request, run, explanation.remedies, running),

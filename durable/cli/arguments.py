@@ -24,6 +24,7 @@ __all__ = [
     "add_format",
     "add_ids",
     "confirmed",
+    "deadline",
     "duration",
     "given_ids",
     "is_at_terminal",
@@ -122,6 +123,15 @@ def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
 def duration(text: str) -> timedelta:
     """Parse "30 days", "2h", or seconds."""
     return parse_duration(float(text) if _is_number(text) else text)
+
+
+@_typed
+def deadline(text: str) -> timedelta | datetime:
+    """Parse "30 days", seconds, or an ISO 8601 date or time, in the current time zone unless it has one."""
+    found = _parsed(text)
+    if found is None:
+        return parse_duration(float(text) if _is_number(text) else text)
+    return to_utc(found if timezone.is_aware(found) else timezone.make_aware(found))
 
 
 def _is_number(text: str) -> bool:

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 
 from durable import operations
 from durable.cli.actor import shell_actor
-from durable.cli.arguments import JSON_HELP, add_acting, add_format, duration, json_value, keyword
+from durable.cli.arguments import JSON_HELP, add_acting, add_format, deadline, duration, json_value, keyword
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
@@ -42,6 +42,18 @@ def _configure_start(parser: ArgumentParser) -> None:
     parser.add_argument("--id", help="the run's id; a run that has it and the same input is left as it is")
     parser.add_argument("-q", "--queue", metavar="NAME", help="another queue than the workflow's")
     parser.add_argument("--delay", type=duration, metavar="DURATION", default="0 s", help='"10 minutes", say')
+    parser.add_argument(
+        "--deadline",
+        type=deadline,
+        metavar="WHEN",
+        help='the run fails if it has not ended by then: "30 days" from now, or an ISO 8601 time',
+    )
+    parser.add_argument(
+        "--work-limit",
+        type=duration,
+        metavar="DURATION",
+        help='the run fails once workers have worked on it for so long, its waits not counted: "1 hour"',
+    )
     parser.add_argument("--new", action="store_true", help="refuse an id that exists")
     add_acting(parser)
     add_format(parser, "ids", "json")
@@ -59,6 +71,8 @@ def _start(options: Namespace, output: Output) -> int:
         queue=options.queue or definition.queue,
         delay=options.delay.total_seconds(),
         refuses_existing=options.new,
+        deadline=options.deadline,
+        work_limit=None if options.work_limit is None else options.work_limit.total_seconds(),
     )
     call = (options.id, tuple(options.arguments), dict(options.keyword))
     try:

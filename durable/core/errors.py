@@ -38,7 +38,8 @@ A project catches a middle class, or one of its children::
     ├── MessageRefusedError           the run has refused the message of `ask`
     ├── RunFailedError                the run whose result was requested has failed
     ├── RunCancelledError             ... or was cancelled
-    └── RunCrashedError               recorded on a run that killed its workers
+    ├── RunCrashedError               recorded on a run that killed its workers
+    └── RunDeadlineError              recorded on a run that was not done in time
 
 This module formats messages; it decides nothing. What ends a pass without ending the run is in
 `durable.core.control_flow`.
@@ -48,6 +49,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Self
 
 from durable.core.tracebacks import kind_of, message_of, traceback_of
 from durable.core.words import Sentence, gettext_noop
@@ -82,6 +85,7 @@ __all__ = [
     "RunCancelledError",
     "RunConflictError",
     "RunCrashedError",
+    "RunDeadlineError",
     "RunFailedError",
     "RunNotFoundError",
     "StalePlanError",
@@ -573,4 +577,25 @@ class RunCrashedError(DurableError):
         super().__init__(
             f"the worker died {crashes} times in a row while executing this run, without progress and outside a step; "
             "look for code of the workflow itself that exhausts memory or exits, fix it, then recover the run"
+        )
+
+
+class RunDeadlineError(DurableError):
+    """The run was not done by its deadline, or workers have worked on it for as long as its work limit says."""
+
+    @classmethod
+    def of_deadline(cls, deadline: datetime, length: float | None) -> Self:
+        """Return the error of a run that is past its deadline, `length` seconds after its start."""
+        given = f", {timedelta(seconds=length)} after it was started or recovered" if length else ""
+        return cls(
+            f"the run was not done by its deadline of {deadline.isoformat(sep=' ', timespec='seconds')}{given}; look at what "
+            "it waited for, then recover it, which gives it the same time anew, or start it again with a longer deadline="
+        )
+
+    @classmethod
+    def of_work(cls, limit: float) -> Self:
+        """Return the error of a run on which workers have worked for `limit` seconds."""
+        return cls(
+            f"workers have worked on the run for its work limit of {timedelta(seconds=limit)}; look at which steps take "
+            "long, then recover it, which gives it the same time anew, or start it again with a longer work_limit="
         )

@@ -18,6 +18,8 @@ from typing import Any, NoReturn, Protocol
 from durable.core.causes import failure_by
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
+from durable.core.errors import RunDeadlineError
+from durable.core.limits import RunLimits
 from durable.core.message_claims import MessageClaims
 from durable.core.records import (
     ENDED,
@@ -29,6 +31,7 @@ from durable.core.records import (
     OutgoingMessage,
     RunPatch,
     RunRecord,
+    RunState,
     Uncommitted,
 )
 from durable.core.transitions import progressed
@@ -60,6 +63,9 @@ class Environment(Protocol):
 
     def now(self) -> datetime:
         """Return the current time, aware."""
+
+    def worked(self) -> float:
+        """Return for how many seconds the pass has worked, whatever happened to the clock."""
 
     def encode(self, value: Any, what: str, field: str, where: str, of_run: str | None = None) -> str:
         """Encode `value` as codec text for a place of `of_run`, by default the run itself (`Place`). Raises PayloadError."""
@@ -130,8 +136,16 @@ class _Pending:
 class Journal:
     """The history of `run` during one pass, and the changes to it."""
 
-    def __init__(self, run: RunRecord, entries: Iterable[EntryRecord], environment: Environment) -> None:
+    def __init__(
+        self,
+        run: RunRecord,
+        entries: Iterable[EntryRecord],
+        environment: Environment,
+        limits: RunLimits | None = None,
+    ) -> None:
         self.run = run
+        #: None for a run without a deadline or a work limit.
+        self.limits = limits
         self.environment = environment
         self.lock = threading.RLock()
         self.root = Node("")
@@ -175,6 +189,18 @@ class Journal:
     def is_evicted(self) -> bool:
         """Tell the run's code whether the pass has to end, or an operator has requested a pause or a cancel."""
         return bool(self.request) or self.environment.is_evicted() or self.environment.is_asked()
+
+    def excess(self) -> RunDeadlineError | None:
+        """Return the error of a run that is past its deadline or its work limit, None within them."""
+        if self.limits is None:
+            return None
+        return self.limits.excess(self.environment.now(), self.limits.worked + self.environment.worked())
+
+    def wake_at(self, wanted: datetime | None) -> datetime | None:
+        """Return when a run that waits until `wanted` is due: at its deadline at the latest, unless it is compensated."""
+        if self.limits is None or self.run.state == RunState.ROLLING_BACK:
+            return wanted
+        return self.limits.wake_at(wanted)
 
     def stop(self, error: Exception) -> NoReturn:
         """Raise an error that must stop the run even if code catches it."""
@@ -315,8 +341,15 @@ class Journal:
                 run=run,
                 park_change_seq=park_change_seq,
                 parent_id=self.run.parent_id if run is not None and run.get("state") in ENDED else None,
+                worked=None if run is None else self._worked(),
                 failure=None if run is None else failure_by(self.run, run, self._entry_at, now, self.environment.build),
             )
+
+    def _worked(self) -> float | None:
+        """Return what the end of a pass records of a run with a work limit; None for any other run."""
+        if self.limits is None or self.limits.work_limit is None:
+            return None
+        return self.limits.worked + self.environment.worked()
 
     def uncommitted(self, begun: EntryRecord, recorded: Collection[str]) -> Uncommitted | None:
         """Return what has to be committed with `begun`, a step that runs, so that the code finds it again.

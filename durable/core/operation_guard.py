@@ -92,7 +92,7 @@ class OperationGuard:
 
     def check_may_go_on(self) -> None:
         """Raise what has come from outside: an error of the code elsewhere, a lost race, an eviction, a request, a commit
-        without an answer.
+        without an answer, the end of the run's time.
         """
         self._journal.check_not_lost()
         if self._journal.poison is not None:
@@ -102,6 +102,8 @@ class OperationGuard:
         if self._journal.request != Request.NONE:
             raise Evicted(self._journal.request)
         if self._environment.is_evicted() or self._environment.is_asked():  # the next pass reads the request
+            raise Evicted
+        if self._journal.limits is not None and self._journal.excess() is not None:
             raise Evicted
 
     def finish(self) -> None:

@@ -397,6 +397,7 @@ class Batch:
     awaited_children: Sequence[str] = ()
     dropped_children: Sequence[str] = ()
     parent_id: str | None = None
+    worked: float | None = None  # of a run with a work limit: seconds that passes have worked on it
 
 
 @dataclass(frozen=True, slots=True)

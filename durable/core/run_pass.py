@@ -69,6 +69,8 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
         return (yield from _honour(journal, journal.request))
     if journal.run.crashes >= policy.max_crashes:
         return (yield from _stop_after_crashes(journal))
+    if (excess := journal.excess()) is not None:
+        return (yield from _fail(journal, excess, may_compensate=True))
     if workflow is None:
         return (yield from _wait_for_code(journal))
     scope = Scope(journal, journal.root)
@@ -80,10 +82,14 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
     except Park as park:
         if journal.request != Request.NONE:
             return (yield from _honour(journal, journal.request))
+        if (excess := journal.excess()) is not None:
+            return (yield from _fail(journal, excess, may_compensate=True))
         return (yield from _park(journal, park))
     except Evicted as eviction:
         if eviction.request != Request.NONE:
             return (yield from _honour(journal, eviction.request))
+        if (excess := journal.excess()) is not None:
+            return (yield from _fail(journal, excess, may_compensate=True))
         return (yield from _hand_over(journal))
     except (LeaseLost, PassAborted):
         raise
@@ -120,15 +126,16 @@ def _complete(journal: Journal, output: str) -> Operation:
 
 
 def _park(journal: Journal, park: Park, summary: Summary | None = None) -> Operation:
+    wake_at = journal.wake_at(park.deadline)
     patch = transitions.parked(
         journal.run,
-        wake_at=park.deadline,
+        wake_at=wake_at,
         waiting_for=waiting_text(park.names),
         summary=waiting(park) if summary is None else summary,
     )
     yield Save(patch, park_change_seq=journal.run.change_seq)
     _tell(journal, patch["state"])
-    return PassOutcome(state=patch["state"], wake_at=park.deadline, waiting_for=park.names)
+    return PassOutcome(state=patch["state"], wake_at=wake_at, waiting_for=park.names)
 
 
 def _hand_over(journal: Journal) -> Operation:
@@ -204,7 +211,7 @@ def _wait_for_other_code(journal: Journal, event: Event, summary: Summary, polic
     if waited >= policy.divergence_grace:
         return None
     delay = min(max(policy.divergence_retry, waited / 4), policy.divergence_grace - waited + 1)
-    wake_at = now + timedelta(seconds=delay)
+    wake_at = journal.wake_at(now + timedelta(seconds=delay))
     patch = transitions.diverging(journal.run, since=since, wake_at=wake_at, summary=summary)
     yield Save(patch, park_change_seq=journal.run.change_seq)
     journal.environment.emit(Event(event.name, {**event.details, "retry_at": wake_at}))
@@ -216,7 +223,7 @@ def _wait_for_code(journal: Journal) -> Operation:
     """Keep a run whose workflow this process does not know, to be tried again after the next deploy."""
     now = journal.environment.now()
     since = journal.run.diverged_at or now
-    wake_at = now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4))
+    wake_at = journal.wake_at(now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4)))
     summary = Summary(SummaryKind.UNKNOWN_WORKFLOW, workflow=journal.run.workflow)
     patch = transitions.diverging(journal.run, since=since, wake_at=wake_at, summary=summary)
     yield Save(patch, park_change_seq=journal.run.change_seq)

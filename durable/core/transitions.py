@@ -464,7 +464,7 @@ def parked(run: RunRecord, *, wake_at: datetime | None, waiting_for: str, summar
     }
 
 
-def diverging(run: RunRecord, *, since: datetime, wake_at: datetime, summary: str) -> RunPatch:
+def diverging(run: RunRecord, *, since: datetime, wake_at: datetime | None, summary: str) -> RunPatch:
     """A park until other code is there: the code does not fit, has a mistake, or has no such workflow."""
     return {**_left(run, "diverging", summary), "wake_at": wake_at, "diverged_at": since}
 

@@ -46,6 +46,8 @@ class PassEnvironment:
         self.max_uncounted_retries = conf.MAX_UNCOUNTED_RETRIES
         self.mistakes = mistakes
         self.now: Callable[[], datetime] = at.now
+        self._monotonic = at.monotonic
+        self._began = at.monotonic()
         self.emit = events.emit
         self.is_in_transaction = transactions.is_open
 
@@ -67,6 +69,9 @@ class PassEnvironment:
         if self._binding is None:
             return self._codec.decode(self._run.input, what=what)
         return self._binding.decode(self._run.input, what=what, place=Place(self._run.id, "input"))
+
+    def worked(self) -> float:
+        return self._monotonic() - self._began
 
     def is_evicted(self) -> bool:
         return self._eviction.requested

@@ -57,7 +57,8 @@ class PassHost:
         self.environment = PassEnvironment(
             run, at, eviction=eviction, transactions=self._transactions, events=self.events, mistakes=mistakes
         )
-        self.journal = Journal(run, self._queries.history(), self.environment)
+        history = self._queries.history()
+        self.journal = Journal(run, history, self.environment, history.limits)
         self._commits = CommitSession(
             self.journal,
             store,

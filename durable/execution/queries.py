@@ -13,7 +13,8 @@ from typing import TypeVar
 from durable.conf import conf
 from durable.core.control_flow import PassAborted
 from durable.core.effects import GetRunState, PeekInbox
-from durable.core.records import EntryRecord, Message, RunRecord
+from durable.core.limits import History
+from durable.core.records import Message, RunRecord
 from durable.drivers.owner_thread import ThreadDelegate
 from durable.store import Store, sessions
 
@@ -32,10 +33,10 @@ class PassQueries:
         self._store = store
         self._delegate = delegate
 
-    def history(self) -> list[EntryRecord]:
+    def history(self) -> History:
         """Return the run's entries as the pass begins; without a query if there can be none."""
         if not may_have_history(self._run):
-            return []
+            return History()
         return self._answered(lambda: self._store.load(self._run.id))
 
     def inbox(self, effect: PeekInbox) -> list[Message]:

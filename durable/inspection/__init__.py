@@ -30,6 +30,7 @@ from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, failed_runs
 from durable.inspection.findings import Finding, collect_findings, how_it_failed
 from durable.inspection.holds import count_held_starts, find_hold, held_workflows, paused_queues
+from durable.inspection.limits import limits_data, limits_note, limits_of, work_words
 from durable.inspection.names import NameList, find_names
 from durable.inspection.operator_marks import Mark
 from durable.inspection.payloads import jsonable, payload, pretty, redacted, redacted_error, redacted_traceback
@@ -142,6 +143,9 @@ __all__ = [
     "last_day",
     "last_hour",
     "last_hour_and_day",
+    "limits_data",
+    "limits_note",
+    "limits_of",
     "list_activities",
     "list_and_count",
     "list_causes",
@@ -169,6 +173,7 @@ __all__ = [
     "state_word",
     "stuck_step",
     "usual_durations",
+    "work_words",
     "worker_overview",
     "workflow_durations",
     "written",

@@ -7,6 +7,7 @@ as well as a run's own page.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -25,6 +26,7 @@ from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
 from durable.inspection.fork_outcomes import innermost_failures
 from durable.inspection.holds import find_hold
 from durable.inspection.humanize import relative, shortened, span, thousands, until
+from durable.inspection.limits import limits_note
 from durable.inspection.payloads import redacted_error
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.models import Entry, QueueMessage, Run
@@ -79,7 +81,10 @@ def explain_fully(run: Run, now: datetime, open_keys: Sequence[int] | None = Non
     running = activities_of(run, now)
     paused = find_hold(HoldKind.QUEUE, run.queue) if run.wake_at is not None and run.wake_at <= now else None
     unread = unreceived[:_MOST_MESSAGES].count()
-    return explain(run, now, open_entries(run.id, open_keys), unread, running=running, paused=paused)
+    found = explain(run, now, open_entries(run.id, open_keys), unread, running=running, paused=paused)
+    if note := limits_note(run, now):
+        return replace(found, detail=". ".join(filter(None, [found.detail.rstrip("."), note])))
+    return found
 
 
 def open_entries(run_id: str, open_keys: Sequence[int] | None = None) -> list[Entry]:

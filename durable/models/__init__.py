@@ -13,6 +13,7 @@ from durable.models.history import Attempt, Entry, EntryMetadata
 from durable.models.holds import HeldStart, Hold
 from durable.models.idempotency import IdempotencyKey
 from durable.models.inbox import QueueMessage
+from durable.models.limits import RunLimit
 from durable.models.log_lines import LogLine
 from durable.models.rollups import Rollup, RollupProgress
 from durable.models.run import Run
@@ -41,6 +42,7 @@ __all__ = [
     "Rollup",
     "RollupProgress",
     "Run",
+    "RunLimit",
     "SavedView",
     "Schedule",
     "Tick",

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, ProgrammingError
@@ -17,6 +17,7 @@ from durable.core.current import running_run
 from durable.core.duration import later
 from durable.core.errors import RunConflictError
 from durable.core.ids import check_id, check_queue, new_id
+from durable.core.limits import NewRun, RunLimits
 from durable.core.places import Place
 from durable.core.records import ActionRecord, RunRecord
 from durable.core.transitions import started
@@ -29,20 +30,25 @@ from durable.runtime import Runtime
 __all__ = ["StartRequest", "Started", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
 
 #: The options of `Workflow.using`; callers who are used to other interfaces pass them to `start`.
-OF_USING = frozenset({"id", "queue", "delay", "on_conflict"})
+OF_USING = frozenset({"id", "queue", "delay", "on_conflict", "deadline", "work_limit"})
+
+#: The fence of a new run whose first pass has something to load.
+_LOADED: Final = 1
 
 Call = tuple[str | None, tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """The workflow to start, and how. `delay` is in seconds."""
+    """The workflow to start, and how. `delay` and `work_limit` are in seconds; `deadline` is a length or a moment."""
 
     workflow: str
     signature: inspect.Signature
     queue: str
     delay: float = 0.0
     refuses_existing: bool = False
+    deadline: timedelta | datetime | None = None
+    work_limit: float | None = None
 
 
 class Started(NamedTuple):
@@ -138,15 +144,21 @@ def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
     now = at.now()
     chosen = new_id() if run_id is None else check_id(run_id)
     given = {"args": list(args), "kwargs": kwargs}
-    return RunRecord(
+    due_at = later(now, timedelta(seconds=request.delay), "a delay")
+    limits = RunLimits.of(now, request.deadline, request.work_limit)
+    run = NewRun(
         id=chosen,
         workflow=request.workflow,
         queue=check_queue(request.queue),
         input=at.encode(given, f"the input of {request.workflow}", Place(chosen, "input")),
         created_at=now,
         parent_id=running_run(),
-        **started(later(now, timedelta(seconds=request.delay), "a delay")),
+        limits=limits,
+        **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )
+    if limits is not None:
+        run.fence = _LOADED
+    return run
 
 
 def _check_same(
@@ -215,10 +227,13 @@ def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any]
 
 
 def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -> RunRecord:
-    """Return a new run that replaces `old`: the same workflow, queue and input, due now."""
+    """Return a new run that replaces `old`: the same workflow, queue, input and limits anew, due now."""
     now = at.now()
     chosen = new_id() if run_id is None else check_id(run_id)
-    return RunRecord(
+    limits = at.store.limits(old.id)
+    if limits is not None:
+        columns["fence"] = _LOADED
+    return NewRun(
         id=chosen,
         workflow=old.workflow,
         queue=old.queue,
@@ -226,6 +241,7 @@ def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -
         created_at=now,
         parent_id=running_run(),
         replay_of_id=old.id,
+        limits=None if limits is None else limits.renewed(now),
         **started(now),
         **columns,
     )

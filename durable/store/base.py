@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
+from durable.core.limits import History, RunLimits
 from durable.core.records import (
     ActionRecord,
     Activity,
@@ -84,6 +85,8 @@ class Store(Protocol):
         A pending run of a workflow whose new starts are held is created and paused at once
         (`transitions.paused_at_once`), with a summary that names the hold. The portable store needs a statement more,
         because the ORM's insert returns no columns: it reads the holds after the insert.
+
+        The limits of a `NewRun` are stored with it. Its fence is 1, so that its first pass loads them.
         """
 
     def get(self, run_id: str) -> RunRecord | None:
@@ -97,6 +100,9 @@ class Store(Protocol):
 
     def history(self, run_id: str) -> list[EntryRecord]:
         """Return the run's entries by ordinal; one query."""
+
+    def limits(self, run_id: str) -> RunLimits | None:
+        """Return the run's limits; None if it was started without any."""
 
     def attempts(self, run_id: str) -> list[AttemptRecord]:
         """Return the failed attempts of the run's steps, oldest first."""
@@ -141,8 +147,9 @@ class Store(Protocol):
 
         The second argument of `decide` is a function that returns the run's entries. The change includes its `action`
         for the audit log. If `decide` raises, the error is raised and nothing is changed. The run's `change_seq` is
-        raised unless the change sets it. A change that ends the run's state "failed" closes its failure. Raises
-        RunNotFoundError. Without `wait`, raises `RowsLocked` if somebody else has locked the row.
+        raised unless the change sets it. A change that ends the run's state "failed" closes its failure, and one that lets
+        an ended run continue gives it its limits anew. Raises RunNotFoundError. Without `wait`, raises `RowsLocked` if
+        somebody else has locked the row.
         """
 
     def import_history(
@@ -228,10 +235,10 @@ class Store(Protocol):
         The run is due from now on, so that another worker finds it if this one dies.
         """
 
-    def load(self, run_id: str) -> list[EntryRecord]:
-        """Return the whole history, for a pass; one query. Like `history`, in any order."""
+    def load(self, run_id: str) -> History:
+        """Return the whole history and the limits, for a pass; on PostgreSQL one query. Like `history`, in any order."""
 
-    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[EntryRecord]]:
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, History]:
         """Return short histories by run: at most `most` entries, and `size` bytes of outputs and arguments together.
 
         Each is as `load` returns it; on PostgreSQL one query for all. Runs with a longer history are missing.
@@ -245,9 +252,10 @@ class Store(Protocol):
 
         Rows are locked in the order of run ids, so that two runs which send to each other cannot deadlock. Deleting an
         entry deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier
-        one of the run. Raises LeaseLost, and writes nothing, if the run has a newer fence. Its children are started as
-        `create` starts runs; one that was started before stays as it is. Raises ChildIdTaken, and writes nothing, if a
-        child's id is taken by a run that is not this run's child.
+        one of the run. `worked` is written in the same commit, with a statement of its own. Raises LeaseLost, and writes
+        nothing, if the run has a newer fence. Its children are started as `create` starts runs; one that was started
+        before stays as it is. Raises ChildIdTaken, and writes nothing, if a child's id is taken by a run that is not
+        this run's child.
         """
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:

@@ -18,10 +18,12 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
+from durable.core.limits import History, RunLimits
 from durable.core.records import (
     ActionRecord,
     AskedOfActivity,
     AttemptRecord,
+    Batch,
     ChildRecord,
     EntryRecord,
     FailureRecord,
@@ -45,6 +47,7 @@ from durable.models import (
     OperatorAction,
     QueueMessage,
     Run,
+    RunLimit,
 )
 from durable.store import activities, outline_rows, row_rules
 from durable.store.atomic import committed_or_raised
@@ -95,7 +98,7 @@ class DatabaseStore(ABC):
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]: ...
 
     @abstractmethod
-    def load(self, run_id: str) -> list[EntryRecord]: ...
+    def load(self, run_id: str) -> History: ...
 
     # -- verbs
 
@@ -130,6 +133,7 @@ class DatabaseStore(ABC):
             self._write_change(run, after, change)
             if row_rules.is_reopened(run, after):
                 self._reopened(run)
+                self._renew_limits(run_id, after)
             if change.dropped_children:
                 assert after.wake_at is not None, "a change that drops children makes the run due"
                 self._drop(after, change.dropped_children, after.wake_at)
@@ -147,6 +151,16 @@ class DatabaseStore(ABC):
         """Take back what the end of the run has left: its open failure."""
         if run.state == RunState.FAILED:
             Failure.objects.using(self.alias).filter(run_id=run.id).update(is_open=False)
+
+    def _renew_limits(self, run_id: str, after: RunRecord) -> None:
+        limits = self.limits(run_id)
+        if limits is not None and after.wake_at is not None:
+            renewed = limits.renewed(after.wake_at)
+            row = RunLimit.objects.using(self.alias).filter(run_id=run_id)
+            row.update(deadline=renewed.deadline, worked=renewed.worked)
+
+    def _note_worked(self, batch: Batch) -> None:
+        RunLimit.objects.using(self.alias).filter(run_id=batch.run_id).update(worked=batch.worked)
 
     def import_history(
         self,
@@ -245,6 +259,10 @@ class DatabaseStore(ABC):
 
     def history(self, run_id: str) -> list[EntryRecord]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
+
+    def limits(self, run_id: str) -> RunLimits | None:
+        found = RunLimit.objects.using(self.alias).filter(run_id=run_id).first()
+        return None if found is None else found.record
 
     def attempts(self, run_id: str) -> list[AttemptRecord]:
         found = Attempt.objects.using(self.alias).filter(run_id=run_id).order_by("id")

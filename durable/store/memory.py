@@ -15,6 +15,7 @@ from datetime import datetime
 
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import RunNotFoundError
+from durable.core.limits import History, NewRun, RunLimits
 from durable.core.location import escape
 from durable.core.records import (
     ENDED,
@@ -60,6 +61,7 @@ Tables = tuple[
     dict[str, dict[str, ChildRecord]],
     set[str],
     dict[str, datetime],
+    dict[str, RunLimits],
 ]
 
 
@@ -92,6 +94,7 @@ class MemoryStore:
         self._children: dict[str, dict[str, ChildRecord]] = {}  # by parent and child
         self._dropped: set[str] = set()  # children
         self._cascades: dict[str, datetime] = {}  # parents that have children left to be cancelled
+        self._limits: dict[str, RunLimits] = {}
 
     # -- verbs, from outside a pass
 
@@ -108,6 +111,8 @@ class MemoryStore:
             if hold is not None and run.state == RunState.PENDING:
                 self._held_starts[run.id] = run.wake_at or run.created_at
                 run = replace(run, **paused_at_once(run, summary=row_rules.held_summary(hold)))
+            if isinstance(run, NewRun) and run.limits is not None:
+                self._limits[run.id] = run.limits
             self._runs[run.id] = row_rules.copied(run)
             self._entries[run.id] = {}
             self._attempts[run.id] = []
@@ -190,6 +195,10 @@ class MemoryStore:
     def history(self, run_id: str) -> list[EntryRecord]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
 
+    def limits(self, run_id: str) -> RunLimits | None:
+        with self._lock:
+            return self._limits.get(run_id)
+
     def attempts(self, run_id: str) -> list[AttemptRecord]:
         with self._lock:
             return list(self._attempts.get(run_id, ()))
@@ -262,6 +271,9 @@ class MemoryStore:
             change = decide(row_rules.copied(run), lambda: self.history(run_id))
             after = row_rules.after_change(run, change)
             self._put(row_rules.copied(after))
+            limits = self._limits.get(run_id)
+            if row_rules.is_reopened(run, after) and limits is not None and after.wake_at is not None:
+                self._limits[run_id] = limits.renewed(after.wake_at)
             self._drop(run_id, change.dropped_children, after.wake_at or after.created_at, every=True)
             self._delete(run_id, change.deleted)
             self._write(run_id, change.entries)
@@ -381,11 +393,12 @@ class MemoryStore:
         self._runs[run_id] = run
         return row_rules.copied(run)
 
-    def load(self, run_id: str) -> list[EntryRecord]:
+    def load(self, run_id: str) -> History:
         with self._lock:
-            return [_copied(entry) for entry in self._entries.get(run_id, {}).values()]
+            entries = (_copied(entry) for entry in self._entries.get(run_id, {}).values())
+            return History(entries, self._limits.get(run_id))
 
-    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[EntryRecord]]:
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, History]:
         histories = {run_id: self.load(run_id) for run_id in run_ids}
         return {run_id: found for run_id, found in histories.items() if len(found) <= most and _size(found) <= size}
 
@@ -416,6 +429,8 @@ class MemoryStore:
             self._return(run.id, batch.returned)
             if batch.failure is not None:
                 self._failures[run.id] = batch.failure
+            if batch.worked is not None and run.id in self._limits:
+                self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
             queues = self._send_from(run.id, batch.sends) | self._start(batch.starts) | self._woken_parent(batch)
             overruled |= self._has_ended_child(batch)
             self._drop(run.id, batch.dropped_children, batch.now, every=False)
@@ -651,6 +666,7 @@ class MemoryStore:
             {parent: dict(children) for parent, children in self._children.items()},
             set(self._dropped),
             dict(self._cascades),
+            dict(self._limits),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -667,4 +683,5 @@ class MemoryStore:
             self._children,
             self._dropped,
             self._cascades,
+            self._limits,
         ) = tables

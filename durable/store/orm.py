@@ -13,10 +13,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import Count, Exists, Min, OuterRef, Sum
-from django.db.models.functions import Coalesce, Length
+from django.db.models import Count, Exists, F, Min, OuterRef, Sum, TextField, Value
+from django.db.models.functions import Cast, Coalesce, Length
 
 from durable.core.control_flow import LeaseLost
+from durable.core.limits import History, NewRun, RunLimits
 from durable.core.records import (
     ENDED,
     Activity,
@@ -47,12 +48,13 @@ from durable.models import (
     Hold,
     QueueMessage,
     Run,
+    RunLimit,
 )
 from durable.models.run import RunQuerySet
 from durable.store import activities, endings, row_rules
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
-from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, MESSAGE, METADATA, RUN, cause_row
+from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, cause_row
 
 __all__ = ["OrmStore"]
 
@@ -60,6 +62,36 @@ __all__ = ["OrmStore"]
 _ENTRY_FIELDS: Final = [
     field.name if field.name in ENTRY.names else f"metadata__{field.name}" for field in fields(EntryRecord)
 ]
+
+
+#: What stands for the kind of an entry in a row that has the limits of a run.
+_OF_LIMITS: Final = "~limits"
+
+
+def _limits_column(name: str) -> Any:
+    if name in _LIMITS_AT:
+        limit = _LIMITS_AT[name]
+        return F(limit) if limit == "deadline" else Cast(limit, TextField())
+    text = {"kind": _OF_LIMITS, "data": "{}"}.get(name)
+    return Value(text, output_field=TextField())
+
+
+#: The limits of a run as a row of `_ENTRY_FIELDS`: a column of a time has the deadline, and columns of text the others.
+_LIMITS_AT: Final = {
+    "metadata__created_at": "deadline",
+    "output": "length",
+    "arguments": "work_limit",
+    "location": "worked",
+}
+_LIMITS_AS_ENTRY: Final[list[Any]] = [_limits_column(name) for name in _ENTRY_FIELDS]
+_AT_KIND: Final = _ENTRY_FIELDS.index("kind")
+
+
+def _limits_of(row: Sequence[Any]) -> RunLimits:
+    found = {limit: row[_ENTRY_FIELDS.index(name)] for name, limit in _LIMITS_AT.items()}
+    deadline = found.pop("deadline")
+    lengths = {name: None if text is None else float(text) for name, text in found.items()}
+    return RunLimits(deadline=deadline, **lengths)  # type: ignore[arg-type]  # `worked` is never None
 
 
 class OrmStore(DatabaseStore):
@@ -118,7 +150,11 @@ class OrmStore(DatabaseStore):
                 if not found:
                     raise IntegrityError(f"the runs {[run.id for run in free]} break a constraint")
                 taken |= found
-            return taken, self._hold_starts([run for run in runs if run.id not in taken])
+            new = [run for run in runs if run.id not in taken]
+            limited = [(run.id, run.limits) for run in new if isinstance(run, NewRun) and run.limits is not None]
+            rows = [RunLimit(run_id=run_id, **LIMITS.attributes(limits)) for run_id, limits in limited]
+            RunLimit.objects.using(self.alias).bulk_create(rows)
+            return taken, self._hold_starts(new)
 
     def _hold_starts(self, runs: Sequence[RunRecord]) -> dict[str, str]:
         """Pause those of the new runs whose workflows are held; return their summaries by id.
@@ -252,19 +288,28 @@ class OrmStore(DatabaseStore):
             self._runs.with_ids([run_id]).claim(now=now, lease_until=lease_until, worker=worker)
             return row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker)
 
-    def load(self, run_id: str) -> list[EntryRecord]:
-        found = Entry.objects.using(self.alias).with_metadata_of(run_id)
-        return [EntryRecord(*row) for row in found.values_list(*_ENTRY_FIELDS)]
+    def load(self, run_id: str) -> History:
+        entries = Entry.objects.using(self.alias).with_metadata_of(run_id).order_by().values_list(*_ENTRY_FIELDS)
+        limits = RunLimit.objects.using(self.alias).filter(run_id=run_id).order_by().values_list(*_LIMITS_AS_ENTRY)
+        history = History()
+        for row in entries.union(limits, all=True):
+            if row[_AT_KIND] == _OF_LIMITS:
+                history.limits = _limits_of(row)
+            else:
+                history.append(EntryRecord(*row))
+        return history
 
-    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[EntryRecord]]:
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, History]:
         entries = Entry.objects.using(self.alias).filter(run_id__in=run_ids)
         lengths = Coalesce(Length("output"), 0) + Coalesce(Length("arguments"), 0)
         weighed = entries.order_by().values_list("run_id").annotate(count=Count("pk"), length=Sum(lengths))
         long = {run_id for run_id, count, length in weighed if count > most or length > size}
-        histories: dict[str, list[EntryRecord]] = {run_id: [] for run_id in run_ids if run_id not in long}
+        histories = {run_id: History() for run_id in run_ids if run_id not in long}
         short = Entry.objects.using(self.alias).with_metadata_of(*histories)
         for run_id, *row in short.values_list("run_id", *_ENTRY_FIELDS):
             histories[run_id].append(EntryRecord(*row))
+        for limit in RunLimit.objects.using(self.alias).filter(run_id__in=histories):
+            histories[limit.run_id].limits = limit.record
         return histories
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
@@ -294,6 +339,8 @@ class OrmStore(DatabaseStore):
             self._update(run, after)
             if batch.failure is not None:
                 self._fail(batch.failure)
+            if batch.worked is not None:
+                self._note_worked(batch)
             queues = self._wake(runs.values(), new) | self._start(batch.starts) | self._woken_parent(batch)
             overruled |= self._has_ended_child(after, batch)
             if batch.dropped_children:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from durable.core.limits import NewRun
 from durable.core.records import AttemptRecord, Batch, ChildStart, EntryRecord, OutgoingMessage, RunChange, RunRecord
 from durable.models.fields import pack
 from durable.store import row_rules, sql_functions
@@ -155,7 +156,7 @@ _USUAL: Final = _others(RunRecord(id="", workflow="", queue="", input="", create
 
 def start_parameters(run: RunRecord) -> list[str | None] | None:
     """Return the parameters of START, or None if the run is not like every new one."""
-    if _others(run) != _USUAL:
+    if _others(run) != _USUAL or (isinstance(run, NewRun) and run.limits is not None):
         return None
     return _as_texts(pack(value) if isinstance(value, str) else value for value in _chosen(run))
 

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import IntegrityError, connections
+from django.db import IntegrityError, connections, transaction
 
 from durable.core.control_flow import LeaseLost
+from durable.core.limits import History, NewRun
 from durable.core.location import escape
 from durable.core.records import (
     Activity,
     AskedOfActivity,
     Batch,
     Committed,
-    EntryRecord,
     FailureRecord,
     Message,
     OutgoingMessage,
@@ -49,7 +49,8 @@ from durable.store.rows import (
     RUN,
     failure_row,
     json_rows,
-    to_entries,
+    limits_json,
+    to_history,
     to_message,
     to_run,
     with_moments,
@@ -78,7 +79,11 @@ class PostgresStore(DatabaseStore):
             [summary] = sql_functions.START(self.alias, values)
             return (self.get_many([run_id]) if summary is None else {}), {run_id: summary} if summary else {}
         workflows = sorted({pack(run.workflow) for run in runs})
-        rows = self._rows(sql.CREATE, {"runs": json_rows(map(RUN.dumped, runs)), "workflows": workflows})
+        parameters = {"runs": json_rows(map(RUN.dumped, runs)), "workflows": workflows}
+        if any(isinstance(run, NewRun) and run.limits is not None for run in runs):
+            rows = self._rows(sql.CREATE_LIMITED, {**parameters, "limits": limits_json(runs)})
+        else:
+            rows = self._rows(sql.CREATE, parameters)
         inserted = {unpack(run_id): summary for run_id, summary in rows}
         taken = self.get_many([run.id for run in runs if run.id not in inserted])
         return taken, {run_id: summary for run_id, summary in inserted.items() if summary}
@@ -155,14 +160,14 @@ class PostgresStore(DatabaseStore):
         rows = self._rows(sql.CLAIM_RUN, parameters)
         return to_run(rows[0]) if rows else None
 
-    def load(self, run_id: str) -> list[EntryRecord]:
+    def load(self, run_id: str) -> History:
         parameters = {"run": pack(run_id)}
         found = libpq.rows(self.alias, sql.LOAD, parameters)
         if found is None:
             found = [with_moments(row) for row in self._rows(sql.LOAD_NUMBERS, parameters)]
-        return to_entries(found)
+        return to_history(found)
 
-    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, list[EntryRecord]]:
+    def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, History]:
         parameters = {"runs": [pack(each) for each in run_ids], "most": most, "size": size}
         found = libpq.rows(self.alias, sql.LOAD_SHORT, parameters)
         if found is None:
@@ -171,9 +176,9 @@ class PostgresStore(DatabaseStore):
         rows: dict[str, list[tuple[Any, ...]]] = {}
         for run_id, *row in found:
             history = rows.setdefault(unpack(run_id), [])
-            if row[0] is not None:  # otherwise the run has no entries
+            if any(each is not None for each in row):  # otherwise the run has neither entries nor limits
                 history.append(tuple(row))
-        return {run_id: to_entries(history) for run_id, history in rows.items()}
+        return {run_id: to_history(history) for run_id, history in rows.items()}
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
         parameters = {
@@ -187,6 +192,14 @@ class PostgresStore(DatabaseStore):
         ]
 
     def commit(self, batch: Batch) -> Committed:
+        if batch.worked is None:
+            return self._committed(batch)
+        with transaction.atomic(using=self.alias):
+            committed = self._committed(batch)
+            self._note_worked(batch)
+            return committed
+
+    def _committed(self, batch: Batch) -> Committed:
         if _only_entries(batch):
             return self._flush(batch)
         if _only_completes(batch):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from durable.core.records import EntryRecord
+from durable.core.limits import History
 from durable.store.base import Store
 
 __all__ = ["prefetched"]
 
 
-def prefetched(store: Store, run_id: str, history: list[EntryRecord]) -> Store:
+def prefetched(store: Store, run_id: str, history: History) -> Store:
     """Return `store` for one pass of the run, whose history was `history` when it was claimed.
 
     A change from outside after that is noticed by the run row's `change_seq`, as if the pass had begun at the claim.
@@ -19,11 +19,11 @@ def prefetched(store: Store, run_id: str, history: list[EntryRecord]) -> Store:
 
 
 class _Preloaded:
-    def __init__(self, store: Store, run_id: str, history: list[EntryRecord]) -> None:
+    def __init__(self, store: Store, run_id: str, history: History) -> None:
         self._store = store
         self._histories = {run_id: history}
 
-    def load(self, run_id: str) -> list[EntryRecord]:
+    def load(self, run_id: str) -> History:
         """Return the prefetched history once; then the store's."""
         history = self._histories.pop(run_id, None)
         return self._store.load(run_id) if history is None else history

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from django.db import models
 
+from durable.core.limits import History, NewRun, RunLimits
 from durable.core.location import escape, unescape
 from durable.core.records import Activity as ActivityRecord
 from durable.core.records import (
@@ -26,7 +27,7 @@ from durable.core.records import (
     OutgoingMessage,
     RunRecord,
 )
-from durable.models import Activity, Attempt, Child, Entry, EntryMetadata, HeldStart, Hold, QueueMessage, Run
+from durable.models import Activity, Attempt, Child, Entry, EntryMetadata, HeldStart, Hold, QueueMessage, Run, RunLimit
 from durable.models.fields import (
     ErrorField,
     JSONTextField,
@@ -54,6 +55,8 @@ __all__ = [
     "FAILURE_NAMES",
     "HELD_START",
     "HOLD",
+    "LIMITS",
+    "LIMITS_AS_ENTRY",
     "MESSAGE",
     "METADATA",
     "RUN",
@@ -62,9 +65,11 @@ __all__ = [
     "failure_row",
     "json_row",
     "json_rows",
+    "limits_json",
     "outgoing_row",
     "same",
     "to_entries",
+    "to_history",
     "to_message",
     "to_run",
     "with_moments",
@@ -161,6 +166,7 @@ ATTEMPT: Final = Columns(Attempt, AttemptRecord)
 MESSAGE: Final = Columns(QueueMessage, Message)
 ACTIVITY: Final = Columns(Activity, ActivityRecord)
 CHILD: Final = Columns(Child, ChildRecord)
+LIMITS: Final = Columns(RunLimit, RunLimits)
 
 #: The tables of holds and of the runs that they have paused.
 HOLD: Final = Hold._meta.db_table
@@ -235,6 +241,34 @@ def to_run(row: Sequence[Any]) -> RunRecord:
 def to_message(row: Sequence[Any]) -> Message:
     """Return a message from a row of `MESSAGE`."""
     return Message(**MESSAGE.loaded(row))
+
+
+#: The limits of a run in a row like those of ENTRY_FIELDS and ENTRY_NUMBERS, without a location; from a table `l`.
+LIMITS_AS_ENTRY: Final = ["to_json(l)::text" if field.name == "data" else "NULL" for field in fields(EntryRecord)]
+_LIMITS_AT: Final = [field.name for field in fields(EntryRecord)].index("data")
+
+
+def limits_json(runs: Iterable[RunRecord]) -> str:
+    """Return the limits of those of the runs that have some, as JSON rows."""
+    limited = ((run.id, run.limits) for run in runs if isinstance(run, NewRun) and run.limits is not None)
+    return json_rows({"run_id": pack(run_id), **LIMITS.dumped(limits)} for run_id, limits in limited)
+
+
+def to_history(rows: Sequence[Sequence[Any]]) -> History:
+    """Return the entries and the limits from rows of ENTRY_FIELDS and of LIMITS_AS_ENTRY."""
+    limits = None
+    if any(row[0] is None for row in rows):
+        [found] = [row[_LIMITS_AT] for row in rows if row[0] is None]
+        limits = _to_limits(json.loads(found))
+        rows = [row for row in rows if row[0] is not None]
+    return History(to_entries(rows), limits)
+
+
+def _to_limits(row: Mapping[str, Any]) -> RunLimits:
+    values = {name: row[name] for name in LIMITS.names}
+    if values["deadline"] is not None:
+        values["deadline"] = datetime.fromisoformat(values["deadline"])
+    return RunLimits(**values)
 
 
 def to_entries(rows: Iterable[Sequence[Any]]) -> list[EntryRecord]:

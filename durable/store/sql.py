@@ -18,6 +18,8 @@ from durable.store.rows import (
     ENTRY_NUMBERS,
     HELD_START,
     HOLD,
+    LIMITS,
+    LIMITS_AS_ENTRY,
     MESSAGE,
     METADATA,
     RUN,
@@ -29,6 +31,7 @@ __all__ = [
     "CLAIM_OF_ONE",
     "CLAIM_RUN",
     "CREATE",
+    "CREATE_LIMITED",
     "DROP_CHILDREN",
     "DUE_QUEUES",
     "DUE_QUEUES_OF",
@@ -166,8 +169,7 @@ _CREATED = ", ".join(
     for name in RUN.names
 )
 
-#: Parameters: runs (JSON), workflows. Rows of the ids that were free, each with the summary of a run that is held.
-CREATE: Final = f"""WITH held AS MATERIALIZED (
+_CREATE = f"""WITH held AS MATERIALIZED (
   SELECT name, summary FROM {HOLD} WHERE kind = '{HoldKind.WORKFLOW.value}' AND name = ANY(%(workflows)s::text[])
   FOR KEY SHARE),
 new AS (
@@ -176,9 +178,18 @@ new AS (
 waiting AS (
   INSERT INTO {HELD_START} (run_id, workflow, due_at) SELECT new.id, x.workflow, COALESCE(x.wake_at, x.created_at)
   FROM new JOIN {_GIVEN} ON x.id = new.id JOIN held ON held.name = x.workflow
-  WHERE (SELECT count(*) FROM held) > 0 AND {_PAUSED} RETURNING run_id, workflow)
+  WHERE (SELECT count(*) FROM held) > 0 AND {_PAUSED} RETURNING run_id, workflow){{}}
 SELECT new.id, held.summary FROM new LEFT JOIN waiting ON waiting.run_id = new.id
 LEFT JOIN held ON held.name = waiting.workflow"""
+
+#: Parameters: runs (JSON), workflows. Rows of the ids that were free, each with the summary of a run that is held.
+CREATE: Final = _CREATE.format("")
+
+#: The same for runs of which some have limits. Parameters: those of CREATE, and limits (JSON).
+CREATE_LIMITED: Final = _CREATE.format(f""",
+limited AS (
+  INSERT INTO {LIMITS.table} (run_id, {LIMITS.sql()}) SELECT l.run_id, {LIMITS.sql("l.")}
+  FROM json_to_recordset(%(limits)s::json) AS l(run_id text, {LIMITS.typed()}) JOIN new ON new.id = l.run_id)""")
 
 # -- reading
 
@@ -199,9 +210,11 @@ SEND_MANY: Final = "SELECT place, queue_to_notify, before FROM durable_sends_1(%
 _HISTORY = f"""{ENTRY.table} AS e
 CROSS JOIN LATERAL (SELECT * FROM {METADATA.table} WHERE entry_id = e.id OFFSET 0) AS m"""
 
-_LOAD = f"SELECT {{}} FROM {_HISTORY} WHERE e.run_id = %(run)s"
+_LIMITS = f"SELECT {', '.join(LIMITS_AS_ENTRY)} FROM {LIMITS.table} AS l WHERE l.run_id"
 
-#: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS.
+_LOAD = f"SELECT {{}} FROM {_HISTORY} WHERE e.run_id = %(run)s UNION ALL {_LIMITS} = %(run)s"
+
+#: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS; and a row of LIMITS_AS_ENTRY for a run with limits.
 LOAD: Final = _LOAD.format(", ".join(ENTRY_FIELDS))
 LOAD_NUMBERS: Final = _LOAD.format(", ".join(ENTRY_NUMBERS))
 
@@ -211,7 +224,7 @@ CROSS JOIN LATERAL (SELECT 1 FROM (
   WHERE run_id = q.id LIMIT %(most)s::bigint + 1) AS each
   HAVING count(*) <= %(most)s::bigint AND COALESCE(sum(size), 0) <= %(size)s::bigint) AS short
 LEFT JOIN LATERAL (
-  SELECT {{}} FROM {_HISTORY} WHERE e.run_id = q.id) AS history ON true"""
+  SELECT {{}} FROM {_HISTORY} WHERE e.run_id = q.id UNION ALL {_LIMITS} = q.id) AS history ON true"""
 
 #: Parameters: runs; most, size (of each). Rows of a run's id and the columns of LOAD and LOAD_NUMBERS, NULL without
 #: entries.

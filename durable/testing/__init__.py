@@ -89,6 +89,7 @@ class Harness(AsyncTwins):
             store=self._store,
             codec=codec or runtime.production().codec,
             now=lambda: self._now,
+            monotonic=lambda: self._now.timestamp(),
             notify=lambda _queues: None,
             notify_at=lambda _queue, _moment: None,
             poll_wait=self._pause,

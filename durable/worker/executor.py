@@ -19,7 +19,8 @@ from django.db import Error
 from durable.conf import conf
 from durable.core import clock
 from durable.core.control_flow import LeaseLost, PassAborted
-from durable.core.records import EntryRecord, RunRecord
+from durable.core.limits import History
+from durable.core.records import RunRecord
 from durable.execution.connections import (
     SESSION_TROUBLE,
     close_connections,
@@ -87,9 +88,7 @@ class RunExecutor:
         self.stop = stop
         self._lock = threading.Lock()
         self._abandoned: dict[str, float] = {}
-        self._histories: dict[
-            tuple[str, int], list[EntryRecord]
-        ] = {}  # by run and fence, of runs claimed and not begun
+        self._histories: dict[tuple[str, int], History] = {}  # by run and fence, of runs claimed and not begun
 
     def claim(self, queue: str, limit: int, until: float) -> list[RunRecord] | None:
         """Claim up to `limit` due runs.

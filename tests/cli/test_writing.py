@@ -321,6 +321,19 @@ class TestMessages:
         assert first == second
         assert QueueMessage.objects.count() == 1
 
+    def test_a_start_with_limits(self, shell: Shell, stage: Stage) -> None:
+        assert shell("start", "cli.asked", "--id", "one", "--deadline", "30 days", "--work-limit", "1 hour").status == 0
+        stage.settle("one")
+        shown = "\n".join(shell("show", "one").lines)
+        assert "deadline" in shown
+        assert "of 1 h" in shown
+        assert "Its deadline is in " in shell("why", "one").out
+        data = shell("show", "one", "-o", "json").json
+        assert data["work_limit"] == 3600.0
+        assert data["deadline"] is not None
+        assert "cannot be read" in shell("start", "cli.asked", "--deadline", "soon").err
+        assert '"deadline"' in shell("export", "one").out
+
     def test_what_is_not_sent(self, shell: Shell, stage: Stage) -> None:
         stage.start(echo, id="one")
         for run_id in ("one", "nothing"):

@@ -24,7 +24,8 @@ from django.utils import timezone
 from durable import Context, Handle, workflow
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError, InvalidTransitionError, ReplayRefusedError
-from durable.core.records import EntryRecord, RunRecord
+from durable.core.limits import History
+from durable.core.records import RunRecord
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.models import OperatorAction, Run
@@ -268,7 +269,7 @@ def test_a_verb_between_the_load_and_the_first_step(name: str) -> None:
     [handle] = due_again(1)
 
     class Slow(Forwarding):
-        def load(self, run_id: str) -> list[EntryRecord]:
+        def load(self, run_id: str) -> History:
             found = self.store.load(run_id)
             asked(name, handle)
             return found

@@ -28,6 +28,7 @@ from durable.models import (
     OperatorAction,
     QueueMessage,
     Run,
+    RunLimit,
 )
 from durable.store import Store
 from durable.store.memory import MemoryStore
@@ -44,7 +45,7 @@ _TABLES = [
     model._meta.db_table
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
-        *(HeldStart, Hold, Cascade, Child, Run),
+        *(HeldStart, Hold, RunLimit, Cascade, Child, Run),
     )
 ]
 

@@ -114,6 +114,7 @@ def fulfil(ctx: Context, order_id: int, *, gift: bool = False) -> dict[str, str]
     assert_type(message.sent_at.year, int)
     message.complete("yes")
     message.refuse("out of stock")
+    assert_type(fulfil.using(deadline="30 days", work_limit=timedelta(hours=1)).start(3), Handle[dict[str, str]])
     ctx.queue.send("done", {"order": order_id}, to=get_run("x"))
     ctx.queue.send("done", None, to="x")
     options: StepOptions[str] = {"max_retries": 3, "rollback": refund}

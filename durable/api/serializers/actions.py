@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils.dateparse import parse_datetime
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from durable.api.serializers.fields import Flag, Form, Id, JSONArray, JSONObject, Text, Value
+from durable.api.serializers.fields import Flag, Form, Id, JSONArray, JSONObject, Moment, Text, Value
 from durable.core.duration import seconds
 from durable.core.ids import MAX_REASON
 
@@ -55,6 +56,22 @@ class Delay(serializers.Field[float, Any, Any, Any]):
         if delay > _LONGEST_DELAY:
             raise ValidationError("A century at most.")
         return delay
+
+
+class Deadline(Delay):
+    """Seconds, a text such as "30 days", or a time with its time zone, as ISO 8601 text."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the seconds or the time. Raises ValidationError."""
+        is_time = isinstance(data, str) and len(data) <= _LONGEST_TEXT and _is_time(data)
+        return Moment().run_validation(data) if is_time else super().to_internal_value(data)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return parse_datetime(text) is not None
+    except ValueError:  # like a time, and none: Moment says what is wrong
+        return True
 
 
 class ActionForm(Form):
@@ -133,6 +150,13 @@ class StartForm(Form):
     id = Id(required=False, help_text="The same id with the same input again is the same run.")
     queue = Text(required=False, max_length=200, help_text="One of the project's RQ_QUEUES.")
     delay = Delay(required=False, default=0.0, help_text='Seconds, or a text such as "3 hours".')
+    deadline = Deadline(
+        required=False,
+        help_text='When the run fails if it has not ended: seconds or a text such as "30 days" from now, or a time.',
+    )
+    work_limit = Delay(
+        required=False, help_text='For how long workers may work on it, without its waits: seconds, or "1 hour".'
+    )
     on_conflict = serializers.ChoiceField(
         choices=["return", "error"], required=False, default="return", help_text="What an id that exists means."
     )

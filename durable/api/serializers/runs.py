@@ -23,6 +23,7 @@ from durable.inspection import (
     explain,
     explain_fully,
     is_undone,
+    limits_of,
     payload,
     possible_verbs,
     redacted,
@@ -175,6 +176,13 @@ def _payload(run: Run, field: str, text: str | None) -> Any:
 class RunDetailSerializer(RunSerializer):
     """A run, with the requested expansions."""
 
+    deadline = serializers.SerializerMethodField(help_text="When it fails if it has not ended. Null for none.")
+    work_limit = serializers.SerializerMethodField(
+        help_text="For how many seconds workers may work on it, its waits not counted. Null for no limit."
+    )
+    worked = serializers.SerializerMethodField(
+        help_text="For how many seconds its ended passes have worked on it. Null without a limit."
+    )
     input = serializers.SerializerMethodField(help_text="With `expand=input`: its `args` and `kwargs`. Else null.")
     output = serializers.SerializerMethodField(help_text="With `expand=output`: what the workflow returned. Else null.")
 
@@ -182,6 +190,22 @@ class RunDetailSerializer(RunSerializer):
     def get_explanation(self, run: Run) -> Any:
         """Return the explanation from all available data."""
         return asdict(explain_fully(run, timezone.now()))
+
+    @extend_schema_field(serializers.DateTimeField(allow_null=True))
+    def get_deadline(self, run: Run) -> Any:
+        """Return it from the run's limits."""
+        limits = limits_of(run)
+        return None if limits is None or limits.deadline is None else Moment().to_representation(limits.deadline)
+
+    def get_work_limit(self, run: Run) -> float | None:
+        """Return it from the run's limits."""
+        limits = limits_of(run)
+        return None if limits is None else limits.work_limit
+
+    def get_worked(self, run: Run) -> float | None:
+        """Return it from the run's limits."""
+        limits = limits_of(run)
+        return None if limits is None or limits.work_limit is None else limits.worked
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_input(self, run: Run) -> Any:

@@ -160,10 +160,15 @@ def _started(request: Request, workflow: Workflow[Any, Any], given: dict[str, An
 
 
 def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> Started:
-    how = workflow.using(
-        id=given.get("id"), queue=given.get("queue"), delay=given["delay"], on_conflict=given["on_conflict"]
-    )
     try:
+        how = workflow.using(
+            id=given.get("id"),
+            queue=given.get("queue"),
+            delay=given["delay"],
+            on_conflict=given["on_conflict"],
+            deadline=given.get("deadline"),
+            work_limit=given.get("work_limit"),
+        )
         handle = how.start(*given["args"], **given["kwargs"])
     except (TypeError, ValueError) as error:
         raise ProblemError("arguments-refused", 422, f"{error}.") from None

@@ -1,0 +1,79 @@
+"""The limits of a run: when it has to have ended, and for how long workers may work on it.
+
+Owns what the limits are, and what remains of them. Plain data: `durable.core.run_pass` ends the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from durable.core.errors import RunDeadlineError
+from durable.core.records import EntryRecord, RunRecord
+
+__all__ = ["History", "NewRun", "RunLimits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """`deadline` is `length` seconds after the start, or after the recovery. `work_limit` is in seconds too.
+
+    `worked` is how long passes have worked on the run since then, as far as they have ended. None: no limit.
+    """
+
+    deadline: datetime | None = None
+    length: float | None = None
+    work_limit: float | None = None
+    worked: float = 0.0
+
+    @classmethod
+    def of(cls, now: datetime, deadline: timedelta | datetime | None, work_limit: float | None) -> RunLimits | None:
+        """Return the limits of a run that starts now; None without any. `deadline` is a length or a moment."""
+        if deadline is None and work_limit is None:
+            return None
+        if isinstance(deadline, datetime):
+            length = max(0.0, (deadline - now).total_seconds())
+            return cls(deadline=deadline, length=length, work_limit=work_limit)
+        given = None if deadline is None else deadline.total_seconds()
+        return cls(length=given, work_limit=work_limit).renewed(now)
+
+    def renewed(self, now: datetime) -> RunLimits:
+        """Return the same limits anew, for a run that starts or continues now."""
+        return replace(self, deadline=None if self.length is None else _after(now, self.length), worked=0.0)
+
+    def excess(self, now: datetime, worked: float) -> RunDeadlineError | None:
+        """Return the error of a run that is past a limit after `worked` seconds; None while it is within them."""
+        if self.deadline is not None and now >= self.deadline:
+            return RunDeadlineError.of_deadline(self.deadline, self.length)
+        if self.work_limit is not None and worked >= self.work_limit:
+            return RunDeadlineError.of_work(self.work_limit)
+        return None
+
+    def wake_at(self, wanted: datetime | None) -> datetime | None:
+        """Return when a run that waits until `wanted` is due: at its deadline at the latest."""
+        if self.deadline is None:
+            return wanted
+        return self.deadline if wanted is None else min(wanted, self.deadline)
+
+
+def _after(now: datetime, length: float) -> datetime | None:
+    try:
+        return now + timedelta(seconds=length)
+    except OverflowError:  # past the year 9999
+        return None
+
+
+@dataclass(slots=True, kw_only=True)
+class NewRun(RunRecord):
+    """A run to create: its row, and what is stored beside it."""
+
+    limits: RunLimits | None = None
+
+
+class History(list[EntryRecord]):
+    """A run's entries, as a pass loads them, and its limits."""
+
+    def __init__(self, entries: Iterable[EntryRecord] = (), limits: RunLimits | None = None) -> None:
+        super().__init__(entries)
+        self.limits = limits
