@@ -33,6 +33,7 @@ from durable.inspection import (
     parse_search,
     paused_queues,
 )
+from durable.inspection.refusals import told
 from durable.inspection.runs import WINDOW
 from durable.inspection.saved_views import list_views
 from durable.models import Run, SavedView
@@ -113,7 +114,7 @@ def _read(wanted: RunCriteria, given: QueryDict, *, is_counted: bool) -> tuple[R
             return *list_and_count(wanted, order=order, cursor=cursor), order, ""
         return list_runs(wanted, order=order, cursor=cursor), None, order, ""
     except ValueError as error:
-        return RunPage(runs=[]), None, order, str(error)
+        return RunPage(runs=[]), None, order, told(error)
 
 
 def _row(

@@ -21,6 +21,7 @@ from durable.inspection.given_note import given_note
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
 from durable.inspection.wait_note import wait_note
+from durable.inspection.wording import state_in_words
 from durable.models import Attempt, Entry, QueueMessage, Run
 from durable.store.outline_rows import long_data
 
@@ -181,13 +182,14 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     data: dict[str, Any] = entry.data
     for name in _PLAIN.get(entry.kind, ()):
         if (value := data.get(name)) not in (None, "", []):
-            yield str(_NAMES.get(name, name)), ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            told = state_in_words(value) if name == "state" else value
+            yield str(_NAMES.get(name, name)), ", ".join(map(str, told)) if isinstance(told, list) else str(told)
     if entry.kind == EntryKind.STEP and (given := data.get("given")):
         yield _("given by hand"), f"{given_note(given)}, {given.get('at', '')}"
     if entry.kind == EntryKind.STEP and (uncounted := data.get(UNCOUNTED)):
         yield _("attempts that do not count"), f"{uncounted:,}"
     if entry.kind == EntryKind.STEP and (failure := data.get("failure")):
-        yield _("failed for good"), str(failure.get("kind"))
+        yield _("failed for good"), state_in_words(str(failure.get("kind")))
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
         yield _("rollback handler"), str(rollback.get("handler"))
     if entry.kind == EntryKind.MESSAGE and (note := wait_note(entry)):

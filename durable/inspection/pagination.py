@@ -14,6 +14,7 @@ from django.db.models import BooleanField, DateTimeField, F, Func, Q, Value
 from django.db.models.expressions import Combinable
 
 from durable.core.clock import to_utc
+from durable.core.words import Sentence, gettext_noop
 from durable.models import Run
 from durable.models.fields import SafeTextField
 
@@ -63,7 +64,8 @@ class InvalidCursorError(ValueError):
     """The text is not a cursor of this list."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"{text[:40]!r} is not a cursor of this list: begin at its first page and follow its links")
+        words = gettext_noop("{cursor} is not a cursor of this list: begin at its first page and follow its links")
+        super().__init__(Sentence(words, cursor=repr(text[:40])))
 
 
 @dataclass(frozen=True, slots=True)
