@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -42,6 +42,7 @@ class Start:
     word: str
     workflow: Any
     broken: dict[str, Exception]
+    is_quick: bool = False  # once it is recovered, it completes at once
 
 
 def _planned(now: datetime) -> list[Start]:
@@ -60,7 +61,10 @@ def _planned(now: datetime) -> list[Start]:
         *every(timedelta(minutes=51), 27, "renewal", renew),
         *every(timedelta(hours=4.1), 5, "renewal", renew, charge_card=declined),
         *every(timedelta(minutes=11), 12, "order", fulfil, buy_label=refused),
-        *every(timedelta(seconds=11), 46, "order", fulfil, charge_card=silent),
+        *(
+            replace(each, is_quick=True)
+            for each in every(timedelta(seconds=11), 46, "order", fulfil, charge_card=silent)
+        ),
         *every(timedelta(hours=3), 4, "trip", trip, book_car=SoldOut("no cars left in Lisbon")),
     ]
     return sorted(starts, key=lambda start: start.at)
@@ -70,7 +74,8 @@ def _pass(stage: Stage, start: Start, name: str, number: int) -> None:
     """Start the run and pass it until it has ended or waits for long."""
     stage.now = start.at
     BROKEN.update(start.broken)
-    run = stage.start(start.workflow, number, id=name)
+    order = number // 3 * 3 + 2 if start.is_quick else number  # such an order needs no approval and no rest
+    run = stage.start(start.workflow, order, id=name)
     while run.wake_at is not None and run.wake_at - stage.now < timedelta(minutes=1):
         stage.now = run.wake_at
         run = stage.settle(name)

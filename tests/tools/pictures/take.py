@@ -1,4 +1,4 @@
-"""Take the pictures of the documentation: `uv run python -m tests.tools.pictures.take`.
+"""Take the pictures of the documentation, and its film: `uv run python -m tests.tools.pictures.take`.
 
 Starts PostgreSQL, Redis, a worker and a development server of its own, fills the database, and writes to docs/images.
 `CHROMIUM` names the browser's program, if it is not Playwright's own.
@@ -19,6 +19,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis, free_port
+from tests.tools.pictures.film import shoot_incident
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -82,11 +83,13 @@ def take() -> None:
         _await(f"http://{address}/admin/login/")
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=os.environ.get("CHROMIUM"), args=["--no-sandbox"])
-        _pictures(browser, f"http://{address}")
+        page = _pictures(browser, f"http://{address}")
+        shoot_incident(page, f"http://{address}", IMAGES / "incident.webp")
         browser.close()
 
 
-def _pictures(browser: Browser, site: str) -> None:
+def _pictures(browser: Browser, site: str) -> Page:
+    """Take the pictures; return the page, in which a user is logged in."""
     page = browser.new_page(viewport=WIDE, color_scheme="light")  # type: ignore[arg-type]  # a dict like it
     page.goto(f"{site}/admin/login/?next=/admin/durable/")
     page.fill("#id_username", "ada")
@@ -110,6 +113,7 @@ def _pictures(browser: Browser, site: str) -> None:
     page.emulate_media(color_scheme="light")
     page.goto(f"{failed.removesuffix('change/')}replay/?at=charge+card")
     _shoot(page, "replay", is_whole=True)
+    return page
 
 
 def _shoot(page: Page, name: str, *, is_whole: bool = False) -> None:
