@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from durable.core.location import display_location
 from durable.inspection import TreeNode
+from durable.inspection.wording import display_location
 
 __all__ = ["SparkColumn", "shallow", "spark"]
 

@@ -8,10 +8,10 @@ from django.utils.translation import gettext as _
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_key
-from durable.core.location import spoken_location
 from durable.inspection import pretty
 from durable.inspection.comparison import compare_runs
 from durable.inspection.shell_command import command
+from durable.inspection.wording import display_location
 from durable.models import Run
 
 __all__ = ["show"]
@@ -38,7 +38,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "found": found,
         "rows": [
             (
-                spoken_location(each.location),
+                display_location(each.location),
                 each,
                 [
                     (side, pretty(side.output, _CUT) if with_payloads and side is not None else "")

@@ -8,10 +8,11 @@ from typing import Final
 
 from durable.admin.base import AdminPages
 from durable.admin.payload_view import PayloadView, payload_title, view_of
-from durable.core.location import display_location, unescape
+from durable.core.location import unescape
 from durable.core.places import of_message
 from durable.inspection import inbox, newest_messages, payload
 from durable.inspection.size_limit import TooLarge, read_within
+from durable.inspection.wording import display_location
 from durable.models import QueueMessage, Run
 
 __all__ = ["MOST_MESSAGES", "MessageRow", "message_rows"]

@@ -20,12 +20,13 @@ from durable.admin.base import AdminPages
 from durable.admin.payload_view import folded_html, payload_title, view_of
 from durable.admin.streamed_response import streamed
 from durable.conf import conf
-from durable.core.location import display_location, unescape
+from durable.core.location import unescape
 from durable.core.places import Place, of_message
 from durable.inspection import payload, read_entry_detail
 from durable.inspection.humanize import printable
 from durable.inspection.payload_text import PART, PayloadText
 from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
+from durable.inspection.wording import display_location
 from durable.models import QueueMessage, Run
 
 __all__ = ["download", "show"]

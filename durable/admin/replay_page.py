@@ -16,10 +16,10 @@ from durable.admin.base import AdminPages
 from durable.admin.forms import GiveOutputForm, ReplayRunForm
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
-from durable.core.location import spoken_location
 from durable.inspection import reading
 from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
+from durable.inspection.wording import display_location
 from durable.models import Run
 from durable.operations.audit import acting_as
 from durable.operations.replay_plan import ReplayPlan
@@ -67,10 +67,10 @@ def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) 
         "title": (
             _("Give an output in run %(run)s from %(place)s") if is_given else _("Replay run %(run)s from %(place)s")
         )
-        % {"run": run.id, "place": spoken_location(location)},
+        % {"run": run.id, "place": display_location(location)},
         "is_given": is_given,
-        "place": spoken_location(location),
-        "boundary": spoken_location(plan.boundary),
+        "place": display_location(location),
+        "boundary": display_location(plan.boundary),
         "give_url": f"{admin.url('give_output', run.id)}{location_query(location)}",
         "may_give": access.may(request, "give_output"),
         "form": form,
@@ -128,6 +128,6 @@ def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
 def _named(what: str | tuple[str, str]) -> str:
     """Return a location for people, or a queue with the location of the wait that had received its message."""
     if isinstance(what, str):
-        return spoken_location(what)
+        return display_location(what)
     queue, wait = what
-    return _("%(queue)s (received by %(place)s)") % {"queue": queue, "place": spoken_location(wait)}
+    return _("%(queue)s (received by %(place)s)") % {"queue": queue, "place": display_location(wait)}

@@ -21,7 +21,6 @@ from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
 from durable.conf import conf
 from durable.core.bulk_runs import BULK
-from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
 from durable.inspection import (
     Progress,
@@ -40,6 +39,7 @@ from durable.inspection.limits import limits_of, work_words
 from durable.inspection.order_words import order_words
 from durable.inspection.run_logs import newest_line
 from durable.inspection.shell_command import command
+from durable.inspection.wording import display_location
 from durable.instrumentation.tracing import trace_id_of
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS

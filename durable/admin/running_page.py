@@ -10,10 +10,10 @@ from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
-from durable.core.location import display_location
 from durable.inspection import ActivityPage, InvalidCursorError, activities_of, list_activities, read_stack
 from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
+from durable.inspection.wording import display_location
 
 __all__ = ["show", "show_step"]
 

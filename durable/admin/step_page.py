@@ -11,7 +11,6 @@ from durable.admin import access, pages
 from durable.admin.base import AdminPages
 from durable.admin.payload_view import view_of
 from durable.conf import conf
-from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
 from durable.inspection import (
     EntryDetail,
@@ -22,7 +21,7 @@ from durable.inspection import (
     redacted_traceback,
 )
 from durable.inspection.shell_command import command
-from durable.inspection.wording import kind_in_words
+from durable.inspection.wording import display_location, kind_in_words
 from durable.models import Entry, Run
 from durable.operations.audit import PERMISSIONS
 

@@ -10,10 +10,10 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
-from durable.core.location import spoken_location
 from durable.inspection import reading
 from durable.inspection.comparison import Comparison, Difference, Side, compare_runs
 from durable.inspection.humanize import span
+from durable.inspection.wording import display_location
 from durable.models import Run
 
 __all__ = ["COMPARE"]
@@ -62,7 +62,7 @@ def _print(output: Output, found: Comparison, rows: list[Difference], *, with_pa
         output.table(
             ["PLACE", "LEFT", "RIGHT", "DIFFERS"],
             (
-                (spoken_location(each.location), _cell(each.left), _cell(each.right), ", ".join(each.differs))
+                (display_location(each.location), _cell(each.left), _cell(each.right), ", ".join(each.differs))
                 for each in rows
             ),
         )

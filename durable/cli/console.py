@@ -28,10 +28,11 @@ from durable.core import registry
 from durable.core.control_flow import LeaseLost
 from durable.core.effects import Call
 from durable.core.journal import Event
-from durable.core.location import ANY_QUEUE, display_location
+from durable.core.location import ANY_QUEUE
 from durable.core.records import RunRecord, RunState
 from durable.core.run_pass import PassOutcome
 from durable.inspection.humanize import either, span
+from durable.inspection.wording import display_location
 from durable.instrumentation import observers
 from durable.instrumentation.observers import CallEnds, PassEnds
 

@@ -12,10 +12,10 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import found_run
 from durable.conf import conf
-from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
 from durable.inspection import explain, reading
 from durable.inspection.progress import progress_of
+from durable.inspection.wording import display_location
 from durable.models import Entry, Run
 
 __all__ = ["follow"]

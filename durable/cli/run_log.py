@@ -12,10 +12,10 @@ from durable.cli.arguments import add_format, duration
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
-from durable.core.location import display_location
 from durable.core.records import ENDED
 from durable.inspection import reading
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
+from durable.inspection.wording import display_location
 
 __all__ = ["LOGS"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from durable.core.effects import Body, Operation
 from durable.core.errors import MessageNotCompletedError, OutsideStepError, PayloadError
-from durable.core.location import display_location
+from durable.core.location import unescape
 from durable.core.retry_later import RetryLater
 from durable.core.scope import Scope
 
@@ -43,4 +43,4 @@ def _check_messages(scope: Scope) -> None:
     if scope.branch is not None and scope.branch.is_cancelled():
         return  # the end of a losing branch's code does not count
     for wait, message_id in scope.receipts.uncompleted_messages():
-        scope.journal.stop(MessageNotCompletedError(display_location(wait.location), message_id))
+        scope.journal.stop(MessageNotCompletedError(unescape(wait.location), message_id))

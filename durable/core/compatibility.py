@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from durable.core.errors import HistoryDivergedError
-from durable.core.location import display_location
+from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
 __all__ = ["FORMAT", "cannot_read", "is_readable", "unreadable"]
@@ -43,7 +43,7 @@ def cannot_read(entries: Sequence[EntryRecord]) -> HistoryDivergedError:
         else f"kind {first.kind!r}, status {first.status!r}"
     )
     return _error(
-        f'"{display_location(first.location)}" was recorded as {found}, which this release of durable does not know (it knows '
+        f'"{unescape(first.location)}" was recorded as {found}, which this release of durable does not know (it knows '
         f"format {FORMAT}, the kinds {', '.join(EntryKind)}): a newer release has passed this run",
         [each.location for each in entries],
     )
@@ -51,7 +51,7 @@ def cannot_read(entries: Sequence[EntryRecord]) -> HistoryDivergedError:
 
 def unreadable(location: str, what: str, error: Exception) -> HistoryDivergedError:
     """Return the error for a value that the codec cannot decode, recorded at `location` ("" for the run's own)."""
-    where = f'{what} at "{display_location(location)}"' if location else what
+    where = f'{what} at "{unescape(location)}"' if location else what
     return _error(f"{where} cannot be read by this code: {error}", [location])
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 from durable.core.records import RunState
+from durable.core.words import ENGLISH, Words, gettext_noop
 
 __all__ = [
     "ANY_QUEUE",
@@ -29,12 +30,12 @@ __all__ = [
     "listed",
     "parent",
     "send_segment",
-    "spoken_location",
     "unescape",
     "waiting_text",
 ]
 
 ANY_QUEUE = "*"
+ITERATION = gettext_noop("iteration {number}")
 _CHILD = "~"
 
 MAX_NAME = 128  # characters of one name, before escaping
@@ -94,19 +95,16 @@ def _size(location: str) -> int:
     return len(location.encode())
 
 
-def display_location(location: str) -> str:
-    """Return a location for people: names as given, without the escapes."""
-    return unescape(location)
+def display_location(location: str, words: Words = ENGLISH) -> str:
+    """Return a location for people: `polling/~3/poll` is "polling / iteration 3 / poll", with names as they were given."""
+    return " / ".join(_displayed(each, words) for each in location.split("/"))
 
 
-def spoken_location(location: str) -> str:
-    """Return a location as a person says it: `polling/~0/poll` is "polling, round 1, poll"."""
-    return ", ".join(_spoken(each) for each in location.split("/"))
-
-
-def _spoken(segment: str) -> str:
+def _displayed(segment: str, words: Words) -> str:
     number = segment.removeprefix("~")
-    return f"round {int(number) + 1:,}" if segment != number and number.isdecimal() else unescape(segment)
+    if segment == number or not number.isdecimal():
+        return unescape(segment)
+    return words.gettext(ITERATION).format(number=words.number(int(number)))
 
 
 def listed(locations: Iterable[str]) -> str:

@@ -179,14 +179,14 @@ def waiting(park: Park) -> Summary:
 
 def asleep(location: str) -> Doing:
     """A sleep at this location."""
-    return {"kind": "asleep", "location": display_location(location)}
+    return {"kind": "asleep", "location": location}
 
 
 def backing_off(location: str, error: str, attempt: int, attempts: int) -> Doing:
     """A step that has failed with an error of this type and is tried again."""
     return {
         "kind": _BACKING_OFF,
-        "location": display_location(location),
+        "location": location,
         "error": error,
         "attempt": attempt,
         "attempts": attempts,
@@ -220,7 +220,15 @@ def steps_undone(count: int, words: Words = ENGLISH) -> str:
 
 def _sentence(words: Words, kind: SummaryKind, facts: Mapping[str, Any]) -> str:
     sentence = _SENTENCES[kind]
-    return words.gettext(sentence).format(**facts) if isinstance(sentence, str) else sentence(words, **facts)
+    if not isinstance(sentence, str):
+        return sentence(words, **facts)
+    return words.gettext(sentence).format(**_displayed(words, facts))
+
+
+def _displayed(words: Words, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts with a location as people see it; one that an earlier release has stored is without escapes."""
+    location = facts.get("location")
+    return {**facts, "location": display_location(location, words)} if isinstance(location, str) else facts
 
 
 def _advice(words: Words, kind: SummaryKind) -> str:
@@ -229,7 +237,7 @@ def _advice(words: Words, kind: SummaryKind) -> str:
 
 
 def _told(words: Words, doing: Doing) -> str:
-    return words.gettext(_DOING[doing["kind"]]).format(**doing)
+    return words.gettext(_DOING[doing["kind"]]).format(**_displayed(words, doing))
 
 
 def _doing(words: Words, doing: Sequence[Doing]) -> str:

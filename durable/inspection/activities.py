@@ -17,12 +17,12 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from durable.conf import conf
-from durable.core.location import display_location
 from durable.core.records import ActivityKind, RunState
 from durable.inspection.humanize import span
 from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.payloads import redacted
 from durable.inspection.step_durations import StepDurations, usual_durations
+from durable.inspection.wording import display_location
 from durable.models import Activity, Run
 from durable.models.activities import ActivityQuerySet
 from durable.models.run import RunQuerySet

@@ -8,12 +8,11 @@ from typing import Final
 
 from django.utils.translation import gettext as _
 
-from durable.core.location import display_location
 from durable.core.summary import SummaryKind, steps_undone
 from durable.inspection.explanation import Explanation, Facts
 from durable.inspection.humanize import relative, shortened
 from durable.inspection.payloads import redacted_error
-from durable.inspection.wording import LOCAL
+from durable.inspection.wording import LOCAL, display_location
 
 __all__ = ["cancelled", "completed", "failed"]
 

@@ -16,7 +16,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.conf import conf
-from durable.core.location import display_location
 from durable.core.records import EntryStatus, Hold, HoldKind, Request, RunState
 from durable.core.summary import SummaryKind
 from durable.inspection import explain_ends, explain_waits
@@ -29,6 +28,7 @@ from durable.inspection.humanize import relative, shortened, span, thousands, un
 from durable.inspection.limits import limits_note
 from durable.inspection.payloads import redacted_error
 from durable.inspection.undone import Undone, read_undone, stuck_step
+from durable.inspection.wording import display_location
 from durable.models import Entry, QueueMessage, Run
 
 __all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", "open_entries"]

@@ -11,11 +11,11 @@ from django.utils.translation import ngettext
 from durable.conf import conf
 from durable.core import location as locations
 from durable.core.bulk_runs import is_stopped
-from durable.core.location import display_location
 from durable.core.records import ENDED, EntryKind, EntryStatus
 from durable.core.summary import SummaryKind
 from durable.inspection.explanation import Explanation, Facts, capitalized
 from durable.inspection.humanize import either, relative, shortened, until
+from durable.inspection.wording import display_location
 from durable.models import Run
 from durable.notifier import redis_clients
 

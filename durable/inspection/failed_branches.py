@@ -9,9 +9,9 @@ from django.db.models import Max
 from django.utils.translation import gettext as _
 
 from durable.conf import conf
-from durable.core.location import display_location
 from durable.core.records import RunState
 from durable.inspection.fork_outcomes import innermost_failures, outcome_of
+from durable.inspection.wording import display_location
 from durable.models import Attempt, Run
 
 __all__ = ["FailedBranch", "first_failed_branch"]

@@ -161,7 +161,7 @@ def _title(segment: str) -> str:
     else:
         name, mark, number = names[-1].partition("~")  # a send's segment has a mark and a number
         names[-1] = f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(names[-1])
-    return "/".join([*map(unescape, names[:-1]), names[-1]])
+    return " / ".join([*map(unescape, names[:-1]), names[-1]])
 
 
 # -- folding

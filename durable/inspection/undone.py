@@ -14,11 +14,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.conf import conf
-from durable.core.location import display_location
 from durable.core.records import EntryKind, RunState
 from durable.core.summary import Summary, SummaryKind, steps_undone
 from durable.inspection.humanize import thousands
-from durable.inspection.wording import LOCAL, state_in_words
+from durable.inspection.wording import LOCAL, display_location, state_in_words
 from durable.models import Entry, Run
 
 __all__ = ["UNDONE", "UNDONE_STATES", "Undone", "is_undone", "read_undone", "state_word", "stuck_step", "undone_steps"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from django.utils.translation import gettext, ngettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
+from durable.core.location import display_location as location_in_words
 from durable.core.words import Words
 from durable.inspection.humanize import thousands
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCAL",
+    "display_location",
     "kind_in_words",
     "outcome_in_words",
     "source_in_words",
@@ -117,6 +119,11 @@ _SOURCES: Final[Mapping[str, StrPromise]] = {
     "cli": pgettext_lazy("source", "cli"),
     "code": pgettext_lazy("source", "code"),
 }
+
+
+def display_location(location: str) -> str:
+    """Return a location for people: `polling/~3/poll` is "polling / iteration 3 / poll"."""
+    return location_in_words(location, LOCAL)
 
 
 def state_in_words(name: str) -> str:

@@ -21,6 +21,7 @@ from durable.core.summary import Summary, SummaryKind
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.holds import held_workflows
 from durable.inspection.step_durations import StepDurations, workflow_durations
+from durable.inspection.wording import display_location
 from durable.inspection.workers import Workers
 from durable.models import Cause, Failure, Run
 from durable.models.fields import load_summary
@@ -190,7 +191,7 @@ def _place(state: str, stored: str) -> str:
     """Return where the run stands, in words without times and errors; "" if the state says all."""
     summary = Summary.load(load_summary(stored))
     if summary.kind is SummaryKind.WAITING:
-        doing = [str(each["location"]) for each in summary.facts["doing"] if each.get("location")]
+        doing = [display_location(str(each["location"])) for each in summary.facts["doing"] if each.get("location")]
         queues = summary.facts["queues"]
         waits = [] if queues is None else [f"a message in {', '.join(queues) or 'any queue'}"]
         return "; ".join([*doing[:3], *waits])

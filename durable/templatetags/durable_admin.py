@@ -20,11 +20,11 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
-from durable.core.location import display_location
 from durable.core.records import ENDED, RunState
 from durable.inspection import StatementTimeoutError, humanize, is_undone, reading, state_word
 from durable.inspection.refusals import told, told_sentence
 from durable.inspection.wording import (
+    display_location,
     kind_in_words,
     outcome_in_words,
     source_in_words,

@@ -108,7 +108,7 @@ def test_the_oldest_of_several_branches_is_named() -> None:
     run = held("order-1")
     for name, seconds in (("left", 60), ("right", 2400), ("middle", 5)):
         runs(run, f"all/{name}/charge", seconds, timeout=0.0)
-    assert headline(run) == 'Running step "all/right/charge" for 40 m, and 2 more'
+    assert headline(run) == 'Running step "all / right / charge" for 40 m, and 2 more'
     assert [each.location for each in activities_of(run, timezone.now())] == [
         "all/right/charge",
         "all/left/charge",
