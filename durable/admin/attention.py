@@ -52,7 +52,7 @@ class Verb:
 class Row:
     """One line of what needs a person.
 
-    `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs. `says` is text of an error's
+    `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs, by a link with the text `list_title`. `says` is text of an error's
     message, for users with `view_payload`; `advice` is for everybody. `is_urgent`: runs stand still until a person acts.
     `newest` is the id of its newest run, and `recover_newest_url` leads to the confirmation of a recovery of that one.
     `columns` draw the failures of the last day, and `total` is their number, `is_sampled` if there were more.
@@ -64,6 +64,7 @@ class Row:
     list_url: str
     count: Count | None
     is_urgent: bool
+    list_title: str = ""
     is_new: bool = False
     says: str = ""
     advice: str = ""
@@ -157,12 +158,14 @@ def bulk_url(verb: str, query: str, site: str = "admin", options: Mapping[str, i
 
 def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, site: str) -> Row:
     query = query_of(RunCriteria(cause=cause.fingerprint))
-    recover = Verb(title=_("Recover these %(count)s") % {"count": cause.count}, url=bulk_url("recover", query, site))
+    text = ngettext("Recover this run", "Recover these %(count)s", cause.count.number)
+    recover = Verb(title=text % {"count": cause.count}, url=bulk_url("recover", query, site))
     return Row(
         key=cause.fingerprint,
         title=title_of(cause),
         url=reverse("admin:durable_run_cause", args=[cause.fingerprint], current_app=site),
         list_url=_list_url(query, site),
+        list_title=_("In the list"),
         count=cause.count,
         is_urgent=cause.count.number > 0 and not cause.is_muted,
         is_new=cause.is_new,
@@ -196,15 +199,19 @@ def _advice_of(run: FailedRun | None) -> str:
 
 
 def _row_of_finding(finding: Finding, site: str) -> Row:
-    url = "" if finding.wanted is None else _list_url(query_of(finding.wanted), site)
+    url, list_title = "" if finding.wanted is None else _list_url(query_of(finding.wanted), site), _("In the list")
     if finding.kind == "hung_step":
-        url = reverse("admin:durable_run_running", current_app=site)
+        url, list_title = reverse("admin:durable_run_running", current_app=site), _("Running now")
+    if finding.kind == "bulk_stopped":
+        bulk_id = as_key(finding.runs[0][0])
+        url, list_title = reverse("admin:durable_run_bulk_result", args=[bulk_id], current_app=site), _("Decide")
     workflows = [f"{workflow} {thousands(number)}" for workflow, number in finding.workflows]
     return Row(
         key=_key_of(finding),
         title=finding.title,
         url=url,
         list_url=url,
+        list_title=list_title,
         count=finding.count if url else None,
         is_urgent=finding.is_urgent,
         advice=finding.advice,

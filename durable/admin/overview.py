@@ -13,6 +13,8 @@ from durable.admin import access, attention, pages
 from durable.admin.base import AdminPages
 from durable.admin.ended_charts import ended_charts
 from durable.inspection import (
+    Finding,
+    Workers,
     collect_findings,
     count_by_state,
     list_causes,
@@ -20,7 +22,7 @@ from durable.inspection import (
 )
 from durable.inspection.counts import CAP
 
-__all__ = ["context", "show"]
+__all__ = ["context", "needs_a_person", "show"]
 
 CAUSES: Final = 8  # that the overview has
 #: The text of a time from now: the browser counts it on, so it is no change of the page.
@@ -39,16 +41,15 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
     """Return what the overview shows at the moment `now`; a constant number of statements."""
     site = getattr(request, "current_app", "admin")
     workers = worker_overview()
-    causes = list_causes(now, muted=False, most=CAUSES + 1)
-    found = attention.rows_of_findings(collect_findings(now, workers, failed=[]), site)  # a cause has the failed ones
-    rows = [*attention.rows_of_causes(causes[:CAUSES], site), *found]
+    rows, has_more, findings = _attention(now, workers, site)
     states = count_by_state()
     return {
         "now": now,
-        "headline": attention.headline(rows, has_more=len(causes) > CAUSES),
+        "headline": attention.headline(rows, has_more=has_more),
         "rows": rows,
-        "has_more": len(causes) > CAUSES,
-        "has_urgent_findings": any(row.is_urgent for row in found),
+        "has_more": has_more,
+        "has_urgent_findings": any(each.is_urgent for each in findings),
+        "paused": {each.wanted.queue for each in findings if each.kind == "queue_paused" and each.wanted is not None},
         "failed": states["failed"],
         "states": [(state, count, f"?{urlencode({'state': state})}") for state, count in states.items()],
         "count_cap": CAP,
@@ -56,3 +57,18 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
         "charts": ended_charts(now, site=site),
         "workers": workers,
     }
+
+
+def needs_a_person(now: datetime, site: str) -> tuple[str, str]:
+    """Return how many rows of the overview need a person, "" for none, and the overview's headline."""
+    rows, has_more, _findings = _attention(now, worker_overview(), site)
+    number = sum(row.is_urgent for row in rows)
+    return f"{number}{'+' if has_more else ''}" if number else "", attention.headline(rows, has_more=has_more)
+
+
+def _attention(now: datetime, workers: Workers, site: str) -> tuple[list[attention.Row], bool, list[Finding]]:
+    """Return the rows of what needs a person, whether there are more causes, and the findings among the rows."""
+    causes = list_causes(now, muted=False, most=CAUSES + 1)
+    findings = collect_findings(now, workers, failed=[])  # a cause has the failed ones
+    rows = [*attention.rows_of_causes(causes[:CAUSES], site), *attention.rows_of_findings(findings, site)]
+    return rows, len(causes) > CAUSES, findings

@@ -20,7 +20,7 @@ from durable.inspection.activities import (
 from durable.inspection.allowed_verbs import possible_verbs
 from durable.inspection.builds import BuildSeen, builds
 from durable.inspection.capped_counts import Count, count_capped
-from durable.inspection.causes import CauseSpread, CauseSummary, count_causes, find_cause, list_causes, spread_of
+from durable.inspection.causes import CauseSpread, CauseSummary, find_cause, list_causes, spread_of
 from durable.inspection.clock_skew import CLOCK_TOLERANCE, clock_difference
 from durable.inspection.counts import count_by_state
 from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
@@ -119,7 +119,6 @@ __all__ = [
     "collect_findings",
     "count_by_state",
     "count_capped",
-    "count_causes",
     "count_held_starts",
     "count_runs",
     "explain",

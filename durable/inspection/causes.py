@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Exists, OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
 from durable.core.records import RunState
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.payloads import redacted
-from durable.models import Cause, CauseBuild, Failure, Run
+from durable.models import Build, Cause, CauseBuild, Failure, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
@@ -32,7 +32,6 @@ __all__ = [
     "CauseSpread",
     "CauseSummary",
     "cause_of",
-    "count_causes",
     "find_cause",
     "list_causes",
     "spread_of",
@@ -40,12 +39,11 @@ __all__ = [
 
 CAP: Final = 10_000  # runs of a cause that are counted
 MOST: Final = 50  # causes that a list has
-MOST_TOLD: Final = 99  # causes that are counted for a badge
 MOST_BUILDS: Final = 10  # builds of a cause
 SAMPLE: Final = 500  # failures of a cause from which its workflows and its last day are taken
 BARS: Final = 48  # of the last day
 WIDTH: Final = timedelta(minutes=30)  # of a bar
-_NEW: Final = timedelta(days=1)
+_NEW: Final = timedelta(hours=1)  # where no build is known
 
 #: What is shown instead of a pattern whose text the project's hook may hide.
 HIDDEN_PATTERN: Final = "(hidden)"
@@ -58,7 +56,9 @@ class CauseSummary:
     `count` is the number of runs that are failed because of it. The first of these failed at `since`, the last one at
     `last_at`. `workflows` and `bars`, the failures in each half hour of the last day, come from the newest `SAMPLE`
     failures; `is_sampled` says that the last day had more. `builds` are those
-    builds of the code whose workers have seen it: the newest one in a list, the newest `MOST_BUILDS` of a single cause. `pattern` is redacted; show it to users with `view_payload`.
+    builds of the code whose workers have seen it: the newest one in a list, the newest `MOST_BUILDS` of a single cause.
+    `is_new` says that it was first seen since the newest build appeared or, where no build is known, within the last hour.
+    `pattern` is redacted; show it to users with `view_payload`.
     """
 
     fingerprint: str
@@ -106,14 +106,6 @@ def list_causes(
     if muted is not None:
         causes = causes.filter(muted_at__isnull=not muted)
     return _summaries(list(causes.order_by("-last_at", "pk")[:most]), now, within)
-
-
-def count_causes() -> Count:
-    """Return the number of causes of failed runs that are not muted, counted up to `MOST_TOLD`; one statement."""
-    open_ones = _failures(None).filter(cause=OuterRef("pk"), is_open=True)
-    causes = Cause.objects.using(conf.DATABASE).filter(Exists(open_ones), muted_at__isnull=True)
-    [count] = count_capped([causes.order_by("pk")], MOST_TOLD)
-    return count
 
 
 def find_cause(fingerprint: str, now: datetime) -> CauseSummary | None:
@@ -178,6 +170,9 @@ def _known(within: RunQuerySet | None = None) -> QuerySet[Any]:
         last_at=Subquery(last.values("failed_at")[:1]),
         since=Subquery(first.values("failed_at")[:1]),
         newest_run=Subquery(last.values("run_id")[:1]),
+        newest_deploy=Subquery(
+            Build.objects.using(conf.DATABASE).order_by("-first_seen_at").values("first_seen_at")[:1]
+        ),
         newest_build=Subquery(_builds().filter(cause=OuterRef("pk")).values("build")[:1]),
     )
 
@@ -207,7 +202,7 @@ def _summaries(causes: Sequence[Any], now: datetime, within: RunQuerySet | None)
             newest_run=cause.newest_run or "",
             muted_at=cause.muted_at,
             muted_by=cause.muted_by,
-            is_new=cause.first_seen_at > now - _NEW,
+            is_new=cause.first_seen_at >= (cause.newest_deploy or now - _NEW),
             builds=[cause.newest_build] if cause.newest_build else [],
         )
         for cause, count, rows, pattern in zip(causes, counts, newest, patterns, strict=True)

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from durable.conf import conf
+from durable.core.bulk_runs import BULK, is_stopped
 from durable.core.records import ENDED, Hold, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
 from durable.inspection.activities import MOST, hung_steps
@@ -39,6 +40,7 @@ __all__ = ["Finding", "collect_findings", "how_it_failed"]
 
 SHOWN: Final = 5  # runs that each finding lists
 CAP: Final = 1_000  # runs that are counted
+BULKS: Final = 200  # newest bulks among which stopped ones are looked for
 LONG: Final = 3600.0  # seconds after which an old snapshot needs attention; a dump takes less
 _Row = tuple[str, str, datetime]  # a run's id, its workflow, and since when it has been found
 _OPEN: Final = frozenset(state.value for state in RunState if state not in ENDED)
@@ -60,7 +62,7 @@ class Finding:
     a list that has its runs, None if there is none. `command` is a shell command that may end it, or "".
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
-    hung_step, no_worker, unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs
+    bulk_stopped, hung_step, no_worker, unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs
     concerned do not continue until an operator acts.
     """
 
@@ -93,6 +95,7 @@ def collect_findings(
         *_held_starts(),
         *_overdue(runs, now, served),
         *_leases(runs, now),
+        *_stopped_bulks(runs),
         *_hung(now, within),
         *_diverging(runs),
         *_failed(failed),
@@ -239,6 +242,21 @@ def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
     advice = _("Their workers are gone and no other has taken them over: start a worker for their queue.")
     wanted = RunCriteria(states=frozenset({RunState.RUNNING.value}), needs_attention=True)
     return [_finding("stale_lease", title, advice, rows, wanted, worker_command())]
+
+
+def _stopped_bulks(runs: RunQuerySet) -> list[Finding]:
+    bulks = runs.filter(workflow=BULK).order_by("-created_at", "-id")
+    newest = bulks.values_list("id", "workflow", "created_at", "state", "waiting_for")[:BULKS]
+    rows = [_row(*row) for *row, state, waiting_for in newest if is_stopped(BULK, state, waiting_for)]
+    if not rows:
+        return []
+    title = ngettext(
+        "A bulk has stopped after its first runs and waits for a decision",
+        "Bulks have stopped after their first runs and wait for a decision",
+        len(rows),
+    )
+    advice = _("Too many of the first runs failed again, or did not end in time. Go on with the rest, or stop there.")
+    return [_finding("bulk_stopped", title, advice, rows, None, command("bulk", rows[0][0]))]
 
 
 def _hung(now: datetime, within: RunQuerySet | None) -> list[Finding]:
@@ -394,7 +412,7 @@ def _row(run_id: Any, workflow: Any, since: Any) -> _Row:
 
 
 def _finding(
-    kind: str, title: str, advice: str, rows: Sequence[_Row], wanted: RunCriteria, command: str = ""
+    kind: str, title: str, advice: str, rows: Sequence[_Row], wanted: RunCriteria | None, command: str = ""
 ) -> Finding:
     return Finding(
         kind=kind,

@@ -36,7 +36,6 @@ from durable.models import Run
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
-    from durable.inspection import Count
 
 __all__: list[str] = []
 
@@ -278,10 +277,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The way in to the overview, with the number of causes that need a person."""
+    """The way in to the overview: how many of its rows need a person, "" for none, and its headline."""
 
     url: str
-    causes: Count
+    number: str
+    headline: str
 
 
 @register.simple_tag(takes_context=True)
@@ -321,11 +321,16 @@ def durable_overview(context: dict[str, Any]) -> SafeString | str:
 
 @register.simple_tag(takes_context=True)
 def durable_entry(context: dict[str, Any]) -> Entry | None:
-    """The way in to the overview, None for a user who may not see runs; one statement."""
-    from durable.admin import access
-    from durable.inspection import count_causes
+    """The way in to the overview, None for a user who may not see runs; a constant number of statements."""
+    from durable.admin import access, overview, pages
 
     request: HttpRequest = context["request"]
     if not access.may(request, "view_run"):
         return None
-    return Entry(url=reverse("admin:app_list", args=["durable"]), causes=count_causes())
+    url = reverse("admin:app_list", args=["durable"])
+    try:
+        with reading():
+            number, headline = overview.needs_a_person(pages.now(), getattr(request, "current_app", "admin"))
+    except StatementTimeoutError as error:
+        return Entry(url=url, number="?", headline=humanize.sentence(error))
+    return Entry(url=url, number=number, headline=headline)

@@ -79,7 +79,7 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
     page.on("load", lambda loaded: loads.append(loaded.url))
 
     # the overview shows it without a reload, once the order has failed
-    page.get_by_role("link", name="Recover these 1").wait_for(timeout=WAIT)
+    page.get_by_role("link", name="Recover this run").wait_for(timeout=WAIT)
     assert loads == []
     page.get_by_role("link", name="charge · ").click()
     page.get_by_role("link", name=order.run_id).click()

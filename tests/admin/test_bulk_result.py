@@ -72,6 +72,21 @@ def test_a_stopped_bulk_asks_for_a_decision(stage: Stage, operator: Client) -> N
     assert "Stopped after its first runs" in shown
 
 
+def test_a_stopped_bulk_is_found_on_the_overview_until_it_is_decided(stage: Stage, operator: Client) -> None:
+    bulk_id = stopped(stage)
+    assert "waits for your decision" in text_of(operator.get(url("bulk_result", bulk_id)))
+    overview = operator.get(url("overview"))
+    [found] = [each for each in overview.context["rows"] if each.key.startswith("bulk_stopped")]
+    assert found.is_urgent
+    assert (found.url, found.list_title) == (url("bulk_result", bulk_id), "Decide")
+    badge = f'<span class="durable-badge">{sum(each.is_urgent for each in overview.context["rows"])}</span>'
+    assert f"{badge} {overview.context['headline']}" in text_of(operator.get("/admin/"))
+    operator.post(url("act", bulk_id, "stop_here"), hidden(operator.get(url("act", bulk_id, "stop_here"))))
+    stage.settle(bulk_id)
+    rows = operator.get(url("overview")).context["rows"]
+    assert not [each for each in rows if each.key.startswith("bulk_stopped")]
+
+
 def test_it_goes_on_with_the_rest(stage: Stage, operator: Client) -> None:
     bulk_id = stopped(stage)
     flows.SWITCH["broken"] = False

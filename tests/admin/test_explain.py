@@ -166,7 +166,10 @@ def test_a_compensated_run_says_what_was_undone_and_that_a_retry_does_it_again(
 
 def test_a_retry_does_the_loop_again_in_which_the_first_undone_step_stands(stage: Stage) -> None:
     stage.start(flows.undone_in_a_loop, id="undone")
-    assert '2 steps were undone ("turns/~0/charge", "turns/~1/charge")' in explanation(stage, "undone").detail
+    assert (
+        '2 steps were undone ("turns / iteration 0 / charge", "turns / iteration 1 / charge")'
+        in explanation(stage, "undone").detail
+    )
     assert 'from "turns" on' in explanation(stage, "undone").detail
 
 

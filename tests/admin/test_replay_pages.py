@@ -113,7 +113,7 @@ def test_the_plan_names_places_in_words(stage: Stage, boss: Client) -> None:
     stage.start(flows.looping, 2, id="loop")
     location = next(each.location for each in get_run("loop").history() if "/~" in each.location)
     body = text_of(boss.get(f"{url('replay', 'loop')}?at={location}"))
-    assert "round 1" in body
+    assert "iteration 0" in body
     assert "/~0" not in body.partition("<form")[0]
     assert "Nothing goes from this run, unless you replay it in place" in body
 
