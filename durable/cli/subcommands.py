@@ -13,6 +13,8 @@ from durable.cli.replay import REPLAY
 from durable.cli.run_list import LIST
 from durable.cli.run_log import LOGS
 from durable.cli.running_list import RUNNING
+from durable.cli.schedule_verbs import SCHEDULE_VERBS
+from durable.cli.schedules import SCHEDULES
 from durable.cli.show import EXPORT, SHOW, WHY
 from durable.cli.stack import STACK
 from durable.cli.subcommand import Subcommand
@@ -29,4 +31,6 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     COMPARE,
     *(REPLAY, EXPORT, PRUNE, DOCTOR, WORKERS, QUEUES),
     *HOLDS,
+    SCHEDULES,
+    *SCHEDULE_VERBS,
 )

@@ -82,6 +82,15 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "hold_starts": "hold_workflow",
     "release_starts": "hold_workflow",
     "share": "share_savedview",
+    "create_schedule": "add_schedule",
+    "edit_schedule": "change_schedule",
+    "override_schedule": "change_schedule",
+    "take_back_override": "change_schedule",
+    "delete_schedule": "delete_schedule",
+    "pause_schedule": "operate_schedule",
+    "resume_schedule": "operate_schedule",
+    "run_schedule": "operate_schedule",
+    "backfill_schedule": "operate_schedule",
     "go_on": "operate_run",
     "stop_here": "operate_run",
 }
@@ -93,6 +102,15 @@ _ACTS: Final[Mapping[str, str]] = {
     "resume_queue": gettext_noop("resume a queue"),
     "hold_starts": gettext_noop("hold the new starts of a workflow"),
     "release_starts": gettext_noop("release the new starts of a workflow"),
+    "create_schedule": gettext_noop("create a schedule"),
+    "edit_schedule": gettext_noop("edit a schedule"),
+    "override_schedule": gettext_noop("override the rule of a schedule"),
+    "take_back_override": gettext_noop("take back the override of a schedule"),
+    "delete_schedule": gettext_noop("delete a schedule"),
+    "pause_schedule": gettext_noop("pause a schedule"),
+    "resume_schedule": gettext_noop("resume a schedule"),
+    "run_schedule": gettext_noop("run a schedule now"),
+    "backfill_schedule": gettext_noop("backfill a schedule"),
 }
 
 

@@ -19,8 +19,10 @@ from durable.core.errors import (
     PayloadError,
     RunConflictError,
     RunNotFoundError,
+    ScheduleNotFoundError,
     StalePlanError,
     StaleRunError,
+    StaleScheduleError,
 )
 from durable.core.records import ActionRecord, RunChange, RunRecord
 from durable.operations import audit
@@ -36,8 +38,8 @@ REFUSALS = (DurableError, ValueError, TypeError)
 
 _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
     ((OperationDeniedError,), Outcome.DENIED),
-    ((StaleRunError, StalePlanError), Outcome.STALE),
-    ((RunNotFoundError, EntryNotFoundError), Outcome.MISSING),
+    ((StaleRunError, StalePlanError, StaleScheduleError), Outcome.STALE),
+    ((RunNotFoundError, EntryNotFoundError, ScheduleNotFoundError), Outcome.MISSING),
     ((RunConflictError, MessageConflictError), Outcome.CONFLICT),
     ((PayloadError, ValueError, TypeError), Outcome.INVALID),
     ((DurableError,), Outcome.REFUSED),

@@ -1,0 +1,220 @@
+"""`durable pause-schedule`, `run-schedule`, `backfill` and the other verbs on schedules."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from functools import partial
+
+from django.core.management.base import CommandError
+
+from durable.cli.actor import shell_actor
+from durable.cli.arguments import (
+    JSON_HELP,
+    add_acting,
+    add_confirming,
+    confirmed,
+    duration,
+    is_at_terminal,
+    json_value,
+    keyword,
+    moment,
+)
+from durable.cli.exit_codes import Exit
+from durable.cli.output import Output
+from durable.cli.subcommand import Subcommand
+from durable.core.registry import UnknownWorkflowError
+from durable.inspection.humanize import plural
+from durable.operations.audit import acting_as
+from durable.operations.audited import REFUSALS
+from durable.operations.schedules import verbs
+from durable.schedules import CATCH_UPS, OVERLAPS
+
+__all__ = ["SCHEDULE_VERBS"]
+
+_Act = Callable[[Namespace, Output], int]
+
+
+def _name(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the name of the schedule")
+
+
+def _acting(act: _Act, options: Namespace, output: Output) -> int:
+    try:
+        with acting_as(shell_actor(options.user), reason=options.reason):
+            return act(options, output)
+    except (*REFUSALS, UnknownWorkflowError) as error:
+        output.complain(error)
+        return Exit.REFUSED
+
+
+def _verb(name: str, help: str, act: _Act, configure: Callable[[ArgumentParser], None] = lambda _: None) -> Subcommand:
+    def configure_all(parser: ArgumentParser) -> None:
+        _name(parser)
+        configure(parser)
+        add_acting(parser)
+
+    return Subcommand(name=name, help=help, configure=configure_all, run=partial(_acting, act))
+
+
+def _pause(options: Namespace, output: Output) -> int:
+    verbs.pause(options.name)
+    output.say(f'The schedule "{options.name}" is paused. Its runs go on.')
+    return Exit.OK
+
+
+def _resume(options: Namespace, output: Output) -> int:
+    schedule = verbs.resume(options.name)
+    output.say(f'The schedule "{options.name}" is resumed; its next moment is {schedule.next_at}.')
+    return Exit.OK
+
+
+def _configure_run(parser: ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="whatever overlap says: start it beside a run that runs")
+
+
+def _run_now(options: Namespace, output: Output) -> int:
+    tick = verbs.run_now(options.name, force=options.force)
+    if tick.outcome == "started":
+        output.id(tick.run_id)
+        return Exit.OK
+    output.complain(f"{tick.outcome}: {tick.why}")
+    return Exit.OK if tick.outcome == "waiting" else Exit.REFUSED
+
+
+def _configure_backfill(parser: ArgumentParser) -> None:
+    parser.add_argument("since", metavar="FROM", type=moment, help="a time, or a duration before now")
+    parser.add_argument("until", metavar="TO", type=moment, help="a time, or a duration before now")
+    add_confirming(parser)
+
+
+def _backfill(options: Namespace, output: Output) -> int:
+    planned = verbs.plan_backfill(options.name, options.since, options.until)
+    count = plural(len(planned.moments), "run")
+    if options.dry_run:
+        output.line(f"{count} would be started, {planned.existing} of the moments have one already")
+        return Exit.OK
+    if not options.yes:
+        if not is_at_terminal():
+            raise CommandError(
+                "a backfill starts many runs: look with --dry-run, then say --yes", returncode=Exit.USAGE
+            )
+        if not confirmed(output, f"Start {count} of the schedule {options.name}?"):
+            raise CommandError("nothing was done", returncode=Exit.REFUSED)
+    for tick in verbs.backfill(options.name, options.since, options.until):
+        if tick.run_id:
+            output.id(tick.run_id)
+        else:
+            output.complain(f"{tick.moment.isoformat()}: {tick.outcome}: {tick.why}")
+    return Exit.OK
+
+
+def _configure_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--zone", metavar="ZONE", help='the zone of local times, "Europe/Berlin"; UTC by default')
+    parser.add_argument("-q", "--queue", metavar="NAME", help="another queue than the workflow's")
+    parser.add_argument("--overlap", choices=OVERLAPS, help="while the run of an earlier tick runs")
+    parser.add_argument("--catch-up", choices=CATCH_UPS, help="which missed moments are made up for")
+    parser.add_argument(
+        "--window", type=duration, metavar="DURATION", help="make up for no moment longer ago than this"
+    )
+    parser.add_argument("--jitter", type=duration, metavar="DURATION", help="put each tick off by a part of this")
+    parser.add_argument(
+        "-k", "--keyword", action="append", default=[], type=keyword, metavar="NAME=VALUE", help="may be given again"
+    )
+
+
+def _configure_create(parser: ArgumentParser) -> None:
+    parser.add_argument("workflow", metavar="WORKFLOW")
+    parser.add_argument("rule", metavar="RULE", help='"30 2 * * *" or "every 6 hours"; several with semicolons')
+    parser.add_argument("arguments", nargs="*", metavar="ARG", type=json_value, help=JSON_HELP)
+    _configure_options(parser)
+
+
+def _create(options: Namespace, output: Output) -> int:
+    made = verbs.create(
+        options.name,
+        options.workflow,
+        options.rule,
+        args=options.arguments,
+        kwargs=dict(options.keyword),
+        queue=options.queue or "",
+        zone=options.zone,
+        overlap=options.overlap,
+        catch_up=options.catch_up,
+        window=options.window,
+        jitter=options.jitter,
+    )
+    output.say(f'The schedule "{made.name}" is created; its next moment is {made.next_at}.')
+    return Exit.OK
+
+
+def _configure_edit(parser: ArgumentParser) -> None:
+    parser.add_argument("--rule", metavar="RULE", help='"30 2 * * *" or "every 6 hours"; several with semicolons')
+    parser.add_argument(
+        "--arg", action="append", metavar="ARG", type=json_value, help="all arguments, each given again"
+    )
+    parser.add_argument("--no-window", action="store_true", help="make up for any missed moment")
+    _configure_options(parser)
+
+
+def _edit(options: Namespace, output: Output) -> int:
+    edited = verbs.edit(
+        options.name,
+        rule=options.rule,
+        zone=options.zone,
+        queue=options.queue,
+        args=options.arg,
+        kwargs=dict(options.keyword) or None,
+        overlap=options.overlap,
+        catch_up=options.catch_up,
+        window=options.window,
+        no_window=options.no_window,
+        jitter=options.jitter,
+    )
+    output.say(f'The schedule "{edited.name}" is changed; its next moment is {edited.next_at}.')
+    return Exit.OK
+
+
+def _configure_override(parser: ArgumentParser) -> None:
+    parser.add_argument("rule", metavar="RULE", help='"30 2 * * *" or "every 6 hours"; several with semicolons')
+    parser.add_argument("--zone", metavar="ZONE", help="another zone than the code's")
+
+
+def _override(options: Namespace, output: Output) -> int:
+    changed = verbs.override(options.name, options.rule, zone=options.zone)
+    output.say(f'The rule of "{changed.name}" is {changed.rules.text} until it is taken back; next: {changed.next_at}.')
+    return Exit.OK
+
+
+def _take_back(options: Namespace, output: Output) -> int:
+    changed = verbs.take_back(options.name)
+    output.say(f'The rule of "{changed.name}" is the code\'s again: {changed.rule}; next: {changed.next_at}.')
+    return Exit.OK
+
+
+def _delete(options: Namespace, output: Output) -> int:
+    if not options.yes:
+        if not is_at_terminal():
+            raise CommandError("say --yes: the schedule and its ticks are deleted for good", returncode=Exit.USAGE)
+        if not confirmed(output, f"Delete the schedule {options.name} and its ticks?"):
+            raise CommandError("nothing was done", returncode=Exit.REFUSED)
+    verbs.delete(options.name)
+    output.say(f'The schedule "{options.name}" is deleted. Its runs stay.')
+    return Exit.OK
+
+
+def _configure_delete(parser: ArgumentParser) -> None:
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+SCHEDULE_VERBS = (
+    _verb("create-schedule", "Create a schedule that operators own.", _create, _configure_create),
+    _verb("edit-schedule", "Change a schedule that operators own; what is not given stays.", _edit, _configure_edit),
+    _verb("pause-schedule", "Let a schedule start nothing until it is resumed.", _pause),
+    _verb("resume-schedule", "Let a paused schedule tick again, from its next moment on.", _resume),
+    _verb("run-schedule", "Tick a schedule now; prints the id of the run.", _run_now, _configure_run),
+    _verb("backfill", "Start the runs of a period in the past that have none.", _backfill, _configure_backfill),
+    _verb("override-schedule", "Put a rule in force instead of the code's.", _override, _configure_override),
+    _verb("take-back-override", "Put the code's rule in force again.", _take_back),
+    _verb("delete-schedule", "Delete a schedule that operators own. Its runs stay.", _delete, _configure_delete),
+)

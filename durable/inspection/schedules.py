@@ -1,0 +1,156 @@
+"""Schedules as surfaces show them: what is due when, in words, what became of the newest moments, and what is amiss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+
+from django.db.models import Q
+from django.utils.translation import get_language
+
+from durable.conf import conf
+from durable.models import Schedule, Tick
+from durable.schedules.missed import LATE
+from durable.schedules.moments import upcoming
+from durable.schedules.words import in_words
+
+__all__ = [
+    "MOST",
+    "ScheduleSummary",
+    "TickCounts",
+    "count_ticks",
+    "find_schedule",
+    "late_schedules",
+    "list_schedules",
+    "ticks_of",
+]
+
+#: Schedules of one page.
+MOST: Final = 100
+_MOMENTS: Final = 5
+_DOTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSummary:
+    """A schedule, its rule in words, its next moments, and its newest ticks, newest first."""
+
+    schedule: Schedule
+    words: str
+    moments: Sequence[datetime]
+    ticks: Sequence[Tick]
+    is_late: bool
+
+    @property
+    def state(self) -> str:
+        """One of "gone", "paused", "late", "waiting" and "active"."""
+        if self.schedule.gone_at is not None:
+            return "gone"
+        if self.schedule.paused:
+            return "paused"
+        if self.is_late:
+            return "late"
+        return "waiting" if self.schedule.waiting_at is not None else "active"
+
+
+def list_schedules(
+    now: datetime, *, after: str = "", workflow: str = "", most: int = MOST
+) -> tuple[list[ScheduleSummary], str]:
+    """Return the schedules by name, from behind the name `after` on, and the `after` of the next page ("" for none).
+
+    Two statements along indexes.
+    """
+    found = Schedule.objects.using(conf.DATABASE).defer("input").order_by("name")
+    if after:
+        found = found.filter(name__gt=after)
+    if workflow:
+        found = found.filter(workflow=workflow)
+    rows = list(found[: most + 1])
+    shown = rows[:most]
+    return _summaries(shown, now), shown[-1].name if len(rows) > most else ""
+
+
+def find_schedule(name: str, now: datetime) -> ScheduleSummary | None:
+    """Return the schedule of this name; None if there is none."""
+    row = Schedule.objects.using(conf.DATABASE).filter(name=name).first()
+    return None if row is None else _summaries([row], now)[0]
+
+
+def ticks_of(schedule: Schedule, most: int = 200) -> list[Tick]:
+    """Return the newest ticks of a schedule, newest first."""
+    return list(Tick.objects.using(conf.DATABASE).filter(schedule=schedule).order_by("-number")[:most])
+
+
+def late_schedules(now: datetime, most: int = 10) -> list[Schedule]:
+    """Return schedules whose tick is late: no ticker runs, or none keeps up. The latest first; along an index."""
+    found = Schedule.objects.using(conf.DATABASE).filter(due_at__lt=now - LATE).defer("input").order_by("due_at")
+    return list(found[:most])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickCounts:
+    """How many ticks of one outcome there were in a period, at most `CAP`, and some of their schedules."""
+
+    number: int
+    names: Sequence[str]
+
+
+#: Ticks that are counted, at most.
+CAP: Final = 1_000
+
+
+def count_ticks(outcome: str, since: datetime) -> TickCounts:
+    """Count the ticks with this outcome that were decided since then; along an index."""
+    found = Tick.objects.using(conf.DATABASE).filter(outcome=outcome, decided_at__gte=since).order_by("-decided_at")
+    names = list(found.values_list("schedule__name", flat=True)[:CAP])
+    return TickCounts(number=len(names), names=list(dict.fromkeys(names))[:5])
+
+
+def _summaries(rows: Sequence[Schedule], now: datetime) -> list[ScheduleSummary]:
+    ticks = _newest_ticks(rows)
+    return [
+        ScheduleSummary(
+            schedule=row,
+            words=_words(row),
+            moments=_moments(row),
+            ticks=ticks.get(row.pk, ()),
+            is_late=row.due_at is not None and row.due_at < now - LATE,
+        )
+        for row in rows
+    ]
+
+
+def _newest_ticks(rows: Sequence[Schedule]) -> dict[int, list[Tick]]:
+    """Return the newest ticks of each; the numbers of a schedule's ticks follow each other, so that a range has them."""
+
+    wanted = Q()
+    for row in rows:
+        if row.tick_count:
+            wanted |= Q(schedule=row.pk, number__gt=row.tick_count - _DOTS)
+    found: dict[int, list[Tick]] = {}
+    if wanted:
+        for tick in Tick.objects.using(conf.DATABASE).filter(wanted).order_by("schedule", "-number"):
+            found.setdefault(tick.schedule_id, []).append(tick)
+    return found
+
+
+def _words(row: Schedule) -> str:
+    try:
+        return in_words(row.rules.rules, get_language() or "en")
+    except ValueError:  # written past the checks
+        return row.override_rule or row.rule
+
+
+def _moments(row: Schedule) -> list[datetime]:
+    if row.next_at is None:
+        return []
+    try:
+        following: Iterable[Any] = islice(
+            upcoming(row.rules.rules, row.zone_in_force, row.next_at - timedelta(microseconds=1)), _MOMENTS
+        )
+        return list(following)
+    except ValueError:
+        return [row.next_at]

@@ -1,0 +1,83 @@
+"""`durable schedules` and the verbs on schedules."""
+
+import pytest
+
+from durable.models import OperatorAction, Run, Schedule
+from tests.cli.conftest import Shell
+from tests.cli.workflows import napping
+
+pytestmark = pytest.mark.usefixtures("stage")
+
+
+def create(shell: Shell, name: str = "nightly", *more: str) -> None:
+    done = shell("create-schedule", name, napping.name, "30 2 * * *", "--zone", "Europe/Berlin", *more)
+    assert done.status == 0, done.err
+
+
+def test_a_schedule_is_created_listed_and_shown(shell: Shell) -> None:
+    create(shell, "nightly", "--overlap", "queue", "--window", "2 hours", "--reason", "new team")
+    listed = shell("schedules")
+    assert "At 02:30 (Europe/Berlin)" in listed.out
+    [data] = shell("schedules", "-o", "json").all_json
+    assert (data["name"], data["state"], data["overlap"], data["window"]) == ("nightly", "active", "queue", 7200)
+    assert len(data["next"]) == 5
+    shown = shell("schedules", "nightly")
+    assert "operators" in shown.out
+    assert OperatorAction.objects.get(action="create_schedule").reason == "new team"
+
+
+def test_it_is_paused_edited_run_backfilled_and_deleted(shell: Shell) -> None:
+    create(shell)
+    assert shell("pause-schedule", "nightly", "--reason", "holiday").status == 0
+    assert shell("pause-schedule", "nightly").status == 1
+    assert "holiday" in shell("schedules", "nightly").out
+    assert shell("resume-schedule", "nightly").status == 0
+    assert shell("edit-schedule", "nightly", "--rule", "every 1 day", "--catch-up", "none").status == 0
+    assert Schedule.objects.get().rule == "every 1 day"
+    done = shell("run-schedule", "nightly")
+    assert done.lines == [Run.objects.get().id]
+    again = shell("run-schedule", "nightly")
+    assert again.status == 1
+    assert "skipped" in again.err
+    assert shell("run-schedule", "nightly", "--force").status == 0
+    planned = shell("backfill", "nightly", "3 days", "1 minute", "--dry-run")
+    assert planned.out.startswith(("3 runs", "2 runs"))
+    assert shell("backfill", "nightly", "3 days", "1 minute").status == 2
+    assert shell("backfill", "nightly", "3 days", "1 minute", "--yes").status == 0
+    assert Run.objects.count() >= 4
+    assert "run_now" in {each["kind"] for each in shell("schedules", "nightly", "-o", "json").json["ticks"]}
+    assert shell("delete-schedule", "nightly").status == 2
+    assert shell("delete-schedule", "nightly", "--yes").status == 0
+    assert shell("schedules", "nightly").status == 1
+
+
+def test_a_rule_of_the_code_is_overridden_and_taken_back(shell: Shell) -> None:
+    Schedule.objects.create(name="s", workflow=napping.name, rule="0 * * * *", origin="code")
+    assert shell("override-schedule", "s", "every 2 hours").status == 0
+    assert "overridden" in shell("schedules").out
+    assert shell("edit-schedule", "s", "--rule", "every 3 hours").status == 1
+    assert shell("take-back-override", "s").status == 0
+    assert shell("take-back-override", "s").status == 1
+
+
+def test_refusals_say_why(shell: Shell) -> None:
+    for words in (
+        ("create-schedule", "a/b", napping.name, "every 1 hour"),
+        ("create-schedule", "a", "no.such", "every 1 hour"),
+        ("create-schedule", "a", napping.name, "every now"),
+        ("run-schedule", "nobody"),
+    ):
+        done = shell(*words)
+        assert done.status == 1
+        assert done.err.startswith("durable: ")
+
+
+def test_the_schedules_of_the_code_are_written(shell: Shell) -> None:
+    Schedule.objects.create(name="gone", workflow="tests.gone", rule="0 * * * *", origin="code")
+    planned = shell("schedules", "--sync", "--dry-run")
+    assert '"gone" is no longer in the code' in planned.out
+    assert not Schedule.objects.get(name="gone").paused
+    assert shell("schedules", "--sync").status == 0
+    assert Schedule.objects.get(name="gone").paused
+    assert "as the code declares them" in shell("schedules", "--sync").err
+    assert shell("schedules", "--dry-run").status == 2
