@@ -578,7 +578,7 @@ class RunCrashedError(DurableError):
     def __init__(self, crashes: int) -> None:
         self.crashes = crashes
         super().__init__(
-            f"the worker died {crashes} times in a row while executing this run, without progress and outside a step; "
+            f"the worker died {'once' if crashes == 1 else f'{crashes} times in a row'} while executing this run, without progress and outside a step; "
             "look for code of the workflow itself that exhausts memory or exits, fix it, then recover the run"
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from durable.core.summary import SummaryKind, steps_undone
 from durable.inspection.explanation import Explanation, Facts
@@ -90,7 +91,11 @@ def _diverged(facts: Facts) -> Explanation:
 
 def _crashed(facts: Facts) -> Explanation:
     return Explanation(
-        headline=_("Stopped %(when)s: it crashed %(number)d workers in a row")
+        headline=ngettext(
+            "Stopped %(when)s: it crashed %(number)d worker in a row",
+            "Stopped %(when)s: it crashed %(number)d workers in a row",
+            facts.run.crashes,
+        )
         % {"when": facts.ended, "number": facts.run.crashes},
         detail=_("Look at the workers' logs for what kills them (memory, a native library), then recover the run"),
         needs_attention=True,

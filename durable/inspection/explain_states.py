@@ -139,6 +139,8 @@ def _running(facts: Facts) -> Explanation:
         )
     if facts.running:
         return _in_steps(facts)
+    if run.crashes:
+        return explain_waits.to_run_alone(facts)
     step = facts.open(EntryStatus.RUNNING, EntryStatus.FAILED)
     if step is not None:
         began = step.metadata.last_attempt_at
@@ -151,15 +153,7 @@ def _running(facts: Facts) -> Explanation:
                 "span": facts.since(began),
             }
         return Explanation(headline=headline, detail=_in_hand(facts), location=step.location)
-    if not run.crashes:
-        return Explanation(headline=_("Running on worker %(worker)s") % {"worker": run.worker})
-    crashed = ngettext(
-        "Running on worker %(worker)s; it has crashed %(number)d workers in a row",
-        "Running on worker %(worker)s; it has crashed %(number)d workers in a row",
-        run.crashes,
-    )
-    headline = crashed % {"worker": run.worker, "number": run.crashes}
-    return Explanation(headline=headline, needs_attention=run.crashes > 1)
+    return Explanation(headline=_("Running on worker %(worker)s") % {"worker": run.worker})
 
 
 def _in_steps(facts: Facts, *, is_compensating: bool = False) -> Explanation:

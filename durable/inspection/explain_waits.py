@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 from durable.conf import conf
 from durable.core import location as locations
 from durable.core.bulk_runs import is_stopped
-from durable.core.records import ENDED, EntryKind, EntryStatus
+from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
 from durable.core.summary import SummaryKind
 from durable.inspection.explanation import Explanation, Facts, capitalized
 from durable.inspection.humanize import either, relative, shortened, until
@@ -19,7 +19,7 @@ from durable.inspection.wording import display_location
 from durable.models import Run
 from durable.notifier import redis_clients
 
-__all__ = ["awaited_queues", "in_paused_queue", "late", "pending", "sleeping"]
+__all__ = ["awaited_queues", "in_paused_queue", "late", "pending", "sleeping", "to_run_alone"]
 
 _MOST_OF_A_MISFIT: Final = 800  # characters of what does not fit: it ends with what to do
 
@@ -33,12 +33,34 @@ def pending(facts: Facts) -> Explanation:
     """Explain a pending run: when it starts or goes on, or which worker it waits for."""
     run, now = facts.run, facts.now
     doing = shortened(facts.summary.without_time)
+    if run.crashes and not facts.is_late:
+        return to_run_alone(facts)
     if run.wake_at is not None and run.wake_at > now:
         headline = _("Starts %(when)s") if run.started_at is None else _("Goes on %(when)s")
         headline %= {"when": until(run.wake_at, now)}
         return Explanation(headline=_because(headline, doing), remedies=("wake", "cancel"))
     headline = _('Waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue}
     return late(facts) or Explanation(headline=_because(headline, doing))
+
+
+def to_run_alone(facts: Facts) -> Explanation:
+    """Explain a run that may have crashed a worker, and has committed nothing since.
+
+    No pass of it has come to a step, because that commits the attempt first. So a worker that has it lets it wait, or
+    left it to others for some seconds.
+    """
+    run = facts.run
+    if run.crashes == 1:
+        headline = _("Waits to run alone: it may have crashed a worker")
+    else:
+        headline = ngettext(
+            "Waits to run alone: it may have crashed %(number)d worker in a row",
+            "Waits to run alone: it may have crashed %(number)d workers in a row",
+            run.crashes,
+        ) % {"number": run.crashes}
+    held = _("Worker %(worker)s has it") % {"worker": run.worker}
+    is_repeated = run.state == RunState.RUNNING and run.crashes > 1
+    return Explanation(headline=headline, detail=held if facts.is_held else "", needs_attention=is_repeated)
 
 
 def _because(headline: str, doing: str) -> str:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
-from durable import get_run
+from durable import get_run, runtime
 from durable.conf import conf
 from durable.core.records import RunState
 from durable.inspection import Explanation, explain, explain_fully
@@ -203,6 +203,29 @@ def test_the_row_alone_costs_no_query(stage: Stage, django_assert_num_queries: D
         explain(run, stage.now + timedelta(hours=1))
     with django_assert_num_queries(2):
         explain_fully(run, stage.now)
+
+
+def test_a_run_that_may_have_crashed_a_worker_waits_to_run_alone(stage: Stage) -> None:
+    stage.start(flows.quick, id="suspect", settle=False)
+    assert stage.claim("suspect") is not None
+    stage.advance(minutes=3)
+    record = stage.claim("suspect")
+    assert record is not None
+    said = explanation(stage, "suspect")
+    assert said.headline == "Waits to run alone: it may have crashed a worker"
+    assert said.detail == "Worker host:4711:abc has it"
+    store = runtime.current().store
+    store.release([("suspect", record.fence)], stage.now, due_at=stage.now + timedelta(seconds=5))
+    said = explanation(stage, "suspect")
+    assert (said.headline, said.detail) == ("Waits to run alone: it may have crashed a worker", "")
+    stage.advance(minutes=3)
+    assert explanation(stage, "suspect").headline.startswith("Due for ")
+    stage.claim("suspect")
+    stage.advance(minutes=3)
+    stage.claim("suspect")
+    said = explanation(stage, "suspect")
+    assert said.headline == "Waits to run alone: it may have crashed 2 workers in a row"
+    assert said.needs_attention
 
 
 def test_a_run_that_crashes_its_workers_says_how_many_it_crashed(stage: Stage) -> None:
