@@ -161,6 +161,29 @@ class Replay:
             finished_ordinal=newest + 1,
         )
 
+    # -- an earlier replay
+
+    def begins_elsewhere(self, earlier: RunRecord, entries: Sequence[EntryRecord]) -> bool:
+        """Return True if an earlier replay of the run, which has these entries by now, kept other entries than this one.
+
+        An entry that was kept has the moment of its original, and is older than the new run. What proves nothing does not
+        count: what the original has made anew since, what is pruned in a loop, a history that went back in place.
+        """
+        if earlier.generations:
+            return False
+        there = {each.location: each for each in entries}
+
+        def is_kept(entry: EntryRecord) -> bool | None:
+            copy = there.get(entry.location)
+            if entry.created_at > earlier.created_at or (copy is None and _ITERATION.search(entry.location)):
+                return None
+            if copy is None or copy.created_at != entry.created_at:
+                return False
+            return True if entry.created_at < earlier.created_at else None  # made in one moment of a frozen clock
+
+        lacks = any(is_kept(each) is False for each in self.history)
+        return lacks or any(is_kept(each) is True for each in self.history.deleted.values())
+
     # -- what it writes
 
     def in_place(self, now: datetime) -> RunChange:

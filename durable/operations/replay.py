@@ -140,6 +140,8 @@ def _as_new_run(
         if found is not None and found.replay_of_id == old.id and attribution.sees(found.id):
             if given is not None:
                 _check_given(at, attribution, found, location, given)
+            else:
+                _check_from(at, old, found, location)
             detail = f"as run {found.id}: was there already"
             at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
             return Started(found.id, is_new=False)
@@ -159,6 +161,8 @@ def _as_new_run(
         attribution.check_sees(new.id)
         if not is_new:  # another caller's, or created between the check and the insert
             check_is_successor(new, old)
+            if given is None:
+                _check_from(at, old, new, location)
             return Started(new.id, is_new=False)
         _plant(at, replay, new)
         detail = f"{_where(replay, given)}, as run {new.id}"
@@ -166,6 +170,13 @@ def _as_new_run(
     announce(at, new.queue, new.wake_at)
     send_run_changed(at, [new], previous="")
     return Started(new.id, is_new=True)
+
+
+def _check_from(at: Runtime, old: RunRecord, found: RunRecord, location: str) -> None:
+    """Raise RunConflictError if the earlier run was not replayed from this location, or from one that means the same."""
+    entries, _ = at.store.outline(found.id)
+    if Replay(old, *at.store.outline(old.id), location).begins_elsewhere(found, entries):
+        raise RunConflictError(found.id, f'and was not replayed from "{location}"')
 
 
 def _check_given(at: Runtime, attribution: Attribution, found: RunRecord, location: str, given: _Given) -> None:

@@ -181,7 +181,8 @@ class Store(Protocol):
         """Resume up to `most` runs that were started under a hold that has ended; return them.
 
         A run is due at once, or when its start asked for. Runs that an operator has resumed, cancelled or paused
-        meanwhile are left as they are. Another process may do the same: each run is resumed once.
+        meanwhile are left as they are, and not counted. So fewer than `most` are the last ones, but for runs whose rows
+        somebody has locked: the sweep resumes these. Another process may do the same: each run is resumed once.
         """
 
     # -- children

@@ -214,19 +214,35 @@ class DatabaseStore(ABC):
     def release_starts(self, now: datetime, most: int) -> list[RunRecord]:
         held = Hold.objects.using(self.alias).filter(kind=HoldKind.WORKFLOW.value, name=OuterRef("workflow"))
         starts = HeldStart.objects.using(self.alias).filter(~Exists(held)).order_by("workflow", "run_id")
-        released = []
-        for run_id, due_at in list(starts.values_list("run_id", "due_at")[:most]):
-            with transaction.atomic(using=self.alias):
-                run = self._lock_run(run_id)
-                deleted, _ = HeldStart.objects.using(self.alias).filter(run_id=run_id).delete()
-                if run is None or not deleted or not row_rules.is_held_start(run):
-                    continue
-                patch = resumed(run, now=max(now, due_at), summary=Summary(SummaryKind.RESUMED))
-                change = RunChange(run=patch)
-                after = row_rules.after_change(run, change)
-                self._write_change(run, after, change)
-                released.append(row_rules.copied(after))
+        released: list[RunRecord] = []
+        locked: list[str] = []
+        while max(len(released), len(locked)) < most:
+            batch = list(starts.exclude(run_id__in=locked).values_list("run_id", "due_at", "run__state")[:most])
+            if not batch:
+                break
+            left = [run_id for run_id, _, state in batch if state != RunState.PAUSED]
+            starts.filter(run_id__in=left).delete()
+            waiting = [(run_id, due_at) for run_id, due_at, state in batch if state == RunState.PAUSED]
+            for run_id, due_at in waiting[: most - len(released)]:
+                try:
+                    released += self._released_start(run_id, max(now, due_at))
+                except RowsLocked:
+                    locked.append(run_id)
         return released
+
+    def _released_start(self, run_id: str, due_at: datetime) -> list[RunRecord]:
+        """Resume a run that was started under a hold; [] if it is no longer paused by that. Raises RowsLocked."""
+        with transaction.atomic(using=self.alias):
+            run = self._lock_run(run_id, wait=False)
+            if run is None:
+                raise RowsLocked
+            deleted, _ = HeldStart.objects.using(self.alias).filter(run_id=run_id).delete()
+            if not deleted or not row_rules.is_held_start(run):
+                return []
+            change = RunChange(run=resumed(run, now=due_at, summary=Summary(SummaryKind.RESUMED)))
+            after = row_rules.after_change(run, change)
+            self._write_change(run, after, change)
+            return [row_rules.copied(after)]
 
     # -- the audit log
 

@@ -317,15 +317,14 @@ class MemoryStore:
 
     def release_starts(self, now: datetime, most: int) -> list[RunRecord]:
         with self._lock:
-            found = [
-                (run_id, due_at)
-                for run_id, due_at in self._held_starts.items()
-                if (HoldKind.WORKFLOW, self._runs[run_id].workflow) not in self._holds
-            ][:most]
-            released = []
-            for run_id, due_at in found:
-                del self._held_starts[run_id]
+            released: list[RunRecord] = []
+            for run_id, due_at in list(self._held_starts.items()):
                 run = self._runs[run_id]
+                if (HoldKind.WORKFLOW, run.workflow) in self._holds:
+                    continue
+                if len(released) == most:
+                    break
+                del self._held_starts[run_id]
                 if row_rules.is_held_start(run):
                     patch = resumed(run, now=max(now, due_at), summary=Summary(SummaryKind.RESUMED))
                     self._runs[run_id] = row_rules.after_change(run, RunChange(run=patch))

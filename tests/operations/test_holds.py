@@ -163,6 +163,15 @@ class TestWorkflows:
         Sweep(store_for("default")).tick(timezone.now())
         assert {run_of(each.id).state for each in handles} == {"pending"}
 
+    def test_a_release_goes_on_behind_runs_that_were_resumed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(holds, "_AT_ONCE", 2)
+        holds.hold_starts(order)
+        handles = [order.using(id=each).start(1) for each in "abcdef"]
+        for handle in handles[:3]:
+            handle.resume()
+        assert holds.release_starts(order) == 3
+        assert {run_of(each.id).state for each in handles} == {"pending"}
+
     def test_a_repeated_start_finds_the_held_run(self) -> None:
         holds.hold_starts(order)
         assert order.using(id="a").start(1).id == order.using(id="a").start(1).id == "a"

@@ -15,8 +15,10 @@ from durable import (
     Break,
     Context,
     Continue,
+    EntryNotFoundError,
     Handle,
     ReplayPlan,
+    RunConflictError,
     StalePlanError,
     StaleRunError,
     acting_as,
@@ -124,6 +126,50 @@ def test_what_runs_again(at: Runtime, target: str, calls: list[str], in_place: b
     if not in_place:
         untouched = [[row for row in table if row.get("run_id", row["id"]) == "first"] for table in rows()[:4]]
         assert untouched == [[row for row in table if row.get("run_id", row["id"]) == "first"] for table in before[:4]]
+
+
+PLACES = ["charge", "items", "approval", "ship/label/buy", "ship/mail/send", "close"]
+
+
+@pytest.mark.parametrize("first", PLACES)
+def test_the_same_id_from_another_place_is_refused(at: Runtime, first: str) -> None:
+    run = completed(at)
+    again = run.replay(first, id="again")
+
+    def check() -> None:
+        for place in PLACES:
+            if place == first:
+                assert run.replay(place, id="again").id == again.id
+            else:
+                with pytest.raises(RunConflictError, match=f'was not replayed from "{place}"'):
+                    run.replay(place, id="again")
+
+    check()
+    passed(at, again.id)
+    check()
+    finished(at, again)
+    check()
+    assert Run.objects.count() == 2
+
+
+def test_the_same_id_from_a_place_that_means_the_same_is_not_refused(at: Runtime) -> None:
+    run = completed(at)
+    again = run.replay("items/~2/item", id="again")
+    assert run.replay("items", id="again").id == again.id
+    with pytest.raises(EntryNotFoundError):
+        run.replay("itms", id="again")
+    again.replay("charge", in_place=True)  # what it began with can no longer be told
+    assert run.replay("items", id="again").id == again.id
+
+
+def test_the_same_id_as_a_restart_or_a_given_output_is_refused(at: Runtime) -> None:
+    run = completed(at)
+    run.restart(id="restarted")
+    with acting_as(Actor("cli", label="ops"), reason="by hand"):
+        run.give_output("close", "closed", id="given")
+    for run_id in ("restarted", "given"):
+        with pytest.raises(RunConflictError, match="was not replayed"):
+            run.replay("close", id=run_id)
 
 
 def test_failed_attempts_go_and_stay_with_their_steps(at: Runtime) -> None:

@@ -15,7 +15,7 @@ from django.db import connections
 
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import RunNotFoundError
-from durable.core.records import Activity, Batch, RunChange, RunRecord
+from durable.core.records import Activity, Batch, Hold, HoldKind, RunChange, RunRecord
 from durable.models import Activity as ActivityRow
 from durable.store import Store
 from durable.store.orm import OrmStore
@@ -181,6 +181,19 @@ def test_a_change_that_does_not_wait_for_a_lock_is_refused(locking_store: Lockin
     assert change().summary == "x"
     with pytest.raises(RunNotFoundError):
         change("none")
+
+
+def test_a_release_of_starts_passes_by_a_run_that_somebody_has_locked(
+    locking_store: LockingStore, threads: Threads
+) -> None:
+    hold = Hold(kind=HoldKind.WORKFLOW, name="w", held_at=NOW, held_by="", reason="")
+    locking_store.hold(hold)
+    locking_store.create([a_run(each) for each in "abc"])
+    locking_store.lift(hold.kind, hold.name)
+    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message("b"))):
+        assert [run.id for run in locking_store.release_starts(NOW, 9)] == ["a", "c"]
+        assert locking_store.release_starts(NOW, 9) == []
+    assert [run.id for run in locking_store.release_starts(NOW, 9)] == ["b"]
 
 
 def test_nothing_about_activities_waits_for_what_somebody_has_locked(

@@ -144,6 +144,17 @@ class TestAHeldWorkflow:
         assert [len(each) for each in parts] == [2, 2, 1, 0]
         assert sorted(run_id for part in parts for run_id in part) == list("01234")
 
+    def test_what_operators_have_resumed_meanwhile_ends_no_part(self, store: Store) -> None:
+        store.hold(a_hold())
+        store.create([a_run(str(number)) for number in range(7)])
+        for each in "01235":
+            store.change(each, lambda run, _: RunChange(run=transitions.resumed(run, now=NOW, summary="")))
+        for each in "35":
+            store.change(each, lambda run, _: RunChange(run=transitions.paused_at_once(run, summary="paused")))
+        store.lift(HoldKind.WORKFLOW, "w")
+        assert [run.id for run in store.release_starts(NOW, 2)] == ["4", "6"]
+        assert store.release_starts(NOW, 2) == []
+
     def test_a_run_that_is_not_new_is_not_held(self, store: Store) -> None:
         store.hold(a_hold())
         planted = a_run("a", state=RunState.PAUSED, wake_at=None, summary="planted")
