@@ -13,7 +13,7 @@ from durable.conf import conf
 from durable.core.records import EntryStatus
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.resting import remembered
-from durable.models import Attempt, EntryMetadata, Run
+from durable.models import Attempt, Entry, EntryMetadata, Run
 
 __all__ = ["MOST_OPEN", "OPEN", "Progress", "progress_of"]
 
@@ -28,6 +28,7 @@ class Progress:
 
     `active` are the seconds that attempts of steps took, branches added up, those that run now included. `revision` is
     a text that changes with each change of the run, of its history or of what runs now, and not with a heartbeat.
+    `is_pruned` says that records are gone, as those of a loop's earlier iterations are: then `active` lacks their steps.
     `open_keys` are the keys of the newest entries that are not completed or whose compensation has failed.
     """
 
@@ -37,12 +38,13 @@ class Progress:
     active: float
     revision: str
     open_keys: Sequence[int]
+    is_pruned: bool
 
 
 def progress_of(run: Run) -> Progress:
-    """Return the run's progress; two statements, and one more for a run that a worker has.
+    """Return the run's progress; three statements, and one more for a run that a worker has.
 
-    None of them for a long history whose run rests (`durable.inspection.resting`).
+    Only one of them for a long history whose run rests (`durable.inspection.resting`).
     """
     found, failed = remembered(run, "progress", lambda: _count(run), lambda counts: int(counts[0]["entries"]))
     parts = [found[name] for name in ("entries", "completed", "newest", "finished", "attempts", "compensated")]
@@ -61,6 +63,9 @@ def progress_of(run: Run) -> Progress:
     row += [mark for each in running for mark in (each.key[1], each.stack_taken_at, each.abandon_asked_at)]
     active = sum(each.total_seconds() for each in (found["active"], failed["took"]) if each is not None)
     active += sum(each.seconds for each in running)
+    newest = Entry.objects.using(conf.DATABASE).filter(run=run).order_by("-ordinal").values_list("ordinal", flat=True)
+    # Begins and ends of entries are numbered from 0 on, without a gap.
+    numbered = max(newest.first() or 0, found["finished"] or 0) + 1 if found["entries"] else 0
     return Progress(
         entries=found["entries"],
         completed=found["completed"],
@@ -68,6 +73,7 @@ def progress_of(run: Run) -> Progress:
         active=active,
         revision="-".join(map(str, [*row, *parts])),
         open_keys=sorted(int(key) for key in (found["open"] or "").split(",") if key)[-MOST_OPEN:],
+        is_pruned=numbered > found["entries"] + found["ends"],
     )
 
 
@@ -83,6 +89,7 @@ def _count(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
             completed=Count("entry_id", filter=Q(status=EntryStatus.COMPLETED.value)),
             newest=Max("entry_id"),
             finished=Max("finished_ordinal"),
+            ends=Count("finished_ordinal"),
             attempts=Sum("attempts"),
             compensated=Count("rollback_completed_at"),
             active=Sum(took),

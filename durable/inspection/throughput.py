@@ -14,7 +14,7 @@ from functools import reduce
 from operator import or_
 from typing import Final
 
-from django.db.models import Q
+from django.db.models import Q, Sum
 
 from durable.conf import conf
 from durable.inspection.builds import builds
@@ -23,8 +23,18 @@ from durable.models import OperatorAction, Rollup, RollupProgress
 from durable.rollups import HALF_HOUR, MINUTE
 from durable.rollups.durations import percentile
 
-__all__ = ["Bar", "Throughput", "TimeMark", "last_day", "last_hour", "last_hour_and_day", "marks_of"]
+__all__ = [
+    "Bar",
+    "Throughput",
+    "TimeMark",
+    "ended_in_last_day",
+    "last_day",
+    "last_hour",
+    "last_hour_and_day",
+    "marks_of",
+]
 
+_ENDS: Final = ("completed", "failed", "cancelled")  # columns
 MOST_MARKS: Final = 20  # of each kind
 _ACTIONS: Final = 200  # rows of the audit log among which bulks are looked for
 
@@ -123,6 +133,17 @@ def last_hour_and_day(now: datetime, workflow: str = "") -> tuple[Throughput, Th
     """Return both; two statements."""
     hour, day = _measured([_hour(now), _day(now)], workflow)
     return hour, day
+
+
+def ended_in_last_day(now: datetime, workflows: Sequence[str]) -> dict[str, Bar]:
+    """Return for each of the workflows how many of its runs ended in the day of `last_day`; one statement."""
+    day = _day(now)
+    kept = Rollup.objects.using(conf.DATABASE).filter(
+        workflow__in=workflows, width=int(day.kept.total_seconds()), begins__gte=day.begin, begins__lt=day.end
+    )
+    sums = kept.order_by().values_list("workflow").annotate(*(Sum(state) for state in _ENDS))
+    found = {workflow: dict(zip(_ENDS, numbers, strict=True)) for workflow, *numbers in sums}
+    return {name: Bar(begins=day.begin, **found.get(name, {})) for name in workflows}
 
 
 def marks_of(throughput: Throughput) -> list[TimeMark]:

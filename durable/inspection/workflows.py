@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import QuerySet
@@ -21,6 +21,7 @@ from durable.core.summary import Summary, SummaryKind
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.holds import held_workflows
 from durable.inspection.step_durations import StepDurations, workflow_durations
+from durable.inspection.throughput import ended_in_last_day
 from durable.inspection.wording import display_location
 from durable.inspection.workers import Workers
 from durable.models import Cause, Failure, Run
@@ -51,12 +52,16 @@ PLACES: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowSummary:
-    """A workflow in the list. `completed` and `failed_today` ended in the last day; `failed` runs are failed now."""
+    """A workflow in the list. `failed` runs are failed now.
+
+    `completed` and `failed_today` are the ends of the last day, as the charts count them: a run that failed, was
+    recovered and completed is in both. They are whole numbers, counted by the sweep.
+    """
 
     name: str
     is_known: bool
-    completed: Count
-    failed_today: Count
+    completed: int
+    failed_today: int
     failed: Count
     hold: Hold | None
 
@@ -93,7 +98,7 @@ class WorkflowStats:
 def list_workflows(now: datetime, after: str = "") -> tuple[list[WorkflowSummary], bool]:
     """Return the workflows that this process knows and those that are held, and whether there are more.
 
-    They are sorted by name, begin behind the name `after`, and are at most `MOST`. Two statements.
+    They are sorted by name, begin behind the name `after`, and are at most `MOST`. Three statements.
     """
     known = {each.name for each in registry.all()} - {BULK}
     held = held_workflows()
@@ -101,23 +106,18 @@ def list_workflows(now: datetime, after: str = "") -> tuple[list[WorkflowSummary
     names = remaining[:MOST]
     if not names:
         return [], False
-    day = now - timedelta(days=1)
-    wanted: list[QuerySet[Any]] = []
-    for name in names:
-        runs = _runs(name)
-        wanted += [_ended(runs, RunState.COMPLETED, day), _ended(runs, RunState.FAILED, day)]
-        wanted.append(_ended(runs, RunState.FAILED, None))
-    counts = count_capped(wanted, CAP)
+    ended = ended_in_last_day(now, names)
+    counts = count_capped([_ended(_runs(name), RunState.FAILED) for name in names], CAP)
     summaries = [
         WorkflowSummary(
             name=name,
             is_known=name in known,
-            completed=counts[3 * number],
-            failed_today=counts[3 * number + 1],
-            failed=counts[3 * number + 2],
+            completed=ended[name].completed,
+            failed_today=ended[name].failed,
+            failed=count,
             hold=held.get(name),
         )
-        for number, name in enumerate(names)
+        for name, count in zip(names, counts, strict=True)
     ]
     return summaries, len(remaining) > len(names)
 
@@ -128,7 +128,7 @@ def workflow_stats(name: str, within: RunQuerySet | None = None) -> WorkflowStat
     steps = workflow_durations(name, within)
     p50, p95, sampled = _durations(runs)
     places, is_windowed = _places(runs)
-    [failed] = count_capped([_ended(runs, RunState.FAILED, None)], CAP)
+    [failed] = count_capped([_ended(runs, RunState.FAILED)], CAP)
     return WorkflowStats(
         sampled=sampled,
         p50=p50,
@@ -144,7 +144,7 @@ def workflow_stats(name: str, within: RunQuerySet | None = None) -> WorkflowStat
 
 def workflow_causes(name: str) -> list[tuple[Cause, int]]:
     """Return the causes of the newest `SAMPLE` failed runs, the commonest first, with their numbers; three statements."""
-    newest = _ended(_runs(name), RunState.FAILED, None).order_by("-finished_at", "-id")
+    newest = _ended(_runs(name), RunState.FAILED).order_by("-finished_at", "-id")
     failed = newest.values_list("id", flat=True)[:SAMPLE]
     of_runs = Failure.objects.using(conf.DATABASE).filter(run__in=list(failed), is_open=True)
     counted = Counter(of_runs.values_list("cause_id", flat=True)).most_common(CAUSES)
@@ -162,15 +162,12 @@ def _runs(name: str, within: RunQuerySet | None = None) -> RunQuerySet:
     return (Run.objects.using(conf.DATABASE) if within is None else within).filter(workflow=name)
 
 
-def _ended(runs: RunQuerySet, state: RunState, since: datetime | None) -> QuerySet[Any]:
-    runs = runs.ended_in(state.value)
-    if since is not None:
-        runs = runs.filter(finished_at__gte=since)
-    return runs.order_by("finished_at", "id")
+def _ended(runs: RunQuerySet, state: RunState) -> QuerySet[Any]:
+    return runs.ended_in(state.value).order_by("finished_at", "id")
 
 
 def _durations(runs: RunQuerySet) -> tuple[float | None, float | None, int]:
-    completed = _ended(runs, RunState.COMPLETED, None).order_by("-finished_at", "-id")
+    completed = _ended(runs, RunState.COMPLETED).order_by("-finished_at", "-id")
     [rows] = sample_rows([completed], ["created_at", "finished_at"], SAMPLE)
     took = sorted((moment_of(end) - moment_of(begin)).total_seconds() for begin, end in rows)
     if not took:

@@ -12,7 +12,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from durable import get_run
 from durable.checks import check_redaction
-from durable.models import Run
+from durable.models import Entry, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
@@ -295,3 +295,13 @@ def test_pages_cost_a_constant_number_of_queries(
     stage.start(flows.many, 150, id="big")
     assert costs(url("changelist")) == list_before
     assert costs(url("change", "big")) == page_before
+
+
+def test_a_run_whose_records_are_pruned_says_so_of_its_time(stage: Stage, operator: Client) -> None:
+    stage.start(flows.looping, 3, id="loop")
+    assert "in steps" in text_of(operator.get(url("change", "loop")))
+    assert "at least" not in text_of(operator.get(url("change", "loop")))
+    Entry.objects.filter(run="loop", location__contains="/~0/").delete()
+    shown = text_of(operator.get(url("change", "loop")))
+    assert "in steps; the records of others are pruned" in shown
+    assert "at least" in shown

@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from durable import Context, workflow
+from durable import Context, get_run, workflow
 from durable.core import registry
 from durable.core.bulk_runs import BULK
 from durable.core.records import HoldKind
@@ -54,6 +54,23 @@ def test_all_workflows_are_listed(operator: Client, stage: Stage) -> None:
     for expected in ("tests.described", "tests.switched", "start at once"):
         assert expected in page, expected
     assert f'href="{url("changelist")}?workflow=tests.switched&amp;state=failed">1</a>' in page
+
+
+def test_the_list_counts_the_last_day_as_the_charts_of_a_workflow_do(operator: Client, stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, id="a")
+    stage.advance(seconds=180)
+    settle(stage.now)
+    flows.SWITCH["broken"] = False
+    get_run("a").recover()
+    assert stage.settle("a").state == "completed"
+    stage.advance(seconds=180)
+    settle(stage.now)
+    [listed] = [
+        each for each, *_ in operator.get(url("workflows")).context["workflows"] if each.name == "tests.switched"
+    ]
+    day = operator.get(url("workflow", "tests.switched")).context["charts"][-1].throughput
+    assert (listed.completed, listed.failed_today, listed.failed.number) == (day.completed, day.failed, 0) == (1, 1, 0)
 
 
 def test_the_list_goes_on_where_a_page_ends(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
