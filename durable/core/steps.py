@@ -32,12 +32,14 @@ from durable.core.scope import Scope
 from durable.core.signatures import check_call
 from durable.core.summary import backing_off
 
-__all__ = ["ABANDONED", "ATOMIC", "UNCOUNTED", "check_catch", "step", "try_step"]
+__all__ = ["ABANDONED", "ATOMIC", "GIVEN_UP", "UNCOUNTED", "check_catch", "step", "try_step"]
 
 STEP_CATCHES: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted", "rollback")
 STEP_CATCHES_DEFAULT: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted")
 #: The key in an entry's data of an attempt that an operator has abandoned and that its worker could not interrupt.
 ABANDONED: Final = "abandoned"
+#: The key in an entry's data of an attempt that ran when its worker gave the run up because of a step beside it.
+GIVEN_UP: Final = "given_up"
 #: The key in an entry's data of an atomic step of which an attempt has failed: the rows of that attempt were not written.
 ATOMIC: Final = "atomic"
 #: The key in an entry's data of the number of attempts that do not count as one, if there are any.
@@ -165,14 +167,16 @@ class _Attempt:
 
     def _settle_lost(self) -> Operation:
         """Record an attempt that was committed as begun, and whose worker died or has given it up, as failed."""
-        if ABANDONED in self.entry.data:
-            self.entry.data = {key: value for key, value in self.entry.data.items() if key != ABANDONED}
+        data = self.entry.data
+        attempt = f'attempt {self.entry.attempts} of step "{self.name}"'
+        if ABANDONED in data:
             error = ErrorInfo.of(AttemptAbandonedError(self.name))
+        elif GIVEN_UP in data:
+            what = f"the worker gave the run up during {attempt}, because a step of another branch could not be interrupted"
+            error = ErrorInfo("WorkerDied", what)
         else:
-            error = ErrorInfo(
-                "WorkerDied",
-                f'the worker died during attempt {self.entry.attempts} of step "{self.name}"',
-            )
+            error = ErrorInfo("WorkerDied", f"the worker died during {attempt}")
+        self.entry.data = {key: value for key, value in data.items() if key not in (ABANDONED, GIVEN_UP)}
         yield from self._record_failure(error, _RETRY)
 
     def _wait_for_backoff(self) -> None:

@@ -332,18 +332,20 @@ class LeaseManager:
             lease = self._leases.get(step.info.run_id)
         if lease is None or lease.fence != fence:
             return True
+        record = lease.record
+        beside = [each for each in running_steps() if each is not step and each.is_of(record)]
         with suppress(RunNotFoundError):
             try:
                 run = self._store.change(
-                    lease.record.id, lambda run, entries: given_up(run, entries, step, fence, clock.now()), wait=False
+                    record.id, lambda run, entries: given_up(run, entries, step, beside, fence, clock.now()), wait=False
                 )
             except RowsLocked:
                 return False
             if run.fence == fence:
                 return True  # the attempt has just ended, or the next look may find that a commit has
-        self._given_up.append(step)
+        self._given_up += [step, *beside]
         self._lose([lease])
-        announce([lease.record])
+        announce([record])
         return True
 
     def _note_requests(self, requests: Mapping[str, str], run_ids: Iterable[str]) -> None:

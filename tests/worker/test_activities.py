@@ -143,6 +143,18 @@ def branches(ctx: Context) -> Any:
     return ctx.join("all", {name: lambda c, name=name: c.step("hold", hold, name) for name in ("left", "right")})  # type: ignore[misc]
 
 
+@workflow(name="tests.activities.beside_others")
+def beside_others(ctx: Context, retries: int) -> Any:
+    return ctx.join(
+        "all",
+        {
+            "left": lambda c: c.step("swallow", swallow, **RETRIED),
+            "middle": lambda c: c.step("done", lambda: begun.append("done")),
+            "right": lambda c: c.step("hold", hold, "right", max_retries=retries, retry_backoff_base=0),
+        },
+    )
+
+
 @workflow(name="tests.activities.abranches")
 async def abranches(ctx: AsyncContext, seconds: float = 90) -> Any:
     async def branch(c: AsyncContext, name: str) -> Any:
@@ -505,6 +517,37 @@ def test_the_code_fits_the_history_of_a_run_that_was_given_up(
     assert handle.output == "call 2"
     assert errors_of(handle) == ["AttemptAbandonedError"]
     assert begun.count("before") == (1 if of is ephemeral else 0)
+
+
+@pytest.mark.parametrize("retries", [2, 0])
+def test_the_steps_of_other_branches_are_counted_when_the_run_is_given_up(
+    retries: int, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go on in their threads too: without a retry, none is called a second time beside itself."""
+    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
+    handle = beside_others.start(retries)
+    stuck = working()
+    current(2)
+    Activity.objects.filter(location="all/left/swallow").update(abandon_asked_at=timezone.now())
+    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    run = Run.objects.get(pk=handle.id)
+    assert (run.fence, run.crashes) == (2, 0)
+    working()
+    if retries:
+        eventually(lambda: begun.count("right") == 2)
+    else:
+        finished(handle)
+        assert stuck.is_alive()
+    go_on.set()
+    finished(handle)
+    assert begun.count("right") == (2 if retries else 1)
+    assert begun.count("done") == 1
+    assert sorted(errors_of(handle)) == ["AttemptAbandonedError", "WorkerDied"]
+    [lost] = Attempt.objects.filter(run=handle.id, location="all/right/hold")
+    assert "another branch could not be interrupted" in lost.error.message
+    assert handle.state == ("completed" if retries else "failed")
+    entries = Entry.objects.filter(run=handle.id, location__in=["all/left/swallow", "all/right/hold"])
+    assert not [each.data for each in entries if {"abandoned", "given_up"} & set(each.data)]
 
 
 def test_a_run_whose_attempt_ends_before_it_is_given_up_keeps_its_lease(
