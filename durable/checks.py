@@ -315,7 +315,7 @@ def check_alerts(**_: object) -> list[CheckMessage]:
     from durable.alerts import AlertSettings, AlertSettingsError
 
     if not isinstance(conf.ALERTS, Mapping):
-        return []  # nobody is told, or E003 reports it
+        return []  # no alerts, or E003 reports it
     try:
         targets = AlertSettings.of(conf.ALERTS).targets
     except AlertSettingsError as error:

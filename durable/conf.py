@@ -69,7 +69,7 @@ class Values:
     - `STATEMENT_TIMEOUT`: how long PostgreSQL may work on one statement of a list, a search or a page of the admin, of
       REST and of the command line; 0 for no limit. It does not apply to runs and verbs.
     - `METRICS_TOKEN`: the bearer token with which Prometheus may read `durable.metrics.urls`; "" for none.
-    - `ALERTS`: who is told that something needs a person, and of what (`durable.alerts.settings`); None: nobody.
+    - `ALERTS`: what needs a person, and where alerts of it are sent (`durable.alerts.settings`); None: none.
     - `TRACE_URL`: the address of a run's traces, for a link on its page: a text with `{trace_id}`, the id to which all
       traces of the run link, or `{run_id}`; "" for no link.
     - `REDACT`: the dotted path of `redact(workflow, field, value)`, which returns what operators may see of a payload

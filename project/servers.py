@@ -396,7 +396,7 @@ def _may_pass(directory: Path, user: tuple[int, int]) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody has now, and that no outgoing connection is given."""
+    """A port that is free now, and that no outgoing connection is given."""
     while True:
         port = secrets.choice(REDIS_PORTS)
         with socket.socket() as probe:

@@ -1,6 +1,6 @@
 """The project's settings: a development server, the demo and the tests all use these.
 
-Owns what Django, RQ and durable are told; decides nothing at run time. Which database and which Redis is decided by
+Owns the settings of Django, RQ and durable; decides nothing at run time. Which database and which Redis is decided by
 the environment alone (`DATABASE_URL`, `REDIS_URL`), so that embedded servers, containers and a production host differ
 in nothing else. Must not connect to either.
 """
@@ -25,14 +25,14 @@ if not SECRET_KEY:
         SECRET_KEY = "development only: known to everyone who has read this file, refused without DEBUG"  # noqa: S105
     elif "DEBUG" in os.environ:
         raise ImproperlyConfigured("Without DEBUG the environment variable SECRET_KEY must hold a long random text.")
-    else:  # a command in an environment that says nothing: a key that nobody knows, and that ends with the process
+    else:  # a command in an environment that says nothing: a key that is shown nowhere, and that ends with the process
         SECRET_KEY = get_random_secret_key()
 
 _LOOPBACK = ["localhost", "127.0.0.1", "[::1]"]
 _HOSTS = [host.strip() for host in os.environ.get("ALLOWED_HOSTS", "").split(",") if host.strip()]
 if DEBUG and (foreign := sorted(set(_HOSTS) - {*_LOOPBACK, "::1"})):
     raise ImproperlyConfigured(
-        f"DEBUG shows settings and source to whoever reaches the site, and ALLOWED_HOSTS has {', '.join(foreign)}: "
+        f"DEBUG shows settings and source to everyone who reaches the site, and ALLOWED_HOSTS has {', '.join(foreign)}: "
         "leave DEBUG out, or serve on a loopback address only."
     )
 ALLOWED_HOSTS = [*_LOOPBACK, *_HOSTS]

@@ -1,4 +1,4 @@
-"""The filters of the list of runs, as its address has them: parsed, checked, and told as chips."""
+"""The filters of the list of runs, as its address has them: parsed, checked, and shown as chips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of runs: a filter told as chips, one search box, columns, orders, saved views, pages by key."""
+"""The list of runs: a filter shown as chips, one search box, columns, orders, saved views, pages by key."""
 
 from __future__ import annotations
 

@@ -72,17 +72,17 @@ class DrawnRow:
     open_link: str
     took: str
     starts: str
-    told: Sequence[Bar]  # in order of time
+    in_order: Sequence[Bar]  # of time
 
     @property
     def bars(self) -> list[Bar]:
         """The bars in the order in which they are drawn: work last, over the long spans around it."""
-        return sorted(self.told, key=_is_work)
+        return sorted(self.in_order, key=_is_work)
 
     @property
     def spoken(self) -> list[Bar]:
-        """The bars that are told to those who do not see them: of a folded row one, its failed attempts are counted."""
-        return list(self.told[:1] if self.row.is_folded else self.told)
+        """The bars that a screen reader says: of a folded row one, its failed attempts are counted."""
+        return list(self.in_order[:1] if self.row.is_folded else self.in_order)
 
     @property
     def anchor(self) -> str:
@@ -202,7 +202,7 @@ def _row(row: Row, axis: TimeAxis, run: Run, now: datetime, links: _Links) -> Dr
         open_link=open_link if row.is_folded or not row.location else "",
         took=_took(row, end),
         starts=f"+{_length((row.begins_at - run.created_at).total_seconds())}",
-        told=list(_without_covered(_drawn_span(each, row, axis, end) for each in row.spans)),
+        in_order=list(_without_covered(_drawn_span(each, row, axis, end) for each in row.spans)),
     )
 
 

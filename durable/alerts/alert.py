@@ -1,4 +1,4 @@
-"""What a target is told."""
+"""What is sent to a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conditions that alerts tell of, found by the functions that the overview uses: bounded statements."""
+"""The conditions that alerts are sent for, found by the functions that the overview uses: bounded statements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from durable.models import Cause, Failure
 
 __all__ = ["Condition", "Found", "look_for"]
 
-#: A cause is told of if it has made a run fail within this time: not what failed before alerts were switched on.
+#: An alert is sent for a cause that has made a run fail within this time, and not for older failures.
 RECENT: Final = timedelta(hours=1)
 _CAUSE: Final = "cause:"
 _QUEUE: Final = "queue:"
@@ -52,14 +52,14 @@ class Found:
     silent: Collection[str] = ()
 
 
-def look_for(events: frozenset[str], now: datetime, told: Collection[str]) -> Found:
-    """Return what holds at `now`; `told` are the keys of the conditions that were told of and that have not ended."""
+def look_for(events: frozenset[str], now: datetime, alerted: Collection[str]) -> Found:
+    """Return what holds at `now`; `alerted` are the keys of the open conditions that alerts were sent for."""
     conditions: list[Condition] = []
     unknown: set[str] = set()
     silent: set[str] = set()
     if events & {"cause", "rollback"}:
         conditions += [each for each in _causes(now) if each.kind in events]
-        lasting, muted = _lasting([each for each in told if each.startswith(_CAUSE)])
+        lasting, muted = _lasting([each for each in alerted if each.startswith(_CAUSE)])
         unknown |= lasting
         silent |= muted
     if "hung_step" in events:
@@ -67,7 +67,7 @@ def look_for(events: frozenset[str], now: datetime, told: Collection[str]) -> Fo
     if "queue" in events:
         queues = _queues()
         if queues is None:
-            unknown |= {each for each in told if each.startswith(_QUEUE)}
+            unknown |= {each for each in alerted if each.startswith(_QUEUE)}
         conditions += queues or []
     return Found(conditions=conditions, unknown=unknown, silent=silent)
 
@@ -120,7 +120,7 @@ def _hung(now: datetime) -> Iterator[Condition]:
 
 
 def _queues() -> list[Condition] | None:
-    """Return the queues whose runs no worker takes; None if Redis does not tell which have workers."""
+    """Return the queues whose runs no worker takes; None if Redis does not say which have workers."""
     workers = worker_overview()
     if workers.problem:
         return None

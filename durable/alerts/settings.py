@@ -1,4 +1,4 @@
-"""`DURABLE["ALERTS"]`: which conditions are told of, and to whom.
+"""`DURABLE["ALERTS"]`: the conditions that alerts are sent for, and their targets.
 
 "ALERTS": {
     "events": ["cause", "rollback", "hung_step", "queue"],
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 __all__ = ["EVENTS", "AlertSettings", "AlertSettingsError", "Target"]
 
-#: The kinds of conditions, all of which are told of unless `events` names some.
+#: The kinds of conditions: alerts are sent for all of them unless `events` names some.
 EVENTS: Final = ("cause", "rollback", "hung_step", "queue")
 _KEYS: Final = ("targets", "events", "site", "queue", "from_email")
 _OF_TYPE: Final[Mapping[str, tuple[str, ...]]] = {

@@ -1,6 +1,6 @@
-"""Look for conditions that have begun or ended, and start the runs that tell of them.
+"""Look for conditions that have begun or ended, and start the runs that send the alerts.
 
-Any number of processes may look. The row of a condition decides: who changes it starts the runs, in the same
+Any number of processes may look. The row of a condition decides: the process that changes it starts the runs, in the same
 transaction, under ids that are made of the alert.
 """
 
@@ -29,14 +29,14 @@ __all__ = ["EVERY", "Watch", "look"]
 logger = logging.getLogger("durable.alerts")
 
 EVERY: Final = timedelta(seconds=30)
-#: How long a queue must have been without a worker, and a condition be gone, before anybody is told.
+#: How long a queue must have been without a worker, and a condition be gone, before an alert is sent.
 PATIENCE: Final = timedelta(seconds=60)
 _MOST: Final = 500  # conditions that are open at a time
 _IMPATIENT: Final = frozenset({"cause", "rollback", "hung_step"})
 
 
 class Watch:
-    """Looks of one process: it remembers since when it has seen what it has not told yet."""
+    """Looks of one process: it remembers since when it has seen the conditions that no alert was sent for yet."""
 
     def __init__(self, patience: timedelta = PATIENCE) -> None:
         self._patience = patience
@@ -50,25 +50,25 @@ class Watch:
         try:
             settings = AlertSettings.of(conf.ALERTS)
         except AlertSettingsError as error:
-            logger.error('nobody is alerted, DURABLE["ALERTS"] cannot be read: %s. %s', error, error.hint)
+            logger.error('no alert is sent, DURABLE["ALERTS"] cannot be read: %s. %s', error, error.hint)
             return
         alias = conf.DATABASE
         rows = AlertState.objects.using(alias).filter(ended_at__isnull=True, kind__in=settings.events)
-        told = {row.key: row for row in rows.order_by("kind", "id")[:_MOST]}
+        alerted = {row.key: row for row in rows.order_by("kind", "id")[:_MOST]}
         with reading(), translation.override(None):  # recorded as a run's input: in English
-            found = look_for(frozenset(settings.events), now, told.keys())
+            found = look_for(frozenset(settings.events), now, alerted.keys())
         holding = {each.key: each for each in found.conditions}
-        self._begun = {key: self._begun.get(key, now) for key in holding if key not in told}
+        self._begun = {key: self._begun.get(key, now) for key in holding if key not in alerted}
         for key, since in self._begun.items():
             if holding[key].kind in _IMPATIENT or now - since >= self._patience:
                 _begin(holding[key], now, settings)
-        gone = [key for key in told if key not in holding and key not in found.unknown]
+        gone = [key for key in alerted if key not in holding and key not in found.unknown]
         self._gone = {key: self._gone.get(key, now) for key in gone}
         for key, since in self._gone.items():
             if key in found.silent:
-                _end(told[key], now, settings, is_silent=True)
+                _end(alerted[key], now, settings, is_silent=True)
             elif now - since >= self._patience:
-                _end(told[key], now, settings)
+                _end(alerted[key], now, settings)
 
 
 def look(now: datetime) -> None:
@@ -80,7 +80,7 @@ _watch = Watch()
 
 
 def _begin(condition: Condition, now: datetime, settings: AlertSettings) -> None:
-    """Note the condition and tell of it, unless another process has."""
+    """Note the condition and send its alerts, unless another process has."""
     alias = conf.DATABASE
     with transaction.atomic(using=alias):
         states = AlertState.objects.using(alias).filter(key=condition.key)
@@ -94,7 +94,7 @@ def _begin(condition: Condition, now: datetime, settings: AlertSettings) -> None
                 return  # another process has just noted it
         state = states.get()
         url = f"{settings.site}{condition.path}" if settings.site and condition.path else ""
-        _tell(state, condition.text, url, settings)
+        _send(state, condition.text, url, settings)
 
 
 def _end(state: AlertState, now: datetime, settings: AlertSettings, *, is_silent: bool = False) -> None:
@@ -103,10 +103,10 @@ def _end(state: AlertState, now: datetime, settings: AlertSettings, *, is_silent
         open_one = AlertState.objects.using(alias).filter(pk=state.pk, number=state.number, ended_at__isnull=True)
         if open_one.update(ended_at=now) and not is_silent:
             state.ended_at = now
-            _tell(state, "It is over.", "", settings)
+            _send(state, "It is over.", "", settings)
 
 
-def _tell(state: AlertState, text: str, url: str, settings: AlertSettings) -> None:
+def _send(state: AlertState, text: str, url: str, settings: AlertSettings) -> None:
     """Start a run for each target, in the transaction of the caller."""
     alert = Alert(
         kind=state.kind,

@@ -55,7 +55,7 @@ def explain(
     `undone` are the steps that its compensation has undone, None without any or if they were not read, and
     `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`. `failed_at` is
     the innermost step that made it fail, or the step whose rollback handler has stopped its compensation; "" if it was
-    not read: then the row's first origin is told. `running` are the steps that run now, the oldest first; see
+    not read: then the row's first origin is named. `running` are the steps that run now, the oldest first; see
     `activities_of`. `paused` is the hold of the run's queue, None without any.
     """
     facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running, paused)

@@ -1,4 +1,4 @@
-"""The order of a bulk in words: what a bulk was told to do, as an operator reads it beside its progress."""
+"""The order of a bulk in words: what a bulk is to do, as an operator reads it beside its progress."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A payload as text that a page shows: indented JSON, of which a page has a bounded part.
 
-The text is what a download holds too, so a size told of one is the size of the other.
+The text is what a download holds too, so both have the same size.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ __all__ = ["MOST_ATTEMPTS", "FailedAttempts", "add_running", "open_members", "re
 
 MOST_ATTEMPTS: Final = 400  # failed ones that are drawn
 _BEHIND_ALL: Final = 10**15  # the ordinal of what is not recorded yet
-_MOST_LOOPS: Final = 50  # whose iterations are told
+_MOST_LOOPS: Final = 50  # whose iterations are shown
 _FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
 
 

@@ -1,4 +1,4 @@
-"""What operators have been alerted of, so that each condition is told once: a side table of `durable.alerts`."""
+"""The conditions that alerts were sent for, so that each is sent once: a side table of `durable.alerts`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["AlertState"]
 
 
 class AlertState(models.Model):
-    """A condition that was told of; `ended_at` is None as long as it holds.
+    """A condition that alerts were sent for; `ended_at` is None as long as it holds.
 
     `key` names the condition, and `number` counts how often it has begun. The row changes in the transaction that
-    starts the runs that tell of the change.
+    starts the runs that send the alerts.
     """
 
     key = NameField[str, str](max_length=300, unique=True)

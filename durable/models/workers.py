@@ -22,7 +22,7 @@ class WorkerProcess(models.Model):
     """
 
     class State(models.TextChoices):
-        """What the process told of itself."""
+        """What the process reported of itself."""
 
         SERVING = "serving", "serving"
         STOPPING = "stopping", "stopping"

@@ -35,7 +35,7 @@ _AT_ONCE: Final = 100  # runs of one look
 def pause_queue(queue: str) -> Hold:
     """Let no worker claim runs of this queue until it is resumed. Passes under way go on to their next park.
 
-    Raises OperationDeniedError, HoldError if it is paused already, and ValueError for a queue that nobody knows.
+    Raises OperationDeniedError, HoldError if it is paused already, and ValueError for an unknown queue.
     """
     return _hold("pause_queue", HoldKind.QUEUE, queue)
 
@@ -43,7 +43,7 @@ def pause_queue(queue: str) -> Hold:
 def resume_queue(queue: str) -> None:
     """Let workers claim runs of this queue again, at once.
 
-    Raises OperationDeniedError, HoldError if it is not paused, and ValueError for a queue that nobody knows.
+    Raises OperationDeniedError, HoldError if it is not paused, and ValueError for an unknown queue.
     """
     at = runtime.current()
     _lift(at, "resume_queue", HoldKind.QUEUE, queue)
@@ -53,7 +53,7 @@ def resume_queue(queue: str) -> None:
 def hold_starts(workflow: str | Workflow[..., Any]) -> Hold:
     """Let new runs of this workflow wait, paused, until the workflow is released. Runs that exist go on.
 
-    Raises OperationDeniedError, HoldError if it is held already, and ValueError for a workflow that nobody knows.
+    Raises OperationDeniedError, HoldError if it is held already, and ValueError for an unknown workflow.
     """
     return _hold("hold_starts", HoldKind.WORKFLOW, _name_of(workflow))
 
@@ -62,7 +62,7 @@ def release_starts(workflow: str | Workflow[..., Any]) -> int:
     """Let new runs of this workflow start again, and resume those that the hold has paused and no others.
 
     Return how many were resumed by this call; if there are many, the sweep resumes the rest within minutes. Raises
-    OperationDeniedError, HoldError if it is not held, and ValueError for a workflow that nobody knows.
+    OperationDeniedError, HoldError if it is not held, and ValueError for an unknown workflow.
     """
     at = runtime.current()
     _lift(at, "release_starts", HoldKind.WORKFLOW, _name_of(workflow))
@@ -100,7 +100,7 @@ def _hold(action: str, kind: HoldKind, name: str) -> Hold:
 def _lift(at: Runtime, action: str, kind: HoldKind, name: str) -> None:
     with audited(at, action, "") as by, at.store.transaction():
         found = at.store.held(kind, name)
-        if found is None:  # a hold of what nobody knows any more can be lifted
+        if found is None:  # a hold of a name that is unknown by now can be lifted
             _check_known(action, kind, name)
         _check_seen(by.acting.expected if by.acting is not None else None, kind, name, found)
         if not at.store.lift(kind, name):

@@ -30,7 +30,7 @@ _TEMPORARY = "DURABLE_DEMO_TEMPORARY"  # set if that directory is to be deleted
 #: Seconds until the runs of a killed worker are taken over; the default of 30 is long to watch.
 _LEASE = 4
 
-# Whoever sets one of these has the last word.
+# A value that is set already wins.
 _PACE = {
     "DURABLE_LEASE": str(_LEASE),
     "SHOP_APPROVAL_DEADLINE": "10 minutes",

@@ -18,7 +18,7 @@ _STARTED = re.compile(r"worker \d+ started, pid (\d+)")
 
 
 class Workers:
-    """One worker command with several processes. A context manager: at its end they are told to stop, and do."""
+    """One worker command with several processes. A context manager: at its end they are asked to stop, and do."""
 
     def __init__(self, logs: Path, *, processes: int) -> None:
         self.processes = processes

@@ -2,7 +2,7 @@
 
 A step's function may run more often than it is recorded. So each of these is either run with `atomic=True`, which makes
 its rows and its record one commit, or hands the step's idempotency key to the service, or asks first whether it has
-been done. Handlers of rollback are told the step's output and must bear repetition too.
+been done. Handlers of rollback get the step's output and must bear repetition too.
 """
 
 from django.db import transaction

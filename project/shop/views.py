@@ -1,4 +1,4 @@
-"""The shop's pages. Each view checks what it is given, calls one thing, and answers; whoever has an order's link may act."""
+"""The shop's pages. Each view checks what it is given, calls one thing, and answers; anyone with an order's link may act."""
 
 from contextlib import suppress
 from typing import Any
@@ -185,7 +185,7 @@ class ExampleProgress(View):
 
 
 class StopExample(View):
-    """The message "stop", for the examples that go on until they are told."""
+    """The message "stop", for the examples that go on until it comes."""
 
     def post(self, _request: HttpRequest, token: UUID) -> HttpResponse:
         # A run that has ended needs no stop.

@@ -1,4 +1,4 @@
-"""Alerts: what is told, to whom, once, and that it is over."""
+"""Alerts: one for each beginning and each end of a condition, to each target."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ class TestTheSetting:
     ) -> None:
         settings.DURABLE = {**settings.DURABLE, "ALERTS": {"target": []}}
         Watch().look(stage.now)
-        assert "nobody is alerted" in caplog.text
+        assert "no alert is sent" in caplog.text
 
 
 def test_the_process_of_the_sweep_looks(monkeypatch: pytest.MonkeyPatch) -> None:

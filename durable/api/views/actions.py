@@ -276,7 +276,7 @@ class RestartView(ActionView):
         """Restart."""
         try:
             return operations.restart(run_id, as_id=given.get("id"), changes=given["changes"])
-        except (ValueError, UnknownWorkflowError) as error:  # they do not fit the signature, or nobody knows it here
+        except (ValueError, UnknownWorkflowError) as error:  # they do not fit the signature, or it is unknown here
             raise ProblemError("arguments-refused", 422, f"{error}.") from error
 
 

@@ -24,7 +24,7 @@ class _HoldingView(View):
     action: ClassVar[str]
 
     def perform(self, request: Request, name: str, call: Callable[[str], Any]) -> Any:
-        """Check the permission, validate, and call the verb. Raises ProblemError for a name that nobody knows."""
+        """Check the permission, validate, and call the verb. Raises ProblemError for an unknown name."""
         admit(request, self.action, "")
         given = self.form(HoldForm, request)
         try:
