@@ -19,6 +19,7 @@ from hypothesis import settings as hypothesis_settings
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis
 from tests.plugin import POSTGRES, REDIS
+from tests.support.child_path import child_path
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -140,7 +141,7 @@ def child_environment(transactional_db: None, redis_connection: "redis.Redis") -
         "DATABASE_URL": f"{base}/{name}" + (f"?{options}" if options else ""),
         "REDIS_URL": settings.REDIS_URL,
         "DJANGO_SETTINGS_MODULE": "project.settings",
-        "PYTHONPATH": str(settings.BASE_DIR),
+        "PYTHONPATH": child_path(settings.BASE_DIR),
     }
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child_path import child_path
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONCURRENCY = (1, 4)
 SECONDS = 60  # each kind of fault comes several times
@@ -26,7 +28,10 @@ def test_runs_of_every_kind_survive_chaos() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos", *options],
         cwd=ROOT,
-        env={key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "REDIS_URL")},
+        env={
+            **{key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "REDIS_URL")},
+            "PYTHONPATH": child_path(),
+        },
         capture_output=True,
         text=True,
         timeout=600,

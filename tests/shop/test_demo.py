@@ -15,13 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.child_path import child_path
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def environment() -> dict[str, str]:
     """That of a fresh terminal: the servers of this session are not the demo's."""
-    return {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "REDIS_URL"}}
+    others = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "REDIS_URL"}}
+    return {**others, "PYTHONPATH": child_path()}
 
 
 @contextmanager
