@@ -11,7 +11,19 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    get_args,
+    overload,
+)
 
 from django.apps import apps
 
@@ -21,11 +33,13 @@ from durable.core import registry
 from durable.core.current import running_run
 from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
 from durable.core.errors import UndiscoveredWorkflowError
+from durable.core.ids import check_key
 from durable.core.location import escape
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.async_calls import run_sync
+from durable.operations.keys import IfOpen, Keep
 from durable.schedules import RuleLike, Rules, check_name, read_rules
 
 if TYPE_CHECKING:
@@ -34,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Input", "StepDecorator", "Workflow", "WorkflowDecorator", "step", "workflow"]
 
 P = ParamSpec("P")
+T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Output_contra = TypeVar("Output_contra", contravariant=True)
@@ -69,6 +84,19 @@ class _StartOptions:
     refuses_existing: bool = False
     deadline: timedelta | datetime | None = None
     work_limit: float | None = None
+    key: str | None = None
+    if_open: IfOpen | None = None
+    debounce: float | None = None
+    at_most: float | None = None
+    keep: Keep | None = None
+
+    def key_options(self) -> operations.KeyOptions | None:
+        """Return what a start does about the key. Raises TypeError for options that do not go together."""
+        if self.debounce is not None and self.delay:
+            raise TypeError("using(delay=...) and using(debounce=...) both say when the run begins: leave one out")
+        return operations.key_options(
+            self.key, if_open=self.if_open, debounce=self.debounce, at_most=self.at_most, keep=self.keep
+        )
 
 
 class Workflow(Generic[P, R_co]):
@@ -160,8 +188,13 @@ class Workflow(Generic[P, R_co]):
         on_conflict: Literal["return", "error"] | None = None,
         deadline: Duration | datetime | None = None,
         work_limit: Duration | None = None,
+        key: str | None = None,
+        if_open: IfOpen | None = None,
+        debounce: Duration | None = None,
+        at_most: Duration | None = None,
+        keep: Keep | None = None,
     ) -> Workflow[P, R_co]:
-        """Return a copy of the workflow whose `start` uses these: an id, a queue, a delay (negative: none).
+        """Return a copy of the workflow whose `start` uses these: an id, a queue, a delay (negative: none), a key.
 
         A run that has not ended by its `deadline`, a length of time from its start or an aware moment, fails with
         RunDeadlineError, and is compensated. So does a run on which workers have worked for `work_limit`: the time of its
@@ -169,6 +202,13 @@ class Workflow(Generic[P, R_co]):
 
         With `on_conflict="error"`, starting with an id that exists raises RunConflictError; by default ("return") it returns
         the handle of that run. What is left out stays as it is. Workers know the original only.
+
+        At most one open run of the workflow has a `key` (1 to 200 printable characters). If one is open, `if_open` says what a
+        start does: "return" its handle (the default), raise KeyConflictError ("error"), or cancel it and start another
+        ("replace"). With `debounce`, a start begins that long after it was made, and so long after each further start under
+        the key, but not later than `at_most` after the first; `keep` says whose input it has, the "last" (the default) or
+        the "first". A run that has begun is not moved: the next start begins another, unless `if_open` says otherwise. A run
+        that has the id comes first, then the key's, then the debounce.
         """
         old = self._start_options
         how = copy(self)
@@ -179,6 +219,11 @@ class Workflow(Generic[P, R_co]):
             refuses_existing=old.refuses_existing if on_conflict is None else _refuses(on_conflict),
             deadline=old.deadline if deadline is None else _deadline(deadline),
             work_limit=old.work_limit if work_limit is None else _work_limit(work_limit),
+            key=old.key if key is None else check_key(key),
+            if_open=old.if_open if if_open is None else _one_of("if_open", if_open, IfOpen),
+            debounce=old.debounce if debounce is None else parse_remaining(debounce, "a debounce").total_seconds(),
+            at_most=old.at_most if at_most is None else parse_remaining(at_most, "at_most").total_seconds(),
+            keep=old.keep if keep is None else _one_of("keep", keep, Keep),
         )
         return how
 
@@ -208,6 +253,8 @@ class Workflow(Generic[P, R_co]):
         """
         if self._start_options.run_id is not None:
             raise TypeError("start_many starts several runs, so they cannot share one id: pass ids=[...]")
+        if self._start_options.key is not None:
+            raise TypeError("start_many starts several runs, so they cannot share one key: start each with its own")
         given = [self._arguments(each) for each in inputs]
         if ids is not None and len(ids) != len(given):
             raise ValueError(f"start_many got {len(given)} inputs and {len(ids)} ids; pass one id for each input")
@@ -220,19 +267,49 @@ class Workflow(Generic[P, R_co]):
         """`start_many`, from async code."""
         return await run_sync(self.start_many, inputs, ids=ids)
 
+    def start_or_send(self, queue: str, body: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
+        """Send a message to the open run that has the key of `using(key=...)`; if there is none, start one and send to that.
+
+        The arguments are those of a new run; an open one keeps its own. Both are one transaction. Returns the handle of the
+        run that has the message. Raises what `start` and `Handle.send` raise, and InvalidTransitionError for an open run
+        that is being cancelled or compensated.
+        """
+        options = self._start_options
+        if options.key is None:
+            raise TypeError("start_or_send needs a key: write .using(key=...).start_or_send(...)")
+        if options.if_open is not None or options.debounce is not None:
+            raise TypeError("start_or_send sends to the open run: leave out if_open=... and debounce=...")
+        return Handle(*operations.start_or_send(self._request(), (options.run_id, args, kwargs), queue, body))
+
+    async def astart_or_send(self, queue: str, body: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
+        """`start_or_send`, from async code."""
+        return await run_sync(self.start_or_send, queue, body, *args, **kwargs)
+
+    def open_run(self, *, key: str) -> Handle[R_co] | None:
+        """Return the handle of the workflow's open run that has the key, None if there is none."""
+        found = operations.open_run(self.name, key)
+        return None if found is None else Handle(found.id)
+
+    async def aopen_run(self, *, key: str) -> Handle[R_co] | None:
+        """`open_run`, from async code."""
+        return await run_sync(self.open_run, key=key)
+
     def _start(self, calls: Sequence[tuple[str | None, tuple[Any, ...], dict[str, Any]]]) -> list[Handle[R_co]]:
+        return [Handle(run_id, is_new) for run_id, is_new in operations.start(self._request(), calls)]
+
+    def _request(self) -> operations.StartRequest:
         _check_is_discovered(self)
         options = self._start_options
-        request = operations.StartRequest(
+        return operations.StartRequest(
             workflow=self.name,
             signature=self.signature,
             queue=self.queue,
-            delay=options.delay,
+            delay=options.delay if options.debounce is None else options.debounce,
             refuses_existing=options.refuses_existing,
             deadline=options.deadline,
             work_limit=options.work_limit,
+            key=options.key_options(),
         )
-        return [Handle(run_id, is_new) for run_id, is_new in operations.start(request, calls)]
 
     def _arguments(self, given: Input[P] | Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if isinstance(given, Input):
@@ -405,6 +482,13 @@ def _work_limit(limit: Duration) -> float:
     if seconds <= 0:
         raise ValueError(f"a work limit must be longer than zero, not {limit!r}: leave it out for none")
     return seconds
+
+
+def _one_of(name: str, value: T, choices: object) -> T:
+    allowed = get_args(choices)
+    if value not in allowed:
+        raise ValueError(f"{name} is one of {', '.join(map(repr, allowed))}, not {value!r}")
+    return value
 
 
 def _refuses(on_conflict: str) -> bool:

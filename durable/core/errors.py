@@ -25,6 +25,7 @@ A project catches a middle class, or one of its children::
     │   ├── RunNotFoundError
     │   ├── EntryNotFoundError
     │   ├── RunConflictError
+    │   │   └── KeyConflictError
     │   ├── MessageConflictError
     │   ├── InvalidTransitionError
     │   │   └── StaleRunError
@@ -70,6 +71,7 @@ __all__ = [
     "HistoryDivergedError",
     "InvalidTransitionError",
     "JoinError",
+    "KeyConflictError",
     "MessageConflictError",
     "MessageNotCompletedError",
     "MessageRefusedError",
@@ -384,6 +386,20 @@ class RunConflictError(OperationError):
         self.problem = problem
         text = gettext_noop('run "{run}" exists already {problem}; choose another id')
         super().__init__(Sentence(text, run=run_id, problem=problem))
+
+
+class KeyConflictError(RunConflictError):
+    """An open run of the workflow has the key. `run_id` is that run."""
+
+    def __init__(self, run_id: str, key: str) -> None:
+        self.key = key
+        text = gettext_noop(
+            'run "{run}" is open and has the key "{key}": wait for its end, or cancel it; a start may also say '
+            'if_open="return" or "replace"'
+        )
+        self.run_id = run_id
+        self.problem = f'and has the key "{key}"'
+        OperationError.__init__(self, Sentence(text, run=run_id, key=key))
 
 
 class MessageConflictError(OperationError):

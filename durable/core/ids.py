@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 
-__all__ = ["MAX_ID", "MAX_REASON", "check_id", "check_queue", "check_reason", "new_id"]
+__all__ = ["MAX_ID", "MAX_REASON", "check_id", "check_key", "check_queue", "check_reason", "new_id"]
 
 MAX_ID = 200  # characters
 MAX_REASON = 10_000
@@ -20,6 +20,15 @@ def check_id(run_id: str) -> str:
     if "/" in run_id or not run_id.isprintable():
         raise ValueError(f'a run\'s id is made of printable characters without "/": {run_id!r}')
     return run_id
+
+
+def check_key(key: str) -> str:
+    """Return `key` if a run can be started with it: 1 to 200 printable characters; else raise TypeError or ValueError."""
+    if not isinstance(key, str):
+        raise TypeError(f"a run's key is text, not {key!r}: write key=str(...)")
+    if not (1 <= len(key) <= MAX_ID and key.isprintable()):
+        raise ValueError(f"a run's key is made of 1 to {MAX_ID} printable characters: {key[:64]!r}")
+    return key
 
 
 def check_queue(queue: str) -> str:

@@ -31,8 +31,10 @@ __all__ = [
     "EntryRecord",
     "EntryStatus",
     "FailureRecord",
+    "KeyRecord",
     "Message",
     "MessageState",
+    "MovedPatch",
     "OutgoingMessage",
     "Request",
     "RunChange",
@@ -245,6 +247,12 @@ class RunPatch(TypedDict, total=False):
     finished_at: datetime | None
 
 
+class MovedPatch(RunPatch, total=False):
+    """Columns that a start sets which is merged into a run that has not begun."""
+
+    input: str
+
+
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
     """A run's row. `durable.core.transitions` says when which column is set and reset.
@@ -356,6 +364,23 @@ class ChildRecord:
     generation: int = 0
     when_parent_ends: str = WhenParentEnds.CANCEL
     group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRecord:
+    """The key with which the run `run_id` was started: at most one open run of a workflow has it.
+
+    `is_open`: the run has not ended, so it holds the key. `taken_at`: when it was started with the key. `moves` counts the
+    starts that a debounce has merged into this one, the last of them at `moved_at`.
+    """
+
+    run_id: str
+    workflow: str
+    key: str
+    taken_at: datetime
+    is_open: bool = True
+    moves: int = 0
+    moved_at: datetime | None = None
 
 
 class ChildStart(NamedTuple):

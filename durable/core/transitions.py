@@ -12,6 +12,7 @@ diagram with `TRANSITIONS`.
 
     new                                         --started-->                 pending
     pending, sleeping, running, rolling_back    --woken-->                   same
+    pending, paused                             --moved-->                   same
     running, rolling_back                       --pause_requested-->         same
     pending, sleeping, running, rolling_back    --pause_withdrawn-->         same
     pending, sleeping, running, rolling_back    --paused_at_once-->          paused
@@ -78,7 +79,7 @@ from datetime import datetime
 from typing import Final
 
 from durable.core.errors import ErrorInfo, InvalidTransitionError
-from durable.core.records import ENDED, Request, RunPatch, RunRecord, RunState
+from durable.core.records import ENDED, MovedPatch, Request, RunPatch, RunRecord, RunState
 
 __all__ = [
     "NEVER_WRITTEN",
@@ -99,6 +100,7 @@ __all__ = [
     "fence_raised",
     "given_up",
     "handed_over",
+    "moved",
     "parked",
     "pause_dropped",
     "pause_requested",
@@ -143,6 +145,7 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
     # from outside: the verbs
     "started": _to(PENDING, None),
     "woken": _same(PENDING, SLEEPING, RUNNING, ROLLING_BACK),
+    "moved": _same(PENDING, PAUSED),
     "pause_requested": _same(RUNNING, ROLLING_BACK),
     "pause_withdrawn": _same(PENDING, SLEEPING, RUNNING, ROLLING_BACK),
     "paused_at_once": _to(PAUSED, PENDING, SLEEPING, RUNNING, ROLLING_BACK),
@@ -184,7 +187,7 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
 
 #: The columns that no transition writes. Any other column of a run is written by at least one.
 NEVER_WRITTEN: Final = frozenset(
-    {"id", "workflow", "queue", "input", "created_at", "parent_id", "replay_of_id", "seed", "began_at"}
+    {"id", "workflow", "queue", "created_at", "parent_id", "replay_of_id", "seed", "began_at"}
 )
 
 
@@ -275,6 +278,16 @@ def started(wake_at: datetime) -> RunPatch:
 def woken(run: RunRecord, *, now: datetime) -> RunPatch:
     """A wake: the run is due now."""
     return {**_noticed(run, "woken"), "wake_at": now}
+
+
+def moved(run: RunRecord, *, wake_at: datetime, input: str | None) -> MovedPatch:
+    """A later start under the key of a run that has not begun: it is due later, with that start's input unless None."""
+    patch: MovedPatch = {"state": _led(run, "moved"), "change_seq": run.change_seq + 1}
+    if run.state != PAUSED:
+        patch["wake_at"] = wake_at
+    if input is not None:
+        patch["input"] = input
+    return patch
 
 
 def pause_requested(run: RunRecord) -> RunPatch:

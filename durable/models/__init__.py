@@ -13,6 +13,7 @@ from durable.models.history import Attempt, Entry, EntryMetadata
 from durable.models.holds import HeldStart, Hold
 from durable.models.idempotency import IdempotencyKey
 from durable.models.inbox import QueueMessage
+from durable.models.keys import RunKey
 from durable.models.limits import RunLimit
 from durable.models.log_lines import LogLine
 from durable.models.rollups import Rollup, RollupProgress
@@ -42,6 +43,7 @@ __all__ = [
     "Rollup",
     "RollupProgress",
     "Run",
+    "RunKey",
     "RunLimit",
     "SavedView",
     "Schedule",

@@ -7,14 +7,18 @@ handles call these functions. Nothing here runs workflow code.
 
 from __future__ import annotations
 
+from durable.operations.keys import Debounce, KeyOptions, key_options, open_run
 from durable.operations.lifecycle import ALLOWED, abandon, cancel, pause, recover, resume, take_stack, wake
 from durable.operations.messages import Sent, aask, ask, send
 from durable.operations.queries import aresult, history, infos, output, record, result, waiting_for
 from durable.operations.replay import give_output, plan_replay, replay
 from durable.operations.start import Started, StartRequest, restart, start
+from durable.operations.start_or_send import start_or_send
 
 __all__ = [
     "ALLOWED",
+    "Debounce",
+    "KeyOptions",
     "Sent",
     "StartRequest",
     "Started",
@@ -26,6 +30,8 @@ __all__ = [
     "give_output",
     "history",
     "infos",
+    "key_options",
+    "open_run",
     "output",
     "pause",
     "plan_replay",
@@ -37,6 +43,7 @@ __all__ = [
     "resume",
     "send",
     "start",
+    "start_or_send",
     "take_stack",
     "waiting_for",
     "wake",

@@ -21,16 +21,19 @@ from durable.core.limits import NewRun, RunLimits
 from durable.core.places import Place
 from durable.core.records import ActionRecord, RunRecord
 from durable.core.transitions import started
-from durable.operations import audit
+from durable.operations import audit, keys
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.edited_input import edited
+from durable.operations.keys import KeyOptions
 from durable.runtime import Runtime
 
 __all__ = ["StartRequest", "Started", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
 
 #: The options of `Workflow.using`; callers who are used to other interfaces pass them to `start`.
-OF_USING = frozenset({"id", "queue", "delay", "on_conflict", "deadline", "work_limit"})
+OF_USING = frozenset(
+    {"id", "queue", "delay", "on_conflict", "deadline", "work_limit", "key", "if_open", "debounce", "at_most", "keep"}
+)
 
 #: The fence of a new run whose first pass has something to load.
 _LOADED: Final = 1
@@ -49,6 +52,7 @@ class StartRequest:
     refuses_existing: bool = False
     deadline: timedelta | datetime | None = None
     work_limit: float | None = None
+    key: KeyOptions | None = None
 
 
 class Started(NamedTuple):
@@ -97,17 +101,19 @@ def put(
         return []
     may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
     with at.store.transaction() if may_conflict else nullcontext():  # all of them or none
-        created = _created(at, runs)
+        created = _created(at, runs, request.key)
         for wanted, (found, is_new) in zip(runs, created, strict=True):
             if attribution is not None:
                 attribution.check_sees(found.id)
-            if not is_new:
+            if not is_new and found.id == wanted.id:
                 _check_same(at, request, wanted, found, attribution)
     return created
 
 
-def _created(at: Runtime, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
+def _created(at: Runtime, runs: Sequence[RunRecord], key: KeyOptions | None) -> list[tuple[RunRecord, bool]]:
     try:
+        if key is not None:
+            return [keys.put(at, run, key) for run in runs]
         return list(at.store.create(runs))
     except (ProgrammingError, OperationalError) as error:
         if "durable_" in str(error):  # one of durable's tables or functions

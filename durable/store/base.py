@@ -24,6 +24,7 @@ from durable.core.records import (
     FailureRecord,
     Hold,
     HoldKind,
+    KeyRecord,
     Message,
     OutgoingMessage,
     RunChange,
@@ -89,6 +90,36 @@ class Store(Protocol):
         The limits of a `NewRun` are stored with it. Its fence is 1, so that its first pass loads them.
         """
 
+    # -- keys
+
+    def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
+        """Insert the run with this key if its id is free and no open run of its workflow has the key.
+
+        Return the row and whether it is new; otherwise the row that has the id, or else the one that has the key. On
+        PostgreSQL one statement inserts both, and waits for a run with the key that is ending in another transaction.
+        """
+
+    def key_holder(self, workflow: str, key: str, *, lock: bool = False) -> RunRecord | None:
+        """Return the open run that has the key, None if none has.
+
+        With `lock`, its row is locked until the transaction ends, so that it does not end, begin or lose the key.
+        """
+
+    def free_key(self, run_id: str, *, for_good: bool) -> None:
+        """Let another run have the key of this open one, whose row is locked. Unless `for_good`, a recovery after its
+        end asks for it again.
+        """
+
+    def move(self, run: RunRecord, *, now: datetime, wake_at: datetime, input: str | None) -> RunRecord:
+        """Merge a start under its key into this run, which has not begun and whose row is locked
+        (`transitions.moved`); return the changed row.
+        """
+
+    def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
+        """Return the keys of those of the runs that were started with one, by run; one query."""
+
+    # -- reading
+
     def get(self, run_id: str) -> RunRecord | None:
         """Return the run's row, or None."""
 
@@ -148,8 +179,8 @@ class Store(Protocol):
         The second argument of `decide` is a function that returns the run's entries. The change includes its `action`
         for the audit log. If `decide` raises, the error is raised and nothing is changed. The run's `change_seq` is
         raised unless the change sets it. A change that ends the run's state "failed" closes its failure, and one that lets
-        an ended run continue gives it its limits anew. Raises RunNotFoundError. Without `wait`, raises `RowsLocked` if
-        somebody else has locked the row.
+        an ended run continue gives it its limits anew and its key back. Raises RunNotFoundError, and KeyConflictError if
+        another open run has that key. Without `wait`, raises `RowsLocked` if somebody else has locked the row.
         """
 
     def import_history(

@@ -20,6 +20,7 @@ from django.db.models import Exists, OuterRef
 from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, RunLimits
 from durable.core.records import (
+    ENDED,
     ActionRecord,
     AskedOfActivity,
     AttemptRecord,
@@ -28,6 +29,7 @@ from durable.core.records import (
     EntryRecord,
     FailureRecord,
     HoldKind,
+    KeyRecord,
     Message,
     RunChange,
     RunRecord,
@@ -35,7 +37,7 @@ from durable.core.records import (
 )
 from durable.core.records import Hold as HoldRecord
 from durable.core.summary import Summary, SummaryKind
-from durable.core.transitions import paused_at_once, resumed
+from durable.core.transitions import moved, paused_at_once, resumed
 from durable.models import (
     Attempt,
     Child,
@@ -49,7 +51,7 @@ from durable.models import (
     Run,
     RunLimit,
 )
-from durable.store import activities, outline_rows, row_rules
+from durable.store import activities, keys, outline_rows, row_rules
 from durable.store.atomic import committed_or_raised
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
@@ -107,13 +109,17 @@ class DatabaseStore(ABC):
         taken, held = self._insert([first[run_id] for run_id in sorted(first)])
         new = first.keys() - taken.keys()
         for run_id, summary in held.items():
-            run = first[run_id]
-            first[run_id] = replace(run, **paused_at_once(run, summary=Summary.load(summary)))
+            first[run_id] = self._as_held(first[run_id], summary)
         created: list[tuple[RunRecord, bool]] = []
         for run in runs:
             created.append((row_rules.copied(taken.get(run.id, first[run.id])), run.id in new))
             new.discard(run.id)
         return created
+
+    @staticmethod
+    def _as_held(run: RunRecord, summary: str) -> RunRecord:
+        """Return a new run as it is inserted where new starts of its workflow are held."""
+        return replace(run, **paused_at_once(run, summary=Summary.load(summary)))
 
     def change(
         self,
@@ -147,8 +153,63 @@ class DatabaseStore(ABC):
         found = Child.objects.using(self.alias).filter(run_id__in=run_ids) if run_ids else ()
         return {each.run_id: each.record for each in found}
 
+    # -- keys
+
+    def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            while True:
+                if keys.take(self.alias, run.id, run.workflow, key, run.created_at):
+                    [(found, is_new)] = self.create([run])
+                    if not is_new:
+                        keys.forget(self.alias, run.id)
+                    return found, is_new
+                if (found_at := self._found_at(run, keys.holder(self.alias, run.workflow, key))) is not None:
+                    return found_at, False
+
+    def _found_at(self, run: RunRecord, holder: str | None) -> RunRecord | None:
+        """Return the row that has the run's id, or else the row of the holder of its key; None if both have gone."""
+        found = self.get_many([each for each in (run.id, holder) if each is not None])
+        if run.id in found or holder is None:
+            return found.get(run.id)
+        if holder not in found:  # deleted while it was open
+            keys.forget(self.alias, holder)
+        return found.get(holder)
+
+    def key_holder(self, workflow: str, key: str, *, lock: bool = False) -> RunRecord | None:
+        if lock:
+            self._begin_to_write()
+        run_id = keys.holder(self.alias, workflow, key)
+        if run_id is None:
+            return None
+        if not lock:
+            run = self.get(run_id)
+            return None if run is None or run.state in ENDED else run
+        run = self._lock_run(run_id)
+        # again: it may have ended, or lost the key, before it was locked
+        return run if run is not None and keys.holder(self.alias, workflow, key) == run_id else None
+
+    def free_key(self, run_id: str, *, for_good: bool) -> None:
+        (keys.forget if for_good else keys.close)(self.alias, run_id)
+
+    def move(self, run: RunRecord, *, now: datetime, wake_at: datetime, input: str | None) -> RunRecord:
+        after = replace(run, **moved(run, wake_at=wake_at, input=input))
+        with transaction.atomic(using=self.alias):
+            Run.objects.using(self.alias).filter(id=run.id).update(**row_rules.changed_columns(run, after))
+            HeldStart.objects.using(self.alias).filter(run_id=run.id).update(due_at=wake_at)
+            keys.note_move(self.alias, run.id, now)
+        return after
+
+    def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
+        return keys.of_runs(self.alias, list(run_ids)) if run_ids else {}
+
+    @abstractmethod
+    def _begin_to_write(self) -> None:
+        """Let a transaction that is about to read write later. Only a database without row locks needs it."""
+
     def _reopened(self, run: RunRecord) -> None:
-        """Take back what the end of the run has left: its open failure."""
+        """Take back what the end of the run has left: its open failure, and its key that is free."""
+        keys.open_again(self.alias, run.id)
         if run.state == RunState.FAILED:
             Failure.objects.using(self.alias).filter(run_id=run.id).update(is_open=False)
 

@@ -1,6 +1,6 @@
 """The end of a run on databases that have no function for it: what `durable.store.routines.ending` does on PostgreSQL.
 
-The parent that waits for the run is woken, and the run's open children are cancelled. The portable store calls it for
+The run's key is free again, the parent that waits for the run is woken, and the run's open children are cancelled. The portable store calls it for
 each update that ends a run. Must not decide what becomes of a row: `durable.store.row_rules` does.
 """
 
@@ -14,7 +14,7 @@ from django.db.models import Q, QuerySet
 from durable.core.records import ENDED, RunRecord, WhenParentEnds
 from durable.models import Cascade, Child, Run
 from durable.models.run import RunQuerySet
-from durable.store import row_rules
+from durable.store import keys, row_rules
 from durable.store.rows import RUN
 
 __all__ = ["cascaded", "drop", "ended"]
@@ -26,6 +26,7 @@ _AT_ONCE = row_rules.CASCADED_AT_ONCE
 
 def ended(alias: str, run: RunRecord, locking: Locking) -> None:
     """Do what follows from the end of this run, whose row is locked and written."""
+    keys.close(alias, run.id)
     children = Child.objects.using(alias)
     found = set(children.filter(Q(run_id=run.id) | Q(parent_id=run.id)).values_list("parent_id", flat=True)[:2])
     if run.parent_id in found:
@@ -63,6 +64,7 @@ def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) ->
             Run.objects.using(alias).filter(id=child.id).update(**changed)
             if after.state in ENDED:
                 gone[child.id] = after
+                keys.close(alias, child.id)
         _note(alias, parents, set(_cancellable(alias, parents).values_list("parent_id", flat=True).distinct()), at)
         parents = gone
     return number

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from durable.core.control_flow import LeaseLost
-from durable.core.errors import RunNotFoundError
+from durable.core.errors import KeyConflictError, RunNotFoundError
 from durable.core.limits import History, NewRun, RunLimits
 from durable.core.location import escape
 from durable.core.records import (
@@ -31,6 +31,7 @@ from durable.core.records import (
     FailureRecord,
     Hold,
     HoldKind,
+    KeyRecord,
     Message,
     MessageState,
     OutgoingMessage,
@@ -40,7 +41,7 @@ from durable.core.records import (
     WhenParentEnds,
 )
 from durable.core.summary import Summary, SummaryKind
-from durable.core.transitions import paused_at_once, resumed
+from durable.core.transitions import moved, paused_at_once, resumed
 from durable.store import row_rules
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.outline import bare_entry, bare_message
@@ -62,6 +63,8 @@ Tables = tuple[
     set[str],
     dict[str, datetime],
     dict[str, RunLimits],
+    dict[str, KeyRecord],
+    dict[tuple[str, str], str],
 ]
 
 
@@ -93,6 +96,8 @@ class MemoryStore:
         self._held_starts: dict[str, datetime] = {}  # when each was to begin
         self._children: dict[str, dict[str, ChildRecord]] = {}  # by parent and child
         self._dropped: set[str] = set()  # children
+        self._keys: dict[str, KeyRecord] = {}  # by run
+        self._holders: dict[tuple[str, str], str] = {}  # the run that had a key last, by workflow and key
         self._cascades: dict[str, datetime] = {}  # parents that have children left to be cancelled
         self._limits: dict[str, RunLimits] = {}
 
@@ -122,11 +127,58 @@ class MemoryStore:
     def _put(self, run: RunRecord) -> None:
         """Write the row of a run, and do what follows from its end or from its reopening."""
         before = self._runs[run.id]
+        if row_rules.is_reopened(before, run):
+            self._reopened(before)
         self._runs[run.id] = run
         if row_rules.has_ended(before, run):
             self._ended(run)
-        elif row_rules.is_reopened(before, run):
-            self._reopened(before)
+
+    # -- keys
+
+    def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
+        with self._lock:
+            holder = self._holder(run.workflow, key)
+            if run.id not in self._runs and holder is not None:
+                return row_rules.copied(holder), False
+            created, is_new = self._created(row_rules.check(run))
+            if is_new:
+                self._keys[run.id] = KeyRecord(run_id=run.id, workflow=run.workflow, key=key, taken_at=run.created_at)
+                self._holders[run.workflow, key] = run.id
+            return created, is_new
+
+    def key_holder(self, workflow: str, key: str, *, lock: bool = False) -> RunRecord | None:  # noqa: ARG002
+        with self._lock:  # a transaction holds it
+            holder = self._holder(workflow, key)
+            return None if holder is None else row_rules.copied(holder)
+
+    def _holder(self, workflow: str, key: str) -> RunRecord | None:
+        """Return the open run that has the key: the end of a run frees it."""
+        run = self._runs.get(self._holders.get((workflow, key), ""))
+        return run if run is not None and self._holds_key(run) else None
+
+    def _holds_key(self, run: RunRecord) -> bool:
+        return run.state not in ENDED and run.id in self._keys and self._keys[run.id].is_open
+
+    def free_key(self, run_id: str, *, for_good: bool) -> None:
+        with self._lock:
+            if for_good:
+                self._keys.pop(run_id, None)
+            elif run_id in self._keys:
+                self._keys[run_id] = replace(self._keys[run_id], is_open=False)
+
+    def move(self, run: RunRecord, *, now: datetime, wake_at: datetime, input: str | None) -> RunRecord:
+        with self._lock:
+            key = self._keys[run.id]
+            self._put(replace(run, **moved(run, wake_at=wake_at, input=input)))
+            if run.id in self._held_starts:
+                self._held_starts[run.id] = wake_at
+            self._keys[run.id] = replace(key, moves=key.moves + 1, moved_at=now)
+            return row_rules.copied(self._runs[run.id])
+
+    def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
+        with self._lock:
+            found = [(each, self._keys[each]) for each in run_ids if each in self._keys]
+            return {each: replace(key, is_open=self._holds_key(self._runs[each])) for each, key in found}
 
     def _ended(self, run: RunRecord) -> None:
         if run.parent_id in self._runs and run.id in self._children.get(run.parent_id, ()):
@@ -134,7 +186,13 @@ class MemoryStore:
         self._end_children(run, row_rules.end_of(run))
 
     def _reopened(self, run: RunRecord) -> None:
-        """Take back what the end of the run has left: its open failure."""
+        """Take back what the end of the run has left: its open failure, and its key that is free."""
+        if (key := self._keys.get(run.id)) is not None:
+            holder = self._holder(key.workflow, key.key)
+            if holder is not None and holder.id != run.id:
+                raise KeyConflictError(holder.id, key.key)
+            self._keys[run.id] = replace(key, is_open=True)
+            self._holders[key.workflow, key.key] = run.id
         if run.state == RunState.FAILED and (failure := self._failures.get(run.id)) is not None:
             self._failures[run.id] = replace(failure, is_open=False)
 
@@ -666,6 +724,8 @@ class MemoryStore:
             set(self._dropped),
             dict(self._cascades),
             dict(self._limits),
+            dict(self._keys),
+            dict(self._holders),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -683,4 +743,6 @@ class MemoryStore:
             self._dropped,
             self._cascades,
             self._limits,
+            self._keys,
+            self._holders,
         ) = tables

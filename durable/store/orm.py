@@ -126,6 +126,10 @@ class OrmStore(DatabaseStore):
         if row_rules.has_ended(before, after) and not self._has_routines:
             endings.ended(self.alias, after, self._with_locks)
 
+    def _begin_to_write(self) -> None:
+        if not connections[self.alias].features.has_select_for_update:
+            self._runs.lock_table()  # a transaction that reads first could no longer write beside a writer
+
     @property
     def _has_routines(self) -> bool:
         """Whether functions of the database do what follows from the end of a run."""
@@ -136,8 +140,7 @@ class OrmStore(DatabaseStore):
 
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         with transaction.atomic(using=self.alias):
-            if not connections[self.alias].features.has_select_for_update:
-                self._runs.lock_table()  # a transaction that reads first could no longer write beside a writer
+            self._begin_to_write()
             return endings.cascaded(self.alias, after, now, self._with_locks)
 
     # -- verbs, from outside a pass

@@ -88,6 +88,21 @@ class PostgresStore(DatabaseStore):
         taken = self.get_many([run.id for run in runs if run.id not in inserted])
         return taken, {run_id: summary for run_id, summary in inserted.items() if summary}
 
+    def _begin_to_write(self) -> None:
+        """Do nothing: rows have locks here."""
+
+    def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
+        values = start_parameters(run)
+        if not values:
+            return super().start_keyed(run, key)
+        while True:
+            summary, holder = sql_functions.START_KEYED(self.alias, [*values, pack(key)])
+            if holder is None:
+                new = row_rules.copied(run)
+                return self._as_held(new, summary) if summary else new, True
+            if (found := self._found_at(run, unpack(holder))) is not None:
+                return found, False
+
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
         if not run_ids:
             return {}

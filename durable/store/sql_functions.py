@@ -27,6 +27,7 @@ __all__ = [
     "RECORD",
     "SEND",
     "START",
+    "START_KEYED",
     "is_completion",
     "recorded",
 ]
@@ -40,6 +41,13 @@ _TEXTS: Final[dict[str, Callable[[Any], str]]] = {"timestamptz": datetime.isofor
 #: is held, otherwise "".
 START: Final = SQLFunction(
     "durable_start_2", ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text"]
+)
+
+#: Parameters: those of START, and a key. Returns what START returns of a new run; or the run that has the id or the key.
+START_KEYED: Final = SQLFunction(
+    "durable_start_keyed_1",
+    ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text", "text"],
+    ["summary", "holder"],
 )
 
 #: Parameters: run, fence and one entry as `recorded` returns it. Returns the pending request, None for an older fence.

@@ -28,6 +28,7 @@ from durable.models import (
     OperatorAction,
     QueueMessage,
     Run,
+    RunKey,
     RunLimit,
 )
 from durable.store import Store
@@ -45,7 +46,7 @@ _TABLES = [
     model._meta.db_table
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
-        *(HeldStart, Hold, RunLimit, Cascade, Child, Run),
+        *(HeldStart, Hold, RunLimit, Cascade, Child, RunKey, Run),
     )
 ]
 

@@ -20,7 +20,10 @@ from tests.store.making import a_run, the
 from tests.support.transitions import CALLS, NOW, PAUSE, at, columns_of, odd_run, patched
 
 #: By writer, the transitions that it writes.
-VERBS = [*list(TRANSITIONS)[1 : list(TRANSITIONS).index("sent_to")], "fence_raised", "given_up"]
+VERBS = [
+    *(each for each in list(TRANSITIONS)[1 : list(TRANSITIONS).index("sent_to")] if each != "moved"),
+    *("fence_raised", "given_up"),
+]
 COMMITS = [each for each in list(TRANSITIONS)[list(TRANSITIONS).index("progressed") :] if each != "pause_dropped"]
 HELD = (RunState.RUNNING, RunState.ROLLING_BACK)
 REFUSED = [state for state in RunState if state not in TRANSITIONS["claimed"]]
@@ -40,7 +43,17 @@ def assert_rows(store: Store, expected: list[RunRecord]) -> None:
 
 
 def test_each_transition_has_a_writer_that_is_tried_here() -> None:
-    others = {"started", "sent_to", "child_ended", "claimed", "renewed", "released", "deferred", "pause_dropped"}
+    others = {
+        "started",
+        "moved",
+        "sent_to",
+        "child_ended",
+        "claimed",
+        "renewed",
+        "released",
+        "deferred",
+        "pause_dropped",
+    }
     assert {*VERBS, *COMMITS, *others} == set(TRANSITIONS)
 
 
@@ -64,6 +77,17 @@ def test_a_start(store: Store, wake_at: datetime) -> None:
     store.create([two, three])
     for run in (one, two, three):
         assert columns_of(the(store, run.id)) == columns_of(run)
+
+
+@pytest.mark.parametrize("state", starts_of("moved"))
+def test_a_move(store: Store, state: RunState) -> None:
+    store.start_keyed(a_run(str(state)), "k")
+    before = store.change(str(state), lambda run, _entries: RunChange(run={"state": state, "summary": "odd"}))
+    moved = store.move(before, now=NOW, wake_at=at(60), input='{"args":[1],"kwargs":{}}')
+    expected = patched(before, CALLS["moved"](before))
+    assert columns_of(moved) == columns_of(expected)
+    assert_rows(store, [expected])
+    assert expected.state == TRANSITIONS["moved"][state]
 
 
 @pytest.mark.parametrize("name", VERBS)

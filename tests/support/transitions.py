@@ -80,6 +80,7 @@ PAUSE: Final = transitions.paused(odd_run(RunState.RUNNING), summary="paused")
 CALLS: Final[dict[str, Callable[[RunRecord], RunPatch]]] = {
     "started": lambda run: transitions.started(at(60)),
     "woken": lambda run: transitions.woken(run, now=NOW),
+    "moved": lambda run: transitions.moved(run, wake_at=at(60), input='{"args":[1],"kwargs":{}}'),
     "pause_requested": transitions.pause_requested,
     "pause_withdrawn": transitions.pause_withdrawn,
     "paused_at_once": lambda run: transitions.paused_at_once(run, summary="paused"),
@@ -130,12 +131,21 @@ def ends(transition: str) -> bool:
 KEPT: Final[dict[str, frozenset[str]]] = {
     # what a claim does not touch, the pass decides
     "claimed": frozenset({"change_seq", "message_count", "waiting_for", "summary", "pending_request", "request_reason"})
-    | {"generations", "diverged_at", "finished_at", "output", "error", "origins", "state_after_rollback"},
+    | {"generations", "diverged_at", "finished_at", "output", "error", "origins", "state_after_rollback", "input"},
     # a failed run has no lease, no wait and no output; its fence is raised by the next claim
     "recovered": frozenset({"fence", "worker", "lease_expires_at", "waiting_for", "output"})
-    | {"message_count", "started_at"},
+    | {"message_count", "started_at", "input"},
     # what is being compensated stays
     "rollback_recovered": frozenset({"fence", "worker", "lease_expires_at", "waiting_for", "output"})
-    | {"message_count", "started_at", "error", "origins", "state_after_rollback", "request_reason", "generations"},
-    "replayed": frozenset({"message_count", "started_at"}),
+    | {
+        "message_count",
+        "started_at",
+        "input",
+        "error",
+        "origins",
+        "state_after_rollback",
+        "request_reason",
+        "generations",
+    },
+    "replayed": frozenset({"message_count", "started_at", "input"}),
 }

@@ -1,7 +1,8 @@
 """The end of a run on PostgreSQL: one function that a trigger calls, whatever statement has ended the run.
 
-What must happen with every end happens here: the parent that waits for the run is woken, and the run's open children
-are cancelled. For a run that is no child and has none it is one look at an index for each, and nothing is written.
+What must happen with every end happens here: the key of the run is free again, the parent that waits for the run is
+woken, and the run's open children are cancelled. For a run without a key that is no child and has none it is one look at
+an index for each, and nothing is written.
 
 A child's end holds the child's row and then locks the parent's, which may wait. The end of a parent holds the parent's
 row and never waits for a child's: what is locked is left to the sweep (`durable_cascade`).
@@ -208,13 +209,18 @@ CREATE FUNCTION durable_ended_1() RETURNS trigger LANGUAGE plpgsql SET enable_se
 DECLARE
   is_child boolean;
   is_parent boolean;
+  has_key boolean;
 BEGIN
   IF TG_OP = 'DELETE' THEN
     PERFORM durable_wake_parent_1(OLD.id, OLD.parent_id, now());
     RETURN NULL;
   END IF;
   SELECT NEW.parent_id IS NOT NULL AND EXISTS (SELECT 1 FROM durable_child WHERE run_id = NEW.id),
-    EXISTS (SELECT 1 FROM durable_child WHERE parent_id = NEW.id) INTO is_child, is_parent;
+    EXISTS (SELECT 1 FROM durable_child WHERE parent_id = NEW.id),
+    EXISTS (SELECT 1 FROM durable_runkey WHERE run_id = NEW.id AND is_open) INTO is_child, is_parent, has_key;
+  IF has_key THEN
+    UPDATE durable_runkey SET is_open = NULL WHERE run_id = NEW.id;
+  END IF;
   IF is_child THEN
     PERFORM durable_wake_parent_1(NEW.id, NEW.parent_id, NEW.finished_at);
   END IF;

@@ -1,0 +1,55 @@
+"""Keys: at most one open run of a workflow has a key.
+
+A side table: a run that was started without a key has no row.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from durable.core.ids import MAX_ID
+from durable.core.records import KeyRecord
+from durable.models.fields import NameField
+from durable.models.run import Run
+
+__all__ = ["RunKey"]
+
+
+class RunKey(models.Model):
+    """The key with which a run was started (`durable.core.records.KeyRecord`).
+
+    The end of the run closes the row in the same commit, a recovery opens it again. Two starts meet at the unique index,
+    in which closed rows (NULL) do not count. Not a partial index, because not every database has these.
+    """
+
+    # no constraint in the database: the key is taken before its run is inserted, in one statement
+    run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="key", db_constraint=False)
+    workflow = NameField[str, str](max_length=MAX_ID)
+    key = NameField[str, str](max_length=MAX_ID)
+    is_open = models.BooleanField(default=True, null=True)  # True or NULL
+    taken_at = models.DateTimeField()
+    moves = models.IntegerField(default=0)
+    moved_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["workflow", "key", "is_open"], name="durable_runkey_one_open_run"),
+            models.CheckConstraint(condition=~Q(is_open=False), name="durable_runkey_is_open_or_null"),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+    @property
+    def record(self) -> KeyRecord:
+        """The key as the engine has it."""
+        return KeyRecord(
+            run_id=self.run_id,
+            workflow=self.workflow,
+            key=self.key,
+            is_open=bool(self.is_open),
+            taken_at=self.taken_at,
+            moves=self.moves,
+            moved_at=self.moved_at,
+        )

@@ -1,0 +1,47 @@
+"""Sending a message to the open run that has a key, or starting one and sending to that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable import runtime
+from durable.core.errors import InvalidTransitionError
+from durable.core.records import Request, RunRecord, RunState
+from durable.core.words import Sentence, gettext_noop
+from durable.operations import messages
+from durable.operations.common import UNENDED
+from durable.operations.start import Call, Started, StartRequest, start
+
+__all__ = ["start_or_send"]
+
+_RECEIVING = tuple(each for each in UNENDED if each != RunState.ROLLING_BACK)
+
+
+def start_or_send(request: StartRequest, call: Call, queue: str, body: Any) -> Started:
+    """Start a run with the request's key unless one is open, and send it the message: both or nothing.
+
+    Raises what `start` and `send` raise, and InvalidTransitionError for an open run that is being cancelled or
+    compensated: it has the key until it has ended, and would not receive the message.
+    """
+    assert request.key is not None
+    at = runtime.current()
+    with at.store.transaction():
+        while True:
+            started = start(request, [call])[0]
+            if started.is_new or started.id == call[0]:
+                break
+            holder = at.store.key_holder(request.workflow, request.key.key, lock=True)
+            if holder is not None:  # otherwise it has ended meanwhile
+                _check_receives(holder)
+                started = Started(holder.id, is_new=False)
+                break
+        messages.send(started.id, queue, body)
+    return started
+
+
+def _check_receives(run: RunRecord) -> None:
+    if run.state == RunState.ROLLING_BACK or run.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK):
+        text = gettext_noop(
+            'cannot send to run "{run}": it is being cancelled or compensated, and has the key until it has ended; try again then'
+        )
+        raise InvalidTransitionError(run.state, _RECEIVING, "send to", run.id, problem=Sentence(text, run=run.id))

@@ -1,0 +1,66 @@
+"""Keys on any database: who holds one, and what becomes of it.
+
+`durable.store.database` calls it for both kinds of stores. A run's row is locked before the row of its key: the end of a
+run holds the one and closes the other.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from durable.core.errors import KeyConflictError
+from durable.core.records import KeyRecord
+from durable.models import RunKey
+
+__all__ = ["close", "forget", "holder", "note_move", "of_runs", "open_again", "take"]
+
+
+def take(alias: str, run_id: str, workflow: str, key: str, at: datetime) -> bool:
+    """Insert the key of a run that is about to be inserted; return False if an open run has it, or the run has one."""
+    try:
+        with transaction.atomic(using=alias):
+            RunKey.objects.using(alias).create(run_id=run_id, workflow=workflow, key=key, taken_at=at)
+    except IntegrityError:
+        return False
+    return True
+
+
+def holder(alias: str, workflow: str, key: str) -> str | None:
+    """Return the id of the run that holds the key, None if none does."""
+    held = RunKey.objects.using(alias).filter(workflow=workflow, key=key, is_open=True)
+    return held.values_list("run_id", flat=True).first()
+
+
+def close(alias: str, run_id: str) -> None:
+    """Let another run have the key of this one, which has ended or will."""
+    RunKey.objects.using(alias).filter(run_id=run_id, is_open=True).update(is_open=None)
+
+
+def forget(alias: str, run_id: str) -> None:
+    """Take the key from this run for good."""
+    RunKey.objects.using(alias).filter(run_id=run_id).delete()
+
+
+def open_again(alias: str, run_id: str) -> None:
+    """Give a run that goes on after its end its key back. Raises KeyConflictError if another open run has it."""
+    found = RunKey.objects.using(alias).filter(run_id=run_id, is_open=None).first()
+    if found is None:
+        return
+    try:
+        with transaction.atomic(using=alias):
+            RunKey.objects.using(alias).filter(run_id=run_id).update(is_open=True)
+    except IntegrityError:
+        raise KeyConflictError(holder(alias, found.workflow, found.key) or "", found.key) from None
+
+
+def note_move(alias: str, run_id: str, at: datetime) -> None:
+    """Count a start that was merged into this run."""
+    RunKey.objects.using(alias).filter(run_id=run_id).update(moves=F("moves") + 1, moved_at=at)
+
+
+def of_runs(alias: str, run_ids: list[str]) -> dict[str, KeyRecord]:
+    """Return the keys of those of the runs that were started with one, by run."""
+    return {each.run_id: each.record for each in RunKey.objects.using(alias).filter(run_id__in=run_ids)}

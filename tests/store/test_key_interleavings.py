@@ -1,0 +1,175 @@
+"""Two transactions about one key on two connections at READ COMMITTED, in every order, on real locks.
+
+Each transaction is a statement and an end, as in `test_interleavings`. No order may give a key to two open runs, refuse it
+although it is free, lose a message or a move, or deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from durable.core.records import ENDED, OutgoingMessage, RunChange, RunRecord
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.conftest import POSTGRES
+from tests.store.making import LEASE, NOW, a_run, at, the
+from tests.support.transitions import CALLS
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+
+LockingStore = OrmStore | PostgresStore
+
+
+def emptied() -> None:
+    with connections[POSTGRES].cursor() as cursor:
+        for table in ("durable_runkey", "durable_queuemessage", "durable_run"):
+            cursor.execute(f"DELETE FROM {table}")
+
+
+def both(
+    pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]
+) -> dict[str, Actor]:
+    """Do two transactions in this order."""
+    a, b = pools
+    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
+    print(", ".join(play(order, actors)))
+    return actors
+
+
+def open_holders(store: LockingStore) -> list[str]:
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute(
+            "SELECT r.id FROM durable_runkey AS k JOIN durable_run AS r ON r.id = k.run_id "
+            "WHERE k.is_open AND r.finished_at IS NULL ORDER BY r.id"
+        )
+        return [run_id for (run_id,) in cursor.fetchall()]
+
+
+def end(store: LockingStore, run_id: str) -> Callable[[], Any]:
+    def ending() -> RunRecord:
+        return store.change(run_id, lambda run, _entries: RunChange(run=CALLS["cancelled_at_once"](run)))
+
+    return ending
+
+
+def start(store: LockingStore, run_id: str) -> Callable[[], Any]:
+    return lambda: store.start_keyed(a_run(run_id), "k")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_two_starts(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        actors = both(pools, order, ends, start(store, "a"), start(store, "b"))
+        committed = [name for name, how in zip("ab", ends, strict=True) if how == "COMMIT"]
+        held = open_holders(store)
+        assert len(held) == bool(committed)
+        for name, actor in zip("ab", actors.values(), strict=True):
+            found, is_new = actor.outcome
+            assert is_new == (found.id == name)
+            if name in committed and actor.end == "COMMIT":
+                assert [found.id] == held, "what it was given is the open run"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_start_while_the_open_run_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        store.start_keyed(a_run("old"), "k")
+        actors = both(pools, order, ends, end(store, "old"), start(store, "new"))
+        found, is_new = actors["B"].outcome
+        has_ended = the(store, "old").state in ENDED
+        assert has_ended == (ends[0] == "COMMIT")
+        if is_new:
+            assert has_ended or ends[1] == "ROLLBACK"
+            assert open_holders(store) == (["new"] if ends[1] == "COMMIT" else [])
+        else:
+            assert found.id == "old"
+            assert open_holders(store) == ([] if has_ended else ["old"])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_send_to_the_open_run_while_it_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        store.start_keyed(a_run("old"), "k")
+
+        def send() -> str | None:
+            holder = store.key_holder("w", "k", lock=True)
+            if holder is not None:
+                store.send([OutgoingMessage(id="m", to=holder.id, queue="q", body="1", sent_at=NOW)])
+            return None if holder is None else holder.id
+
+        actors = both(pools, order, ends, end(store, "old"), send)
+        sent_to = actors["B"].outcome
+        messages = store.messages("old")
+        if sent_to is None:
+            assert the(store, "old").state in ENDED
+            assert not messages
+        elif ends[1] == "COMMIT":
+            assert [each.id for each in messages] == ["m"]
+            assert the(store, "old").message_count == 1, "sent before the run ended, if it has"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_move_while_a_worker_claims_the_run(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        store.start_keyed(a_run("a"), "k")
+
+        def move() -> str:
+            holder = store.key_holder("w", "k", lock=True)
+            assert holder is not None
+            if holder.started_at is not None:
+                return "begun"
+            store.move(holder, now=at(1), wake_at=at(40), input='["new"]')
+            return "moved"
+
+        def claim() -> list[str]:
+            found = store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=5)
+            return [run.id for run in found]
+
+        actors = both(pools, order, ends, move, claim)
+        run = the(store, "a")
+        is_claimed = actors["B"].outcome == ["a"] and ends[1] == "COMMIT"
+        is_moved = actors["A"].outcome == "moved" and ends[0] == "COMMIT"
+        assert not (is_claimed and is_moved)
+        assert (run.worker == "w") == is_claimed
+        assert (run.input == '["new"]', run.wake_at == at(40)) == (is_moved, is_moved)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_run_continues_while_another_starts(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        store.start_keyed(a_run("old"), "k")
+        end(store, "old")()
+
+        def reopen() -> str:
+            try:
+                store.change("old", lambda run, _entries: RunChange(run=CALLS["replayed"](run)))
+            except Exception as error:
+                return type(error).__name__
+            return "reopened"
+
+        actors = both(pools, order, ends, reopen, start(store, "new"))
+        held = open_holders(store)
+        assert len(held) <= 1
+        found, is_new = actors["B"].outcome
+        if is_new and ends[1] == "COMMIT":
+            assert held == ["new"]
+            assert actors["A"].outcome == "KeyConflictError" or ends[0] == "ROLLBACK"
+        if actors["A"].outcome == "reopened" and ends[0] == "COMMIT":
+            assert held == ["old"]
+            assert found.id == "old" or ends[1] == "ROLLBACK"

@@ -1,0 +1,216 @@
+"""Keys in each store: at most one open run of a workflow has one, whatever ends it or lets it continue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from durable.core import transitions
+from durable.core.errors import KeyConflictError
+from durable.core.records import Hold as HoldRecord
+from durable.core.records import HoldKind, KeyRecord, RunChange, RunState
+from durable.core.transitions import TRANSITIONS, starts_of
+from durable.models import RunKey
+from durable.store import Store
+from durable.store.memory import MemoryStore
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from tests.store.family import a_child, start_children
+from tests.store.making import HOSTILE, LEASE, NOW, a_run, at, started, the
+from tests.support.transitions import CALLS, ends
+
+ENDS = [name for name in TRANSITIONS if ends(name)]
+REOPENINGS = ["recovered", "rollback_recovered", "replayed"]
+
+
+def holder(store: Store, key: str = "k", workflow: str = "w") -> str | None:
+    found = store.key_holder(workflow, key)
+    return None if found is None else found.id
+
+
+def brought_to(store: Store, run_id: str, state: str) -> Any:
+    patch: dict[str, Any] = {"state": state}
+    if state in (RunState.RUNNING, RunState.ROLLING_BACK):
+        patch |= {"lease_expires_at": NOW + LEASE, "worker": "w", "fence": 1}
+    if state in (RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED):
+        patch |= {"finished_at": NOW, "wake_at": None}
+    return store.change(run_id, lambda _run, _entries: RunChange(run=patch))  # type: ignore[arg-type]  # a patch
+
+
+class TestStart:
+    def test_one_open_run(self, store: Store) -> None:
+        first, is_new = store.start_keyed(a_run("a"), "k")
+        assert (first, is_new) == (a_run("a"), True)
+        assert the(store, "a") == first
+        second, is_new = store.start_keyed(a_run("b"), "k")
+        assert (second, is_new) == (first, False)
+        assert store.get("b") is None
+        assert holder(store) == "a"
+
+    def test_another_key_and_another_workflow_are_free(self, store: Store) -> None:
+        for run, key in (("a", "k"), ("b", "K"), ("c", "k ")):
+            assert store.start_keyed(a_run(run), key)[1], key
+        assert store.start_keyed(a_run("d", workflow="v"), "k")[1]
+        assert [holder(store, "k"), holder(store, "K"), holder(store, "k "), holder(store, "k", "v")] == [*"abcd"]
+
+    def test_an_id_that_exists_comes_first(self, store: Store) -> None:
+        store.create([a_run("taken")])
+        found, is_new = store.start_keyed(a_run("taken"), "k")
+        assert (found.id, is_new) == ("taken", False)
+        assert holder(store) is None, "the key was not taken"
+        store.start_keyed(a_run("a"), "k")
+        assert store.start_keyed(a_run("taken"), "k")[0].id == "taken"
+        assert store.start_keyed(a_run("a"), "k") == (the(store, "a"), False)
+        assert store.start_keyed(a_run("a"), "other") == (the(store, "a"), False)
+        assert holder(store, "other") is None
+
+    @pytest.mark.parametrize("key", [each for each in HOSTILE if each.isprintable()])
+    def test_keys_of_any_text(self, store: Store, key: str) -> None:
+        store.start_keyed(a_run("a"), key)
+        assert holder(store, key) == "a"
+        assert store.keys(["a"])["a"].key == key
+        assert not store.start_keyed(a_run("b"), key)[1]
+
+    def test_a_run_that_is_not_like_every_new_one(self, store: Store) -> None:
+        run = a_run("a", generations={"x": 1})
+        assert store.start_keyed(run, "k") == (run, True)
+        assert not store.start_keyed(a_run("b", generations={"x": 1}), "k")[1]
+
+    def test_a_held_workflow(self, store: Store) -> None:
+        store.hold(HoldRecord(kind=HoldKind.WORKFLOW, name="w", held_at=NOW, held_by="me", reason=""))
+        run, is_new = store.start_keyed(a_run("a"), "k")
+        assert (run.state, is_new) == (RunState.PAUSED, True)
+        assert run == the(store, "a")
+        assert not store.start_keyed(a_run("b"), "k")[1]
+
+    def test_a_holder_whose_row_was_deleted(self, database_store: OrmStore | PostgresStore) -> None:
+        store = database_store
+        store.start_keyed(a_run("a"), "k")
+        with connections[store.alias].cursor() as cursor:
+            cursor.execute("DELETE FROM durable_run")
+        assert holder(store) is None
+        assert store.start_keyed(a_run("b"), "k")[1]
+        assert holder(store) == "b"
+
+    def test_one_statement(self, postgres_store: PostgresStore, django_assert_num_queries: Any) -> None:
+        postgres_store.start_keyed(a_run("warm"), "warm")
+        with django_assert_num_queries(1, connection=connections[postgres_store.alias]):
+            postgres_store.start_keyed(a_run("a"), "k")
+
+
+class TestEnds:
+    @pytest.mark.parametrize("name", ENDS)
+    def test_each_end_frees_the_key(self, store: Store, name: str) -> None:
+        for number, state in enumerate(starts_of(name)):
+            run_id, key = f"run-{number}", f"key-{number}"
+            store.start_keyed(a_run(run_id), key)
+            run = brought_to(store, run_id, state)
+            assert holder(store, key) == run_id
+            store.change(run_id, lambda row, _entries: RunChange(run=CALLS[name](row)))
+            assert holder(store, key) is None
+            assert not store.keys([run_id])[run_id].is_open
+            assert store.start_keyed(a_run(f"{run.id}-next"), key)[1]
+
+    @pytest.mark.parametrize("name", sorted({*TRANSITIONS} - {*ENDS} - {"started", "sent_to", "child_ended", "moved"}))
+    def test_no_other_transition(self, store: Store, name: str) -> None:
+        for number, state in enumerate(starts_of(name)):
+            if state in (RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED):
+                continue
+            run_id, key = f"run-{number}", f"key-{number}"
+            store.start_keyed(a_run(run_id), key)
+            brought_to(store, run_id, state)
+            store.change(run_id, lambda row, _entries: RunChange(run=CALLS[name](row)))
+            assert holder(store, key) == run_id
+
+    def test_the_end_of_a_parent_frees_the_keys_of_its_children(self, store: Store) -> None:
+        held = started(store, "parent")
+        start_children(store, held, a_child("child", "parent"))
+        other, _ = store.start_keyed(a_run("other"), "k")
+        assert other.id == "other"
+        grand = store.claim_run("child", now=NOW, lease_until=NOW + LEASE, worker="w")
+        assert grand is not None
+        start_children(store, grand, a_child("grandchild", "child"))
+        for child, key in (("child", "c"), ("grandchild", "g")):
+            _give(store, child, key)
+        store.release([("child", grand.fence)], NOW)
+        store.change("parent", lambda run, _entries: RunChange(run=CALLS["cancelled_at_once"](run)))
+        assert the(store, "grandchild").state == RunState.CANCELLED
+        assert [holder(store, each) for each in "cgk"] == [None, None, "other"]
+
+    @pytest.mark.parametrize("name", REOPENINGS)
+    def test_a_run_that_continues_has_its_key_again(self, store: Store, name: str) -> None:
+        store.start_keyed(a_run("a"), "k")
+        brought_to(store, "a", RunState.FAILED)
+        assert holder(store) is None
+        store.change("a", lambda run, _entries: RunChange(run=CALLS[name](run)))
+        assert holder(store) == "a"
+        assert not store.start_keyed(a_run("b"), "k")[1]
+
+    @pytest.mark.parametrize("name", REOPENINGS)
+    def test_not_while_another_run_has_it(self, store: Store, name: str) -> None:
+        store.start_keyed(a_run("a"), "k")
+        ended = brought_to(store, "a", RunState.FAILED)
+        store.start_keyed(a_run("b"), "k")
+        with pytest.raises(KeyConflictError) as caught:
+            store.change("a", lambda run, _entries: RunChange(run=CALLS[name](run)))
+        assert (caught.value.run_id, caught.value.key) == ("b", "k")
+        assert the(store, "a") == ended, "nothing was changed"
+        assert holder(store) == "b"
+
+
+class TestFree:
+    def test_for_now(self, store: Store) -> None:
+        store.start_keyed(a_run("a"), "k")
+        store.free_key("a", for_good=False)
+        assert store.start_keyed(a_run("b"), "k")[1]
+        brought_to(store, "b", RunState.COMPLETED)
+        brought_to(store, "a", RunState.FAILED)
+        assert holder(store) is None
+        store.change(
+            "a", lambda run, _entries: RunChange(run=transitions.recovered(run, now=NOW, generations={}, summary=""))
+        )
+        assert holder(store) == "a", "its recovery asked for the key again"
+
+    def test_for_good(self, store: Store) -> None:
+        store.start_keyed(a_run("a"), "k")
+        store.free_key("a", for_good=True)
+        assert store.start_keyed(a_run("b"), "k")[1]
+        assert store.keys(["a", "b"]).keys() == {"b"}
+        brought_to(store, "a", RunState.FAILED)
+        store.change(
+            "a", lambda run, _entries: RunChange(run=transitions.recovered(run, now=NOW, generations={}, summary=""))
+        )
+        assert holder(store) == "b"
+
+
+class TestMove:
+    @pytest.mark.parametrize("input", [None, '["new"]'])
+    def test_of_a_pending_run(self, store: Store, input: str | None) -> None:
+        run, _ = store.start_keyed(a_run("a", wake_at=at(30)), "k")
+        moved = store.move(run, now=at(10), wake_at=at(40), input=input)
+        assert the(store, "a") == moved
+        assert (moved.wake_at, moved.input, moved.change_seq) == (at(40), input or "[]", 1)
+        key = store.keys(["a"])["a"]
+        assert (key.moves, key.moved_at, key.taken_at) == (1, at(10), NOW)
+
+    def test_of_a_held_one(self, store: Store) -> None:
+        store.hold(HoldRecord(kind=HoldKind.WORKFLOW, name="w", held_at=NOW, held_by="me", reason=""))
+        run, _ = store.start_keyed(a_run("a", wake_at=at(30)), "k")
+        moved = store.move(run, now=at(10), wake_at=at(40), input='["new"]')
+        assert (moved.state, moved.wake_at, moved.input) == (RunState.PAUSED, None, '["new"]')
+        assert the(store, "a") == moved
+        store.lift(HoldKind.WORKFLOW, "w")
+        [released] = store.release_starts(at(20), 10)
+        assert released.wake_at == at(40)
+
+
+def _give(store: Store, run_id: str, key: str) -> None:
+    """Give a key to a run that was started without one."""
+    if isinstance(store, MemoryStore):
+        store._keys[run_id] = KeyRecord(run_id=run_id, workflow="w", key=key, taken_at=NOW)
+        store._holders["w", key] = run_id
+    else:
+        assert isinstance(store, OrmStore | PostgresStore)
+        RunKey.objects.using(store.alias).create(run_id=run_id, workflow="w", key=key, taken_at=NOW)
