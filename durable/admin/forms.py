@@ -16,12 +16,23 @@ from durable.core.ids import MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 
-__all__ = ["ActForm", "BulkForm", "MuteForm", "ReplayRunForm", "SendMessageForm", "StartForm"]
+__all__ = [
+    "MAX_BODY",
+    "ActForm",
+    "BulkForm",
+    "MuteForm",
+    "ReplayRunForm",
+    "SendMessageForm",
+    "StartForm",
+    "json_editor",
+    "read_arguments",
+    "read_json",
+]
 
-_MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
+MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
 
 
-def _json_editor(rows: int = 6) -> forms.Textarea:
+def json_editor(rows: int = 6) -> forms.Textarea:
     return forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField durable-code", "spellcheck": "false"})
 
 
@@ -38,6 +49,16 @@ def read_json(text: str) -> Any:
         ) from None
     except (ValueError, RecursionError) as error:
         raise forms.ValidationError(_("This cannot be read as JSON: %(problem)s."), params={"problem": error}) from None
+
+
+def read_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional arguments and the keywords of a JSON text. Raises ValidationError."""
+    given = read_json(text)
+    if isinstance(given, list):
+        return given, {}
+    if isinstance(given, dict):
+        return [], given
+    raise forms.ValidationError(_("Give an object of keywords or a list of arguments, not a single value."))
 
 
 class MuteForm(forms.Form):
@@ -165,10 +186,10 @@ class GiveOutputForm(ReplayRunForm):
     output = forms.CharField(
         required=False,
         strip=False,
-        max_length=_MAX_BODY,
+        max_length=MAX_BODY,
         label=_("Output (JSON)"),
         help_text=_('As the step would have returned it. For example {"approved": true}. Empty is null.'),
-        widget=_json_editor(),
+        widget=json_editor(),
     )
 
     field_order = ["output", "in_place", "reason"]
@@ -183,10 +204,10 @@ class EditInputForm(_Asking):
 
     values = forms.CharField(
         strip=False,
-        max_length=_MAX_BODY,
+        max_length=MAX_BODY,
         label=_("Arguments (JSON)"),
         help_text=_("The arguments by name. What you leave out stays as it was recorded."),
-        widget=_json_editor(12),
+        widget=json_editor(12),
     )
 
     field_order = ["values", "reason"]
@@ -208,10 +229,10 @@ class SendMessageForm(_Asking):
     body = forms.CharField(
         required=False,
         strip=False,
-        max_length=_MAX_BODY,
+        max_length=MAX_BODY,
         label=_("Body (JSON)"),
         help_text=_('For example {"by": 7}, "yes" or null. Empty is null.'),
-        widget=_json_editor(),
+        widget=json_editor(),
     )
     anyway = forms.BooleanField(
         required=False,
@@ -263,10 +284,10 @@ class StartForm(MuteForm):
 
     arguments = forms.CharField(
         strip=False,
-        max_length=_MAX_BODY,
+        max_length=MAX_BODY,
         label=_("Arguments (JSON)"),
         help_text=_('Keywords as an object, for example {"order_id": 7}; or a list of positional arguments.'),
-        widget=_json_editor(8),
+        widget=json_editor(8),
     )
     run_id = forms.CharField(
         required=False,
@@ -280,12 +301,7 @@ class StartForm(MuteForm):
 
     def clean_arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional arguments and the keywords. Raises ValidationError."""
-        given = read_json(self.cleaned_data["arguments"])
-        if isinstance(given, list):
-            return given, {}
-        if isinstance(given, dict):
-            return [], given
-        raise forms.ValidationError(_("Give an object of keywords or a list of arguments, not a single value."))
+        return read_arguments(self.cleaned_data["arguments"])
 
     def clean_token(self) -> str:
         """Return the token, which becomes the id of the new run."""

@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from durable.models import Cause, OperatorAction, Run, SavedView
+from durable.models import Cause, OperatorAction, Run, SavedView, Schedule
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.support.addresses import names_of_admin
@@ -50,6 +50,8 @@ PAGES: Mapping[str, Address] = {
     "running": Address(),
     "queues": Address(),
     "queue": Address(("default",)),
+    "schedules": Address(),
+    "schedule": Address(("nightly",)),
     "workers": Address(),
     "worker": Address((WORKER,)),
     "workflows": Address(),
@@ -71,6 +73,8 @@ PAGES: Mapping[str, Address] = {
     "mark": Address(("{cause}", "mute"), get=_also("operate_run")),
     "queue_hold": Address(("default", "pause"), get=_also("pause_queue")),
     "workflow_hold": Address(("tests.switched", "hold"), get=_also("hold_workflow")),
+    "schedule_create": Address(get=_also("add_schedule")),
+    "schedule_act": Address(("nightly", "run"), get=_also("operate_schedule")),
     "workflow_start": Address(("tests.switched",), get=_also("start_run")),
     "send": Address(RUN, get=_also("operate_run")),
     "replay": Address(RUN, "?at=charge", _also("replay_run")),
@@ -108,6 +112,7 @@ def site(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             source="admin", action="recover", run_id=run_id, bulk_id=bulk_id, outcome="done", created_at=now
         )
     view = SavedView.objects.create(name="failed", owner_key="0", created_at=now, is_shared=True)
+    Schedule.objects.create(name="nightly", workflow="tests.switched", rule="30 2 * * *")
     cause, action = Cause.objects.get(), OperatorAction.objects.get(bulk_id="many")
     return {"{cause}": cause.fingerprint, "{view}": str(view.pk), "{action}": str(action.pk)}
 

@@ -1,0 +1,285 @@
+"""The verbs on a schedule: each has a page that describes its effect; a POST applies it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from durable.admin import access, action_page, pages, schedules_page
+from durable.admin.action_page import Refusal
+from durable.admin.base import AdminPages
+from durable.admin.forms import ActForm
+from durable.admin.schedule_forms import (
+    BackfillForm,
+    CreateScheduleForm,
+    EditScheduleForm,
+    OverrideForm,
+    RunNowForm,
+)
+from durable.admin.url_keys import as_id
+from durable.conf import conf
+from durable.core.errors import PayloadError, ScheduleError
+from durable.core.registry import UnknownWorkflowError
+from durable.inspection.refusals import told
+from durable.inspection.shell_command import command
+from durable.models import Schedule
+from durable.operations.audit import acting_as
+from durable.operations.schedules import verbs
+from durable.operations.schedules.rows import arguments_of
+from durable.schedules.rules import duration_text
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
+
+__all__ = ["create", "show"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verb:
+    """A verb on a schedule. `call` gets the name and the form's values, and returns what was done in words."""
+
+    title: StrPromise
+    does: StrPromise
+    command: str
+    call: Callable[[str, dict[str, Any]], str]
+    form: type[forms.Form] = ActForm
+    is_grave: bool = False
+
+
+def _pause(name: str, _given: dict[str, Any]) -> str:
+    verbs.pause(name)
+    return gettext("The schedule is paused.")
+
+
+def _resume(name: str, _given: dict[str, Any]) -> str:
+    verbs.resume(name)
+    return gettext("The schedule is resumed.")
+
+
+def _run(name: str, given: dict[str, Any]) -> str:
+    tick = verbs.run_now(name, force=given["force"])
+    if tick.outcome == "started":
+        return gettext("The run %(run)s is started.") % {"run": tick.run_id}
+    if tick.outcome == "waiting":
+        return gettext("It begins when the earlier run has ended.")
+    raise Refusal(gettext("Nothing was started: %(why)s") % {"why": tick.why}, 409)
+
+
+def _backfill(name: str, given: dict[str, Any]) -> str:
+    started = sum(bool(each.run_id) for each in verbs.backfill(name, given["since"], given["until"]))
+    return ngettext("%(count)d run is started.", "%(count)d runs are started.", started) % {"count": started}
+
+
+def _edit(name: str, given: dict[str, Any]) -> str:
+    args, kwargs = given["arguments"] or (None, None)
+    verbs.edit(name, args=args, kwargs=kwargs, no_window=given["window"] is None, **_options(given))
+    return gettext("The schedule is changed.")
+
+
+def _override(name: str, given: dict[str, Any]) -> str:
+    verbs.override(name, given["rule"], zone=given["zone"] or None)
+    return gettext("The rule is overridden until it is taken back.")
+
+
+def _take_back(name: str, _given: dict[str, Any]) -> str:
+    verbs.take_back(name)
+    return gettext("The code's rule is in force again.")
+
+
+def _delete(name: str, _given: dict[str, Any]) -> str:
+    verbs.delete(name)
+    return gettext("The schedule is deleted. Its runs stay.")
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in ("rule", "zone", "queue", "overlap", "catch_up", "window", "jitter")}
+
+
+_VERBS: Final = {
+    "pause": _Verb(
+        title=_("Pause"),
+        does=_("It starts nothing until it is resumed. Its runs go on. The moments of the pause are not made up for."),
+        command="pause-schedule",
+        call=_pause,
+    ),
+    "resume": _Verb(
+        title=_("Resume"),
+        does=_("It ticks again, from its next moment on."),
+        command="resume-schedule",
+        call=_resume,
+    ),
+    "run": _Verb(
+        title=_("Run now"),
+        does=_("A tick for the present time. Its next moment stays as it is."),
+        command="run-schedule",
+        call=_run,
+        form=RunNowForm,
+    ),
+    "backfill": _Verb(
+        title=_("Backfill"),
+        does=_("Start the run of each moment of a period in the past that has none. They begin at once."),
+        command="backfill",
+        call=_backfill,
+        form=BackfillForm,
+    ),
+    "edit": _Verb(
+        title=_("Edit"),
+        does=_("Its next moment follows from the new rule."),
+        command="edit-schedule",
+        call=_edit,
+        form=EditScheduleForm,
+    ),
+    "override": _Verb(
+        title=_("Override the rule"),
+        does=_("This rule is in force instead of the code's, after deploys too, until it is taken back."),
+        command="override-schedule",
+        call=_override,
+        form=OverrideForm,
+    ),
+    "take-back": _Verb(
+        title=_("Take the override back"),
+        does=_("The code's rule is in force again."),
+        command="take-back-override",
+        call=_take_back,
+    ),
+    "delete": _Verb(
+        title=_("Delete"),
+        does=_("The schedule and its ticks are deleted for good. Its runs stay."),
+        command="delete-schedule",
+        call=_delete,
+        is_grave=True,
+    ),
+}
+
+
+def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpResponse:
+    """Show the page of a verb on a schedule, or apply the verb."""
+    verb = _VERBS.get(name)
+    if verb is None:
+        raise Http404(action_page.no_verb(name, list(_VERBS)))
+    action_page.admit(request, schedules_page.ACTIONS[name], "")
+    of = as_id(key)
+    row = schedules_page.find(of).schedule
+    is_posted = request.method == "POST"
+    form = verb.form(request.POST if is_posted else None, initial=_initial(verb, request, row))
+    problem, status, planned = "", 200, ""
+    if is_posted:
+        status = 422
+        if form.is_valid():
+            try:
+                planned = _plan(of, form) if name == "backfill" else ""
+                if not planned:
+                    done = _do(request, lambda: verb.call(of, form.cleaned_data), form.cleaned_data)
+                    messages.success(request, done)
+                    back = admin.url("schedules") if name == "delete" else admin.url("schedule", of)
+                    return HttpResponseRedirect(back)
+                status = 200
+            except Refusal as refusal:
+                problem, status = refusal.why, refusal.status
+    context = {
+        "title": gettext("%(verb)s: %(of)s") % {"verb": verb.title, "of": of},
+        "now": pages.now(),
+        "verb": verb,
+        "of": of,
+        "form": form,
+        "problem": problem,
+        "planned": planned,
+        "expected": verbs.revision_of(row),
+        "back": admin.url("schedule", of),
+        "command": command(verb.command, of),
+    }
+    return admin.page(request, "schedule_act", context, status=status)
+
+
+def create(admin: AdminPages, request: HttpRequest) -> HttpResponse:
+    """Show the form of a new schedule, or create it."""
+    action_page.admit(request, "create_schedule", "")
+    is_posted = request.method == "POST"
+    initial = {"zone": "UTC", "workflow": request.GET.get("workflow", "")[:200], "arguments": "{}"}
+    form = CreateScheduleForm(request.POST if is_posted else None, initial=initial)
+    problem, status = "", 200
+    if is_posted:
+        status = 422
+        if form.is_valid():
+            given = form.cleaned_data
+            args, kwargs = given["arguments"] or ([], {})
+            try:
+                _do(
+                    request,
+                    lambda: verbs.create(given["name"], given["workflow"], args=args, kwargs=kwargs, **_options(given)),
+                    {**given, "expected": ""},
+                )
+            except Refusal as refusal:
+                problem, status = refusal.why, refusal.status
+            else:
+                messages.success(request, gettext("The schedule is created."))
+                return HttpResponseRedirect(admin.url("schedule", given["name"]))
+    context = {
+        "title": _("Create a schedule"),
+        "now": pages.now(),
+        "verb": {"title": _("Create a schedule"), "does": ""},
+        "of": "",
+        "form": form,
+        "problem": problem,
+        "back": admin.url("schedules"),
+        "command": "",
+    }
+    return admin.page(request, "schedule_act", context, status=status)
+
+
+def _do(request: HttpRequest, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+    acting = acting_as(access.actor_of(request), reason=given["reason"], expected=given["expected"] or None)
+    with action_page.refusals(), acting:
+        try:
+            return call()
+        except (ScheduleError, UnknownWorkflowError) as error:
+            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": told(error)}, 409) from error
+        except TypeError as error:
+            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": error}, 422) from error
+
+
+def _plan(of: str, form: forms.Form) -> str:
+    """Return what a backfill would start, in words; "" if the page has shown the number already."""
+    given = form.cleaned_data
+    with action_page.refusals():
+        found = verbs.plan_backfill(of, given["since"], given["until"])
+    count = len(found.moments)
+    if given["planned"] == count:
+        return ""
+    form.data = {**{name: form.data[name] for name in form.data}, "planned": str(count)}
+    said = ngettext("%(count)d run would be started", "%(count)d runs would be started", count) % {"count": count}
+    more = gettext("%(existing)d of the moments have a run already") % {"existing": found.existing}
+    return f"{said}; {more}."
+
+
+def _initial(verb: _Verb, request: HttpRequest, row: Schedule) -> dict[str, Any]:
+    if verb.form is OverrideForm:
+        return {"rule": row.rules.text, "zone": row.zone_in_force}
+    if verb.form is not EditScheduleForm:
+        return {}
+    shown = {name: getattr(row, name) for name in ("rule", "zone", "overlap", "catch_up", "queue")}
+    return {
+        **shown,
+        "window": "" if row.window is None else duration_text(row.window),
+        "jitter": duration_text(row.jitter) if row.jitter else "",
+        "arguments": _editable(row) if access.may(request, "view_payload") and not conf.REDACT else "",
+    }
+
+
+def _editable(row: Schedule) -> str:
+    """Return the arguments as JSON; "" if JSON does not express them as they are."""
+    try:
+        args, kwargs = arguments_of(row)
+        text = json.dumps(args or kwargs, indent=2)
+        is_same = bool(json.loads(text) == (args or kwargs))
+    except (PayloadError, TypeError, ValueError, RecursionError):
+        return ""
+    return text if is_same and not (args and kwargs) else ""

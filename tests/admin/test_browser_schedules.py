@@ -1,0 +1,112 @@
+"""The pages of schedules in a real browser: no barrier in any width and colour, no complaint, a verb by hand."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.conf import settings
+from django.test import Client
+
+from durable import Context, Schedule, workflow
+from durable.admin.url_keys import as_key
+from durable.operations.schedules.verbs import override, pause, run_now
+from tests.admin.conftest import MakeUser
+from tests.admin.pages import url
+from tests.support.browsing import complaints_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+    from pytest_django.live_server_helper import LiveServer
+
+pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+WAIT = 60_000  # milliseconds
+RULES = ["wcag2a", "wcag2aa", "best-practice"]
+LONG = "x" * 170
+
+
+@workflow(name="tests.browser.report")
+def report(ctx: Context) -> None:
+    return None
+
+
+@pytest.fixture
+def operator_page(page: Page, live_server: LiveServer, make_user: MakeUser) -> Page:
+    permissions = ("view_run", "view_payload", "add_schedule", "change_schedule", "delete_schedule", "operate_schedule")
+    client = Client()
+    client.force_login(make_user(*permissions))
+    cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
+    page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
+    return page
+
+
+@pytest.fixture
+def schedules() -> None:
+    """Schedules in each state, with ticks of several outcomes."""
+    for name, rule in (
+        ("nightly", "30 2 * * *"),
+        ("hourly", "0 * * * *; every 7 hours"),
+        (LONG, "0 0 L * *"),
+        ("😴", "every 1 week"),
+    ):
+        Schedule.objects.create(name=name, workflow=report.name, rule=rule, zone="Europe/Berlin", overlap="queue")
+    Schedule.objects.create(name="shop.nightly", workflow=report.name, rule="30 2 * * *", origin="code")
+    Schedule.objects.create(name="broken", workflow="tests.nobody", rule="0 9 * * MON#1")
+    override("shop.nightly", "0 4 * * *", zone="Asia/Tokyo")
+    for name in ("nightly", "nightly", "nightly", "broken", LONG, "shop.nightly"):
+        run_now(name)
+    for number in range(16):
+        run_now("hourly", force=bool(number % 3))
+    pause("😴")
+
+
+def look(page: Page, name: str) -> None:
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            if folder := os.environ.get("DURABLE_SHOTS"):
+                page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (name, width)
+            found = Axe().run(page, context="#content", options={"runOnly": RULES}).response["violations"]
+            assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], (name, width, scheme)
+
+
+def test_no_page_is_a_barrier(operator_page: Page, live_server: LiveServer, schedules: None) -> None:
+    pages = {
+        "schedules": url("schedules"),
+        "schedule": url("schedule", "hourly"),
+        "schedule-overridden": url("schedule", "shop.nightly"),
+        "schedule-long": url("schedule", LONG),
+        "schedule-paused": url("schedule", as_key("😴")),
+        "schedule-create": url("schedule_create"),
+        "schedule-edit": url("schedule_act", "nightly", "edit"),
+        "schedule-backfill": url("schedule_act", "nightly", "backfill"),
+        "schedule-run": url("schedule_act", "nightly", "run"),
+    }
+    complaints = complaints_of(operator_page)
+    for name, address in pages.items():
+        operator_page.goto(live_server.url + address)
+        assert complaints == []
+        look(operator_page, name)
+        complaints.clear()  # of the styles that axe tries to set
+
+
+def test_a_schedule_is_paused_and_resumed_by_hand(
+    operator_page: Page, live_server: LiveServer, schedules: None
+) -> None:
+    page = operator_page
+    page.goto(live_server.url + url("schedules"))
+    page.get_by_role("link", name="nightly", exact=True).click()
+    page.get_by_role("link", name="Pause").click()
+    page.get_by_label("Reason").fill("bank is down")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_text("bank is down").wait_for(timeout=WAIT)
+    assert Schedule.objects.get(name="nightly").paused
+    page.get_by_role("link", name="Resume").click()
+    page.get_by_role("button", name="Resume", exact=True).click()
+    page.get_by_text("The schedule is resumed.").wait_for(timeout=WAIT)
+    assert not Schedule.objects.get(name="nightly").paused
