@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.http import HttpRequest
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext, gettext_lazy, pgettext_lazy
 
 from durable.admin import access, charts, waterfall
 from durable.admin.base import AdminPages
@@ -247,7 +247,7 @@ def _whole_number(text: str | None, digits: int = 9) -> int | None:
 
 _PARTS: Final[Mapping[str, tuple[Any, Callable[[Shown], dict[str, Any]]]]] = {
     "timeline": (gettext_lazy("Timeline"), _timeline),
-    "history": (gettext_lazy("History"), _history),
+    "history": (pgettext_lazy("of a run", "History"), _history),
     "events": (gettext_lazy("Events"), _events),
     "payloads": (gettext_lazy("Input and output"), _payloads),
     "attempts": (gettext_lazy("Failed attempts"), _attempts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from tests.tools.catalogue.texts import PACKAGE, catalogue_of_texts, marked_text
 __all__ = ["LOCALE", "bring_up_to_date", "compiled", "mo_path", "po_path", "read", "texts_of", "translations_of"]
 
 LOCALE: Final = PACKAGE / "locale"
+_NO_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)  # a catalogue that has not changed is not compiled differently
 _WIDTH: Final = 100  # columns of a line
 #: Without dates: a catalogue that has not changed is not written differently.
 _HEADER: Final = """\
@@ -47,6 +49,7 @@ def read(language: str) -> Catalog:
 
 def compiled(catalogue: Catalog) -> bytes:
     """Return what Django reads of the catalogue."""
+    catalogue.creation_date = catalogue.revision_date = _NO_DATE
     file = BytesIO()
     write_mo(file, catalogue)
     return file.getvalue()

@@ -15,7 +15,7 @@ from typing import Final
 from babel.messages.catalog import Catalog
 from django.utils.translation.template import templatize
 
-__all__ = ["PACKAGE", "Marked", "catalogue_of_texts", "marked_texts"]
+__all__ = ["PACKAGE", "Marked", "catalogue_of_texts", "marked_texts", "texts_of_template"]
 
 PACKAGE: Final = Path(__file__).resolve().parents[3] / "durable"
 
@@ -48,8 +48,13 @@ def marked_texts(package: Path = PACKAGE) -> Iterator[Marked]:
     for path in sorted(package.rglob("*.py")):
         yield from _in_code(ast.parse(path.read_text(encoding="utf-8")), _name(package, path))
     for path in sorted(package.rglob("*.html")):
-        for code in _calls(templatize(path.read_text(encoding="utf-8"), origin=str(path))):
-            yield from _in_code(ast.parse(code), _name(package, path))
+        yield from texts_of_template(path.read_text(encoding="utf-8"), _name(package, path))
+
+
+def texts_of_template(source: str, path: str) -> Iterator[Marked]:
+    """Yield the marked texts of a template."""
+    for code in _calls(templatize(source, origin=path)):
+        yield from _in_code(ast.parse(code), path)
 
 
 def catalogue_of_texts(texts: Sequence[Marked]) -> Catalog:
