@@ -6,9 +6,10 @@ Each run is decided separately: a refusal for one run does not stop the others.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import ExitStack
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -35,7 +36,7 @@ from durable.core.errors import BulkCountError
 from durable.inspection import Filtered, RunCriteria
 from durable.inspection.undone import Undone, undone_steps
 from durable.operations import bulk
-from durable.operations.audit import acting_as
+from durable.operations.audit import acting_as, bulk_id
 from durable.operations.audited import REFUSALS, outcome_of
 from durable.operations.bulk_decisions import go_on, stop_here
 from durable.operations.replay import replay_failed
@@ -80,8 +81,19 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
     if in_bulk in bulk.BULK_VERBS and is_slow(options):
         return start_bulk(in_bulk, _selection(options, ids), options, output)
     done = refused = 0
-    with acting_as(shell_actor(options.user), reason=options.reason):
-        for run_id in ids:
+    with acting_as(shell_actor(options.user), reason=options.reason), ExitStack() as stack:
+        is_streamed = "-" in options.ids
+        rest = iter(ids)
+        first = [] if is_streamed else list(islice(rest, 2))  # the lines of standard input are done as they arrive
+        if is_streamed or len(first) > 1:  # the audit log has them together
+            total = len(ids) if isinstance(ids, Sized) else None
+            try:
+                stack.enter_context(bulk.grouped(in_bulk, total))
+            except REFUSALS as error:
+                output.complain(error)
+                output.say("Nothing was done.")
+                return Exit.REFUSED
+        for run_id in chain(first, rest):
             try:
                 became = call(run_id, options)
             except REFUSALS as error:
@@ -101,7 +113,10 @@ def _chosen(options: Namespace) -> Iterable[str]:
     wanted = _wanted(options)
     if wanted.is_empty == (not options.ids):
         raise CommandError("give the ids of runs, or --cause or --place, and not both", returncode=Exit.USAGE)
-    return given_ids(options.ids) if wanted.is_empty else _of_causes(wanted)
+    if not wanted.is_empty:
+        return _of_causes(wanted)
+    found = given_ids(options.ids)
+    return found if "-" in options.ids else list(found)
 
 
 def _selection(options: Namespace, ids: Iterable[str]) -> Filtered | list[str]:
@@ -264,7 +279,7 @@ VERBS = (
     _verb(
         "replay-failed",
         "Replay failed runs from where they failed, as new runs; prints their ids.",
-        lambda run_id, _: replay_failed(run_id).id,
+        lambda run_id, _: bulk.replay_as_part(run_id) if bulk_id() else replay_failed(run_id).id,
         past="replayed",
         options=add_cause,
     ),

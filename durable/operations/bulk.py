@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
@@ -56,7 +57,9 @@ __all__ = [
     "allowed_states",
     "apply",
     "eligible",
+    "grouped",
     "perform_page",
+    "replay_as_part",
 ]
 
 AT_ONCE: Final = 100  # runs that are processed while the operator waits
@@ -64,8 +67,8 @@ PAGE: Final = 50  # runs in one step of a background bulk: one transaction
 _RATES: Final = (0.001, 1_000.0)  # runs a second
 
 
-def _replay(run_id: str) -> str:
-    """Replay the run under an id that is the same each time, and return that id."""
+def replay_as_part(run_id: str) -> str:
+    """Replay the run as a part of a bulk under an id that is the same each time, and return that id."""
     digest = hashlib.sha256(run_id.encode(errors="surrogatepass")).hexdigest()[:20]
     return replay_failed(run_id, as_id=f"{replays_prefix(audit.bulk_id())}{digest}").id
 
@@ -74,7 +77,7 @@ _VERBS: Final[Mapping[str, Callable[..., str | None]]] = {
     "cancel": cancel,
     "pause": pause,
     "recover": recover,
-    "replay": _replay,
+    "replay": replay_as_part,
     "resume": resume,
     "wake": wake,
 }
@@ -209,22 +212,36 @@ def apply(
     if in_background:
         started = _start(verb, chosen, options, as_id, expected, canary, rate)
         return BulkReport(run_id=started, bulk_id=started)
-    at, bulk_id = runtime.current(), new_id() if as_id is None else check_id(as_id)
-    with audited(at, verb, "") as attribution:  # an actor without the permission gets one refusal, not one for each run
-        if expected is not None:
-            check_expected(verb, chosen, expected)
-        at.store.log([attribution.done(before="", after="", run_id=bulk_id, detail=_many(verb, chosen.total))])
     results: list[BulkResult] = []
     cursor: str | None = None
-    with ExitStack() as stack:
-        if audit.acting() is None:  # the log has what was refused to the application's own code too
-            stack.enter_context(acting_as(audit.code_actor()))
-        stack.enter_context(audit.within_bulk(bulk_id))
+    check = None if expected is None else partial(check_expected, verb, chosen, expected)
+    with grouped(verb, chosen.total, as_id=as_id, check=check) as bulk_id:
         while True:
             ids, cursor = chosen.page(cursor, AT_ONCE)
             results += [_one(verb, each, options) for each in ids]
             if cursor is None:
                 return BulkReport(results=tuple(results), bulk_id=bulk_id)
+
+
+@contextmanager
+def grouped(
+    verb: str, total: int | None, *, as_id: str | None = None, check: Callable[[], None] | None = None
+) -> Iterator[str]:
+    """Log a bulk, and record the actions inside the block as its parts; yield its id.
+
+    `total` is the number of its runs, None if it is not known. `check` is called before anything is logged and may
+    refuse the bulk. Raises OperationDeniedError: an actor without the permission gets one refusal, not one for each run.
+    """
+    at, bulk_id = runtime.current(), new_id() if as_id is None else check_id(as_id)
+    with audited(at, verb, "") as attribution:
+        if check is not None:
+            check()
+        at.store.log([attribution.done(before="", after="", run_id=bulk_id, detail=_many(verb, total))])
+    with ExitStack() as stack:
+        if audit.acting() is None:  # the log has what was refused to the application's own code too
+            stack.enter_context(acting_as(audit.code_actor()))
+        stack.enter_context(audit.within_bulk(bulk_id))
+        yield bulk_id
 
 
 def perform_page(order: BulkOrder, cursor: str | None, limit: int | None = None) -> tuple[list[BulkResult], str | None]:

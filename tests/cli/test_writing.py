@@ -13,6 +13,7 @@ from django.db import OperationalError
 
 from durable import get_run, operations, runtime
 from durable.cli import actor
+from durable.inspection.bulks import find_bulk
 from durable.models import OperatorAction, QueueMessage, Run
 from tests.cli import workflows
 from tests.cli.conftest import Shell, Stage, state
@@ -43,6 +44,33 @@ class TestVerbs:
         done = shell("recover", "--cause", declined)
         assert (done.status, done.err) == (0, "2 recovered\n")
         assert [state(each) for each in ("one", "two", "three")] == ["pending", "pending", "failed"]
+
+    @pytest.mark.parametrize("source", ["ids", "cause", "lines"])
+    def test_several_runs_are_one_bulk_of_the_audit_log(self, shell: Shell, stage: Stage, source: str) -> None:
+        for each in ("one", "two"):
+            stage.start(failing, "declined 1", id=each)
+        if source == "ids":
+            done = shell("recover", "one", "two", "gone", "--reason", "the bank is back")
+        elif source == "cause":
+            [cause] = shell("causes", "-o", "ids").lines
+            done = shell("recover", "--cause", cause, "--reason", "the bank is back")
+        else:
+            done = shell("recover", "-", "--reason", "the bank is back", piped="one\ntwo\n")
+        assert done.err.splitlines()[-1].startswith("2 recovered")
+        head, *rows = OperatorAction.objects.order_by("id")
+        assert (head.action, head.outcome, head.bulk_id, head.reason) == ("recover", "done", "", "the bank is back")
+        assert {row.bulk_id for row in rows} == {head.run_id}
+        found = find_bulk(head.run_id)
+        assert found is not None
+        assert (found.done.number, found.refused.number) == (2, int(source == "ids"))
+
+    def test_several_replays_are_one_bulk_that_knows_the_new_runs(self, shell: Shell, stage: Stage) -> None:
+        for each in ("one", "two"):
+            stage.start(failing, "declined 1", id=each)
+        made = shell("replay-failed", "one", "two", "-o", "ids").lines
+        bulk_id = OperatorAction.objects.order_by("id")[0].run_id
+        assert len(made) == 2
+        assert all(each.startswith(f"{bulk_id}-") for each in made)
 
     @pytest.mark.parametrize("arguments", [[], ["one", "--cause", "0123456789abcdef"]])
     def test_runs_are_named_by_ids_or_by_a_cause(self, shell: Shell, arguments: list[str]) -> None:
@@ -98,8 +126,10 @@ class TestVerbs:
         assert state("asleep") == "cancelled"
         assert [line.startswith("durable: ") for line in done.err.splitlines()] == [True, True, False]
         assert done.err.splitlines()[-1] == "1 cancelled, or asked to, 2 refused"
+        bulk = OperatorAction.objects.order_by("id")[0].run_id
         assert {action[:3] for action in actions()} == {
             *(("cancel", "ended", "refused"), ("cancel", "nothing", "missing"), ("cancel", "asleep", "done")),
+            ("cancel", bulk, "done"),
         }
 
     def test_ids_through_a_pipe(self, shell: Shell, stage: Stage) -> None:
