@@ -13,9 +13,11 @@ from typing import Any, Final
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import EntryStatus
+from durable.inspection.capped_counts import sample_rows
 from durable.inspection.payloads import payload, redacted_error
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.models import Entry, Run
+from durable.models.fields import unpack
 
 __all__ = ["MOST", "PAGE", "Comparison", "Difference", "Side", "compare_runs"]
 
@@ -99,8 +101,9 @@ def compare_runs(left: Run, right: Run, *, with_payloads: bool, start: int = 0) 
 
 def _skeleton(run: Run) -> dict[str, int]:
     """Return the keys of the run's entries by location, in the order in which they began."""
-    found = Entry.objects.using(conf.DATABASE).filter(run=run.pk).order_by("ordinal")
-    return dict(found.values_list("location", "pk")[:MOST])
+    entries = Entry.objects.using(conf.DATABASE).filter(run=run.pk).order_by("ordinal")
+    [rows] = sample_rows([entries], ["ordinal", "location", "id"], MOST)
+    return {unpack(location): key for _, location, key in sorted(rows)}
 
 
 def _read(run: Run, keys: Sequence[int], with_payloads: bool) -> Mapping[str, tuple[str, Side]]:

@@ -5,20 +5,24 @@ Knows nothing of filters: `durable.inspection.runs` chooses the index of each la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from django.db.models import Q
 
+from durable.conf import conf
+from durable.inspection.capped_counts import moment_of, sample_rows
 from durable.inspection.error_text import shown_with
 from durable.inspection.pagination import FAILURE_KEY, Cursor, RunOrder
 from durable.models import Run
+from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
 __all__ = ["WINDOW", "Lane", "Plan", "RunPage", "merged"]
 
 WINDOW: Final = 10_000  # runs that one page examines if no index serves the filter
+_FEW: Final = 3  # lanes of which the runs are read at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +52,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Runs of one lane, and the key up to which the lane was searched; None: to its end."""
+    """The keys of runs of one lane with the runs that were read, and the key up to which the lane was searched.
 
-    runs: list[Run]
+    `seen_to` is None if it was searched to its end.
+    """
+
+    keyed: Sequence[tuple[Cursor, Run | None]]
     seen_to: Cursor | None
 
 
@@ -88,9 +95,12 @@ class Lane:
         if self.shown_text:
             # A search must not disclose what the project's hook hides, not even by the place where a page ends.
             shown, last = shown_with(self.shown_text, runs, limit + 1)
-            return _Found(list(shown), end if last is None else Cursor.of(last, self.order))
-        found = list(runs.defer("input", "output")[: limit + 1])
-        return _Found(found, Cursor.of(found[-1], self.order) if len(found) > limit else end)
+            return _Found(self._keyed(shown), end if last is None else Cursor.of(last, self.order))
+        found = self._keyed(runs.defer("input", "output")[: limit + 1])
+        return _Found(found, found[-1][0] if len(found) > limit else end)
+
+    def _keyed(self, runs: Iterable[Run]) -> list[tuple[Cursor, Run]]:
+        return [(Cursor.of(run, self.order), run) for run in runs]
 
     def _window_end(self, window: int) -> Cursor | None:
         if window not in self._ends:
@@ -105,18 +115,48 @@ class Lane:
 
 
 def merged(lanes: Sequence[Lane], order: RunOrder, limit: int) -> RunPage:
-    """Return the first runs of all lanes, up to the key that every lane has reached."""
-    found = [lane.read(limit) for lane in lanes]
-    keyed = [(Cursor.of(run, order), run) for each in found for run in each.runs]
-    keyed.sort(key=lambda each: each[0].sort_key, reverse=order.is_descending)
+    """Return the first runs of all lanes, up to the key that every lane has reached.
+
+    Of many lanes the keys are read first, in one statement, and then the runs of the page, in another one. A lane that no
+    index serves alone has one more, for the end of its window.
+    """
+    is_alone = len(lanes) <= _FEW or any(lane.shown_text for lane in lanes)
+    found = [lane.read(limit) for lane in lanes] if is_alone else _keys_of(lanes, order, limit)
+    keyed = [row for each in found for row in each.keyed]
+    keyed.sort(key=lambda row: row[0].sort_key, reverse=order.is_descending)
     ends = [each.seen_to for each in found if each.seen_to is not None]
     if ends:
         choose = max if order.is_descending else min
         seen_to = choose(ends, key=lambda each: each.sort_key)
-        keyed = [each for each in keyed if not each[0].is_behind(seen_to)]
-    runs = [run for _, run in keyed[:limit]]
+        keyed = [row for row in keyed if not row[0].is_behind(seen_to)]
+    runs = _in_full(keyed[:limit])
     if len(keyed) > limit:
         return RunPage(runs=runs, next_cursor=keyed[limit - 1][0].text)
     if ends:
         return RunPage(runs=runs, next_cursor=seen_to.text, is_window=True)
     return RunPage(runs=runs)
+
+
+def _keys_of(lanes: Sequence[Lane], order: RunOrder, limit: int) -> list[_Found]:
+    """Return the keys of the first runs of each lane; one statement besides those that find the ends of windows."""
+    matching = [lane.matching() for lane in lanes]
+    columns = list(order.key)
+    found = []
+    for (_, end), rows in zip(matching, sample_rows([runs for runs, _ in matching], columns, limit + 1), strict=True):
+        keys = [_cursor(row, order) for row in rows]
+        keys.sort(key=lambda key: key.sort_key, reverse=order.is_descending)
+        found.append(_Found([(key, None) for key in keys], keys[-1] if len(keys) > limit else end))
+    return found
+
+
+def _cursor(row: Sequence[Any], order: RunOrder) -> Cursor:
+    *moments, run_id = row
+    return Cursor(moment_of(moments[0]) if moments else None, unpack(run_id), order)
+
+
+def _in_full(keyed: Sequence[tuple[Cursor, Run | None]]) -> list[Run]:
+    """Return the runs, those read that were not; one statement for all of them. One that was deleted is left out."""
+    missing = [key.id for key, run in keyed if run is None]
+    read = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk(missing) if missing else {}
+    runs = [run or read.get(key.id) for key, run in keyed]
+    return [run for run in runs if run is not None]

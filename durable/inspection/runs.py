@@ -118,9 +118,9 @@ def list_runs(
 ) -> RunPage:
     """Return a page of the runs that match `wanted`, in `order`; by id if the filter has a prefix of one.
 
-    `within` limits the runs further, for example to those that a user may see. At most three statements for each
-    requested state or, for runs of a place, for each of its causes; in the order of `wake_at`, for each queue. Raises
-    InvalidCursorError for a text that is not a cursor of this list.
+    `within` limits the runs further, for example to those that a user may see. Five statements, and one more for each
+    requested state, each cause of a place, and in the order of `wake_at` each queue, if no index serves the filter.
+    Raises InvalidCursorError for a text that is not a cursor of this list.
     """
     order = order_of(wanted, order)
     return merged(_lanes_of(wanted, order, cursor, within), order, limit)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, Exists, ExpressionWrapper, Q, QuerySet
 
 from durable.conf import conf
 from durable.core.records import EntryKind
@@ -60,11 +60,11 @@ class Window:
 
 
 def read_rows(run_id: str) -> list[Row] | None:
-    """Return the entries of a history as they began; None if it is long. Two statements, one for a long one."""
-    if _entries(run_id)[: LONG + 1].count() > LONG:
-        return None
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
-    return list(found.values_list(*_COLUMNS))
+    """Return the entries of a history as they began; None if it is long. One statement, two for a long or empty one."""
+    is_long = Exists(_entries(run_id)[LONG : LONG + 1])
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).filter(~is_long).order_by("ordinal")
+    rows = list(found.values_list(*_COLUMNS))
+    return None if not rows and _entries(run_id).exists() else rows
 
 
 def read_window(
