@@ -9,13 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from durable.context import AsyncContext, Context
+    from durable.context import AsyncChild, AsyncContext, Child, Context
     from durable.core.current import current_step
     from durable.core.errors import (
         AttemptAbandonedError,
         BulkCountError,
         BulkNotStoppedError,
         BulkOrderError,
+        ChildCancelledError,
+        ChildFailedError,
+        ChildTimeoutError,
         ContractError,
         CriticalError,
         DurableError,
@@ -78,12 +81,15 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "durable.operations.audit": ("Actor", "OperationDeniedError", "acting_as"),
-    "durable.context": ("AsyncContext", "Context"),
+    "durable.context": ("AsyncChild", "AsyncContext", "Child", "Context"),
     "durable.core.errors": (
         "AttemptAbandonedError",
         "BulkCountError",
         "BulkNotStoppedError",
         "BulkOrderError",
+        "ChildCancelledError",
+        "ChildFailedError",
+        "ChildTimeoutError",
         "ContractError",
         "CriticalError",
         "DurableError",
@@ -147,6 +153,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "ANY",
     "Actor",
+    "AsyncChild",
     "AsyncContext",
     "AsyncQueueMessage",
     "AttemptAbandonedError",
@@ -156,6 +163,10 @@ __all__ = [
     "BulkCountError",
     "BulkNotStoppedError",
     "BulkOrderError",
+    "Child",
+    "ChildCancelledError",
+    "ChildFailedError",
+    "ChildTimeoutError",
     "Context",
     "Continue",
     "ContractError",

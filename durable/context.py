@@ -8,10 +8,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
+from durable.core import registry
 from durable.core.advice import advised
 from durable.core.branches import join_branches, race_branches
+from durable.core.children import ChildRequest, call_child, child_result, start_child
 from durable.core.compensation import compensate
 from durable.core.current import current_scope
 from durable.core.duration import Duration, check_moment, parse_remaining
@@ -41,8 +43,13 @@ from durable.core.versions import get_version, removed, rollback_checkpoint
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 
-__all__ = ["AsyncContext", "Context", "step_definition"]
+__all__ = ["AsyncChild", "AsyncContext", "Child", "Context", "step_definition"]
 
+if TYPE_CHECKING:
+    from durable.definitions import Workflow
+    from durable.handles import Handle
+
+P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 Ts = TypeVarTuple("Ts")
@@ -291,6 +298,31 @@ class Context(_Shared[SyncDriver]):
         result: RaceResult[R] = self._do(f'race "{name}"', race_branches(self._scope, name, branches))
         return result
 
+    @overload
+    def child(self, name: str, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def child(self, name: str, workflow: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def child(self, name: str, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Start a run of another workflow as a child, wait for its end, and return its output.
+
+        Arguments are the workflow's; options are said before, with `workflow.using(...)`: `id`, `queue`, `delay`,
+        `when_parent_ends`. The workflow may be given by its name. Raises ChildFailedError, ChildCancelledError, and
+        RunConflictError if the id is another run's.
+        """
+        return self._do(f'child "{name}"', call_child(self._scope, name, _child_request(workflow, args, kwargs)))
+
+    @overload
+    def start_child(self, name: str, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+    @overload
+    def start_child(self, name: str, workflow: str, /, *args: Any, **kwargs: Any) -> Child[Any]: ...
+    def start_child(self, name: str, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Start a child as `child` does, without waiting for it; `child.result(...)` waits."""
+        request = _child_request(workflow, args, kwargs)
+        start = mapped(
+            start_child(self._scope, name, request), lambda found: Child(self._scope, self._driver, request, *found)
+        )
+        return self._do(f'child "{name}"', start)
+
     def rollback_checkpoint(self, name: str) -> None:
         """Allow rollback handlers for the steps that follow, in this scope and in scopes inside it."""
         self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
@@ -318,6 +350,54 @@ class Context(_Shared[SyncDriver]):
         """
         version: int = self._do(f'version "{name}"', get_version(self._scope, name, latest))
         return version
+
+
+class _SharedChild(Generic[R, D]):
+    """What both children have. `id` is the id of the child's run."""
+
+    def __init__(self, scope: Scope, driver: D, request: ChildRequest, location: str, child_id: str) -> None:
+        self.id = child_id
+        self._scope = scope
+        self._driver: D = driver
+        self._request = request
+        self._location = location
+
+    def __repr__(self) -> str:
+        return f"<child {self.id} of {self._request.workflow}>"
+
+    @property
+    def handle(self) -> Handle[R]:
+        """The handle of the child's run."""
+        handle: Handle[R] = self._request.handle(self.id)
+        return handle
+
+    def _result(self, name: str, timeout: Duration | None) -> Any:
+        scope = _innermost(self._scope)
+        limit = None if timeout is None else parse_remaining(timeout, "a timeout")
+        operation = child_result(scope, name, self._location, self.id, self._request.workflow, limit)
+        return self._driver.operate(scope, f'wait for child "{name}"', operation)
+
+
+class Child(_SharedChild[R, SyncDriver]):
+    """A child that a synchronous workflow has started: `id`, `handle`, and `result`."""
+
+    def result(self, name: str, timeout: Duration | None = None) -> R:
+        """Wait for the child's end, and return its output; the wait is recorded under `name`.
+
+        Raises ChildFailedError, ChildCancelledError, and ChildTimeoutError when `timeout` has passed; the child then goes
+        on.
+        """
+        output: R = self._result(name, timeout)
+        return output
+
+
+class AsyncChild(_SharedChild[R, AsyncDriver]):
+    """A child that an async workflow has started: `id`, `handle`, and `result`, awaited."""
+
+    async def result(self, name: str, timeout: Duration | None = None) -> R:  # noqa: ASYNC109  # of the wait, recorded
+        """Wait for the child's end, and return its output. See `Child.result`."""
+        output: R = await self._result(name, timeout)
+        return output
 
 
 class _SharedQueue(Generic[D]):
@@ -377,8 +457,7 @@ class _SharedQueue(Generic[D]):
 
     def _here(self) -> Scope:
         """Return the scope whose code runs now: this queue's or one within it."""
-        scope = current_scope()
-        return scope if scope is not None and scope.journal is self._scope.journal else self._scope
+        return _innermost(self._scope)
 
 
 class Queue(_SharedQueue[SyncDriver]):
@@ -586,6 +665,33 @@ class AsyncContext(_Shared[AsyncDriver]):
         """See `Context.race`."""
         return self._do(f'race "{name}"', race_branches(self._scope, name, branches))
 
+    @overload
+    def child(
+        self, name: str, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def child(self, name: str, workflow: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]: ...
+    def child(self, name: str, workflow: Any, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """See `Context.child`."""
+        return self._do(f'child "{name}"', call_child(self._scope, name, _child_request(workflow, args, kwargs)))
+
+    @overload
+    def start_child(
+        self, name: str, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, AsyncChild[R]]: ...
+    @overload
+    def start_child(
+        self, name: str, workflow: str, /, *args: Any, **kwargs: Any
+    ) -> Coroutine[Any, Any, AsyncChild[Any]]: ...
+    def start_child(self, name: str, workflow: Any, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """See `Context.start_child`."""
+        request = _child_request(workflow, args, kwargs)
+        start = mapped(
+            start_child(self._scope, name, request),
+            lambda found: AsyncChild(self._scope, self._driver, request, *found),
+        )
+        return self._do(f'child "{name}"', start)
+
     def rollback_checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
         """See `Context.rollback_checkpoint`."""
         return self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
@@ -668,6 +774,23 @@ def _step_call(
     if definition is not None:
         options = {**definition[1], **options}
     return name, function, args[1:], options_of(options)
+
+
+def _child_request(workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
+    """Return how to start a child of a workflow that is given as its definition or by its name."""
+    definition = registry.get(workflow) if isinstance(workflow, str) else workflow
+    if not hasattr(definition, "child_request"):
+        raise TypeError(
+            f"a child is started of a workflow or of its name, not of {workflow!r}: decorate it with @workflow"
+        )
+    request: ChildRequest = definition.child_request(args, kwargs)
+    return request
+
+
+def _innermost(scope: Scope) -> Scope:
+    """Return the scope whose code runs now, if it is of the same pass; else this one."""
+    here = current_scope()
+    return here if here is not None and here.journal is scope.journal else scope
 
 
 def _wait(

@@ -30,16 +30,19 @@ from django.apps import apps
 from durable import operations, runtime
 from durable.conf import conf
 from durable.core import registry
+from durable.core.children import ChildRequest
 from durable.core.current import running_run
 from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
 from durable.core.errors import UndiscoveredWorkflowError
-from durable.core.ids import check_key
+from durable.core.ids import check_id, check_key, check_queue
 from durable.core.location import escape
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
+from durable.core.records import WhenParentEnds
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.async_calls import run_sync
 from durable.operations.keys import IfOpen, Keep
+from durable.operations.start import check_arguments
 from durable.schedules import RuleLike, Rules, check_name, read_rules
 
 if TYPE_CHECKING:
@@ -84,6 +87,7 @@ class _StartOptions:
     refuses_existing: bool = False
     deadline: timedelta | datetime | None = None
     work_limit: float | None = None
+    when_parent_ends: WhenParentEnds | None = None
     key: str | None = None
     if_open: IfOpen | None = None
     debounce: float | None = None
@@ -193,6 +197,7 @@ class Workflow(Generic[P, R_co]):
         debounce: Duration | None = None,
         at_most: Duration | None = None,
         keep: Keep | None = None,
+        when_parent_ends: Literal["cancel", "leave"] | None = None,
     ) -> Workflow[P, R_co]:
         """Return a copy of the workflow whose `start` uses these: an id, a queue, a delay (negative: none), a key.
 
@@ -209,6 +214,9 @@ class Workflow(Generic[P, R_co]):
         the key, but not later than `at_most` after the first; `keep` says whose input it has, the "last" (the default) or
         the "first". A run that has begun is not moved: the next start begins another, unless `if_open` says otherwise. A run
         that has the id comes first, then the key's, then the debounce.
+
+        `when_parent_ends` is for `ctx.child` and `ctx.start_child`: what becomes of a child that is open when its parent
+        ends, whatever way. By default it is cancelled.
         """
         old = self._start_options
         how = copy(self)
@@ -224,8 +232,36 @@ class Workflow(Generic[P, R_co]):
             debounce=old.debounce if debounce is None else parse_remaining(debounce, "a debounce").total_seconds(),
             at_most=old.at_most if at_most is None else parse_remaining(at_most, "at_most").total_seconds(),
             keep=old.keep if keep is None else _one_of("keep", keep, Keep),
+            when_parent_ends=old.when_parent_ends if when_parent_ends is None else _parent_ends(when_parent_ends),
         )
         return how
+
+    def child_request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
+        """Return how `ctx.child` and `ctx.start_child` start a child of this workflow.
+
+        Raises TypeError for arguments that do not fit the function, and for an option that a child cannot have.
+        """
+        options = self._start_options
+        if options.refuses_existing:
+            raise TypeError(
+                f'using(on_conflict="error") does not fit a child of {self.name}: an id that another run has is always an '
+                "error there"
+            )
+        if options.key is not None or options.if_open is not None or options.debounce is not None:
+            raise TypeError(f"using(key=...) does not fit a child of {self.name}: start the run with its key in a step")
+        check_arguments(self.name, self.signature, args, kwargs)
+        return ChildRequest(
+            workflow=self.name,
+            queue=check_queue(self.queue),
+            args=args,
+            kwargs=kwargs,
+            handle=Handle,
+            run_id=None if options.run_id is None else check_id(options.run_id),
+            delay=options.delay,
+            deadline=options.deadline,
+            work_limit=options.work_limit,
+            when_parent_ends=options.when_parent_ends or WhenParentEnds.CANCEL,
+        )
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Start a run, with an id of its own unless `using` gave one; inside a transaction, if and when that commits.
@@ -300,6 +336,11 @@ class Workflow(Generic[P, R_co]):
     def _request(self) -> operations.StartRequest:
         _check_is_discovered(self)
         options = self._start_options
+        if options.when_parent_ends is not None:
+            raise TypeError(
+                f"using(when_parent_ends=...) is for children: ctx.child and ctx.start_child take {self.name} with it, start "
+                "does not"
+            )
         return operations.StartRequest(
             workflow=self.name,
             signature=self.signature,
@@ -489,6 +530,12 @@ def _one_of(name: str, value: T, choices: object) -> T:
     if value not in allowed:
         raise ValueError(f"{name} is one of {', '.join(map(repr, allowed))}, not {value!r}")
     return value
+
+
+def _parent_ends(when: str) -> WhenParentEnds:
+    if when not in tuple(WhenParentEnds):
+        raise ValueError(f'when_parent_ends is "cancel" or "leave", not {when!r}')
+    return WhenParentEnds(when)
 
 
 def _refuses(on_conflict: str) -> bool:

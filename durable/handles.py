@@ -78,6 +78,20 @@ class Handle(Generic[R_co]):
         """One line that says what the run does, what it waits for, or how it ended."""
         return str(operations.record(self.id).summary)
 
+    @property
+    def parent(self) -> Handle[Any] | None:
+        """The run whose code started this one, as a child or in a step; None if there is none, or it was pruned."""
+        found = operations.parent(self.id)
+        return None if found is None else Handle(found)
+
+    def children(self, state: str | None = None, group: str | None = None) -> list[Handle[Any]]:
+        """Return the children that the run's code has started, in the order of their starts; one query.
+
+        With a `state`, those that are in it; with a `group`, those of the group at this location. Raises ValueError for
+        an unknown state.
+        """
+        return [Handle(each) for each in operations.children(self.id, state, group)]
+
     def info(self) -> RunInfo:
         """Return all of these properties, read in one query."""
         return RunInfo.of(operations.record(self.id))
@@ -211,6 +225,14 @@ class Handle(Generic[R_co]):
     async def asummary(self) -> str:
         """`summary`, from async code."""
         return await run_sync(lambda: self.summary)
+
+    async def aparent(self) -> Handle[Any] | None:
+        """`parent`, from async code."""
+        return await run_sync(lambda: self.parent)
+
+    async def achildren(self, state: str | None = None, group: str | None = None) -> list[Handle[Any]]:
+        """`children`, from async code."""
+        return await run_sync(self.children, state, group)
 
     async def ainfo(self) -> RunInfo:
         """`info`, from async code."""

@@ -87,7 +87,8 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {}
 
 # Modules that import each other for the type checker alone, each with its reason. None do at run time.
 CIRCLES_FOR_TYPES: Final = [
-    frozenset({"durable.definitions", "durable.handles"}),  # a start gives a handle; get_run(of=) takes a workflow
+    # a start gives a handle; get_run(of=) takes a workflow; a workflow takes a context, which starts workflows as children
+    frozenset({"durable.context", "durable.definitions", "durable.handles"}),
     frozenset({"durable.testing", "durable.testing.twins"}),  # the methods of a class, awaited
 ]
 

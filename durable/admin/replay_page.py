@@ -113,6 +113,7 @@ def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
         ("again", _("Steps that run again"), plan.reruns),
         ("again", _("Messages that are sent again"), plan.resends),
         ("back", _("Messages that return to the queue"), returned),
+        ("grave", _("Children that a replay in place cancels"), plan.children),
         ("grave", _("Done, with a rollback handler that is not run"), plan.not_compensated),
         ("gone", _("Records that a new run does not get"), plan.removed),
         ("stays", _("Branches beside it that stay"), plan.siblings),

@@ -123,6 +123,10 @@ def _of_step(_run: Run, entry: Entry, value: _Read) -> dict[str, Any]:
     return {"arguments": value("arguments", entry.arguments), "output": value("output", entry.output)}
 
 
+def _of_child(_run: Run, entry: Entry, value: _Read) -> dict[str, Any]:
+    return {"output": value("output", entry.output)}
+
+
 def _of_loop(_run: Run, entry: Entry, value: _Read) -> dict[str, Any]:
     return {"state": value("state", _data(entry).get("state")), "output": value("output", entry.output)}
 
@@ -162,4 +166,5 @@ _BY_KIND: Final = {
     EntryKind.SEND: _of_send,
     EntryKind.JOIN: _of_fork,
     EntryKind.RACE: _of_fork,
+    EntryKind.CHILD: _of_child,
 }

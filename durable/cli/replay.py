@@ -113,6 +113,7 @@ def _lines(plan: ReplayPlan, *, in_place: bool) -> list[str]:
         "kept": plan.kept,
         "branches beside it that stay": plan.siblings,
         "messages that return to the queue": [f"{each.queue} ({each.id})" for each in plan.messages],
+        "children that a replay in place cancels": plan.children,
         "rollback handlers that are not run": plan.not_compensated,
         "in the way": plan.refusals_of(in_place=in_place),
     }

@@ -242,7 +242,7 @@ class _Fork:
             raise BranchCancelled
 
     def cancel_losers(self) -> None:
-        """Delete the losers' entries, except completed steps with a rollback handler.
+        """Delete the losers' entries, except completed steps with a rollback handler, and cancel their children.
 
         Messages that no code acted on return to the inbox.
         """
@@ -257,6 +257,7 @@ class _Fork:
                 for wait in _idle_receipts(self._place(name)):
                     if not self._has_answered(wait):
                         self.journal.give_back(wait)
+            self.journal.drop_children(self.node, self.segments[name])
             self.journal.prune(self.node, self.segments[name])
 
     def _has_answered(self, wait: EntryRecord) -> bool:

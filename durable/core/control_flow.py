@@ -21,22 +21,27 @@ class Park(ControlFlow):
     """Nothing more can be done now: wait for `deadline`, for a message, or for either.
 
     `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` says what the run
-    is doing meanwhile, for its summary (`durable.core.summary.Doing`).
+    is doing meanwhile, for its summary (`durable.core.summary.Doing`). `children` are those for whose ends it waits.
     """
 
     def __init__(
-        self, deadline: datetime | None, names: frozenset[str] | None = None, doing: Sequence[Mapping[str, Any]] = ()
+        self,
+        deadline: datetime | None,
+        names: frozenset[str] | None = None,
+        doing: Sequence[Mapping[str, Any]] = (),
+        children: frozenset[str] = frozenset(),
     ) -> None:
         self.deadline = deadline
         self.names = names
         self.doing = doing
+        self.children = children
         super().__init__()
 
     def merged(self, other: Park) -> Park:
-        """Return the common wait of two branches: the earlier deadline, the messages of either."""
+        """Return the common wait of two branches: the earlier deadline, the messages and the children of either."""
         deadlines = [each for each in (self.deadline, other.deadline) if each is not None]
         names = _merged_names(self.names, other.names)
-        return Park(min(deadlines, default=None), names, [*self.doing, *other.doing])
+        return Park(min(deadlines, default=None), names, [*self.doing, *other.doing], self.children | other.children)
 
 
 def _merged_names(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:

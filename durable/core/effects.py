@@ -34,6 +34,7 @@ Body          the driver, with the context that `Host.sync_context` or `Host.asy
 Fork          the driver: a thread or a task for each branch
 PeekInbox     `Host.peek_inbox`: a query of the store
 GetRunState   `Host.get_run_state`: a query of the store
+PeekChild     `Host.peek_child`: a query of the store
 ShortSleep    `Host.wait` or `Host.async_wait`
 ============  ==========================================================================================
 
@@ -68,6 +69,7 @@ __all__ = [
     "Fork",
     "GetRunState",
     "Operation",
+    "PeekChild",
     "PeekInbox",
     "Save",
     "ShortSleep",
@@ -107,12 +109,13 @@ class Save:
 
     Raises OpenTransactionError if a transaction was left open around the commit; that transaction has been rolled back.
     Does not raise it if the commit reports a worse failure anyway (`is_failure`), or ends the pass of a run that has
-    not completed.
+    not completed. `awaited_children`: those for whose ends the run parks.
     """
 
     run: RunPatch | None = None
     park_change_seq: int | None = None
     is_failure: bool = False
+    awaited_children: Sequence[str] = ()
 
 
 #: Commit what the journal holds.
@@ -178,11 +181,19 @@ class GetRunState:
 
 
 @dataclass(frozen=True, slots=True)
+class PeekChild:
+    """Query a child. Answer: its run or None, and with `with_origin` what makes it a child (`ChildRecord`) or None."""
+
+    run_id: str
+    with_origin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ShortSleep:
     """Wait in memory, because the time is too short to park. In seconds."""
 
     seconds: float
 
 
-Effect = Save | Call | Body | Fork | PeekInbox | GetRunState | ShortSleep
+Effect = Save | Call | Body | Fork | PeekInbox | PeekChild | GetRunState | ShortSleep
 Operation = Generator[Effect, Any, Any]

@@ -12,7 +12,10 @@ A project catches a middle class, or one of its children::
     │   ├── RetryLater                raised in a step: the next attempt then; in `durable.core.retry_later`
     │   ├── JoinError
     │   ├── RaceError
-    │   └── MessageTimeoutError
+    │   ├── MessageTimeoutError
+    │   ├── ChildFailedError
+    │   ├── ChildCancelledError
+    │   └── ChildTimeoutError
     ├── ContractError                 code broke a rule of durable: the run stops, and nothing is compensated
     │   ├── HistoryDivergedError
     │   ├── EntryInProgressError
@@ -62,6 +65,9 @@ __all__ = [
     "BulkCountError",
     "BulkNotStoppedError",
     "BulkOrderError",
+    "ChildCancelledError",
+    "ChildFailedError",
+    "ChildTimeoutError",
     "ContractError",
     "CriticalError",
     "DurableError",
@@ -210,6 +216,38 @@ class MessageTimeoutError(WorkflowError):
         super().__init__(
             f'wait "{wait}" received no message from {queues} before its deadline; '
             "use queue.next_batch where a message is optional"
+        )
+
+
+class ChildFailedError(WorkflowError):
+    """A child has failed. `child_id` is its id, `workflow` the name of its workflow, `error` its `ErrorInfo`."""
+
+    def __init__(self, child_id: str, workflow: str, error: ErrorInfo) -> None:
+        self.child_id = child_id
+        self.workflow = workflow
+        self.error = error
+        super().__init__(f'child "{child_id}" of {workflow} failed: {error}')
+
+
+class ChildCancelledError(WorkflowError):
+    """A child was cancelled, or its run was deleted. `reason` is the given one, or ""."""
+
+    def __init__(self, child_id: str, workflow: str, reason: str = "") -> None:
+        self.child_id = child_id
+        self.workflow = workflow
+        self.reason = reason
+        super().__init__(f'child "{child_id}" of {workflow} was cancelled{f": {reason}" if reason else ""}')
+
+
+class ChildTimeoutError(WorkflowError):
+    """A wait for a child's result reached its deadline. The child goes on. `wait` is the name of the wait."""
+
+    def __init__(self, wait: str, child_id: str) -> None:
+        self.wait = wait
+        self.child_id = child_id
+        super().__init__(
+            f'wait "{wait}" reached its deadline before child "{child_id}" had ended; the child goes on: wait for it again '
+            "under another name, or cancel it in a step"
         )
 
 

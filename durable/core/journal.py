@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
 
 from durable.core.causes import failure_by
+from durable.core.child_entries import started_children
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.errors import RunDeadlineError
@@ -25,6 +26,7 @@ from durable.core.records import (
     ENDED,
     AttemptRecord,
     Batch,
+    ChildStart,
     EntryKind,
     EntryRecord,
     EntryStatus,
@@ -72,6 +74,9 @@ class Environment(Protocol):
 
     def decode(self, text: str | None, field: str, where: str) -> Any:
         """Decode codec text recorded at this place of the run; None for None. Raises PayloadError."""
+
+    def adopt(self, text: str, run_id: str, where: str) -> str:
+        """Return the output of another run as codec text for an output at this place of the run. Raises PayloadError."""
 
     def is_evicted(self) -> bool:
         """Return True if the pass has to end: the worker stops or the lease is lost."""
@@ -127,10 +132,16 @@ class _Pending:
     refused: list[str] = field(default_factory=list)  # those of `completed` that are refused
     returned: list[str] = field(default_factory=list)
     sends: list[OutgoingMessage] = field(default_factory=list)
+    starts: list[ChildStart] = field(default_factory=list)
+    dropped_children: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
+        return bool(self.entries or self.deleted or self.has_more_than_entries())
+
+    def has_more_than_entries(self) -> bool:
+        """Whether something else is changed than entries."""
         messages = self.received or self.completed or self.returned or self.sends
-        return bool(self.entries or self.deleted or self.attempts or messages)
+        return bool(self.attempts or messages or self.starts or self.dropped_children)
 
 
 class Journal:
@@ -302,6 +313,19 @@ class Journal:
         with self.lock:
             self._pending.sends.append(message)
 
+    def start_child(self, start: ChildStart) -> None:
+        """Let the next commit start a child."""
+        with self.lock:
+            self._pending.starts.append(start)
+
+    def drop_children(self, parent: Node, segment: str) -> None:
+        """Let the next commit cancel the children that were started below the child `segment`, which is to be pruned."""
+        node = parent.child(segment)
+        with self.lock:
+            for each in [] if node is None else node.walk():
+                if each.entry is not None:
+                    self._pending.dropped_children.extend(started_children(each.entry))
+
     # -- commits
 
     def note_safe(self) -> None:
@@ -309,7 +333,14 @@ class Journal:
         self.commit_before_attempt = False
         self.run.crashes = 0
 
-    def take_batch(self, run: RunPatch | None, park_change_seq: int | None, *, only: str | None = None) -> Batch | None:
+    def take_batch(
+        self,
+        run: RunPatch | None,
+        park_change_seq: int | None,
+        *,
+        only: str | None = None,
+        awaited_children: Sequence[str] = (),
+    ) -> Batch | None:
         """Take the marked changes as a batch to commit; None if there are none.
 
         With `only`, take the entry at that location.
@@ -338,6 +369,9 @@ class Journal:
                 refused=pending.refused,
                 returned=pending.returned,
                 sends=pending.sends,
+                starts=pending.starts,
+                dropped_children=pending.dropped_children,
+                awaited_children=awaited_children,
                 run=run,
                 park_change_seq=park_change_seq,
                 parent_id=self.run.parent_id if run is not None and run.get("state") in ENDED else None,
@@ -359,7 +393,7 @@ class Journal:
         """
         with self.lock:
             pending = self._pending
-            if pending.attempts or pending.received or pending.completed or pending.returned or pending.sends:
+            if pending.has_more_than_entries():
                 return None
             entries = [each.copied() for at, each in pending.entries.items() if at != begun.location]
             known = {*recorded, *pending.entries}
@@ -407,6 +441,8 @@ class Journal:
             self._pending.refused = [*batch.refused, *later.refused]
             self._pending.returned = [*batch.returned, *later.returned]
             self._pending.sends = [*batch.sends, *later.sends]
+            self._pending.starts = [*batch.starts, *later.starts]
+            self._pending.dropped_children = [*batch.dropped_children, *later.dropped_children]
 
     def _entry_at(self, location: str) -> EntryRecord | None:
         node = self._find(location)

@@ -139,14 +139,15 @@ def send_segment(number: int) -> str:
     return f"send~{number}"
 
 
-def waiting_text(names: frozenset[str] | None) -> str:
+def waiting_text(names: frozenset[str] | None, children: Iterable[str] = ()) -> str:
     """Return the `waiting_for` of a run: None waits for no message, an empty set for any, else for these queues.
 
-    Names are given escaped, so that "/" can separate them.
+    Names are given escaped, so that "/" can separate them. `children` are those for whose ends the run waits.
     """
-    if names is None:
-        return ""
-    return f"/{'/'.join(sorted(names))}/" if names else ANY_QUEUE
+    if names is not None and not names:
+        return ANY_QUEUE
+    tokens = [*sorted(names or ()), *map(child_token, sorted(children))]
+    return f"/{'/'.join(tokens)}/" if tokens else ""
 
 
 def awaited_queues(state: str, waiting_for: str) -> list[str] | None:

@@ -60,6 +60,7 @@ class EntryKind(StrEnum):
     VERSION_CHECK = "version_check"
     ROLLBACK_CHECKPOINT = "rollback_checkpoint"
     COMPENSATE = "compensate"
+    CHILD = "child"
 
 
 class EntryStatus(StrEnum):

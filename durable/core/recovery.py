@@ -7,23 +7,33 @@ compensated step, since everything that followed was built on what is undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 
 from durable.core import transitions
+from durable.core.child_entries import waiting_again
 from durable.core.location import escape
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["recover", "rewind_compensated"]
+__all__ = ["failed_children", "recover", "rewind_compensated"]
+
+#: The kinds of a child's recorded failure that the child itself can take back, unlike the end of a wait.
+_OF_THE_CHILD = ("failed", "cancelled", "gone")
 
 
 def recover(
-    run: RunRecord, entries: Iterable[EntryRecord], messages: Callable[[], Sequence[Message]], now: datetime
+    run: RunRecord,
+    entries: Iterable[EntryRecord],
+    messages: Callable[[], Sequence[Message]],
+    now: datetime,
+    anew: Collection[str] = (),
 ) -> RunChange:
     """Return the change that lets the failed `run` continue at `now`.
+
+    The children in `anew` are started again, as new runs; the others are waited for again.
 
     Of its messages, those whose receipt is deleted return to the inbox, and those that it will send to itself again are
     deleted.
@@ -43,8 +53,30 @@ def recover(
         generations[location] = generations.get(location, 0) + 1
     for location in run.origins:
         history.reset(location)
+    history.start_anew(anew)
     patch = transitions.recovered(run, now=now, generations=generations, summary=Summary(SummaryKind.RECOVERED))
     return history.change(run, patch, messages)
+
+
+def failed_children(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
+    """Return the children whose failures, cancellations or deletions made the run fail, in the order of their ids.
+
+    None, if the recovery goes on with a compensation.
+    """
+    known = {entry.location: entry for entry in entries}
+    if run.state_after_rollback and any(entry.is_compensable for entry in known.values()):
+        return []
+    found: set[str] = set()
+    left = list(run.origins)
+    while left:
+        entry = known.get(left.pop())
+        if entry is None:
+            continue
+        if entry.kind in FORKS:
+            left += [each for branch in entry.data["branches"].values() for each in branch.get("origins", ())]
+        elif entry.kind == EntryKind.CHILD and entry.data.get("failure", {}).get("kind") in _OF_THE_CHILD:
+            found.add(entry.data["child"])
+    return sorted(found)
 
 
 def rewind_compensated(history: Rewind) -> list[str]:
@@ -99,6 +131,8 @@ class _Recovery(Rewind):
         self.drop_later(location, entry.ordinal)
         if entry.kind in FORKS:
             self._reset_fork(entry)
+        elif entry.kind == EntryKind.CHILD:
+            self.put(waiting_again(entry))
         elif entry.status in (EntryStatus.EXHAUSTED, EntryStatus.FAILED):
             data = {key: value for key, value in entry.data.items() if key not in ("failure", UNCOUNTED)}
             self.put(

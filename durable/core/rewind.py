@@ -5,10 +5,11 @@ Shared by recovery and replay. Entries are replaced, never changed: the given on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from durable.core.child_entries import started_children
 from durable.core.location import escape, is_within, parent
 from durable.core.records import (
     EntryKind,
@@ -68,6 +69,7 @@ class Rewind:
             deleted=list(self.deleted),
             unreceive=sorted({each.received_by for each in self.returned(inbox)}),
             retracted=sorted(self.sent_again(run.id, inbox)),
+            dropped_children=self.dropped_children(),
         )
 
     def is_gone(self, location: str) -> bool:
@@ -97,6 +99,16 @@ class Rewind:
             for each in messages
             if each.id in sent and (each.state == MessageState.PENDING or each.id in returned)
         }
+
+    def start_anew(self, children: Collection[str]) -> None:
+        """Let the operations that stay and have started these children start new ones."""
+        for entry in self if children else ():
+            if not set(started_children(entry)).isdisjoint(children):
+                self.put(entry, data={**entry.data, "child": None})
+
+    def dropped_children(self) -> list[str]:
+        """Return the children whose starts are deleted."""
+        return [child for entry in self.deleted.values() for child in started_children(entry)]
 
     def rewind_to(self, location: str, ordinal: int) -> None:
         """Delete all at `location`, which began at `ordinal`, and what the scopes around it did after that."""

@@ -130,10 +130,10 @@ def _park(journal: Journal, park: Park, summary: Summary | None = None) -> Opera
     patch = transitions.parked(
         journal.run,
         wake_at=wake_at,
-        waiting_for=waiting_text(park.names),
+        waiting_for=waiting_text(park.names, park.children),
         summary=waiting(park) if summary is None else summary,
     )
-    yield Save(patch, park_change_seq=journal.run.change_seq)
+    yield Save(patch, park_change_seq=journal.run.change_seq, awaited_children=sorted(park.children))
     _tell(journal, patch["state"])
     return PassOutcome(state=patch["state"], wake_at=wake_at, waiting_for=park.names)
 

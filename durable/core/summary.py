@@ -27,6 +27,7 @@ __all__ = [
     "Summary",
     "SummaryKind",
     "asleep",
+    "awaiting",
     "backing_off",
     "compensating",
     "kind_of_stored",
@@ -148,7 +149,9 @@ class Summary(str):
     def is_trying_again(self) -> bool:
         """Whether a step or a rollback handler of the run has failed and waits for its next attempt."""
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
-        return self.kind is SummaryKind.HANDLER_BACKOFF or any(each["kind"] != "asleep" for each in doing)
+        return self.kind is SummaryKind.HANDLER_BACKOFF or any(
+            each["kind"] not in ("asleep", "awaiting") for each in doing
+        )
 
     def with_facts(self, **facts: Any) -> Summary:
         """Return the summary with other facts."""
@@ -180,6 +183,11 @@ def waiting(park: Park) -> Summary:
 def asleep(location: str) -> Doing:
     """A sleep at this location."""
     return {"kind": "asleep", "location": location}
+
+
+def awaiting(location: str, child_id: str) -> Doing:
+    """A wait for the end of a child."""
+    return {"kind": "awaiting", "location": display_location(location), "child": child_id}
 
 
 def backing_off(location: str, error: str, attempt: int, attempts: int) -> Doing:
@@ -285,6 +293,7 @@ def _held(words: Words, workflow: str, by: str, reason: str) -> str:
 
 _DOING: Final[Mapping[str, str]] = {
     "asleep": gettext_noop('asleep in "{location}"'),
+    "awaiting": gettext_noop('waiting for child "{child}"'),
     _BACKING_OFF: gettext_noop('step "{location}" failed ({error}), attempt {attempt} of {attempts}'),
     "compensating": gettext_noop("compensating ({reason}), a rollback handler waits for its next try"),
 }

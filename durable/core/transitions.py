@@ -27,8 +27,6 @@ diagram with `TRANSITIONS`.
     completed, failed, cancelled                --replayed-->                pending
     pending, sleeping, running, paused          --sent_to-->                 same
     rolling_back, completed, failed, cancelled  --sent_to-->                 same
-    pending, sleeping, running, paused          --child_ended-->             same
-    rolling_back                                --child_ended-->             same
 
     by a worker, around a pass
 
@@ -42,6 +40,11 @@ diagram with `TRANSITIONS`.
     rolling_back                                --deferred-->                same
     running                                     --given_up-->                pending
     rolling_back                                --given_up-->                same
+
+    by the end of a child
+
+    pending, sleeping, running, paused          --child_ended-->             same
+    rolling_back                                --child_ended-->             same
 
     by a pass
 
@@ -158,7 +161,6 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
     "rollback_recovered": _to(ROLLING_BACK, FAILED),
     "replayed": _to(PENDING, PENDING, SLEEPING, RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED),
     "sent_to": _same(*RunState),
-    "child_ended": _same(PENDING, SLEEPING, RUNNING, PAUSED, ROLLING_BACK),
     # by a worker, around a pass
     "claimed": {**_to(RUNNING, PENDING, SLEEPING, RUNNING), **_same(ROLLING_BACK)},
     "renewed": _same(RUNNING, ROLLING_BACK),
@@ -166,6 +168,8 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
     "released": {**_to(PENDING, RUNNING), **_same(ROLLING_BACK)},
     "deferred": {**_to(PENDING, RUNNING), **_same(ROLLING_BACK)},
     "given_up": {**_to(PENDING, RUNNING), **_same(ROLLING_BACK)},
+    # by the end of a child
+    "child_ended": _same(PENDING, SLEEPING, RUNNING, PAUSED, ROLLING_BACK),
     # by a pass
     "progressed": _same(RUNNING, ROLLING_BACK),
     "parked": {**_to(SLEEPING, RUNNING), **_same(ROLLING_BACK)},
@@ -391,11 +395,6 @@ def sent_to(run: RunRecord, *, count: int, awaited_since: datetime | None, is_no
     return patch
 
 
-def child_ended(run: RunRecord, *, at: datetime) -> RunPatch:
-    """The end of a child for which the run waits: the run is due since then."""
-    return {"state": _led(run, "child_ended"), "wake_at": _earliest(run.wake_at, at)}
-
-
 # -- by a worker, around a pass
 
 
@@ -456,6 +455,14 @@ def deferred(run: RunRecord, *, wake_at: datetime) -> RunPatch:
         "wake_at": wake_at,
         "change_seq": run.change_seq,
     }
+
+
+# -- by the end of a child
+
+
+def child_ended(run: RunRecord, *, at: datetime) -> RunPatch:
+    """The end of a child for which the run waits: the run is due since then."""
+    return {"state": _led(run, "child_ended"), "wake_at": _earliest(run.wake_at, at)}
 
 
 # -- by a pass

@@ -16,7 +16,19 @@ from asgiref.sync import async_to_sync
 
 from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import running_scope, running_step
-from durable.core.effects import SAVE, Body, Call, Effect, Fork, GetRunState, Operation, PeekInbox, Save, ShortSleep
+from durable.core.effects import (
+    SAVE,
+    Body,
+    Call,
+    Effect,
+    Fork,
+    GetRunState,
+    Operation,
+    PeekChild,
+    PeekInbox,
+    Save,
+    ShortSleep,
+)
 from durable.core.scope import Scope
 from durable.core.tracebacks import is_readable, kind_of
 from durable.drivers.calls import call_atomically, call_unawaited, within_timeout
@@ -200,6 +212,9 @@ class AsyncDriver:
     async def _get_run_state(self, effect: GetRunState) -> Any:
         return await self._owner.call(self.host.get_run_state, effect)
 
+    async def _peek_child(self, effect: PeekChild) -> Any:
+        return await self._owner.call(self.host.peek_child, effect)
+
     async def _short_sleep(self, effect: ShortSleep) -> None:
         await self.host.async_wait(effect.seconds)
         if self.host.is_evicted():
@@ -301,6 +316,7 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     Body: AsyncDriver._body,
     PeekInbox: AsyncDriver._peek_inbox,
     GetRunState: AsyncDriver._get_run_state,
+    PeekChild: AsyncDriver._peek_child,
     ShortSleep: AsyncDriver._short_sleep,
     Fork: AsyncDriver._fork,
 }

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from durable.core.effects import Call, GetRunState, PeekInbox, Save
-from durable.core.records import Message
+from durable.core.effects import Call, GetRunState, PeekChild, PeekInbox, Save
+from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
 from durable.drivers.owner_thread import ThreadDelegate
 
@@ -39,6 +39,9 @@ class Host(Protocol):
 
     def get_run_state(self, effect: GetRunState) -> str | None:
         """Return the state of another run, or None."""
+
+    def peek_child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
+        """Return the run of a child and, if asked for, what makes it one; None for what there is not."""
 
     def wait(self, seconds: float) -> None:
         """Wait in memory; less if the pass is evicted meanwhile."""

@@ -13,7 +13,18 @@ from typing import Any
 
 from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import running_scope
-from durable.core.effects import Body, Call, Effect, Fork, GetRunState, Operation, PeekInbox, Save, ShortSleep
+from durable.core.effects import (
+    Body,
+    Call,
+    Effect,
+    Fork,
+    GetRunState,
+    Operation,
+    PeekChild,
+    PeekInbox,
+    Save,
+    ShortSleep,
+)
 from durable.core.scope import Scope
 from durable.drivers import branch_threads
 from durable.drivers.calls import call_atomically, call_step
@@ -96,6 +107,9 @@ class SyncDriver:
 
     def _get_run_state(self, effect: GetRunState) -> Any:
         return self.host.get_run_state(effect)
+
+    def _peek_child(self, effect: PeekChild) -> Any:
+        return self.host.peek_child(effect)
 
     def _short_sleep(self, effect: ShortSleep) -> None:
         self.host.wait(effect.seconds)
@@ -188,6 +202,7 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     Body: SyncDriver._body,
     PeekInbox: SyncDriver._peek_inbox,
     GetRunState: SyncDriver._get_run_state,
+    PeekChild: SyncDriver._peek_child,
     ShortSleep: SyncDriver._short_sleep,
     Fork: SyncDriver._fork,
 }

@@ -75,7 +75,9 @@ class CommitSession:
             if effect.run is None and effect.park_change_seq is None and self._generation >= due:
                 return None  # while this branch waited, another one has committed for both
             try:
-                batch = self._journal.take_batch(effect.run, effect.park_change_seq)
+                batch = self._journal.take_batch(
+                    effect.run, effect.park_change_seq, awaited_children=effect.awaited_children
+                )
                 if batch is None:
                     return None
                 generation = self._journal.taken

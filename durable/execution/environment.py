@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from durable.codec.binding import binding
+from durable.codec.binding import binding, rebound
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.places import Place
@@ -62,6 +62,9 @@ class PassEnvironment:
         if self._binding is None:
             return self._codec.decode(text)
         return self._binding.decode(text, place=Place(self._run.id, field, where))
+
+    def adopt(self, text: str, run_id: str, where: str) -> str:
+        return rebound(self._codec, text, Place(run_id, "output"), Place(self._run.id, "output", where))
 
     def decode_input(self) -> Any:
         """Return a fresh copy of the run's input, `{"args": [...], "kwargs": {...}}`. Raises PayloadError."""

@@ -15,9 +15,9 @@ from django.db import connections
 from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core.control_flow import Evicted
-from durable.core.effects import Call, GetRunState, PeekInbox, Save
+from durable.core.effects import Call, GetRunState, PeekChild, PeekInbox, Save
 from durable.core.journal import Journal
-from durable.core.records import Message, RunRecord
+from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
 from durable.drivers.owner_thread import ThreadDelegate
 from durable.execution.commits import CommitSession
@@ -85,6 +85,10 @@ class PassHost:
     def get_run_state(self, effect: GetRunState) -> str | None:
         self._origin.end_forked_child()
         return self._queries.state(effect)
+
+    def peek_child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
+        self._origin.end_forked_child()
+        return self._queries.child(effect)
 
     # -- time
 

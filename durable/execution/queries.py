@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from durable.conf import conf
 from durable.core.control_flow import PassAborted
-from durable.core.effects import GetRunState, PeekInbox
+from durable.core.effects import GetRunState, PeekChild, PeekInbox
 from durable.core.limits import History
-from durable.core.records import Message, RunRecord
+from durable.core.records import ChildRecord, Message, RunRecord
 from durable.drivers.owner_thread import ThreadDelegate
 from durable.store import Store, sessions
 
@@ -47,6 +47,17 @@ class PassQueries:
         """Return the state of another run, or None if there is none."""
         found = self._query(lambda: self._store.get(effect.run_id))
         return None if found is None else str(found.state)
+
+    def child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
+        """Return the run of a child and, if asked for, what makes it one."""
+
+        def query() -> tuple[RunRecord | None, ChildRecord | None]:
+            found = self._store.get(effect.run_id)
+            if found is None or not effect.with_origin:
+                return found, None
+            return found, self._store.children([effect.run_id]).get(effect.run_id)
+
+        return self._query(query)
 
     def _query(self, query: Callable[[], T]) -> T:
         def with_own_session() -> T:

@@ -188,7 +188,7 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         yield _("given by hand"), f"{given_note(given)}, {given.get('at', '')}"
     if entry.kind == EntryKind.STEP and (uncounted := data.get(UNCOUNTED)):
         yield _("attempts that do not count"), f"{uncounted:,}"
-    if entry.kind == EntryKind.STEP and (failure := data.get("failure")):
+    if entry.kind in (EntryKind.STEP, EntryKind.CHILD) and (failure := data.get("failure")):
         yield _("failed for good"), state_in_words(str(failure.get("kind")))
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
         yield _("rollback handler"), str(rollback.get("handler"))
@@ -205,6 +205,7 @@ _PLAIN: Final[dict[str, tuple[str, ...]]] = {
     EntryKind.VERSION_CHECK: ("resolved", "latest"),
     EntryKind.REMOVED: ("original",),
     EntryKind.COMPENSATE: ("reason", "handlers"),
+    EntryKind.CHILD: ("child", "workflow", "deadline"),
 }
 _NAMES: Final[Mapping[str, StrPromise]] = {
     "iteration": pgettext_lazy("fact of an entry", "iteration"),
@@ -221,6 +222,8 @@ _NAMES: Final[Mapping[str, StrPromise]] = {
     "original": pgettext_lazy("fact of an entry", "original"),
     "reason": pgettext_lazy("fact of an entry", "reason"),
     "handlers": pgettext_lazy("fact of an entry", "handlers"),
+    "child": pgettext_lazy("fact of an entry", "child"),
+    "workflow": pgettext_lazy("fact of an entry", "workflow"),
 }
 
 

@@ -11,16 +11,18 @@ from django.utils.translation import ngettext
 from durable.conf import conf
 from durable.core import location as locations
 from durable.core.bulk_runs import is_stopped
+from durable.core.location import awaited_children
 from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
 from durable.core.summary import SummaryKind
 from durable.inspection.explanation import Explanation, Facts, capitalized
 from durable.inspection.humanize import either, relative, shortened, until
-from durable.inspection.wording import display_location
+from durable.inspection.wording import display_location, state_in_words
 from durable.models import Run
 from durable.notifier import redis_clients
 
 __all__ = ["awaited_queues", "in_paused_queue", "late", "pending", "sleeping", "to_run_alone"]
 
+_SHOWN: Final = 50  # children of which the first is named
 _MOST_OF_A_MISFIT: Final = 800  # characters of what does not fit: it ends with what to do
 
 
@@ -121,8 +123,10 @@ def sleeping(facts: Facts) -> Explanation:
             needs_attention=True,
             remedies=("go_on", "stop_here"),
         )
-    if run.waiting_for:
+    if awaited_queues(run) is not None:
         return _waiting(facts, overdue)
+    if awaited_children(run.waiting_for):
+        return overdue or _waiting_for_children(facts)
     if overdue is not None:
         return overdue
     if facts.is_due:
@@ -179,6 +183,28 @@ def _waiting(facts: Facts, overdue: Explanation | None) -> Explanation:
     elif facts.unreceived is not None:
         headline += "; " + _("nothing received")
     return Explanation(headline=headline, remedies=("send", "cancel"), location=location)
+
+
+def _waiting_for_children(facts: Facts) -> Explanation:
+    """Explain a run that waits for the ends of children: what the first of them does."""
+    run = facts.run
+    children = awaited_children(run.waiting_for)
+    found = Run.objects.using(conf.DATABASE).filter(id__in=children[:_SHOWN]).order_by("created_at", "id").first()
+    if found is None:
+        headline = _('Waiting for child "%(child)s", whose run is gone') % {"child": children[0]}
+    else:
+        state = {"child": found.id, "state": state_in_words(found.state)}
+        headline = _('Waiting for child "%(child)s", which is %(state)s') % state
+        if found.wake_at is not None and found.wake_at > facts.now:
+            headline += " " + _("until %(when)s") % {"when": until(found.wake_at, facts.now)}
+    if len(children) > 1:
+        others = ngettext("and for %(number)d other", "and for %(number)d others", len(children) - 1)
+        headline += ", " + others % {"number": len(children) - 1}
+    if facts.is_due:
+        headline += "; " + _("one has ended; no worker has taken the run yet")
+    elif run.wake_at is not None:
+        headline = _("%(waits)s; until %(when)s") % {"waits": headline, "when": until(run.wake_at, facts.now)}
+    return Explanation(headline=headline, remedies=("cancel",))
 
 
 def _unknown_workflow(facts: Facts) -> Explanation:

@@ -37,6 +37,13 @@ MOST_MEMBERS: Final = 25  # of a folded row, on one page
 
 _HAS_FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
 #: The kinds that have a bar of their own; that of others is the span of what is inside.
+#: What the time of an entry is, by its kind; the time of any other but a step is a moment.
+_SPANS: Final = {
+    EntryKind.SLEEP: "sleep",
+    EntryKind.MESSAGE: "wait",
+    EntryKind.CHILD: "wait",
+    EntryKind.COMPENSATE: "rollback",
+}
 _TIMED: Final = frozenset(EntryKind) - {EntryKind.LOOP, EntryKind.JOIN, EntryKind.RACE}
 #: From the least to the most urgent.
 _STATUSES: Final = ("completed", "cancelled", "caught", "pending", "running", "failed", "exhausted")
@@ -356,9 +363,7 @@ def _entry_spans(record: Record, failed: Sequence[Work], run: Run) -> Iterator[S
         elif record.has_failed_to_undo and run.state == RunState.FAILED and run.finished_at is not None:
             yield Span(kind="rollback failed", begins_at=run.finished_at, ends_at=run.finished_at)
         return
-    kind = {EntryKind.SLEEP: "sleep", EntryKind.MESSAGE: "wait", EntryKind.COMPENSATE: "rollback"}.get(
-        EntryKind(record.kind), "moment"
-    )
+    kind = _SPANS.get(EntryKind(record.kind), "moment")
     yield Span(kind=kind, begins_at=record.created_at, ends_at=record.completed_at)
 
 

@@ -386,5 +386,7 @@ def _fill(page: Sequence[TreeNode]) -> None:
             node.note = wait_note(entry)
         elif entry.kind == EntryKind.STEP and "given" in entry.data:
             node.note = given_note(entry.data["given"])
+        elif entry.kind == EntryKind.CHILD:
+            node.note = str(entry.data.get("child") or "")
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))

@@ -71,6 +71,7 @@ _KINDS: Final[Mapping[str, StrPromise]] = {
     "version_check": pgettext_lazy("kind of entry", "version check"),
     "rollback_checkpoint": pgettext_lazy("kind of entry", "rollback checkpoint"),
     "compensate": pgettext_lazy("kind of entry", "compensate"),
+    "child": pgettext_lazy("kind of entry", "child"),
     "iteration": pgettext_lazy("kind of entry", "iteration"),
     "branch": pgettext_lazy("kind of entry", "branch"),
     "block": pgettext_lazy("kind of entry", "block"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime
 from typing import TypeAlias, TypeVar
 
@@ -14,10 +14,11 @@ from django.db import connections
 from durable import runtime, signals
 from durable.conf import conf
 from durable.core.bulk_runs import BULK
+from durable.core.child_entries import unread_children
 from durable.core.current import is_in_step, running_run
 from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
-from durable.core.records import ENDED, RunRecord, RunState
+from durable.core.records import ENDED, EntryRecord, Request, RunRecord, RunState
 from durable.instrumentation import observers
 from durable.operations.async_calls import run_sync
 from durable.runtime import Runtime
@@ -28,6 +29,7 @@ __all__ = [
     "announce",
     "announce_parent",
     "await_for",
+    "cancelled_children",
     "check_not_an_order",
     "check_state",
     "require_step",
@@ -47,6 +49,7 @@ IN_TRANSACTION = (
     "this waits inside transaction.atomic() (or ATOMIC_REQUESTS), and no worker sees what is started or sent there before "
     "that commits: wait after it"
 )
+_CANCELLING = (Request.CANCEL, Request.CANCEL_ROLLBACK)
 UNENDED = tuple(each for each in RunState if each not in ENDED)
 _LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first interval, the longest one
 
@@ -71,6 +74,17 @@ def announce_parent(at: Runtime, run: RunRecord) -> None:
     """Notify workers of the parent that the end of this run may have made due."""
     if run.state in ENDED and run.parent_id is not None and (parent := at.store.get(run.parent_id)) is not None:
         announce(at, parent.queue, parent.wake_at)
+
+
+def cancelled_children(at: Runtime, entries: Iterable[EntryRecord]) -> set[str]:
+    """Return the children whose ends these entries have not recorded, and which are cancelled or about to be.
+
+    The end of their parent has cancelled them; one that goes on has to start them anew.
+    """
+    unread = unread_children(entries)
+    rows = at.store.get_many(unread) if unread else {}
+    gone = {run.id for run in rows.values() if run.state == RunState.CANCELLED or run.pending_request in _CANCELLING}
+    return gone | (set(unread) - rows.keys())
 
 
 def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> None:

@@ -73,6 +73,10 @@ def _loop(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
     return {**entry.data, "state": state, "output": decode(entry.output, Place(run_id, "output", entry.location))}
 
 
+def _child(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
+    return {**entry.data, "output": decode(entry.output, Place(run_id, "output", entry.location))}
+
+
 def _message(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
     received = [
         {**each, "body": decode(each["body"], of_message(run_id, "message", each["id"], each["name"]))}
@@ -113,4 +117,5 @@ _DATA: dict[str, Callable[[str, EntryRecord, Decode], dict[str, Any]]] = {
     EntryKind.SEND: _send,
     EntryKind.JOIN: _fork,
     EntryKind.RACE: _fork,
+    EntryKind.CHILD: _child,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -12,13 +12,14 @@ from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Request, RunChange, RunRecord, RunState
+from durable.core.recovery import failed_children
 from durable.core.recovery import recover as recovery_of
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import starts_of
 from durable.core.words import Sentence, gettext_noop
 from durable.operations import audit
 from durable.operations.audited import audited
-from durable.operations.common import announce, announce_parent, check_state, send_run_changed
+from durable.operations.common import announce, announce_parent, cancelled_children, check_state, send_run_changed
 from durable.runtime import Runtime
 
 __all__ = ["ALLOWED", "abandon", "cancel", "pause", "recover", "resume", "take_stack", "wake"]
@@ -166,14 +167,61 @@ def _ask(run_id: str, action: str, location: str, *, stack: bool = False, abando
 
 
 def recover(run_id: str) -> None:
-    """Continue a failed run: the failed operation is tried again, and compensated steps are executed again."""
+    """Continue a failed run: the failed operation is tried again, and compensated steps are executed again.
+
+    Children whose failures made it fail are recovered with it, in the same transaction; cancelled ones are started anew.
+    """
+    at = runtime.current()
+    try:
+        _recover(at, run_id)
+    except _ChildrenFirst as first:
+        with at.store.transaction():
+            _recover_after(at, run_id, first.children)
+
+
+class _ChildrenFirst(Exception):
+    """Raised, with nothing changed, where children are to be recovered first: a child's row is locked before its parent's."""
+
+    def __init__(self, children: Sequence[str]) -> None:
+        self.children = children
+        super().__init__()
+
+
+def _recover(
+    at: Runtime,
+    run_id: str,
+    known: Collection[str] = (),
+    anew: Collection[str] = (),
+    *,
+    is_consequence: bool = False,
+) -> None:
+    """Recover the run. Raises _ChildrenFirst if it has failed because of other children than the known ones."""
 
     def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
         check_state(run, "recover", ALLOWED["recover"])
-        return recovery_of(run, entries(), lambda: at.store.messages(run.id), at.now())
+        history = entries()
+        children = failed_children(run, history)
+        if not set(children) <= set(known):
+            raise _ChildrenFirst(children)
+        lost = {*anew, *cancelled_children(at, history)}
+        return recovery_of(run, history, lambda: at.store.messages(run.id), at.now(), lost)
 
-    at = runtime.current()
-    _changed(at, "recover", run_id, decide)
+    _changed(at, "recover", run_id, decide, is_consequence=is_consequence)
+
+
+def _recover_after(at: Runtime, run_id: str, children: Sequence[str], *, is_consequence: bool = False) -> None:
+    """Recover the failed ones of these children and then the run, which starts cancelled and deleted ones anew."""
+    anew = []
+    for child in children:
+        found = at.store.get(child)
+        if found is None or found.state == RunState.CANCELLED:
+            anew.append(child)
+        elif found.state == RunState.FAILED:
+            try:
+                _recover(at, child, is_consequence=True)
+            except _ChildrenFirst as first:
+                _recover_after(at, child, first.children, is_consequence=True)
+    _recover(at, run_id, children, anew, is_consequence=is_consequence)
 
 
 def _changed(
@@ -184,15 +232,20 @@ def _changed(
     *,
     reason: str = "",
     detail: Callable[[], str] = str,
+    is_consequence: bool = False,
 ) -> None:
-    """Make an audited change. The log has `detail()`, or else what the change requests of the worker."""
+    """Make an audited change. The log has `detail()`, or else what the change requests of the worker.
+
+    `is_consequence`: the operator has asked it of another run, and has seen that one.
+    """
     previous = ""
     with audited(at, action, run_id, reason=reason) as attribution:
 
         def attributing(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
             nonlocal previous
             previous = run.state
-            attribution.check_seen(run)
+            if not is_consequence:
+                attribution.check_seen(run)
             change = decide(run, entries)
             change.action = attribution.done(
                 before=run.state, after=change.run.get("state", run.state), detail=detail() or _asked(change)

@@ -17,7 +17,18 @@ from durable.operations.history import HistoryEntry, decode_entry
 from durable.operations.run_info import RunInfo
 from durable.operations.state_text import describe_state
 
-__all__ = ["aresult", "check_not_lost", "history", "infos", "output", "record", "result", "waiting_for"]
+__all__ = [
+    "aresult",
+    "check_not_lost",
+    "children",
+    "history",
+    "infos",
+    "output",
+    "parent",
+    "record",
+    "result",
+    "waiting_for",
+]
 
 
 def record(run_id: str) -> RunRecord:
@@ -43,6 +54,21 @@ def waiting_for(run_id: str) -> list[str] | None:
     """Return the message queues that the run waits for, [] for any; None if it waits for no message."""
     run = record(run_id)
     return awaited_queues(run.state, run.waiting_for)
+
+
+def parent(run_id: str) -> str | None:
+    """Return the id of the run whose code started this one, as a child or in a step; None if there is none."""
+    return record(run_id).parent_id
+
+
+def children(run_id: str, state: str | None, group: str | None) -> list[str]:
+    """Return the ids of the run's children in the order of their starts, in this state, of this group."""
+    if state is not None:
+        RunState(state)  # raises ValueError for an unknown one
+    found = runtime.current().store.children_of(_checked(run_id), state, group)
+    if not found:
+        record(run_id)
+    return found
 
 
 def infos(run_ids: Iterable[str]) -> dict[str, RunInfo]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from durable import runtime
 from durable.core.causes import failed_at
+from durable.core.child_entries import unread_children
 from durable.core.errors import EntryNotFoundError, ReplayRefusedError, RunConflictError, StalePlanError
 from durable.core.ids import new_id
 from durable.core.places import Place
-from durable.core.records import EntryRecord, RunChange, RunRecord, RunState
+from durable.core.records import ENDED, EntryRecord, RunChange, RunRecord, RunState
 from durable.core.replay import Replay
 from durable.operations.audited import Attribution, audited
-from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
+from durable.operations.common import announce, cancelled_children, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record
-from durable.operations.replay_plan import ReplayPlan, build_plan
+from durable.operations.replay_plan import Family, ReplayPlan, build_plan
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
 
@@ -40,7 +41,8 @@ def plan_replay(run_id: str, location: str, *, with_output: bool = False) -> Rep
     at = runtime.current()
     run = record(run_id)
     entries, messages = at.store.outline(run_id)
-    return build_plan(Replay(run, entries, messages, location), entries, at.now(), is_given=with_output)
+    going_back = Replay(run, entries, messages, location)
+    return build_plan(going_back, entries, at.now(), _family(at, going_back), is_given=with_output)
 
 
 def replay(
@@ -220,7 +222,8 @@ def _planned(
         if plan_hash is None:
             raise
         raise StalePlanError(run.id, location) from None  # the location existed when the plan was made
-    plan = build_plan(replay, entries, at.now())
+    family = _family(at, replay)
+    plan = build_plan(replay, entries, at.now(), family)
     if plan_hash is not None and plan_hash != plan.hash:
         raise StalePlanError(run.id, location)
     refusals = plan.refusals_of(in_place=in_place)
@@ -228,12 +231,28 @@ def _planned(
         refusals = (*replay.refusals_of_giving(), *refusals)
     if refusals:
         raise ReplayRefusedError(run.id, location, refusals)
+    replay.history.start_anew(family.lost)
     if given is not None:
         by = attribution.done(before="", after="")
         who = {"by": by.actor_label, "source": by.source, "reason": by.reason[:_REASON], "at": at.now().isoformat()}
         what = f'the output of step "{location}"'
         replay.give(at.encode(given.value, what, Place(run.id, "output", location)), who, at.now())
     return replay
+
+
+def _family(at: Runtime, replay: Replay) -> Family:
+    """Return the runs around the one that is replayed; without a query if it is no child and has none."""
+    run, history = replay.run, replay.history
+    staying, dropped = unread_children(history), history.dropped_children()
+    rows = at.store.get_many([*staying, *dropped]) if staying or dropped else {}
+    lost = cancelled_children(at, history)
+    parent = at.store.get(run.parent_id) if run.parent_id is not None and run.state == RunState.COMPLETED else None
+    is_awaited = parent is not None and parent.state not in ENDED and run.id in at.store.children([run.id])
+
+    def are_open(children: Sequence[str]) -> tuple[str, ...]:
+        return tuple(each for each in children if each in rows and rows[each].state not in ENDED and each not in lost)
+
+    return Family(open=are_open(staying), lost=tuple(sorted(lost)), dropped=are_open(dropped), is_awaited=is_awaited)
 
 
 def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:

@@ -16,13 +16,17 @@ from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Run
 from durable.core.replay import Replay
 from durable.core.words import Sentence, gettext_noop
 
-__all__ = ["ReplayPlan", "ReturnedMessage", "build_plan"]
+__all__ = ["Family", "ReplayPlan", "ReturnedMessage", "build_plan"]
 
 _STARTS_AGAIN = {
     "loop": gettext_noop('"{place}" is in the loop "{around}", which starts again: its iterations build on each other'),
     "race": gettext_noop('"{place}" is in the race "{around}", which starts again: who wins it is decided again'),
 }
 _EXECUTING = gettext_noop("a worker is executing the run now: pause the run first, or replay it as a new run")
+
+_AWAITED = gettext_noop(
+    "its parent has not ended and may still read its output: replay it as a new run, or wait until the parent has ended"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,23 @@ class ReturnedMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The runs around a run that is replayed: ids of children, and whether an open parent may still read its output.
+
+    `open`: what stays in the history has started them, and they have not ended. `lost`: the same, and they were
+    cancelled, so that new ones are started. `dropped`: what is deleted has started them, and they have not ended.
+    """
+
+    open: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    is_awaited: bool = False
+
+
+_ALONE = Family()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
     """The effects of a replay. Locations are those of the history, in the order in which their entries began.
 
@@ -43,6 +64,7 @@ class ReplayPlan:
       them, and `resends` the sends that are made again. `kept` entries stay; `siblings` are the branches beside the
       boundary whose records stay.
     - `messages` return to the queue in their order.
+    - `children` are the runs that a replay in place cancels: children that removed entries have started.
     - `not_compensated` are completed steps with a rollback handler that are removed: their handlers are not run.
     - `refusals` prevent a replay as a new run, `in_place_refusals` a replay in place. An empty tuple: the replay is
       possible.
@@ -60,6 +82,7 @@ class ReplayPlan:
     kept: tuple[str, ...]
     siblings: tuple[str, ...]
     messages: tuple[ReturnedMessage, ...]
+    children: tuple[str, ...]
     not_compensated: tuple[str, ...]
     refusals: tuple[str, ...]
     in_place_refusals: tuple[str, ...]
@@ -71,7 +94,14 @@ class ReplayPlan:
         return self.in_place_refusals if in_place else self.refusals
 
 
-def build_plan(replay: Replay, entries: Sequence[EntryRecord], now: datetime, *, is_given: bool = False) -> ReplayPlan:
+def build_plan(
+    replay: Replay,
+    entries: Sequence[EntryRecord],
+    now: datetime,
+    family: Family = _ALONE,
+    *,
+    is_given: bool = False,
+) -> ReplayPlan:
     """Return the plan of `replay`, which was built from these entries.
 
     `is_given`: the output of the target is given by hand, so that the target stays.
@@ -83,8 +113,10 @@ def build_plan(replay: Replay, entries: Sequence[EntryRecord], now: datetime, *,
     gone = sorted(replay.history.deleted.values(), key=lambda entry: entry.ordinal)
     not_compensated = [entry.location for entry in gone if entry.is_compensable]
     is_held = run.lease_expires_at is not None and run.lease_expires_at > now
-    refusals = [*not_given, *_refusals(replay, is_held=is_held)]
+    refusals = [*not_given, *_refusals(replay, is_held=is_held), *_of_open_children(family)]
     in_place = [Sentence(_EXECUTING)] if is_held else []
+    if family.is_awaited:
+        in_place.append(Sentence(_AWAITED))
     return ReplayPlan(
         run_id=run.id,
         target=replay.target,
@@ -98,10 +130,11 @@ def build_plan(replay: Replay, entries: Sequence[EntryRecord], now: datetime, *,
         messages=tuple(
             ReturnedMessage(id=each.id, queue=each.queue, wait=each.received_by) for each in replay.pending_again()
         ),
+        children=family.dropped,
         not_compensated=tuple(not_compensated),
         refusals=tuple(refusals),
         in_place_refusals=(*refusals, *in_place),
-        notes=tuple(_notes(replay, not_compensated)),
+        notes=tuple(_notes(replay, not_compensated, family)),
         hash=_hash_of(replay, entries),
     )
 
@@ -132,7 +165,21 @@ def _refusals(replay: Replay, *, is_held: bool) -> list[str]:
     return [Sentence(text, places=listed(running))]
 
 
-def _notes(replay: Replay, not_compensated: Sequence[str]) -> Iterable[str]:
+def _of_open_children(family: Family) -> Iterable[str]:
+    if family.open:
+        text = gettext_noop(
+            "what started the children {children} would stay, and they have not ended: wait until they have, or cancel them"
+        )
+        yield Sentence(text, children=listed(family.open))
+
+
+def _notes(replay: Replay, not_compensated: Sequence[str], family: Family) -> Iterable[str]:
+    if family.dropped:
+        text = gettext_noop("a replay in place cancels the children {children}, which are started again")
+        yield Sentence(text, children=listed(family.dropped))
+    if family.lost:
+        text = gettext_noop("the children {children} were cancelled: new ones are started in their place")
+        yield Sentence(text, children=listed(family.lost))
     failed = [name for name, status in replay.siblings() if status == "failed"]
     if failed:
         text = gettext_noop("{places} has failed and stays so: replay from there to have it run again")

@@ -28,11 +28,34 @@ from durable.operations.edited_input import edited
 from durable.operations.keys import KeyOptions
 from durable.runtime import Runtime
 
-__all__ = ["StartRequest", "Started", "announce_started", "check_is_successor", "put", "restart", "start", "successor"]
+__all__ = [
+    "StartRequest",
+    "Started",
+    "announce_started",
+    "check_arguments",
+    "check_is_successor",
+    "put",
+    "restart",
+    "start",
+    "successor",
+]
 
 #: The options of `Workflow.using`; callers who are used to other interfaces pass them to `start`.
 OF_USING = frozenset(
-    {"id", "queue", "delay", "on_conflict", "deadline", "work_limit", "key", "if_open", "debounce", "at_most", "keep"}
+    {
+        "id",
+        "queue",
+        "delay",
+        "on_conflict",
+        "deadline",
+        "work_limit",
+        "when_parent_ends",
+        "key",
+        "if_open",
+        "debounce",
+        "at_most",
+        "keep",
+    }
 )
 
 #: The fence of a new run whose first pass has something to load.
@@ -139,14 +162,7 @@ def _logged(attribution: Attribution, run: RunRecord, is_new: bool) -> ActionRec
 
 def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
     run_id, args, kwargs = call
-    try:
-        request.signature.bind(None, *args, **kwargs)
-    except TypeError as error:
-        how = sorted(OF_USING & kwargs.keys() - request.signature.parameters.keys())
-        problem = f"{request.workflow} cannot be started with these arguments: {error}"
-        if how:
-            problem += f"; how to start is said before: .using({', '.join(f'{each}=...' for each in how)}).start(...)"
-        raise TypeError(problem) from None
+    check_arguments(request.workflow, request.signature, args, kwargs)
     now = at.now()
     chosen = new_id() if run_id is None else check_id(run_id)
     given = {"args": list(args), "kwargs": kwargs}
@@ -165,6 +181,20 @@ def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
     if limits is not None:
         run.fence = _LOADED
     return run
+
+
+def check_arguments(
+    workflow: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise TypeError for arguments that do not fit the workflow's function."""
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        how = sorted(OF_USING & kwargs.keys() - signature.parameters.keys())
+        problem = f"{workflow} cannot be started with these arguments: {error}"
+        if how:
+            problem += f"; how to start is said before: .using({', '.join(f'{each}=...' for each in how)}).start(...)"
+        raise TypeError(problem) from None
 
 
 def _check_same(

@@ -221,6 +221,9 @@ class Store(Protocol):
     def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
         """Return, by id, what makes those of the runs that are children; one query."""
 
+    def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
+        """Return the ids of the run's children, in the order of their starts: in this state, of this group; one query."""
+
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         """Go on with the children of a parent whose end has left some of them: the first one behind `after`, by id.
 

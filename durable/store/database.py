@@ -207,6 +207,14 @@ class DatabaseStore(ABC):
     def _begin_to_write(self) -> None:
         """Let a transaction that is about to read write later. Only a database without row locks needs it."""
 
+    def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
+        found = Child.objects.using(self.alias).filter(parent_id=parent_id)
+        if state is not None:
+            found = found.filter(run__state=state)
+        if group is not None:
+            found = found.filter(group=group)
+        return list(found.order_by("position").values_list("run_id", flat=True))
+
     def _reopened(self, run: RunRecord) -> None:
         """Take back what the end of the run has left: its open failure, and its key that is free."""
         keys.open_again(self.alias, run.id)

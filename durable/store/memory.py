@@ -527,6 +527,14 @@ class MemoryStore:
             found = (self._children.get(run.parent_id or "", {}).get(run.id) for run in self._known(run_ids))
             return {each.run_id: each for each in found if each is not None}
 
+    def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
+        with self._lock:
+            return [
+                each.run_id
+                for each in sorted(self._children.get(parent_id, {}).values(), key=lambda each: each.position)
+                if state in (None, self._runs[each.run_id].state) and group in (None, each.group)
+            ]
+
     def _known(self, run_ids: Sequence[str]) -> list[RunRecord]:
         return [self._runs[each] for each in run_ids if each in self._runs]
 

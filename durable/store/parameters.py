@@ -17,7 +17,18 @@ from durable.core.records import AttemptRecord, Batch, ChildStart, EntryRecord, 
 from durable.models.fields import pack
 from durable.store import row_rules, sql_functions
 from durable.store.libpq import text
-from durable.store.rows import ATTEMPT, CHILD, ENTRY, METADATA, RUN, failure_row, json_row, json_rows, outgoing_row
+from durable.store.rows import (
+    ATTEMPT,
+    CHILD,
+    ENTRY,
+    LIMITS,
+    METADATA,
+    RUN,
+    failure_row,
+    json_row,
+    json_rows,
+    outgoing_row,
+)
 
 __all__ = [
     "CommitParameters",
@@ -94,9 +105,9 @@ def children_parameters(batch: Batch) -> list[str | None]:
 
 def _start(start: ChildStart) -> dict[str, Any]:
     run, child = start
-    assert _others(run) == _USUAL, f"the child {run.id} is not like every new run"
     columns = {name: RUN.dumps[name](getattr(run, name)) for name in _CHOSEN if name != "replay_of_id"}
-    return columns | CHILD.dumped(child)
+    limits = run.limits if isinstance(run, NewRun) else None
+    return columns | CHILD.dumped(child) | {"limits": None if limits is None else LIMITS.dumped(limits)}
 
 
 def _texts(texts: Sequence[str]) -> str | None:

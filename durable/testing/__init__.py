@@ -196,8 +196,12 @@ class Harness(AsyncTwins):
             worker="harness",
             limit=_MAX_PASSES,
         )
-        for claimed in due:
-            self._pass(claimed)
+        for number, claimed in enumerate(due):
+            try:
+                self._pass(claimed)
+            except SimulatedCrash:
+                self._store.release([(each.id, each.fence) for each in due[number + 1 :]], self._now)
+                raise
         return len(due)
 
     def _tick(self) -> bool:
@@ -216,10 +220,18 @@ class Harness(AsyncTwins):
     def _settle(self) -> None:
         rounds = 0
         # First the runs: those that were due before the moment of a tick have ended by then.
-        while (due := self._run_due()) or self._tick():
+        while (due := self._run_due() + self._cascade()) or self._tick():
             rounds += due or 1
             if rounds > _MAX_PASSES:
                 raise RuntimeError(f"after {rounds} passes runs are still due at {self._now}: do they wake each other?")
+
+    def _cascade(self) -> int:
+        """Cancel what the ends of runs have left of their children, as the sweep does; return how many."""
+        number, last = 0, ""
+        while (found := self._store.cascade(last, self._now)) is not None:
+            number += found[1]
+            last = "" if found[1] else found[0]
+        return number
 
     def finish(self, run_id: str | Handle) -> Pass:
         """Advance to each deadline until the run has ended, and return its state.

@@ -161,7 +161,7 @@ def test_a_replay_in_place_leaves_of_a_row_what_a_new_run_has() -> None:
 
 
 def test_verbs_from_outside_are_noticed_by_a_pass_that_is_about_to_park() -> None:
-    verbs = list(TRANSITIONS)[1 : list(TRANSITIONS).index("child_ended")]
+    verbs = list(TRANSITIONS)[1 : list(TRANSITIONS).index("claimed")]
     for name in verbs:
         for state in starts_of(name):
             changes = 2 if name == "sent_to" else 1

@@ -29,6 +29,7 @@ __all__ = [
     "allowed",
     "apolluted",
     "crossing",
+    "family",
     "forked_body",
     "forked_step",
     "haunted",
@@ -38,6 +39,7 @@ __all__ = [
     "plain",
     "polluted",
     "pooled",
+    "shelved",
     "terminated",
     "where_am_i",
 ]
@@ -84,6 +86,60 @@ def crossing(ctx: Context, other: str, messages: int) -> list[int]:
             retry_backoff_base=0.01,
         )
     return [ctx.queue.next(f"wait {number}", names=["crossing"]).body for number in range(messages)]
+
+
+# -- children
+
+
+def _label(number: int) -> str:
+    time.sleep(0.05)
+    return f"label {number}"
+
+
+@workflow(name="faults.label")
+def label(ctx: Context, number: int) -> str:
+    """A step, a wait and a step."""
+    found = ctx.step("buy", _label, number)
+    ctx.sleep("a moment", 0.2)
+    return ctx.step("again", _label, int(found.split()[1]))
+
+
+@workflow(name="faults.mail")
+def mail(ctx: Context, number: int) -> str:
+    """A parent in turn."""
+    return ctx.child("inner", label, number).replace("label", "mail")
+
+
+@workflow(name="faults.family")
+def family(ctx: Context, children: int) -> list[str]:
+    """A child in each branch of a join, beside one that is waited for at the end."""
+    last = ctx.start_child("last", mail, children)
+
+    def branch(number: int) -> Callable[[Context], str]:
+        return lambda inner: inner.child("label", label, number)
+
+    found = ctx.join("all", {f"b{number}": branch(number) for number in range(children)})
+    return [*found.values(), last.result("last ended")]
+
+
+@workflow(name="faults.idle")
+def idle(ctx: Context) -> None:
+    """A parent whose child waits for a message that never comes."""
+    ctx.child("never", waits_for_ever)
+
+
+@workflow(name="faults.waits_for_ever")
+def waits_for_ever(ctx: Context) -> None:
+    """A wait without an end."""
+    ctx.queue.next("never")
+
+
+@workflow(name="faults.shelved")
+def shelved(ctx: Context, children: int) -> None:
+    """A parent that ends while its children and theirs wait."""
+    for number in range(children):
+        ctx.start_child(f"idle {number}", idle)
+    ctx.sleep("a moment", 2)
 
 
 # -- steps that change their database session

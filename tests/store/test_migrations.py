@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from pytest_django.plugin import DjangoDbBlocker
 
+import durable.migrations
 from durable.models import Entry, Run
 from durable.store import store_for
 from durable.store.routines import differences
@@ -36,22 +38,25 @@ NAMES = {
     "sqlite": "SELECT type, name FROM sqlite_master WHERE tbl_name LIKE 'durable%'",
 }
 
+#: The names of this version's migrations.
+MIGRATIONS = sorted(each.name for each in iter_modules(durable.migrations.__path__))
+
 LATER_GUARD = Function.of("""
-CREATE FUNCTION durable_entry_guard_2() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$
+CREATE FUNCTION durable_entry_guard_3() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$
 """)
 LATER_TRIGGER = Trigger.of(
-    "CREATE TRIGGER durable_guard_2 BEFORE INSERT OR UPDATE ON durable_entry FOR EACH ROW "
-    "EXECUTE FUNCTION durable_entry_guard_2()"
+    "CREATE TRIGGER durable_guard_3 BEFORE INSERT OR UPDATE ON durable_entry FOR EACH ROW "
+    "EXECUTE FUNCTION durable_entry_guard_3()"
 )
 LATER_MIGRATION = """
 from django.db import migrations
 from durable.store.routines.operations import CreateRoutines, DropRoutines
 
 class Migration(migrations.Migration):
-    dependencies = [("durable", "0002_functions")]
+    dependencies = [("durable", "{newest}")]
     operations = [
-        DropRoutines(["durable_entry_guard_1", "durable_guard on durable_entry"]),
-        CreateRoutines(["durable_entry_guard_2", "durable_guard_2 on durable_entry"]),
+        DropRoutines(["durable_entry_guard_2", "durable_guard_2 on durable_entry"]),
+        CreateRoutines(["durable_entry_guard_3", "durable_guard_3 on durable_entry"]),
     ]
 """
 
@@ -117,8 +122,8 @@ def test_a_later_version_changes_a_guard_under_a_new_name_and_this_version_leave
     settings.MIGRATION_MODULES = {"durable": later_version}
     call_command("migrate", "durable", database=alias, verbosity=0)
     later = names()
-    assert {name for _, name in later - before} == {"durable_entry_guard_2", "durable_guard_2"}
-    assert ("f", "durable_entry_guard_1") not in later
+    assert {name for _, name in later - before} == {"durable_entry_guard_3", "durable_guard_3"}
+    assert ("f", "durable_entry_guard_2") not in later
     assert differences(alias) == []
     store = store_for(alias)
     commit(store, started(store), entries=[an_entry()])
@@ -131,7 +136,7 @@ def test_a_later_version_changes_a_guard_under_a_new_name_and_this_version_leave
     assert names() == later
 
     settings.MIGRATION_MODULES = {"durable": later_version}
-    call_command("migrate", "durable", "0002", database=alias, verbosity=0)
+    call_command("migrate", "durable", MIGRATIONS[-1], database=alias, verbosity=0)
     assert names() == before
     assert differences(alias) == []
 
@@ -144,11 +149,11 @@ def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     package = tmp_path / "later_migrations"
     package.mkdir()
     (package / "__init__.py").touch()
-    for name in ("0001_initial", "0002_functions"):
+    for name in MIGRATIONS:
         same = (
             f"from importlib import import_module\nMigration = import_module('durable.migrations.{name}').Migration\n"
         )
         (package / f"{name}.py").write_text(same)
-    (package / "0003_guard.py").write_text(LATER_MIGRATION)
+    (package / "9999_guard.py").write_text(LATER_MIGRATION.format(newest=MIGRATIONS[-1]))
     monkeypatch.syspath_prepend(tmp_path)
     return "later_migrations"

@@ -161,7 +161,7 @@ BEGIN
   IF starts IS NOT NULL THEN
     FOR one IN SELECT * FROM json_to_recordset(starts) AS x(
       id text, workflow text, queue text, input text, created_at timestamptz, wake_at timestamptz, parent_id text,
-      location text, generation integer, when_parent_ends text, "group" text, "position" bigint
+      location text, generation integer, when_parent_ends text, "group" text, "position" bigint, limits json
     ) LOOP
       summary := durable_start_2(one.id, one.workflow, one.queue, one.input, one.created_at, one.wake_at,
         one.parent_id, NULL);
@@ -176,6 +176,12 @@ BEGIN
           run_id, parent_id, location, generation, when_parent_ends, "group", "position", is_dropped)
         VALUES (one.id, one.parent_id, one.location, one.generation, one.when_parent_ends, one."group",
           one."position", false);
+        IF one.limits IS NOT NULL THEN
+          INSERT INTO durable_runlimit (run_id, deadline, length, work_limit, worked)
+          SELECT one.id, l.deadline, l.length, l.work_limit, l.worked FROM json_to_record(one.limits) AS l(
+            deadline timestamptz, length double precision, work_limit double precision, worked double precision);
+          UPDATE durable_run SET fence = GREATEST(fence, 1) WHERE id = one.id;
+        END IF;
         IF summary = '' AND one.wake_at <= at THEN
           queues := queues || one.queue;
         END IF;

@@ -68,6 +68,15 @@ DECLARE
 BEGIN{_REFUSE}END $$
 """),
     Function.of(f"""
+CREATE FUNCTION durable_entry_guard_2() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  broken text := CASE
+    WHEN NEW.kind NOT IN ('step', 'loop', 'sleep', 'message', 'send', 'join', 'race', 'removed', 'version_check',
+      'rollback_checkpoint', 'compensate', 'child') THEN 'durable_entry_kind_is_known'
+  END;
+BEGIN{_REFUSE}END $$
+"""),
+    Function.of(f"""
 CREATE FUNCTION durable_metadata_guard_1() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   broken text := CASE
@@ -124,9 +133,9 @@ END $$
 )
 
 
-def _guard(table: str, function: str) -> Trigger:
+def _guard(table: str, function: str, name: str = "durable_guard") -> Trigger:
     return Trigger.of(
-        f"CREATE TRIGGER durable_guard BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()"
+        f"CREATE TRIGGER {name} BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()"
     )
 
 
@@ -145,6 +154,7 @@ def _gone(table: str, function: str) -> tuple[Trigger, Trigger]:
 TRIGGERS: Final = (
     _guard("durable_run", "durable_run_guard_1"),
     _guard("durable_entry", "durable_entry_guard_1"),
+    _guard("durable_entry", "durable_entry_guard_2", "durable_guard_2"),
     _guard("durable_entrymetadata", "durable_metadata_guard_1"),
     *_gone("durable_run", "durable_run_gone_1"),
     *_gone("durable_entry", "durable_entry_gone_1"),

@@ -17,7 +17,7 @@ from durable.store.routines.functions import FUNCTIONS
 from durable.store.routines.guards import GUARDED, GUARDS, REFERENCES, TRIGGERS
 from durable.store.routines.keys import KEYS
 
-__all__ = ["ROUTINES", "CreateRoutines", "DropGuardedConstraints", "DropRoutines", "created_by"]
+__all__ = ["ROUTINES", "CreateRoutines", "DropGuardedConstraints", "DropRoutines", "OnOtherDatabases", "created_by"]
 
 #: All functions and triggers by name, in the order in which they can be created.
 ROUTINES: Final[dict[str, Routine]] = {
@@ -124,6 +124,33 @@ class DropGuardedConstraints(_OnPostgreSQL):
         return [
             (model, each) for model in models for each in model._meta.constraints if isinstance(each, CheckConstraint)
         ]
+
+
+class OnOtherDatabases(Operation):
+    """A change of a guarded constraint: of the models everywhere, of the database where guards do not replace it."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Change the models."""
+        self.operation.state_forwards(app_label, state)
+
+    def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState) -> None:
+        """Change the database."""
+        if schema_editor.connection.vendor != "postgresql":
+            self.operation.database_forwards(app_label, schema_editor, *states)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState
+    ) -> None:
+        """Take the change back."""
+        if schema_editor.connection.vendor != "postgresql":
+            self.operation.database_backwards(app_label, schema_editor, *states)
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` prints."""
+        return f"{self.operation.describe()}, except on PostgreSQL"
 
 
 def created_by(operations: Iterable[Operation]) -> list[Routine]:

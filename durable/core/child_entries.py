@@ -1,0 +1,48 @@
+"""The entries of children, as far as the journal and the verbs have to know them; `durable.core.children` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from durable.core.records import EntryKind, EntryRecord, EntryStatus
+
+__all__ = ["CALL", "RESULT", "START", "TIMEOUT", "started_children", "unread_children", "waiting_again"]
+
+#: What an entry of a child is: the start of one and the wait for it, the start alone, or the wait alone.
+CALL: Final = "call"
+START: Final = "start"
+RESULT: Final = "result"
+
+#: The kind of the failure of a wait that has reached its deadline.
+TIMEOUT: Final = "timeout"
+
+
+def started_children(entry: EntryRecord) -> list[str]:
+    """Return the child that the operation has started, if it has: it goes with its entry."""
+    has_started = entry.kind == EntryKind.CHILD and entry.data["action"] != RESULT and "refused" not in entry.data
+    return [entry.data["child"]] if has_started and entry.data.get("child") is not None else []
+
+
+def unread_children(entries: Iterable[EntryRecord]) -> list[str]:
+    """Return the children that were started and whose ends no entry has recorded, in the order of their starts."""
+    started: dict[str, None] = {}
+    read: set[str] = set()
+    for entry in entries:
+        started.update(dict.fromkeys(started_children(entry)))
+        if entry.kind == EntryKind.CHILD and entry.data["action"] != START and _has_read(entry):
+            read.add(entry.data["child"])
+    return [each for each in started if each not in read]
+
+
+def _has_read(entry: EntryRecord) -> bool:
+    if entry.status == EntryStatus.EXHAUSTED:
+        return bool(entry.data["failure"]["kind"] != TIMEOUT)
+    return entry.status == EntryStatus.COMPLETED and "refused" not in entry.data
+
+
+def waiting_again(entry: EntryRecord) -> EntryRecord:
+    """Return the entry of a wait that has failed as that of one that goes on, with a deadline of its own."""
+    data = {name: value for name, value in entry.data.items() if name not in ("failure", "deadline")}
+    return replace(entry, status=EntryStatus.PENDING, error=None, last_attempt_at=None, data=data)

@@ -1,0 +1,282 @@
+"""Children: runs that workflow code starts as its own, and waits for.
+
+Owns their records. The entry that starts a child and the child itself are one commit. A wait for a child is an entry
+that exists from the start of the wait and has its deadline; the child's output or error is copied into it when the
+parent sees it, so the child may be pruned afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from durable.core.child_entries import CALL, RESULT, START, TIMEOUT
+from durable.core.compatibility import unreadable
+from durable.core.control_flow import Park
+from durable.core.duration import later
+from durable.core.effects import SAVE, Operation, PeekChild, Save
+from durable.core.errors import (
+    ChildCancelledError,
+    ChildFailedError,
+    ChildTimeoutError,
+    ErrorInfo,
+    PayloadError,
+    RunConflictError,
+)
+from durable.core.ids import MAX_ID, check_id
+from durable.core.limits import NewRun, RunLimits
+from durable.core.records import (
+    ENDED,
+    ChildRecord,
+    ChildStart,
+    EntryKind,
+    EntryRecord,
+    EntryStatus,
+    RunRecord,
+    RunState,
+    WhenParentEnds,
+)
+from durable.core.results import Failure, with_failure
+from durable.core.scope import Scope
+from durable.core.summary import awaiting
+from durable.core.transitions import started
+
+__all__ = ["ChildRequest", "call_child", "child_result", "start_child"]
+
+_HASHED_PREFIX: Final = 150  # characters of the parent's id in an id that is hashed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildRequest:
+    """The child to start, and how. `delay` is in seconds; `handle` makes the handle of a run's id."""
+
+    workflow: str
+    queue: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    handle: Callable[[str], Any]
+    run_id: str | None = None
+    delay: float = 0.0
+    deadline: timedelta | datetime | None = None
+    work_limit: float | None = None
+    when_parent_ends: str = WhenParentEnds.CANCEL
+
+
+def call_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
+    """Start a child and return its output. Raises ChildFailedError and ChildCancelledError."""
+    entry, is_new = _matched(scope, name, CALL, request.workflow)
+    if entry.status == EntryStatus.EXHAUSTED:
+        raise _failure(name, entry)
+    if entry.status != EntryStatus.COMPLETED:
+        if is_to_start := entry.data.get("child") is None:
+            yield from _start(scope, entry, request)
+        if "refused" in entry.data:
+            scope.journal.finish(entry)
+            yield SAVE
+        else:
+            yield from _wait(scope, name, entry, None, is_new=is_new, is_started=is_to_start)
+    return _ended(scope, entry)
+
+
+def start_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
+    """Start a child; return the location of its start and its id."""
+    entry, _ = _matched(scope, name, START, request.workflow)
+    if entry.data.get("child") is None:
+        yield from _start(scope, entry, request)
+        scope.journal.finish(entry)
+        yield SAVE
+    scope.determinism.observe(entry)
+    _raise_refusal(entry)
+    return entry.location, entry.data["child"]
+
+
+def child_result(
+    scope: Scope, name: str, of: str, child_id: str, workflow: str, timeout: timedelta | None
+) -> Operation:
+    """Wait for the child that was started at `of`, and return its output.
+
+    Raises ChildTimeoutError when `timeout` has passed, and what `call_child` raises.
+    """
+    entry, is_new = _matched(scope, name, RESULT, workflow)
+    if entry.status == EntryStatus.EXHAUSTED:
+        raise _failure(name, entry)
+    if entry.status != EntryStatus.COMPLETED:
+        if (entry.data.get("of"), entry.data.get("child")) != (of, child_id):  # new, or the child was started anew
+            scope.journal.mark(entry, data={**entry.data, "of": of, "child": child_id})
+        yield from _wait(scope, name, entry, timeout, is_new=is_new, is_started=False)
+    return _ended(scope, entry)
+
+
+def _matched(scope: Scope, name: str, action: str, workflow: str) -> tuple[EntryRecord, bool]:
+    """Return the entry of the operation, and whether it is new."""
+    node = scope.cursor.match(EntryKind.CHILD, name)
+    entry = node.entry
+    if entry is None:
+        return scope.create(node, EntryKind.CHILD, data={"action": action, "workflow": workflow}), True
+    found = entry.data["action"], entry.data["workflow"]
+    if found != (action, workflow):
+        scope.cursor.diverged(
+            f'"{node.location}" was recorded as the {found[0]} of a child of {found[1]}, the code now has the {action} of '
+            f"one of {workflow}",
+            node.location,
+        )
+    return entry, False
+
+
+def _ended(scope: Scope, entry: EntryRecord) -> Any:
+    """Return the output of an operation that has completed."""
+    scope.determinism.observe(entry)
+    _raise_refusal(entry)
+    return scope.recorded(entry.location, "the output of the child", entry.output)
+
+
+# -- the start
+
+
+def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation:
+    """Let the next commit start the child, under the first id that is free; or note that its id is taken."""
+    run = scope.journal.run
+    chosen = [request.run_id] if request.run_id is not None else list(_ids(run.id, entry.location))
+    for base in chosen:
+        generation = 0
+        while True:
+            child_id = f"{base}~{generation}" if generation else base
+            found, child = yield PeekChild(child_id, with_origin=True)
+            if found is None:
+                _begin(scope, entry, request, child_id, generation)
+                return
+            if child is None or (child.parent_id, child.location) != (run.id, entry.location):
+                break  # another run's
+            generation += 1  # this operation has started that one before it was taken back
+    problem = f'as a run of "{found.workflow}", and is not this child'
+    scope.journal.mark(entry, data={**entry.data, "child": child_id, "refused": problem})
+
+
+def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: str, generation: int) -> None:
+    environment = scope.environment
+    now = environment.now()
+    given = {"args": list(request.args), "kwargs": dict(request.kwargs)}
+    text = environment.encode(given, f"the input of {request.workflow}", "input", "", child_id)
+    parent = scope.journal.run
+    due_at = later(now, timedelta(seconds=request.delay), "a delay")
+    limits = RunLimits.of(now, request.deadline, request.work_limit)
+    run = NewRun(
+        id=check_id(child_id),
+        workflow=request.workflow,
+        queue=request.queue,
+        input=text,
+        created_at=now,
+        parent_id=parent.id,
+        limits=limits,
+        **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
+    )
+    if limits is not None:
+        run.fence = 1  # so that its first pass loads them
+    child = ChildRecord(
+        run_id=child_id,
+        parent_id=parent.id,
+        location=entry.location,
+        position=scope.journal.next_ordinal(),
+        generation=generation,
+        when_parent_ends=request.when_parent_ends,
+    )
+    scope.journal.start_child(ChildStart(run, child))
+    scope.journal.mark(entry, data={**entry.data, "child": child_id})
+
+
+def _ids(parent_id: str, location: str) -> Iterator[str]:
+    """Yield the ids that a child may have: a readable one if it is unambiguous and short, and a hashed one."""
+    readable = f"{parent_id}:{location.replace('/', ':')}"
+    if ":" not in location and len(readable) <= MAX_ID - 8 and readable.isprintable():
+        yield readable
+    digest = hashlib.sha256(f"{parent_id}\0{location}".encode()).hexdigest()[:32]
+    yield f"{parent_id[:_HASHED_PREFIX]}:{digest}"
+
+
+def _raise_refusal(entry: EntryRecord) -> None:
+    if (problem := entry.data.get("refused")) is not None:
+        raise RunConflictError(entry.data["child"], problem)
+
+
+# -- the wait
+
+
+def _wait(
+    scope: Scope, name: str, entry: EntryRecord, timeout: timedelta | None, *, is_new: bool, is_started: bool
+) -> Operation:
+    """Record how the child has ended, or park. A child that is only now being started has not ended."""
+    child_id = entry.data["child"]
+    if is_new or (timeout is not None and entry.data.get("deadline") is None):
+        ends = None if timeout is None else later(scope.environment.now(), timeout, "a wait")
+        scope.journal.mark(entry, data={**entry.data, "deadline": None if ends is None else ends.isoformat()})
+    text = entry.data.get("deadline")
+    deadline = None if text is None else datetime.fromisoformat(text)
+    if not is_started:
+        is_past = deadline is not None and deadline <= scope.environment.now()
+        found, _ = yield PeekChild(child_id)
+        # An end in time counts, however late this worker is. A new wait takes a child that has ended.
+        if _has_ended(found, None if is_new or not is_past else deadline):
+            yield from _record(scope, name, entry, found)
+            return
+        if is_past:
+            yield from _fail(scope, name, entry, TIMEOUT, ErrorInfo.of(ChildTimeoutError(name, child_id)))
+    if is_new and scope.is_concurrent:
+        yield SAVE  # another branch may run for long before this pass parks and commits
+    raise Park(deadline, doing=[awaiting(entry.location, child_id)], children=frozenset({child_id}))
+
+
+def _has_ended(found: RunRecord | None, before: datetime | None) -> bool:
+    """Return True if the child is gone, or has ended, with `before` strictly before that."""
+    if found is None:
+        return True
+    return found.state in ENDED and (before is None or (found.finished_at is not None and found.finished_at < before))
+
+
+def _record(scope: Scope, name: str, entry: EntryRecord, found: RunRecord | None) -> Operation:
+    """Record the end of the child. Raises its failure."""
+    workflow, child_id = entry.data["workflow"], entry.data["child"]
+    if found is None:
+        gone = ChildCancelledError(child_id, workflow, "its run was deleted")
+        yield from _fail(scope, name, entry, "gone", ErrorInfo.of(gone), reason=gone.reason)
+    elif found.state == RunState.CANCELLED:
+        cancelled = ChildCancelledError(child_id, workflow, found.request_reason)
+        yield from _fail(scope, name, entry, "cancelled", ErrorInfo.of(cancelled), reason=cancelled.reason)
+    elif found.state == RunState.FAILED:
+        yield from _fail(scope, name, entry, "failed", found.error or ErrorInfo("Exception", "unknown"))
+    else:
+        try:
+            output = scope.environment.adopt(found.output or "null", found.id, entry.location)
+        except PayloadError as error:
+            scope.journal.stop(unreadable(entry.location, "the output of the child", error))
+        scope.journal.finish(entry, output=output)
+        yield SAVE
+
+
+def _fail(scope: Scope, name: str, entry: EntryRecord, kind: str, error: ErrorInfo, reason: str = "") -> Operation:
+    scope.journal.mark(
+        entry,
+        status=EntryStatus.EXHAUSTED,
+        error=error,
+        last_attempt_at=scope.environment.now(),
+        data={**entry.data, "failure": {"kind": kind, "reason": reason}},
+    )
+    yield Save(is_failure=True)
+    raise _failure(name, entry)
+
+
+def _failure(name: str, entry: EntryRecord) -> Exception:
+    """Return the error of a recorded failure."""
+    recorded = entry.data.get("failure", {})
+    info = entry.error or ErrorInfo("Exception", "unknown")
+    workflow, child_id = entry.data["workflow"], entry.data["child"]
+    error: Exception
+    if recorded.get("kind") == "failed":
+        error = ChildFailedError(child_id, workflow, info)
+    elif recorded.get("kind") == TIMEOUT:
+        error = ChildTimeoutError(name, child_id)
+    else:
+        error = ChildCancelledError(child_id, workflow, recorded.get("reason", ""))
+    return with_failure(error, Failure("child", name, (entry.location,), info))
