@@ -22,10 +22,15 @@ from durable.conf import conf
 from durable.core import clock
 from durable.core.effects import Call
 from durable.core.places import Place
+from durable.core.records import SavedDetails
 from durable.core.registry import WorkflowDefinition
 from durable.store import Store, store_for
 
 __all__ = ["Runtime", "activate", "current", "deactivate", "is_replaced", "production"]
+
+
+def _write_later(_saved: SavedDetails) -> None:
+    """Do nothing: the worker's lease manager writes what steps save, once a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,7 @@ class Runtime:
     `monotonic` gives seconds that no change of the clock affects.
 
     The other fields are for a harness; None leaves the settings in force. `sleep` waits within a pass, `on_call` is
-    called before each call of a step's function or rollback handler, and `find_workflow` finds workflows that are not
+    called before each call of a step's function or rollback handler, `on_save` when a step saves its progress, and `find_workflow` finds workflows that are not
     registered. `roll_back_inside` rolls back what code has left open on a database connection beyond a depth of
     transactions and savepoints, inside a test's transaction. `schedules` collects the names of the schedules that were
     made or synchronised while the runtime is active: a harness ticks these.
@@ -57,6 +62,7 @@ class Runtime:
     sequential_branches: bool = False
     sleep: Callable[[float], None] | None = None
     on_call: Callable[[Call], None] | None = None
+    on_save: Callable[[SavedDetails], None] = _write_later
     find_workflow: Callable[[str], WorkflowDefinition | None] | None = None
     roll_back_inside: Callable[[BaseDatabaseWrapper, int], None] | None = None
     schedules: set[str] | None = None

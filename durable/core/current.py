@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,7 +110,16 @@ class timed_step:  # noqa: N801  # used like a function
     is what the function has returned, None while it runs. The driver sets `awaitable` and `interruptible`.
     """
 
-    __slots__ = ("abandoned_at", "awaitable", "call", "interruptible", "is_interrupting", "since", "thread")
+    __slots__ = (
+        "abandoned_at",
+        "awaitable",
+        "call",
+        "has_no_sign",
+        "interruptible",
+        "is_interrupting",
+        "since",
+        "thread",
+    )
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -119,6 +129,23 @@ class timed_step:  # noqa: N801  # used like a function
         self.interruptible: Interruptible | None = None
         self.is_interrupting = False
         self.abandoned_at: float | None = None
+        #: The attempt was interrupted because it gave no sign for its heartbeat.
+        self.has_no_sign = False
+
+    def time_left(self) -> float:
+        """Return for how many seconds the call may go on, if it gives no sign: 0 or less once it is to be interrupted.
+
+        Infinite without a timeout and a heartbeat.
+        """
+        now, timeout, heartbeat = time.monotonic(), self.call.timeout, self.call.info.heartbeat
+        left = self.since + timeout - now if timeout > 0 else math.inf
+        if heartbeat > 0:
+            progress = self.call.info.begun_progress
+            signed_at = progress.signed_at if progress is not None else None
+            until_silent = max(self.since, signed_at or self.since) + heartbeat - now
+            self.has_no_sign = until_silent <= min(left, 0)
+            left = min(left, until_silent)
+        return left
 
     @property
     def info(self) -> StepInfo:

@@ -55,10 +55,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from durable.core.errors import CriticalError
 from durable.core.idempotency_keys import idempotency_key
 from durable.core.records import EntryRecord, RunPatch, RunRecord, Uncommitted
 
 if TYPE_CHECKING:
+    from durable.core.saves import StepProgress
     from durable.core.scope import Scope
 
 __all__ = [
@@ -88,6 +90,45 @@ class StepInfo:
     _purpose: str = field(default="step", repr=False)
     #: In seconds; 0 for none.
     timeout: float = field(default=0.0, repr=False)
+    #: In seconds; 0 for none: for how long the attempt may give no sign.
+    heartbeat: float = field(default=0.0, repr=False)
+    _begin_progress: Callable[[], StepProgress] | None = field(default=None, repr=False)
+    _progress: StepProgress | None = field(default=None, repr=False)
+
+    def save(self, details: Any = None) -> None:
+        """Keep `details` for the step's next attempt, and tell that this one goes on (`heartbeat`).
+
+        `details` is any value that can be recorded, at most 4 KiB as text; the newest replaces the one before. A worker
+        writes it once a second, and with a failed attempt: a worker that is killed loses at most what was saved in the
+        last second. May be called from any thread that the function was given this object in. Raises PayloadError, and
+        CriticalError in an atomic step and in a rollback handler.
+        """
+        if self._begin_progress is None:
+            why = (
+                "it is a rollback handler, which has no next attempt to save for"
+                if self._purpose == "rollback"
+                else "it is atomic: what an attempt has done is rolled back if it fails, so that the next one begins anew; "
+                "leave atomic=True out and write rows in transactions of your own, or save nothing"
+            )
+            raise CriticalError(f'save() cannot be used in "{self.location}": {why}')
+        self.progress().save(details)
+
+    @property
+    def saved(self) -> Any:
+        """What the attempt before has saved last; None if it has saved nothing, or if this is the first attempt."""
+        return None if self._begin_progress is None else self.progress().before()
+
+    def progress(self) -> StepProgress:
+        """Return the saves of this attempt, for the engine."""
+        if self._progress is None:
+            assert self._begin_progress is not None, "a step that cannot save has no progress"
+            self._progress = self._begin_progress()
+        return self._progress
+
+    @property
+    def begun_progress(self) -> StepProgress | None:
+        """The saves of this attempt, None before its function has asked for them; for the engine."""
+        return self._progress
 
     @property
     def run_id(self) -> str:

@@ -8,6 +8,7 @@ A project catches a middle class, or one of its children::
     │   ├── RollbackError
     │   ├── StepExhaustedError
     │   ├── StepTimeoutError
+    │   │   └── HeartbeatTimeoutError
     │   ├── AttemptAbandonedError
     │   ├── RetryLater                raised in a step: the next attempt then; in `durable.core.retry_later`
     │   ├── JoinError
@@ -74,6 +75,7 @@ __all__ = [
     "EntryInProgressError",
     "EntryNotFoundError",
     "ErrorInfo",
+    "HeartbeatTimeoutError",
     "HistoryDivergedError",
     "InvalidTransitionError",
     "JoinError",
@@ -176,6 +178,21 @@ class StepTimeoutError(WorkflowError):
             f'step "{step}" ran longer than its timeout of {timeout:g} s; give it a longer timeout=, '
             "retry_on_timeout=True, or less to do"
         )
+
+
+class HeartbeatTimeoutError(StepTimeoutError):
+    """An attempt of a step gave no sign for longer than its heartbeat. `timeout` is the heartbeat, in seconds.
+
+    It is retried by the step's policy, also without `retry_on_timeout`.
+    """
+
+    def __init__(self, step: str, timeout: float) -> None:
+        super().__init__(step, timeout)
+        text = (
+            f'step "{step}" gave no sign for its heartbeat of {timeout:g} s; call current_step().save(...) more often, or '
+            "give it a longer heartbeat="
+        )
+        self.args = (text,)
 
 
 class AttemptAbandonedError(WorkflowError):

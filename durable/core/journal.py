@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
@@ -34,6 +34,7 @@ from durable.core.records import (
     RunPatch,
     RunRecord,
     RunState,
+    SavedDetails,
     Uncommitted,
 )
 from durable.core.transitions import progressed
@@ -80,6 +81,9 @@ class Environment(Protocol):
 
     def is_evicted(self) -> bool:
         """Return True if the pass has to end: the worker stops or the lease is lost."""
+
+    def on_save(self, saved: SavedDetails) -> None:
+        """Write at once what a step has saved, where no lease manager does."""
 
     def is_asked(self) -> bool:
         """Return True if an operator has requested a pause or a cancel, as far as is known without a commit."""
@@ -134,6 +138,8 @@ class _Pending:
     sends: list[OutgoingMessage] = field(default_factory=list)
     starts: list[ChildStart] = field(default_factory=list)
     dropped_children: list[str] = field(default_factory=list)
+    saved: list[SavedDetails] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.deleted or self.has_more_than_entries())
@@ -153,8 +159,11 @@ class Journal:
         entries: Iterable[EntryRecord],
         environment: Environment,
         limits: RunLimits | None = None,
+        saved: Mapping[str, SavedDetails] | None = None,
     ) -> None:
         self.run = run
+        #: By location, what earlier attempts have saved.
+        self.saved: Mapping[str, SavedDetails] = saved or {}
         #: None for a run without a deadline or a work limit.
         self.limits = limits
         self.environment = environment
@@ -290,6 +299,16 @@ class Journal:
         with self.lock:
             self._pending.attempts.append(attempt)
 
+    def keep_saved(self, saved: SavedDetails) -> None:
+        """Let the next commit write what a failed attempt has saved."""
+        with self.lock:
+            self._pending.saved.append(saved)
+
+    def forget_saved(self, location: str) -> None:
+        """Let the next commit delete what attempts of a completed step have saved."""
+        with self.lock:
+            self._pending.forgotten.append(location)
+
     def receive(self, message_ids: Iterable[str], location: str) -> None:
         """Let the next commit take these messages out of the inbox, for the wait at `location`."""
         with self.lock:
@@ -376,6 +395,8 @@ class Journal:
                 park_change_seq=park_change_seq,
                 parent_id=self.run.parent_id if run is not None and run.get("state") in ENDED else None,
                 worked=None if run is None else self._worked(),
+                saved=pending.saved,
+                forgotten=pending.forgotten,
                 failure=None if run is None else failure_by(self.run, run, self._entry_at, now, self.environment.build),
             )
 
@@ -443,6 +464,8 @@ class Journal:
             self._pending.sends = [*batch.sends, *later.sends]
             self._pending.starts = [*batch.starts, *later.starts]
             self._pending.dropped_children = [*batch.dropped_children, *later.dropped_children]
+            self._pending.saved = [*batch.saved, *later.saved]
+            self._pending.forgotten = [*batch.forgotten, *later.forgotten]
 
     def _entry_at(self, location: str) -> EntryRecord | None:
         node = self._find(location)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from durable.core.errors import RunDeadlineError
-from durable.core.records import EntryRecord, RunRecord
+from durable.core.records import EntryRecord, RunRecord, SavedDetails
 
 __all__ = ["History", "NewRun", "RunLimits"]
 
@@ -72,8 +72,14 @@ class NewRun(RunRecord):
 
 
 class History(list[EntryRecord]):
-    """A run's entries, as a pass loads them, and its limits."""
+    """A run's entries, as a pass loads them, its limits, and by location what attempts of its steps have saved."""
 
-    def __init__(self, entries: Iterable[EntryRecord] = (), limits: RunLimits | None = None) -> None:
+    def __init__(
+        self,
+        entries: Iterable[EntryRecord] = (),
+        limits: RunLimits | None = None,
+        saved: Iterable[SavedDetails] = (),
+    ) -> None:
         super().__init__(entries)
         self.limits = limits
+        self.saved = {each.location: each for each in saved}

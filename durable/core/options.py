@@ -61,6 +61,7 @@ class CommonStepOptions(TypedDict, total=False):
     retry_if: Callable[[Exception], bool] | None
     timeout: Duration | None
     retry_on_timeout: bool
+    heartbeat: Duration | None
     ephemeral: bool
     atomic: bool
 
@@ -76,6 +77,8 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
     - `retry_if`: a function of the exception; False fails the step at once, as CriticalError does.
     - `timeout`: how long one attempt may take; 0 or None for no limit, by default what the setting STEP_TIMEOUT says. It fails the
       step for good, unless `retry_on_timeout`.
+    - `heartbeat`: for how long an attempt may give no sign (`current_step().save(...)`) before it fails with
+      HeartbeatTimeoutError, which the step's policy retries; 0 or None for no limit, the default.
     - `ephemeral`: the result is committed with the next commit of the run; a crash before that repeats the step.
     - `atomic`: what the function writes to durable's database and the step's record are one commit.
     - `rollback`: `handler(rollback, output)`, which undoes the step when the run fails; a function at the top level of a module.
@@ -96,6 +99,7 @@ class StepPolicy:
     retry_if: Callable[[Exception], bool] | None = None
     timeout: Duration | Unset = Unset.UNSET
     retry_on_timeout: bool = False
+    heartbeat: float = 0.0  # given as a Duration or None
     ephemeral: bool = False
     atomic: bool = False
     rollback: Callable[..., Any] | None = None
@@ -103,7 +107,7 @@ class StepPolicy:
     def __post_init__(self) -> None:
         if not isinstance(self.max_retries, int) or isinstance(self.max_retries, bool) or self.max_retries < 0:
             raise ValueError(f"max_retries must be a whole number of at least 0, not {self.max_retries!r}")
-        for name in ("retry_backoff_base", "retry_backoff_max", "timeout"):
+        for name in ("retry_backoff_base", "retry_backoff_max", "timeout", "heartbeat"):
             value = getattr(self, name)
             if value is Unset.UNSET:
                 continue
@@ -111,6 +115,11 @@ class StepPolicy:
                 object.__setattr__(self, name, seconds(0 if value is None else value, name))
         if self.backoff not in _BACKOFFS:
             raise ValueError(f"backoff must be one of {', '.join(_BACKOFFS)}, not {self.backoff!r}")
+        if self.heartbeat and self.atomic:
+            raise ValueError(
+                "an atomic step has no heartbeat: it saves nothing, because what a failed attempt has done is rolled back; "
+                "leave out heartbeat=, and let timeout= limit it"
+            )
         jitter = self.retry_jitter
         if not isinstance(jitter, int | float) or isinstance(jitter, bool) or not 0 <= jitter <= 1:
             raise ValueError(f"retry_jitter must be a number from 0 to 1, the part of the delay, not {jitter!r}")

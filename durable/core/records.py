@@ -41,6 +41,7 @@ __all__ = [
     "RunPatch",
     "RunRecord",
     "RunState",
+    "SavedDetails",
     "Uncommitted",
     "WhenParentEnds",
 ]
@@ -424,6 +425,8 @@ class Batch:
     dropped_children: Sequence[str] = ()
     parent_id: str | None = None
     worked: float | None = None  # of a run with a work limit: seconds that passes have worked on it
+    saved: Sequence[SavedDetails] = ()  # by failed attempts
+    forgotten: Sequence[str] = ()  # locations of completed steps whose attempts may have saved something
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,6 +474,28 @@ class Activity:
     worker: str
     began_at: datetime
     timeout: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedDetails:
+    """What an attempt at `location` has saved, its `number`-th save. `details` is codec text.
+
+    `generation` counts the times that the step was begun again from the start, by a replay or after a compensation: what
+    was saved before is not for it. Of two saves of a generation, that of the later fence, attempt and number counts.
+    """
+
+    run_id: str
+    location: str
+    generation: int
+    fence: int
+    attempt: int
+    number: int
+    details: str
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """What a later save has more of."""
+        return (self.generation, self.fence, self.attempt, self.number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,8 +550,7 @@ class RunChange:
 
     `entries` are written as given (with their metadata), and `deleted` locations are deleted. `unreceive` lists the
     waits whose messages return to the inbox as pending. `retracted` messages are deleted. `dropped_children` are
-    cancelled. `action` is logged if, and
-    only if, the change happens.
+    cancelled. `saved` is what attempts have saved. `action` is logged if, and only if, the change happens.
     """
 
     run: RunPatch
@@ -535,4 +559,5 @@ class RunChange:
     unreceive: Sequence[str] = ()
     retracted: Sequence[str] = ()
     dropped_children: Sequence[str] = ()
+    saved: Sequence[SavedDetails] = ()
     action: ActionRecord | None = None

@@ -16,6 +16,7 @@ from durable.core.errors import (
     ContractError,
     CriticalError,
     ErrorInfo,
+    HeartbeatTimeoutError,
     PayloadError,
     RollbackCheckpointError,
     RollbackError,
@@ -28,6 +29,7 @@ from durable.core.records import AttemptRecord, EntryKind, EntryRecord, EntrySta
 from durable.core.results import Failure, StepCatch, StepFailure, StepResult, failure_of, with_failure
 from durable.core.retries import FailedAttempt, retry_of
 from durable.core.retry_later import RetryLater
+from durable.core.saves import StepProgress
 from durable.core.scope import Scope
 from durable.core.signatures import check_call
 from durable.core.summary import backing_off
@@ -115,7 +117,7 @@ def _check_checkpoint(scope: Scope, location: str) -> None:
 class _Attempt:
     """The next attempt of one step, in stages."""
 
-    __slots__ = ("args", "caught", "entry", "environment", "journal", "name", "options", "scope")
+    __slots__ = ("args", "caught", "entry", "environment", "info", "journal", "name", "options", "scope")
 
     def __init__(
         self,
@@ -134,6 +136,7 @@ class _Attempt:
         self.args = args
         self.options = options
         self.caught = caught
+        self.info: StepInfo | None = None  # of the call
 
     def make(self, function: Callable[..., Any]) -> Operation:
         if self.entry.status == EntryStatus.RUNNING:
@@ -237,7 +240,10 @@ class _Attempt:
             self.entry.attempts,
             self.journal.is_evicted,
             timeout=timeout,
+            heartbeat=self.options.heartbeat,
+            _begin_progress=None if self.options.atomic else self._begin_progress,
         )
+        self.info = info
         value = yield Call(
             function,
             self.args,
@@ -255,10 +261,16 @@ class _Attempt:
                 yield SAVE
         return self.environment.decode(self.entry.output, "output", self.entry.location)
 
+    def _begin_progress(self) -> StepProgress:
+        return StepProgress(self.journal, self.entry.location, self.entry.attempts)
+
     def _record(self, value: Any) -> None:
         what = f'the output of step "{self.name}"'
         output = self.environment.encode(value, what, "output", self.entry.location)
         self.journal.finish(self.entry, output=output)
+        progress = self.info.begun_progress if self.info is not None else None
+        if self.entry.location in self.journal.saved or (progress is not None and progress.may_be_stored):
+            self.journal.forget_saved(self.entry.location)
 
     # -- after a failure
 
@@ -298,7 +310,11 @@ class _Attempt:
         will_retry = retry_at is not None
         if not will_retry:
             data = {**data, "failure": self._failure_data(verdict, cause)}
+        progress = self.info.begun_progress if self.info is not None else None
+        saved = progress.newest() if progress is not None else None
         with self.journal.lock:
+            if saved is not None:
+                self.journal.keep_saved(saved)
             self.journal.add_attempt(
                 AttemptRecord(entry.location, entry.attempts, self.environment.worker, last_attempt_at, now, error)
             )
@@ -369,6 +385,8 @@ def _verdict(error: Exception, options: StepPolicy) -> str:
         return "rollback"
     if isinstance(error, CriticalError):
         return "critical"
+    if isinstance(error, HeartbeatTimeoutError):  # as in Temporal: the attempt may have lost its thread, or its network
+        return _RETRY
     if isinstance(error, StepTimeoutError) and not options.retry_on_timeout:
         return "timeout"
     if options.retry_if is not None and not options.retry_if(error):

@@ -15,11 +15,11 @@ from asgiref.sync import async_to_sync
 
 from durable.core.current import running_step, timed_step
 from durable.core.effects import Call
-from durable.core.errors import AttemptAbandonedError, StepTimeoutError, WorkflowError
+from durable.core.errors import AttemptAbandonedError, HeartbeatTimeoutError, StepTimeoutError, WorkflowError
 from durable.core.tracebacks import is_readable, kind_of
 from durable.drivers.host import Host
 from durable.drivers.raised import call_readably, step_failure
-from durable.drivers.timeouts import InterruptibleTask, TimedOut, arose_from, call_with_timeout
+from durable.drivers.timeouts import HeartbeatTimer, InterruptibleTask, TimedOut, arose_from, call_with_timeout
 
 __all__ = ["call_atomically", "call_step", "call_unawaited", "within_timeout"]
 
@@ -81,7 +81,7 @@ async def within_timeout(effect: Call, awaitable: Awaitable[Any], host: Host) ->
     try:
         async with asyncio.timeout(effect.timeout if effect.timeout > 0 else None) as limit:
             step.awaitable, step.interruptible = awaitable, InterruptibleTask(limit)
-            with step:
+            with step, HeartbeatTimer(limit, step):
                 return await _readably(effect, awaitable, host)
     except TimeoutError:
         if not limit.expired():
@@ -96,6 +96,8 @@ async def within_timeout(effect: Call, awaitable: Awaitable[Any], host: Host) ->
 def _interrupted(effect: Call, step: timed_step) -> WorkflowError:
     if step.abandoned_at is not None:
         return AttemptAbandonedError(effect.name)
+    if step.has_no_sign:
+        return HeartbeatTimeoutError(effect.name, effect.info.heartbeat)
     return StepTimeoutError(effect.name, effect.timeout)
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 from durable.core.current import timed_step
 from durable.drivers import watchdog
 
-__all__ = ["InterruptibleTask", "TimedOut", "arose_from", "call_with_timeout"]
+__all__ = ["HeartbeatTimer", "InterruptibleTask", "TimedOut", "arose_from", "call_with_timeout"]
 
 T = TypeVar("T")
 
@@ -68,19 +68,25 @@ def _call_with_signal(call: Callable[[], T], timeout: float, step: timed_step) -
     is_running = True
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        if timeout <= 0 and step.abandoned_at is None:  # a timer of other code
+        if limit <= 0 and step.abandoned_at is None:  # a timer of other code
             if callable(before):
                 before(signum, frame)
         elif is_running:
+            if has_heartbeat and step.abandoned_at is None and (left := step.time_left()) > 0:
+                signal.setitimer(signal.ITIMER_REAL, left, AGAIN)  # it has given a sign
+                return
             raise _Interruption
+
+    has_heartbeat = step.info.heartbeat > 0
+    limit = _first_limit(timeout, step)
 
     before = _set_handler(_SIGALRM, interrupt)
     began, outer = time.monotonic(), 0.0
     try:
         try:  # the timer may go off before the next line
             step.interruptible = _MAIN_THREAD
-            if timeout > 0:
-                outer, _ = signal.setitimer(signal.ITIMER_REAL, timeout, AGAIN)
+            if limit > 0:
+                outer, _ = signal.setitimer(signal.ITIMER_REAL, limit, AGAIN)
             return call()
         finally:
             is_running = False
@@ -96,11 +102,17 @@ def _call_with_signal(call: Callable[[], T], timeout: float, step: timed_step) -
         step.interruptible = None
         while step.is_interrupting:  # the signal must not come after the handler has gone
             time.sleep(0)
-        if timeout > 0:
+        if limit > 0:
             signal.setitimer(signal.ITIMER_REAL, 0)
         _set_handler(_SIGALRM, before)
         if outer:  # a timer of other code continues with its remaining time
             signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (time.monotonic() - began)))
+
+
+def _first_limit(timeout: float, step: timed_step) -> float:
+    """Return after how many seconds a call is looked at for the first time: its timeout or heartbeat, 0 for never."""
+    heartbeat = step.info.heartbeat
+    return timeout if heartbeat <= 0 else heartbeat if timeout <= 0 else min(timeout, heartbeat)
 
 
 class _MainThread:
@@ -138,12 +150,13 @@ class InterruptibleTask:
 
 
 def _call_with_watchdog(call: Callable[[], T], timeout: float, step: timed_step) -> T:
-    target = _Target(threading.get_ident())
+    target = _Target(threading.get_ident(), step)
+    limit = _first_limit(timeout, step)
     try:
         try:  # the time may be over before the next line
             step.interruptible = target
-            if timeout > 0:
-                target.watch(timeout)
+            if limit > 0:
+                target.watch(limit)
             return call()
         finally:
             target.leave()
@@ -160,8 +173,9 @@ def _call_with_watchdog(call: Callable[[], T], timeout: float, step: timed_step)
 class _Target:
     """A thread that may be interrupted until its call has ended."""
 
-    def __init__(self, thread_id: int) -> None:
+    def __init__(self, thread_id: int, step: timed_step) -> None:
         self._thread_id = thread_id
+        self._step = step
         self._lock = threading.Lock()
         self._is_running = True
         self._has_fired = False
@@ -174,6 +188,9 @@ class _Target:
     def _interrupt(self) -> None:
         with self._lock:
             if self._is_running:
+                if self._step.info.heartbeat > 0 and not self._has_fired and (left := self._step.time_left()) > 0:
+                    self._watch = watchdog.watch(left, self._interrupt)  # it has given a sign
+                    return
                 self._has_fired = True
                 self._watch = watchdog.watch(AGAIN, self._interrupt)
                 _raise_in(self._thread_id, _Interruption)
@@ -203,3 +220,28 @@ class _Target:
 def _raise_in(thread_id: int, error: type[BaseException]) -> None:
     set_async_exc: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
     set_async_exc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
+
+
+class HeartbeatTimer:
+    """Ends a block of `asyncio.timeout` when its step has given no sign for its heartbeat. Use as a context manager."""
+
+    def __init__(self, limit: asyncio.Timeout, step: timed_step) -> None:
+        self._limit = limit
+        self._step = step
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        if self._step.info.heartbeat > 0:
+            self._look()
+
+    def __exit__(self, *exc: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        if (left := self._step.time_left()) > 0:
+            self._timer = self._loop.call_later(left, self._look)
+            return
+        with suppress(RuntimeError):  # the block has ended, or is ending
+            self._limit.reschedule(self._loop.time())

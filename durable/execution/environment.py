@@ -49,6 +49,7 @@ class PassEnvironment:
         self._monotonic = at.monotonic
         self._began = at.monotonic()
         self.emit = events.emit
+        self.on_save = at.on_save
         self.is_in_transaction = transactions.is_open
 
     def encode(self, value: Any, what: str, field: str, where: str, of_run: str | None = None) -> str:

@@ -58,7 +58,7 @@ class PassHost:
             run, at, eviction=eviction, transactions=self._transactions, events=self.events, mistakes=mistakes
         )
         history = self._queries.history()
-        self.journal = Journal(run, history, self.environment, history.limits)
+        self.journal = Journal(run, history, self.environment, history.limits, history.saved)
         self._commits = CommitSession(
             self.journal,
             store,

@@ -19,6 +19,7 @@ from durable.models.log_lines import LogLine
 from durable.models.rollups import Rollup, RollupProgress
 from durable.models.run import Run
 from durable.models.saved_views import SavedView
+from durable.models.saves import StepSave
 from durable.models.schedules import Schedule, Tick
 from durable.models.workers import Build, WorkerProcess
 
@@ -47,6 +48,7 @@ __all__ = [
     "RunLimit",
     "SavedView",
     "Schedule",
+    "StepSave",
     "Tick",
     "WorkerProcess",
 ]

@@ -29,6 +29,7 @@ from durable.core.records import (
     OutgoingMessage,
     RunChange,
     RunRecord,
+    SavedDetails,
 )
 
 __all__ = ["ChildIdTaken", "Claimed", "DuePoint", "Renewed", "Store"]
@@ -287,7 +288,7 @@ class Store(Protocol):
 
         Rows are locked in the order of run ids, so that two runs which send to each other cannot deadlock. Deleting an
         entry deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier
-        one of the run. `worked` is written in the same commit, with a statement of its own. Raises LeaseLost, and writes
+        one of the run. `worked`, `saved` and `forgotten` are written in the same commit, with statements of their own. Raises LeaseLost, and writes
         nothing, if the run has a newer fence. Its children are started as `create` starts runs; one that was started
         before stays as it is. Raises ChildIdTaken, and writes nothing, if a child's id is taken by a run that is not
         this run's child.
@@ -313,6 +314,13 @@ class Store(Protocol):
         An activity that is noted again, with another attempt or fence, replaces the former one of its run and location.
         None is written for a run whose lease is no longer held under its fence, and none replaces that of a newer
         fence. Waits for no lock for long: raises `RowsLocked`, and notes nothing, if an activity's row is locked.
+        """
+
+    def save_details(self, saved: Sequence[SavedDetails]) -> None:
+        """Write what running steps have saved: for each run and location the latest, by `SavedDetails.order`.
+
+        None is written for a run whose lease is no longer held under its fence. Waits for no lock for long: raises
+        `RowsLocked`, and writes nothing, if one of the rows is locked.
         """
 
     def ask_activities(

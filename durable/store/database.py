@@ -34,6 +34,7 @@ from durable.core.records import (
     RunChange,
     RunRecord,
     RunState,
+    SavedDetails,
 )
 from durable.core.records import Hold as HoldRecord
 from durable.core.summary import Summary, SummaryKind
@@ -51,7 +52,7 @@ from durable.models import (
     Run,
     RunLimit,
 )
-from durable.store import activities, keys, outline_rows, row_rules
+from durable.store import activities, keys, outline_rows, row_rules, saves
 from durable.store.atomic import committed_or_raised
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
@@ -143,6 +144,10 @@ class DatabaseStore(ABC):
             if change.dropped_children:
                 assert after.wake_at is not None, "a change that drops children makes the run due"
                 self._drop(after, change.dropped_children, after.wake_at)
+            if change.deleted:
+                saves.forget(self.alias, run_id, change.deleted)
+            if change.saved:
+                saves.put(self.alias, change.saved)
             if change.retracted:
                 QueueMessage.objects.using(self.alias).filter(run_id=run_id, id__in=change.retracted).delete()
             if change.action is not None:
@@ -228,8 +233,17 @@ class DatabaseStore(ABC):
             row = RunLimit.objects.using(self.alias).filter(run_id=run_id)
             row.update(deadline=renewed.deadline, worked=renewed.worked)
 
-    def _note_worked(self, batch: Batch) -> None:
-        RunLimit.objects.using(self.alias).filter(run_id=batch.run_id).update(worked=batch.worked)
+    def _write_beside(self, batch: Batch) -> None:
+        """Write what a commit has for side tables, in its transaction."""
+        if batch.worked is not None:
+            RunLimit.objects.using(self.alias).filter(run_id=batch.run_id).update(worked=batch.worked)
+        if batch.saved:
+            saves.put(self.alias, batch.saved)
+        if batch.forgotten:
+            saves.forget(self.alias, batch.run_id, batch.forgotten)
+
+    def save_details(self, saved: Sequence[SavedDetails]) -> None:
+        saves.write(self.alias, saved)
 
     def import_history(
         self,

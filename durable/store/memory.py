@@ -38,6 +38,7 @@ from durable.core.records import (
     RunChange,
     RunRecord,
     RunState,
+    SavedDetails,
     WhenParentEnds,
 )
 from durable.core.summary import Summary, SummaryKind
@@ -65,6 +66,7 @@ Tables = tuple[
     dict[str, RunLimits],
     dict[str, KeyRecord],
     dict[tuple[str, str], str],
+    dict[tuple[str, str], SavedDetails],
 ]
 
 
@@ -100,6 +102,7 @@ class MemoryStore:
         self._holders: dict[tuple[str, str], str] = {}  # the run that had a key last, by workflow and key
         self._cascades: dict[str, datetime] = {}  # parents that have children left to be cancelled
         self._limits: dict[str, RunLimits] = {}
+        self._saved: dict[tuple[str, str], SavedDetails] = {}
 
     # -- verbs, from outside a pass
 
@@ -333,6 +336,10 @@ class MemoryStore:
             if row_rules.is_reopened(run, after) and limits is not None and after.wake_at is not None:
                 self._limits[run_id] = limits.renewed(after.wake_at)
             self._drop(run_id, change.dropped_children, after.wake_at or after.created_at, every=True)
+            for location in change.deleted:
+                self._saved.pop((run_id, location), None)
+            for saved in change.saved:
+                self._saved[run_id, saved.location] = saved
             self._delete(run_id, change.deleted)
             self._write(run_id, change.entries)
             self._return(run_id, change.unreceive)
@@ -453,7 +460,8 @@ class MemoryStore:
     def load(self, run_id: str) -> History:
         with self._lock:
             entries = (_copied(entry) for entry in self._entries.get(run_id, {}).values())
-            return History(entries, self._limits.get(run_id))
+            saved = [each for each in self._saved.values() if each.run_id == run_id] if self._saved else ()
+            return History(entries, self._limits.get(run_id), saved)
 
     def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, History]:
         histories = {run_id: self.load(run_id) for run_id in run_ids}
@@ -486,6 +494,10 @@ class MemoryStore:
             self._return(run.id, batch.returned)
             if batch.failure is not None:
                 self._failures[run.id] = batch.failure
+            for each in batch.saved:
+                self._saved[run.id, each.location] = each
+            for location in batch.forgotten:
+                self._saved.pop((run.id, location), None)
             if batch.worked is not None and run.id in self._limits:
                 self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
             queues = self._send_from(run.id, batch.sends) | self._start(batch.starts) | self._woken_parent(batch)
@@ -621,6 +633,14 @@ class MemoryStore:
             asked = [each for each in self._asked.values() if each.run_id in watched and (each.stack or each.abandon)]
             return self.requests(watched), asked
 
+    def save_details(self, saved: Sequence[SavedDetails]) -> None:
+        with self._lock:
+            held = {(run.id, run.fence) for run in self._held([(each.run_id, each.fence) for each in saved])}
+            for each in saved:
+                before = self._saved.get((each.run_id, each.location))
+                if (each.run_id, each.fence) in held and (before is None or before.order < each.order):
+                    self._saved[each.run_id, each.location] = each
+
     def ask_activities(
         self,
         run: RunRecord,
@@ -734,6 +754,7 @@ class MemoryStore:
             dict(self._limits),
             dict(self._keys),
             dict(self._holders),
+            dict(self._saved),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -753,4 +774,5 @@ class MemoryStore:
             self._limits,
             self._keys,
             self._holders,
+            self._saved,
         ) = tables

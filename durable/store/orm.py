@@ -34,6 +34,7 @@ from durable.core.records import (
     RunChange,
     RunRecord,
     RunState,
+    SavedDetails,
 )
 from durable.core.transitions import paused_at_once
 from durable.models import (
@@ -49,12 +50,13 @@ from durable.models import (
     QueueMessage,
     Run,
     RunLimit,
+    StepSave,
 )
 from durable.models.run import RunQuerySet
 from durable.store import activities, endings, row_rules
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
-from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, cause_row
+from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, SAVED, cause_row
 
 __all__ = ["OrmStore"]
 
@@ -92,6 +94,33 @@ def _limits_of(row: Sequence[Any]) -> RunLimits:
     deadline = found.pop("deadline")
     lengths = {name: None if text is None else float(text) for name, text in found.items()}
     return RunLimits(deadline=deadline, **lengths)  # type: ignore[arg-type]  # `worked` is never None
+
+
+_OF_SAVED: Final = "~saved"
+#: What a step has saved as a row of `_ENTRY_FIELDS`: columns of the same type.
+_SAVED_AT: Final = {
+    "location": "location",
+    "ordinal": "fence",
+    "metadata__attempts": "attempt",
+    "metadata__finished_ordinal": "number",
+    "output": "details",
+}
+
+
+def _saved_column(name: str) -> Any:
+    if name in _SAVED_AT:
+        return F(_SAVED_AT[name])
+    if name == "arguments":
+        return Cast("generation", TextField())
+    return Value({"kind": _OF_SAVED, "data": "{}"}.get(name), output_field=TextField())
+
+
+_SAVED_AS_ENTRY: Final[list[Any]] = [_saved_column(name) for name in _ENTRY_FIELDS]
+
+
+def _saved_of(run_id: str, row: Sequence[Any]) -> SavedDetails:
+    found = {name: row[_ENTRY_FIELDS.index(at)] for at, name in _SAVED_AT.items()}
+    return SavedDetails(run_id=run_id, generation=int(row[_ENTRY_FIELDS.index("arguments")]), **found)
 
 
 class OrmStore(DatabaseStore):
@@ -294,10 +323,13 @@ class OrmStore(DatabaseStore):
     def load(self, run_id: str) -> History:
         entries = Entry.objects.using(self.alias).with_metadata_of(run_id).order_by().values_list(*_ENTRY_FIELDS)
         limits = RunLimit.objects.using(self.alias).filter(run_id=run_id).order_by().values_list(*_LIMITS_AS_ENTRY)
+        saved = StepSave.objects.using(self.alias).filter(run_id=run_id).order_by().values_list(*_SAVED_AS_ENTRY)
         history = History()
-        for row in entries.union(limits, all=True):
+        for row in entries.union(limits, saved, all=True):
             if row[_AT_KIND] == _OF_LIMITS:
                 history.limits = _limits_of(row)
+            elif row[_AT_KIND] == _OF_SAVED:
+                history.saved[row[0]] = _saved_of(run_id, row)
             else:
                 history.append(EntryRecord(*row))
         return history
@@ -313,6 +345,9 @@ class OrmStore(DatabaseStore):
             histories[run_id].append(EntryRecord(*row))
         for limit in RunLimit.objects.using(self.alias).filter(run_id__in=histories):
             histories[limit.run_id].limits = limit.record
+        for each in StepSave.objects.using(self.alias).filter(run_id__in=histories):
+            found = SavedDetails(**{name: getattr(each, name) for name in SAVED.names})
+            histories[each.run_id].saved[each.location] = found
         return histories
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
@@ -342,8 +377,7 @@ class OrmStore(DatabaseStore):
             self._update(run, after)
             if batch.failure is not None:
                 self._fail(batch.failure)
-            if batch.worked is not None:
-                self._note_worked(batch)
+            self._write_beside(batch)
             queues = self._wake(runs.values(), new) | self._start(batch.starts) | self._woken_parent(batch)
             overruled |= self._has_ended_child(after, batch)
             if batch.dropped_children:

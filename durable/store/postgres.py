@@ -28,6 +28,7 @@ from durable.core.records import (
     OutgoingMessage,
     RunChange,
     RunRecord,
+    SavedDetails,
 )
 from durable.models.fields import pack, unpack
 from durable.store import libpq, patience, row_rules, sessions, sql, sql_functions
@@ -47,6 +48,7 @@ from durable.store.parameters import (
 from durable.store.rows import (
     ACTIVITY,
     RUN,
+    SAVED,
     failure_row,
     json_rows,
     limits_json,
@@ -207,11 +209,11 @@ class PostgresStore(DatabaseStore):
         ]
 
     def commit(self, batch: Batch) -> Committed:
-        if batch.worked is None:
+        if batch.worked is None and not batch.saved and not batch.forgotten:
             return self._committed(batch)
         with transaction.atomic(using=self.alias):
             committed = self._committed(batch)
-            self._note_worked(batch)
+            self._write_beside(batch)
             return committed
 
     def _committed(self, batch: Batch) -> Committed:
@@ -294,6 +296,10 @@ class PostgresStore(DatabaseStore):
             rows = self._rows(sql.ASKED, parameters)
         requests = {unpack(run_id): request for run_id, request, *_ in rows if request}
         return requests, [_asked(*row) for row in rows if not row[1]]
+
+    def save_details(self, saved: Sequence[SavedDetails]) -> None:
+        with patience.impatient(self.alias):
+            self._rows(sql.SAVE_DETAILS, {"saved": json_rows(map(SAVED.dumped, saved))})
 
     def release(
         self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None

@@ -26,8 +26,21 @@ from durable.core.records import (
     Message,
     OutgoingMessage,
     RunRecord,
+    SavedDetails,
 )
-from durable.models import Activity, Attempt, Child, Entry, EntryMetadata, HeldStart, Hold, QueueMessage, Run, RunLimit
+from durable.models import (
+    Activity,
+    Attempt,
+    Child,
+    Entry,
+    EntryMetadata,
+    HeldStart,
+    Hold,
+    QueueMessage,
+    Run,
+    RunLimit,
+    StepSave,
+)
 from durable.models.fields import (
     ErrorField,
     JSONTextField,
@@ -60,6 +73,8 @@ __all__ = [
     "MESSAGE",
     "METADATA",
     "RUN",
+    "SAVED",
+    "SAVED_AS_ENTRY",
     "Columns",
     "cause_row",
     "failure_row",
@@ -167,6 +182,7 @@ MESSAGE: Final = Columns(QueueMessage, Message)
 ACTIVITY: Final = Columns(Activity, ActivityRecord)
 CHILD: Final = Columns(Child, ChildRecord)
 LIMITS: Final = Columns(RunLimit, RunLimits)
+SAVED: Final = Columns(StepSave, SavedDetails)
 
 #: The tables of holds and of the runs that they have paused.
 HOLD: Final = Hold._meta.db_table
@@ -243,9 +259,22 @@ def to_message(row: Sequence[Any]) -> Message:
     return Message(**MESSAGE.loaded(row))
 
 
-#: The limits of a run in a row like those of ENTRY_FIELDS and ENTRY_NUMBERS, without a location; from a table `l`.
-LIMITS_AS_ENTRY: Final = ["to_json(l)::text" if field.name == "data" else "NULL" for field in fields(EntryRecord)]
-_LIMITS_AT: Final = [field.name for field in fields(EntryRecord)].index("data")
+#: What stands for the kind of an entry in rows of something else about the run.
+_OF_LIMITS: Final = "~limits"
+_OF_SAVED: Final = "~saved"
+
+
+def _beside(kind: str, row: str) -> list[str]:
+    """Return the columns of a row like those of ENTRY_FIELDS and ENTRY_NUMBERS, whose data is `row`, the name of a table."""
+    found = {"data": f"to_json({row})::text", "kind": f"'{kind}'"}
+    return [found.get(field.name, "NULL") for field in fields(EntryRecord)]
+
+
+#: The limits of a run, from a table `l`, and what a step has saved, from a table `s`, in rows like those of an entry.
+LIMITS_AS_ENTRY: Final = _beside(_OF_LIMITS, "l")
+SAVED_AS_ENTRY: Final = _beside(_OF_SAVED, "s")
+_KIND_AT: Final = [field.name for field in fields(EntryRecord)].index("kind")
+_DATA_AT: Final = [field.name for field in fields(EntryRecord)].index("data")
 
 
 def limits_json(runs: Iterable[RunRecord]) -> str:
@@ -255,13 +284,16 @@ def limits_json(runs: Iterable[RunRecord]) -> str:
 
 
 def to_history(rows: Sequence[Sequence[Any]]) -> History:
-    """Return the entries and the limits from rows of ENTRY_FIELDS and of LIMITS_AS_ENTRY."""
-    limits = None
-    if any(row[0] is None for row in rows):
-        [found] = [row[_LIMITS_AT] for row in rows if row[0] is None]
-        limits = _to_limits(json.loads(found))
-        rows = [row for row in rows if row[0] is not None]
-    return History(to_entries(rows), limits)
+    """Return the history from rows of ENTRY_FIELDS, LIMITS_AS_ENTRY and SAVED_AS_ENTRY."""
+    beside = [row for row in rows if row[0] is None]
+    if not beside:
+        return History(to_entries(rows))
+    found = [(row[_KIND_AT], json.loads(row[_DATA_AT])) for row in beside]
+    limits = next((_to_limits(data) for kind, data in found if kind == _OF_LIMITS), None)
+    saved = [
+        SavedDetails(**SAVED.loaded([data[name] for name in SAVED.names])) for kind, data in found if kind == _OF_SAVED
+    ]
+    return History(to_entries([row for row in rows if row[0] is not None]), limits, saved)
 
 
 def _to_limits(row: Mapping[str, Any]) -> RunLimits:

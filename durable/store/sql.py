@@ -23,6 +23,8 @@ from durable.store.rows import (
     MESSAGE,
     METADATA,
     RUN,
+    SAVED,
+    SAVED_AS_ENTRY,
 )
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "RENEW",
     "REPORT",
     "REQUESTS",
+    "SAVE_DETAILS",
     "SEND_MANY",
     "SENT_BEFORE",
     "TRY_LOCK_RUN",
@@ -146,6 +149,17 @@ begun AS (
   WHERE a.fence <= EXCLUDED.fence)
 {_ASKED}"""
 
+_SAVE_ORDER = ("generation", "fence", "attempt", "number")
+
+#: Parameters: saves (JSON). Writes those that are later than what is stored, of runs that are leased under their fence.
+SAVE_DETAILS: Final = f"""INSERT INTO {SAVED.table} AS s ({SAVED.sql()})
+SELECT {SAVED.sql("x.")} FROM json_to_recordset(%(saved)s::json) AS x({SAVED.typed()})
+JOIN {RUN.table} AS r ON r.id = x.run_id AND r.fence = x.fence AND r.lease_expires_at IS NOT NULL
+ORDER BY x.run_id, x.location
+ON CONFLICT (run_id, location) DO UPDATE SET
+  {", ".join(f"{name} = EXCLUDED.{name}" for name in SAVED.names if name not in ("run_id", "location"))}
+WHERE ({", ".join(f"s.{name}" for name in _SAVE_ORDER)}) < ({", ".join(f"EXCLUDED.{name}" for name in _SAVE_ORDER)})"""
+
 #: Parameters: runs, fences, now, due_at. Rows of the ids of busy ones.
 RELEASE: Final = f"""WITH {_LEASED},
 released AS (
@@ -212,9 +226,12 @@ CROSS JOIN LATERAL (SELECT * FROM {METADATA.table} WHERE entry_id = e.id OFFSET 
 
 _LIMITS = f"SELECT {', '.join(LIMITS_AS_ENTRY)} FROM {LIMITS.table} AS l WHERE l.run_id"
 
-_LOAD = f"SELECT {{}} FROM {_HISTORY} WHERE e.run_id = %(run)s UNION ALL {_LIMITS} = %(run)s"
+_SAVED = f"SELECT {', '.join(SAVED_AS_ENTRY)} FROM {SAVED.table} AS s WHERE s.run_id"
 
-#: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS; and a row of LIMITS_AS_ENTRY for a run with limits.
+_LOAD = f"""SELECT {{}} FROM {_HISTORY} WHERE e.run_id = %(run)s
+UNION ALL {_LIMITS} = %(run)s UNION ALL {_SAVED} = %(run)s"""
+
+#: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS; and rows of LIMITS_AS_ENTRY and SAVED_AS_ENTRY, if there are any.
 LOAD: Final = _LOAD.format(", ".join(ENTRY_FIELDS))
 LOAD_NUMBERS: Final = _LOAD.format(", ".join(ENTRY_NUMBERS))
 
@@ -224,7 +241,8 @@ CROSS JOIN LATERAL (SELECT 1 FROM (
   WHERE run_id = q.id LIMIT %(most)s::bigint + 1) AS each
   HAVING count(*) <= %(most)s::bigint AND COALESCE(sum(size), 0) <= %(size)s::bigint) AS short
 LEFT JOIN LATERAL (
-  SELECT {{}} FROM {_HISTORY} WHERE e.run_id = q.id UNION ALL {_LIMITS} = q.id) AS history ON true"""
+  SELECT {{}} FROM {_HISTORY} WHERE e.run_id = q.id UNION ALL {_LIMITS} = q.id
+  UNION ALL {_SAVED} = q.id) AS history ON true"""
 
 #: Parameters: runs; most, size (of each). Rows of a run's id and the columns of LOAD and LOAD_NUMBERS, NULL without
 #: entries.

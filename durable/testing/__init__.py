@@ -99,6 +99,7 @@ class Harness(AsyncTwins):
             sequential_branches=True,
             sleep=lambda seconds: self.advance(seconds),
             on_call=self._check_call,
+            on_save=lambda saved: self._store.save_details([saved]),
             find_workflow=self._local.get,
             roll_back_inside=roll_back_inside,
             schedules=set(),

@@ -19,7 +19,8 @@ from django.db import Error
 
 from durable.core import clock
 from durable.core.current import timed_step
-from durable.core.records import Activity, ActivityKind, AskedOfActivity
+from durable.core.records import Activity, ActivityKind, AskedOfActivity, SavedDetails
+from durable.core.saves import StepProgress
 from durable.drivers.timeouts import AGAIN
 from durable.execution.connections import worker_name
 from durable.store.base import Store
@@ -73,6 +74,7 @@ class Activities:
             self._noted = now
         except RowsLocked:
             requests, asked = self._store.report([], [], watched)
+        self._save(running)
         self._interrupted = {step: at for step, at in self._interrupted.items() if step in now}
         self._locked &= now.keys()
         for each in asked:
@@ -81,6 +83,23 @@ class Activities:
             self._forgot_at = time.monotonic()
             self._store.forget_activities()
         return requests
+
+    def _save(self, running: Sequence[Held]) -> None:
+        """Write what the steps have saved since the last time; a statement only if one of them has saved something."""
+        found: list[tuple[StepProgress, SavedDetails]] = []
+        for step, fence in running:
+            progress = step.info.begun_progress
+            if progress is not None and (saved := progress.take_unwritten(fence)) is not None:
+                found.append((progress, saved))
+        if not found:
+            return
+        try:
+            self._store.save_details([saved for _, saved in found])
+        except RowsLocked:
+            _put_back(found)
+        except BaseException:
+            _put_back(found)
+            raise
 
     def clear(self) -> None:
         """Delete what is noted. What the database does not take is left over."""
@@ -141,3 +160,8 @@ class Activities:
                 logger.warning(text, info.location, info.run_id, info.attempt, extra=about)
             self._interrupted[step] = now
             step.abandon()
+
+
+def _put_back(found: Sequence[tuple[StepProgress, SavedDetails]]) -> None:
+    for progress, saved in found:
+        progress.put_back(saved)

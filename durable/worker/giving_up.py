@@ -17,7 +17,7 @@ from datetime import datetime
 
 from durable.core import transitions
 from durable.core.current import timed_step
-from durable.core.records import EntryRecord, EntryStatus, RunChange, RunRecord
+from durable.core.records import EntryRecord, EntryStatus, RunChange, RunRecord, SavedDetails
 from durable.core.steps import ABANDONED, ATOMIC, GIVEN_UP
 
 __all__ = ["given_up"]
@@ -60,7 +60,8 @@ def given_up(
         if other.call.uncommitted(entry, {*history, *written}) is None:
             return nothing
         written[entry.location] = _begun(other, GIVEN_UP)
-    return RunChange(run=released, entries=list(written.values()), deleted=earlier.deleted)
+    saved = _saved([each for each in (step, *beside) if each.info.location in written])
+    return RunChange(run=released, entries=list(written.values()), deleted=earlier.deleted, saved=saved)
 
 
 def _is_unrecorded(step: timed_step, history: Mapping[str, EntryRecord]) -> bool:
@@ -71,6 +72,12 @@ def _is_unrecorded(step: timed_step, history: Mapping[str, EntryRecord]) -> bool
 
 def _has_ended(pending: EntryRecord | None) -> bool:
     return pending is not None and pending.status != EntryStatus.RUNNING
+
+
+def _saved(steps: Sequence[timed_step]) -> list[SavedDetails]:
+    """Return the newest saves of the attempts, for the next ones."""
+    progress = [each.info.begun_progress for each in steps]
+    return [saved for each in progress if each is not None and (saved := each.newest()) is not None]
 
 
 def _begun(step: timed_step, mark: str) -> EntryRecord:

@@ -20,7 +20,7 @@ from psycopg import RawCursor
 from psycopg.types.string import TextBinaryLoader
 from redis import Redis
 
-from durable import AsyncContext, Break, Context, Continue, get_run, workflow
+from durable import AsyncContext, Break, Context, Continue, current_step, get_run, workflow
 from project.shop.models import Mail
 
 __all__ = [
@@ -377,6 +377,25 @@ def hang(marker: str) -> str:
         Path(marker).touch()
         time.sleep(600)
     return "returned"
+
+
+def save_and_hang(marker: str) -> Any:
+    """Count in what is saved; hang in the first call, once it has told that it has saved."""
+    step = current_step()
+    if step.saved is not None:
+        return step.saved
+    for number in range(10_000):
+        step.save(number)
+        time.sleep(0.01)
+        if number == 100:
+            Path(marker).touch()
+    return None
+
+
+@workflow(name="faults.saving")
+def saving(ctx: Context, marker: str) -> Any:
+    """A step that saves its progress; its first call goes on for long."""
+    return ctx.step("save", save_and_hang, marker)
 
 
 @workflow(name="faults.hanging")

@@ -30,6 +30,7 @@ from durable.models import (
     Run,
     RunKey,
     RunLimit,
+    StepSave,
 )
 from durable.store import Store
 from durable.store.memory import MemoryStore
@@ -46,7 +47,7 @@ _TABLES = [
     model._meta.db_table
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
-        *(HeldStart, Hold, RunLimit, Cascade, Child, RunKey, Run),
+        *(HeldStart, Hold, RunLimit, StepSave, Cascade, Child, RunKey, Run),
     )
 ]
 

@@ -84,6 +84,7 @@ def mismatched(order_id: int) -> str:
 
 def jittery(ctx: Context) -> None:
     ctx.step("charge", charge, 1, Decimal(1), retry_jitter="0.2")  # 36 wrong type of an option
+    ctx.step("charge", charge, 1, Decimal(1), heartbeat=[1])  # 41 wrong type of an option
     fulfil.using(deadline=b"30 days")  # 40 wrong type of an option
     raise RetryLater("30 s", "the bank is closed", False)  # 37 a keyword by position
 

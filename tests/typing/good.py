@@ -23,6 +23,7 @@ from durable import (
     StepOptions,
     StepResult,
     aget_run,
+    current_step,
     get_run,
     step,
     workflow,
@@ -39,6 +40,12 @@ def charge(order_id: int, amount: Decimal, note: str = "") -> str:
 
 async def weigh(order_id: int) -> float:
     return float(order_id)
+
+
+def saving() -> None:
+    step = current_step()
+    assert_type(step.saved, Any)
+    step.save({"row": 7})
 
 
 def limited(retry_after: str | None) -> None:
@@ -93,7 +100,7 @@ def fulfil(ctx: Context, order_id: int, *, gift: bool = False) -> dict[str, str]
     assert_type(ctx.step("charge", charge, order_id, Decimal(3)), str)
     assert_type(ctx.step("charge", charge, order_id, Decimal(3), "note", max_retries=5, rollback=refund), str)
     assert_type(ctx.step("charge", charge, order_id, Decimal(3), rollback=log_any, timeout=None), str)
-    assert_type(ctx.step("charge", charge, order_id, Decimal(3), retry_jitter=0.2), str)
+    assert_type(ctx.step("charge", charge, order_id, Decimal(3), retry_jitter=0.2, heartbeat="1 min"), str)
     assert_type(ctx.step("weigh", weigh, order_id), float)
     assert_type(ctx.step("partial", partial(charge, 1), Decimal(1)), str)
     assert_type(ctx.step(book, 1, timeout="10 s"), str)

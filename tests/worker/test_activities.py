@@ -13,14 +13,14 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
-from durable import AsyncContext, Break, Context, Continue, Handle, workflow
+from durable import AsyncContext, Break, Context, Continue, Handle, current_step, workflow
 from durable.conf import conf
 from durable.core import clock
 from durable.core.current import timed_step
 from durable.execution.connections import worker_name
 from durable.execution.passes import execute_pass
 from durable.inspection import activities_of_runs, history_tree
-from durable.models import Activity, Attempt, Entry, Run
+from durable.models import Activity, Attempt, Entry, Run, StepSave
 from durable.store import store_for
 from durable.worker import activities, leases
 from durable.worker.loop import WorkerLoop
@@ -381,6 +381,56 @@ def test_a_run_that_was_taken_over_has_no_activity_of_the_late_worker(
     assert Activity.objects.left_over().count() <= 1
     go_on.set()
     eventually(lambda: not Activity.objects.exists())
+
+
+# -- what steps save
+
+
+def save_and_hold(name: str = "held") -> Any:
+    step = current_step()
+    begun.append(name)
+    until, number = time.monotonic() + LIMIT, 0
+    while not go_on.is_set() and time.monotonic() < until:
+        number += 1
+        step.save(number)
+        time.sleep(0.01)
+    return name
+
+
+@workflow(name="tests.activities.saving")
+def saving(ctx: Context) -> Any:
+    return ctx.join("both", dict.fromkeys(("left", "right"), _saving_branch))
+
+
+def _saving_branch(ctx: Context) -> Any:
+    return ctx.step("save", save_and_hold, **RETRIED)
+
+
+def test_what_running_steps_save_is_written_while_they_run(working: Callable[..., threading.Thread]) -> None:
+    handle = saving.start()
+    working()
+    eventually(lambda: StepSave.objects.filter(number__gt=1).count() == 2)
+    before = {each.location: each.number for each in StepSave.objects.all()}
+    assert sorted(before) == ["both/left/save", "both/right/save"]
+    eventually(lambda: all(each.number > before[each.location] for each in StepSave.objects.all()))
+    go_on.set()
+    finished(handle)
+    eventually(lambda: not StepSave.objects.exists())
+
+
+def test_a_worker_that_has_lost_the_run_replaces_no_save_of_the_next(
+    working: Callable[..., threading.Thread],
+) -> None:
+    handle = saving.start()
+    working()
+    eventually(lambda: StepSave.objects.count() == 2)
+    fence = Run.objects.get(pk=handle.id).fence
+    Run.objects.filter(pk=handle.id).update(fence=fence + 1)  # as another worker does
+    StepSave.objects.update(fence=fence + 1, number=1, details="7")
+    eventually(lambda: Activity.objects.left_over().exists() or not Activity.objects.exists())
+    go_on.set()
+    eventually(lambda: not Activity.objects.current(timezone.now()).exists())
+    assert set(StepSave.objects.values_list("fence", "number", "details")) == {(fence + 1, 1, "7")}
 
 
 # -- the stack

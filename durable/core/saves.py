@@ -1,0 +1,93 @@
+"""What a running step saves of its progress: for its next attempt, and as a sign that it goes on.
+
+Owns when a save is a sign, and which one is the newest. A save is written by somebody else: the worker's lease manager
+once a second, the commit of a failed attempt, or the change that gives a run up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from durable.core.errors import PayloadError
+from durable.core.idempotency_keys import generation
+from durable.core.records import SavedDetails
+
+if TYPE_CHECKING:
+    from durable.core.journal import Journal
+
+__all__ = ["MOST_BYTES", "StepProgress"]
+
+MOST_BYTES: Final = 4096  # of the details, as codec text
+
+
+class StepProgress:
+    """The saves of one attempt. `save` is called by the step's function, the rest by the engine and the lease manager."""
+
+    __slots__ = ("_attempt", "_journal", "_location", "_lock", "_newest", "_taken", "signed_at")
+
+    def __init__(self, journal: Journal, location: str, attempt: int) -> None:
+        self._journal = journal
+        self._location = location
+        self._attempt = attempt
+        self._lock = threading.Lock()
+        self._newest: SavedDetails | None = None
+        self._taken = 0
+        #: When the last sign came, monotonic; None before the first.
+        self.signed_at: float | None = None
+
+    def save(self, details: Any) -> None:
+        """Keep `details` as the newest, and give a sign. Raises PayloadError."""
+        what = f'what step "{self._location}" saves'
+        text = self._journal.environment.encode(details, what, "saved", self._location)
+        if (size := len(text.encode(errors="surrogatepass"))) > MOST_BYTES:
+            advice = (
+                "save where the step is, such as a row's key or an offset, and keep the rest in a table of your own"
+            )
+            raise PayloadError(what, "$", f"{size:,} bytes as text, and {MOST_BYTES:,} are allowed", advice)
+        run = self._journal.run
+        with self._lock:
+            number = 1 if self._newest is None else self._newest.number + 1
+            self._newest = SavedDetails(
+                run_id=run.id,
+                location=self._location,
+                generation=generation(run.generations, self._location),
+                fence=run.fence,
+                attempt=self._attempt,
+                number=number,
+                details=text,
+            )
+            self.signed_at = time.monotonic()
+        self._journal.environment.on_save(self._newest)
+
+    def before(self) -> Any:
+        """Return what the attempt before has saved, None for nothing."""
+        found = self._journal.saved.get(self._location)
+        if found is None or found.generation != generation(self._journal.run.generations, self._location):
+            return None
+        return self._journal.environment.decode(found.details, "saved", self._location)
+
+    def newest(self) -> SavedDetails | None:
+        """Return the newest save of this attempt, for a commit of the pass."""
+        with self._lock:
+            return None if self._newest is None else replace(self._newest, fence=self._journal.run.fence)
+
+    def take_unwritten(self, fence: int) -> SavedDetails | None:
+        """Return the newest save if it has not been taken before, to be written under the fence of the lease."""
+        with self._lock:
+            if self._newest is None or self._newest.number <= self._taken:
+                return None
+            self._taken = self._newest.number
+            return replace(self._newest, fence=fence)
+
+    def put_back(self, saved: SavedDetails) -> None:
+        """Note that a save could not be written."""
+        with self._lock:
+            self._taken = min(self._taken, saved.number - 1)
+
+    @property
+    def may_be_stored(self) -> bool:
+        """True if a save of this attempt may have been written."""
+        return self._taken > 0
