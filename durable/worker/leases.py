@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -37,6 +36,7 @@ from durable.store.base import Store
 from durable.store.patience import RowsLocked
 from durable.worker.activities import Activities
 from durable.worker.giving_up import given_up
+from durable.worker.lease import Lease
 from durable.worker.overruns import Overruns
 from durable.worker.presence import Presence
 from durable.worker.retry import RETRY
@@ -56,30 +56,6 @@ TICK: Final = 0.5
 LONG: Final = 1.0
 
 _log_this = redis_clients.LogThrottle()
-
-
-@dataclass(slots=True)
-class _Lease:
-    """The lease of a claimed run: since when it is held, and when it was last renewed (both monotonic).
-
-    `eviction` is None until the pass of the run begins. A pass may raise the fence of the record. `is_busy`: at the last
-    renewal, somebody else had locked the run's row.
-    """
-
-    record: RunRecord
-    since: float
-    renewed_at: float
-    eviction: Eviction | None = None
-    is_busy: bool = False
-
-    @property
-    def fence(self) -> int:
-        """The fence under which the lease is held."""
-        return self.record.fence
-
-    def is_lost_without(self, fence: int) -> bool:
-        """Return True if a lease that could not be renewed under this fence means that the run is lost."""
-        return self.fence == fence and not (self.eviction is not None and self.eviction.is_changing_fence)
 
 
 class LeaseManager:
@@ -104,7 +80,7 @@ class LeaseManager:
         self._stop = stop
         self._scheduler = scheduler
         self._lock = threading.Lock()
-        self._leases: dict[str, _Lease] = {}
+        self._leases: dict[str, Lease] = {}
         #: What goes back to other workers.
         self.returns = Returns(store)
         self._try_again_at = 0.0
@@ -132,7 +108,7 @@ class LeaseManager:
         now = time.monotonic()
         with self._lock:
             before = [self._leases[each.id] for each in records if each.id in self._leases]
-            self._leases.update({each.id: _Lease(each, since=now, renewed_at=claimed_at) for each in records})
+            self._leases.update({each.id: Lease(each, since=now, renewed_at=claimed_at) for each in records})
         # their leases had expired by the database's clock, if not by ours, or their passes have just ended
         self._lose(before)
 
@@ -362,7 +338,7 @@ class LeaseManager:
             lost = [each for each in self._leases.values() if each.renewed_at <= expired_at]
         self._lose(lost)
 
-    def _lose(self, lost: Iterable[_Lease]) -> None:
+    def _lose(self, lost: Iterable[Lease]) -> None:
         for each in lost:
             if each.eviction is not None:
                 each.eviction.request(LEASE_LOST)

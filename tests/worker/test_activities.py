@@ -73,6 +73,16 @@ async def ahold(name: str = "held") -> str:
     return name
 
 
+async def aswallow() -> str:
+    begun.append("swallow")
+    while begun.count("swallow") == 1 and not go_on.is_set():
+        try:
+            await asyncio.sleep(0.01)
+        except BaseException:
+            continue
+    return f"call {begun.count('swallow')}"
+
+
 RETRIED: dict[str, Any] = {"max_retries": 2, "retry_backoff_base": 0}
 
 
@@ -163,6 +173,24 @@ async def abranches(ctx: AsyncContext, seconds: float = 90) -> Any:
     return await ctx.join("all", {name: lambda c, name=name: branch(c, name) for name in ("left", "right")})  # type: ignore[misc]
 
 
+@workflow(name="tests.activities.abeside")
+async def abeside(ctx: AsyncContext, retries: int) -> Any:
+    async def left(c: AsyncContext) -> Any:
+        return await c.step("swallow", aswallow, **RETRIED)
+
+    async def right(c: AsyncContext) -> Any:
+        return await c.step("hold", ahold, "right", max_retries=retries, retry_backoff_base=0)
+
+    return await ctx.join("all", {"left": left, "right": right})
+
+
+@workflow(name="tests.activities.stubbornly_undoing")
+def stubbornly_undoing(ctx: Context) -> Any:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("charge", lambda: "charged", rollback=stubborn_refund, **RETRIED)
+    raise ValueError("undo")
+
+
 @workflow(name="tests.activities.undoing")
 def undoing(ctx: Context) -> Any:
     ctx.rollback_checkpoint("from here")
@@ -177,6 +205,10 @@ def refund(_context: Any, _output: Any) -> None:
 @workflow(name="tests.activities.short")
 def short(ctx: Context) -> Any:
     return [ctx.step(f"step {number}", lambda: None) for number in range(50)]
+
+
+def stubborn_refund(_context: Any, _output: Any) -> None:
+    swallow()
 
 
 @pytest.fixture(autouse=True)
@@ -598,6 +630,52 @@ def test_the_steps_of_other_branches_are_counted_when_the_run_is_given_up(
     assert handle.state == ("completed" if retries else "failed")
     entries = Entry.objects.filter(run=handle.id, location__in=["all/left/swallow", "all/right/hold"])
     assert not [each.data for each in entries if {"abandoned", "given_up"} & set(each.data)]
+
+
+@pytest.mark.parametrize("retries", [2, 0])
+def test_async_steps_of_other_branches_are_counted_too(
+    retries: int, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
+    handle = abeside.start(retries)
+    working()
+    current(2)
+    Activity.objects.filter(location="all/left/swallow").update(abandon_asked_at=timezone.now())
+    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    working()
+    if retries:
+        eventually(lambda: begun.count("right") == 2)
+    else:
+        finished(handle)
+    go_on.set()
+    finished(handle)
+    assert begun.count("right") == (2 if retries else 1)
+    assert sorted(errors_of(handle)) == ["AttemptAbandonedError", "WorkerDied"]
+    assert handle.state == ("completed" if retries else "failed")
+
+
+def test_a_rollback_handler_that_cannot_be_interrupted_loses_its_run_and_writes_no_more(
+    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
+    handle = stubbornly_undoing.start()
+    stuck = working()
+    [activity] = current()
+    assert activity.kind == "rollback"
+    handle.abandon()
+    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    run = Run.objects.get(pk=handle.id)
+    assert (run.state, run.fence, run.crashes) == ("rolling_back", 2, 0)
+    working()
+    finished(handle)
+    undone = Entry.objects.get(run=handle.id, location="charge").metadata.rollback_completed_at
+    assert undone is not None
+    assert stuck.is_alive()
+    go_on.set()
+    stuck.join(LIMIT)
+    assert begun.count("swallow") == 2
+    assert Entry.objects.get(run=handle.id, location="charge").metadata.rollback_completed_at == undone
+    assert (handle.state, Run.objects.get(pk=handle.id).fence) == ("failed", 3)
 
 
 def test_a_run_whose_attempt_ends_before_it_is_given_up_keeps_its_lease(
