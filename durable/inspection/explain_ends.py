@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -12,13 +11,11 @@ from django.utils.translation import ngettext
 from durable.core.summary import SummaryKind, steps_undone
 from durable.inspection.explanation import Explanation, Facts
 from durable.inspection.humanize import relative, shortened
+from durable.inspection.innermost_error import innermost_error
 from durable.inspection.payloads import redacted_error
 from durable.inspection.wording import LOCAL, display_location
 
 __all__ = ["cancelled", "completed", "failed"]
-
-#: The prefix of an exhausted step's error, before the original error; the explanation names the step already.
-_LAST_ATTEMPT: Final = re.compile(r"^StepExhaustedError: step .*? failed on its last attempt: ")
 
 
 def completed(facts: Facts) -> Explanation:
@@ -106,10 +103,11 @@ def _crashed(facts: Facts) -> Explanation:
 def _failed(facts: Facts) -> Explanation:
     run, undone = facts.run, _undone(facts)
     location = facts.failed_at or (run.origins[0] if run.origins else "")
+    place, error = innermost_error(location, _whole_error(facts))
     told = {
-        "place": display_location(location),
+        "place": display_location(place),
         "when": relative(run.finished_at or facts.now, facts.now),
-        "error": _LAST_ATTEMPT.sub("", _error(facts)),
+        "error": shortened(error),
         "steps": undone,
     }
     if location:
@@ -141,10 +139,12 @@ def _failed(facts: Facts) -> Explanation:
 
 
 def _error(facts: Facts) -> str:
+    return shortened(_whole_error(facts))
+
+
+def _whole_error(facts: Facts) -> str:
     error = facts.run.error
-    if error is None:
-        return _("for a reason that was not recorded")
-    return shortened(redacted_error(facts.run.workflow, error))
+    return _("for a reason that was not recorded") if error is None else redacted_error(facts.run.workflow, error)
 
 
 def _undone_before(facts: Facts) -> str:

@@ -65,7 +65,9 @@ class TestAFailedJoin:
         run = stage.start(flows.album, id="run")
         said = explain_fully(run, stage.now)
         assert said.location == "images/image 28/sides/front/watermark"
-        assert said.headline.startswith('Failed at "images/image 28/sides/front/watermark" now')
+        assert said.headline.startswith(
+            'Failed at "images / image 28 / sides / front / watermark" now: CriticalError: no such image'
+        )
         assert "no such image" in said.headline
         run = stage.start(flows.broken_branch, id="no-entry")
         assert explain_fully(run, stage.now).location == "ship"
