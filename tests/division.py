@@ -30,6 +30,7 @@ LONGEST: Final = (
     "tests/shop/test_demo.py",
     "tests/docs/test_deploying_files.py",
     "tests/admin/test_browser.py",
+    "tests/admin/test_languages.py",
     "tests/shop/test_browser.py",
     "tests/faults/test_overruns.py",
     "tests/operations/test_discovery.py",

@@ -8,12 +8,28 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from django.urls import reverse
+from django.utils import timezone
 
 from durable import get_run, operations
 from durable.admin.run_parts import PART_NAMES
-from durable.models import Activity, Attempt, Cause, Entry, OperatorAction, QueueMessage, Run, SavedView, WorkerProcess
+from durable.admin.schedules_page import ACTIONS
+from durable.inspection.schedules import list_schedules
+from durable.models import (
+    Activity,
+    Attempt,
+    Cause,
+    Entry,
+    OperatorAction,
+    QueueMessage,
+    Run,
+    SavedView,
+    Schedule,
+    WorkerProcess,
+)
 from durable.operations import bulk, holds
 from durable.operations.audit import Actor, acting_as
+from durable.operations.schedules.verbs import pause, run_now
+from durable.schedules import CATCH_UPS, OVERLAPS
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import url
@@ -111,6 +127,11 @@ def fill(stage: Stage, user: User) -> None:
         began_at=stage.now - timedelta(minutes=40),
         timeout=60.0,
     )
+    for name, rule in (("zq", "30 2 * * *"), ("run-27", "every 6 hours")):
+        Schedule.objects.create(name=name, workflow="tests.quick", rule=rule)
+    with acting_as(Actor("admin", user=user), reason="zq"):
+        run_now("zq", force=True)
+        pause("run-27")
     SavedView.objects.create(
         name="zq", query="state=failed", owner_key="other", owner_label="zq", is_shared=True, created_at=stage.now
     )
@@ -163,6 +184,10 @@ def addresses() -> dict[str, list[str]]:
         "queue_hold": [url("queue_hold", "default", each) for each in ("pause", "resume", "none")],
         "workflow_hold": [url("workflow_hold", "tests.quick", each) for each in ("hold", "release")],
         "workflow_start": [url("workflow_start", "tests.quick"), url("workflow_start", "none")],
+        "schedules": [url("schedules"), url("schedules") + "?after=zz"],
+        "schedule": [url("schedule", each) for each in ("zq", "run-27", "none")],
+        "schedule_create": [url("schedule_create")],
+        "schedule_act": [url("schedule_act", "zq", each) for each in ACTIONS],
         "send": [url("send", "run-6")],
         "replay": [f"{url('replay', run)}?at={as_parameter(at)}" for run, at in steps if run in set(failed)],
         "give_output": [url("give_output", "run-19") + "?at=charge"],
@@ -184,6 +209,18 @@ def as_parameter(location: str) -> str:
 
 def words_of_data() -> set[str]:
     """The words of what others have named or written."""
+    found = {
+        *NAMES,
+        *OF_THE_WORKFLOWS,
+        *OVERLAPS,
+        *CATCH_UPS,
+        "Europe",
+        "Berlin",
+        *str(OperatorAction.objects.order_by("pk").first()).split(),
+    }
+    for each in list_schedules(timezone.now())[0]:  # a rule is told by a library
+        found.update(re.findall("[A-Za-z]{2,}", f"{each.words} {each.schedule.rule}"))
+        found.update(re.findall("[A-Za-z]{2,}", " ".join(tick.why for tick in each.ticks)))
     columns: dict[Any, tuple[str, ...]] = {
         Run: ("id", "workflow", "queue", "worker", "request_reason"),
         Entry: ("location",),
@@ -193,7 +230,6 @@ def words_of_data() -> set[str]:
         WorkerProcess: ("name", "host", "build"),
         Cause: ("place", "error_type", "pattern"),
     }
-    found = {*NAMES, *OF_THE_WORKFLOWS, *str(OperatorAction.objects.order_by("pk").first()).split()}
     for model, names in columns.items():
         for row in model.objects.values_list(*names):
             found.update(word for value in row for word in re.findall("[A-Za-z]{2,}", str(value)))
