@@ -35,6 +35,7 @@ from durable.inspection import (
 from durable.inspection.bulks import find_bulk
 from durable.inspection.causes import cause_of
 from durable.inspection.failed_branches import first_failed_branch
+from durable.inspection.keys import key_note, key_of
 from durable.inspection.limits import limits_of, work_words
 from durable.inspection.order_words import order_words
 from durable.inspection.run_logs import newest_line
@@ -98,6 +99,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
     explanation = explain_fully(run, now, progress.open_keys)
     running = activities_of_runs([run], now)[run.id]
     limits = limits_of(run)
+    key = key_of(run)
     bulk = find_bulk(run.id) if run.workflow == BULK else None
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
     parts, shown = parts_of(Shown(admin=admin, request=request, run=run, progress=progress, now=now, running=running))
@@ -117,6 +119,8 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "bulk_url": "" if bulk is None else admin.url("bulk_result", run.id),
         "order": order_words(bulk.order) if bulk is not None and has_order else "",
         "limits": limits,
+        "key": key,
+        "key_note": "" if key is None else key_note(key, now),
         "work": "" if limits is None else work_words(limits),
         "wall": wall,
         "waited": wall - progress.active if wall >= progress.active else None,  # branches work side by side

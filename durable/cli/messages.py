@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from argparse import ArgumentParser, Namespace
-from typing import Any
+from datetime import timedelta
+from typing import Any, get_args
 
 from django.core.management.base import CommandError
 
@@ -16,11 +17,13 @@ from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
 from durable.core import registry
 from durable.core.errors import MessageRefusedError, RunCancelledError, RunFailedError
+from durable.core.ids import check_key
 from durable.core.places import Place
 from durable.inspection import jsonable, payload, redacted, redacted_error
 from durable.operations import StartRequest
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
+from durable.operations.keys import IfOpen, Keep
 
 __all__ = ["ASK", "RESULT", "SEND", "START"]
 
@@ -55,6 +58,27 @@ def _configure_start(parser: ArgumentParser) -> None:
         help='the run fails once workers have worked on it for so long, its waits not counted: "1 hour"',
     )
     parser.add_argument("--new", action="store_true", help="refuse an id that exists")
+    parser.add_argument("--key", help="at most one open run of the workflow has it; by default that run is printed")
+    parser.add_argument(
+        "--if-open", choices=get_args(IfOpen), help="what an open run with the key means; replace: it is cancelled"
+    )
+    parser.add_argument(
+        "--debounce",
+        type=duration,
+        metavar="DURATION",
+        help="the run begins so long after this start, and after each further one with its key",
+    )
+    parser.add_argument(
+        "--at-most",
+        type=duration,
+        metavar="DURATION",
+        help="with --debounce: so long after the first start at the latest",
+    )
+    parser.add_argument(
+        "--keep", choices=get_args(Keep), help="with --debounce: whose input the run has; default: last"
+    )
+    parser.add_argument("--send", metavar="QUEUE", help="with --key: send a message to the open run, or to the new one")
+    parser.add_argument("--body", type=json_value, metavar="BODY", help="with --send: the message's body, as JSON")
     add_acting(parser)
     add_format(parser, "ids", "json")
     parser.set_defaults(output="ids")
@@ -65,19 +89,36 @@ def _start(options: Namespace, output: Output) -> int:
         definition = registry.get(options.workflow)
     except registry.UnknownWorkflowError as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
+    debounce = _seconds(options.debounce)
+    try:
+        key = operations.key_options(
+            None if options.key is None else check_key(options.key),
+            if_open=options.if_open,
+            debounce=debounce,
+            at_most=_seconds(options.at_most),
+            keep=options.keep,
+        )
+    except (TypeError, ValueError) as error:
+        raise CommandError(str(error), returncode=Exit.USAGE) from error
+    if options.send is not None and key is None:
+        raise CommandError("--send needs --key", returncode=Exit.USAGE)
     request = StartRequest(
         workflow=definition.name,
         signature=inspect.signature(definition.function),
         queue=options.queue or definition.queue,
-        delay=options.delay.total_seconds(),
+        delay=options.delay.total_seconds() if debounce is None else debounce,
+        key=key,
         refuses_existing=options.new,
         deadline=options.deadline,
-        work_limit=None if options.work_limit is None else options.work_limit.total_seconds(),
+        work_limit=_seconds(options.work_limit),
     )
     call = (options.id, tuple(options.arguments), dict(options.keyword))
     try:
         with acting_as(shell_actor(options.user), reason=options.reason):
-            [(run_id, _)] = operations.start(request, [call])
+            if options.send is None:
+                [(run_id, _)] = operations.start(request, [call])
+            else:
+                run_id, _ = operations.start_or_send(request, call, options.send, options.body)
     except REFUSALS as error:
         return _refused(output, error)
     if output.format == "json":
@@ -85,6 +126,10 @@ def _start(options: Namespace, output: Output) -> int:
     else:
         output.id(run_id)
     return Exit.OK
+
+
+def _seconds(given: timedelta | None) -> float | None:
+    return None if given is None else given.total_seconds()
 
 
 START = Subcommand(

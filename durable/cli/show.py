@@ -25,6 +25,9 @@ from durable.inspection import (
     awaited_queues,
     explain_fully,
     history_tree,
+    key_data,
+    key_note,
+    key_of,
     limits_data,
     limits_of,
     payload,
@@ -81,7 +84,7 @@ def _show(options: Namespace, output: Output) -> int:
 
 
 def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool) -> dict[str, Any]:
-    data = {**run_data(run, now), **limits_data(run), "why": explain_fully(run, now).text}
+    data = {**run_data(run, now), **limits_data(run), **key_data(run), "why": explain_fully(run, now).text}
     if with_payloads:
         data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))
         data["output"] = payload(run.workflow, "output", run.output, Place(run.id, "output"))
@@ -103,7 +106,7 @@ def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool)
 
 def _print_run(output: Output, run: Run, now: datetime) -> None:
     explanation = explain_fully(run, now)
-    limits = limits_of(run)
+    limits, key = limits_of(run), key_of(run)
     output.facts(
         {
             "run": run.id,
@@ -117,6 +120,7 @@ def _print_run(output: Output, run: Run, now: datetime) -> None:
             "took": run.finished_at and span((run.finished_at - run.created_at).total_seconds()),
             "deadline": limits and limits.deadline and until(limits.deadline, now),
             "work limit": limits and work_words(limits),
+            "key": key and f"{key.key}: {key_note(key, now)}",
             "parent": run.parent_id,
             "replay of": run.replay_of_id,
         }
@@ -207,7 +211,7 @@ def _why(options: Namespace, output: Output) -> int:
     status: int = Exit.OK
     for run_id in given_ids(options.ids):
         with reading():
-            run = Run.objects.using(conf.DATABASE).select_related("limit").filter(pk=run_id).first()
+            run = Run.objects.using(conf.DATABASE).select_related("limit", "key").filter(pk=run_id).first()
             explanation = None if run is None else explain_fully(run, timezone.now())
         if run is None or explanation is None:
             output.complain(f'there is no run "{run_id}"')

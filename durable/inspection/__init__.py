@@ -30,6 +30,7 @@ from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, failed_runs
 from durable.inspection.findings import Finding, collect_findings, how_it_failed
 from durable.inspection.holds import count_held_starts, find_hold, held_workflows, paused_queues
+from durable.inspection.keys import key_data, key_note, key_of
 from durable.inspection.limits import limits_data, limits_note, limits_of, work_words
 from durable.inspection.names import NameList, find_names
 from durable.inspection.operator_marks import Mark
@@ -139,6 +140,9 @@ __all__ = [
     "inbox",
     "is_undone",
     "jsonable",
+    "key_data",
+    "key_note",
+    "key_of",
     "last_day",
     "last_hour",
     "last_hour_and_day",

@@ -19,6 +19,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
 from durable.core.places import Place, of_arguments, of_message
 from durable.inspection.entry_detail import arguments_field
+from durable.inspection.keys import key_data
 from durable.inspection.limits import limits_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.time_limit import reading
@@ -122,6 +123,7 @@ def _run(run: Run, with_payloads: bool) -> dict[str, Any]:
         "replay_of": run.replay_of_id,
         "error": _error(run, run.error, with_payloads),
         **limits_data(run),
+        **key_data(run),
     }
     if with_payloads:
         data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))

@@ -15,7 +15,7 @@ from django.db import OperationalError, ProgrammingError
 from durable import runtime
 from durable.core.current import running_run
 from durable.core.duration import later
-from durable.core.errors import RunConflictError
+from durable.core.errors import KeyConflictError, RunConflictError
 from durable.core.ids import check_id, check_queue, new_id
 from durable.core.limits import NewRun, RunLimits
 from durable.core.places import Place
@@ -124,7 +124,12 @@ def put(
         return []
     may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
     with at.store.transaction() if may_conflict else nullcontext():  # all of them or none
-        created = _created(at, runs, request.key)
+        try:
+            created = _created(at, runs, request.key)
+        except KeyConflictError as conflict:
+            if attribution is not None:
+                attribution.check_sees(conflict.run_id)
+            raise
         for wanted, (found, is_new) in zip(runs, created, strict=True):
             if attribution is not None:
                 attribution.check_sees(found.id)
@@ -136,7 +141,7 @@ def put(
 def _created(at: Runtime, runs: Sequence[RunRecord], key: KeyOptions | None) -> list[tuple[RunRecord, bool]]:
     try:
         if key is not None:
-            return [keys.put(at, run, key) for run in runs]
+            return [keys.put(at, run, key) for run in runs]  # one: start_many takes no key
         return list(at.store.create(runs))
     except (ProgrammingError, OperationalError) as error:
         if "durable_" in str(error):  # one of durable's tables or functions

@@ -364,6 +364,28 @@ class TestMessages:
         assert "cannot be read" in shell("start", "cli.asked", "--deadline", "soon").err
         assert '"deadline"' in shell("export", "one").out
 
+    def test_a_start_with_a_key(self, shell: Shell, stage: Stage) -> None:
+        start = ("start", "cli.asked", "--key", "k")
+        assert shell(*start, "--id", "one").lines == ["one"]
+        assert shell(*start).lines == ["one"]
+        refused = shell(*start, "--if-open", "error")
+        assert (refused.status, 'has the key "k"' in refused.err) == (1, True)
+        assert "k: held by this run" in shell("show", "one").out
+        assert shell("show", "one", "-o", "json").json["key"] == "k"
+        assert '"key": "k"' in shell("export", "one").out
+        assert shell(*start, "--id", "two", "--if-open", "replace").lines == ["two"]
+        assert [state(each) for each in ("one", "two")] == ["cancelled", "pending"]
+        assert shell(*start, "--send", "question", "--body", "7").lines == ["two"]
+        assert QueueMessage.objects.get(run_id="two").queue == "question"
+
+    def test_a_start_with_a_debounce(self, shell: Shell) -> None:
+        how = ("--key", "k", "--debounce", "1 hour", "--at-most", "2 hours")
+        assert shell("start", "cli.echo", "1", *how, "--id", "one").lines == ["one"]
+        assert shell("start", "cli.echo", "2", *how).lines == ["one"]
+        assert "1 later start was merged into this one" in shell("show", "one").out
+        assert shell("start", "cli.echo", "1", "--key", "k", "--debounce", "1 hour").status == 2
+        assert shell("start", "cli.echo", "1", "--send", "q").status == 2
+
     def test_what_is_not_sent(self, shell: Shell, stage: Stage) -> None:
         stage.start(echo, id="one")
         for run_id in ("one", "nothing"):

@@ -141,6 +141,13 @@ class GiveOutputForm(ReplayForm):
     output = Value(allow_null=True, help_text="As the step would have returned it.")
 
 
+class StartMessageForm(Form):
+    """A message to the run that has the key."""
+
+    queue = Text(min_length=1, max_length=128)
+    body = Value(required=False, default=None, allow_null=True)
+
+
 class StartForm(Form):
     """The workflow to start, and the options of the start."""
 
@@ -159,6 +166,23 @@ class StartForm(Form):
     )
     on_conflict = serializers.ChoiceField(
         choices=["return", "error"], required=False, default="return", help_text="What an id that exists means."
+    )
+    key = Text(required=False, min_length=1, max_length=200, help_text="At most one open run of the workflow has it.")
+    if_open = serializers.ChoiceField(
+        choices=["return", "error", "replace"],
+        required=False,
+        help_text="What an open run with the key means: it is returned, refuses the start, or is cancelled.",
+    )
+    debounce = Delay(
+        required=False,
+        help_text="The run begins so long after this start, and after each further one with its key: seconds, or a text.",
+    )
+    at_most = Delay(required=False, help_text="Needed with `debounce`: so long after the first start at the latest.")
+    keep = serializers.ChoiceField(
+        choices=["last", "first"], required=False, help_text="With `debounce`: whose input it has, the last by default."
+    )
+    message = StartMessageForm(
+        required=False, help_text="Sent to the open run that has the key, or to the new one; needs `key`."
     )
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
 

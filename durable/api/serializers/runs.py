@@ -23,6 +23,7 @@ from durable.inspection import (
     explain,
     explain_fully,
     is_undone,
+    key_of,
     limits_of,
     payload,
     possible_verbs,
@@ -183,6 +184,9 @@ class RunDetailSerializer(RunSerializer):
     worked = serializers.SerializerMethodField(
         help_text="For how many seconds its ended passes have worked on it. Null without a limit."
     )
+    key = serializers.SerializerMethodField(
+        help_text="With which it was started: no other open run of its workflow has it. Null without one."
+    )
     input = serializers.SerializerMethodField(help_text="With `expand=input`: its `args` and `kwargs`. Else null.")
     output = serializers.SerializerMethodField(help_text="With `expand=output`: what the workflow returned. Else null.")
 
@@ -206,6 +210,11 @@ class RunDetailSerializer(RunSerializer):
         """Return it from the run's limits."""
         limits = limits_of(run)
         return None if limits is None or limits.work_limit is None else limits.worked
+
+    def get_key(self, run: Run) -> str | None:
+        """Return the text of the run's key."""
+        key = key_of(run)
+        return None if key is None else key.key
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_input(self, run: Run) -> Any:

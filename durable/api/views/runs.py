@@ -168,8 +168,16 @@ def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> Started:
             on_conflict=given["on_conflict"],
             deadline=given.get("deadline"),
             work_limit=given.get("work_limit"),
+            key=given.get("key"),
+            if_open=given.get("if_open"),
+            debounce=given.get("debounce"),
+            at_most=given.get("at_most"),
+            keep=given.get("keep"),
         )
-        handle = how.start(*given["args"], **given["kwargs"])
+        if (message := given.get("message")) is None:
+            handle = how.start(*given["args"], **given["kwargs"])
+        else:
+            handle = how.start_or_send(message["queue"], message["body"], *given["args"], **given["kwargs"])
     except (TypeError, ValueError) as error:
         raise ProblemError("arguments-refused", 422, f"{error}.") from None
     return Started(handle.id, bool(handle.is_new))

@@ -1,0 +1,93 @@
+"""Keys over REST: how a run is started with one, what an open run means, and who learns of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from durable import get_run
+from durable.models import QueueMessage, Run
+from tests.api.conftest import Api, MakeApi, problem
+from tests.api.workflows import ask
+
+pytestmark = pytest.mark.django_db
+
+START = {"workflow": "tests.api.ask", "key": "k"}
+
+
+def test_an_open_run_is_returned(api: Api) -> None:
+    first = api.post("/runs", {**START, "id": "a"})
+    again = api.post("/runs", START)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json()["id"] == "a"
+    assert api.get("/runs/a").json()["key"] == "k"
+    ask.using(id="plain").start()
+    assert api.get("/runs/plain").json()["key"] is None
+
+
+def test_an_open_run_refuses_the_start(api: Api) -> None:
+    api.post("/runs", {**START, "id": "a"})
+    refused = problem(api.post("/runs", {**START, "if_open": "error"}), 409, "key-taken")
+    assert 'un "a" is open and has the key "k"' in refused["detail"]
+    assert refused["key"] == "k"
+
+
+def test_an_open_run_is_replaced(api: Api, make_api: MakeApi) -> None:
+    api.post("/runs", {**START, "id": "a"})
+    starter = make_api("start_run", "view_run")
+    assert starter.post("/runs", {**START, "id": "b", "if_open": "replace"}).status_code == 403
+    assert get_run("a").state == "pending", "to cancel it is a permission of its own"
+    assert not Run.objects.filter(pk="b").exists()
+    assert api.post("/runs", {**START, "id": "b", "if_open": "replace"}).status_code == 201
+    assert get_run("a").state == "cancelled"
+
+
+def test_a_debounce(api: Api) -> None:
+    body = {**START, "debounce": "30 s", "at_most": 300, "keep": "last"}
+    first = api.post("/runs", {**body, "id": "a"})
+    assert first.status_code == 201
+    before = Run.objects.get(pk="a").wake_at
+    assert api.post("/runs", body).json()["id"] == "a"
+    after = Run.objects.get(pk="a").wake_at
+    assert before is not None
+    assert after is not None
+    assert after >= before
+    assert Run.objects.get(pk="a").key.moves == 1
+
+
+def test_a_message_to_the_open_run_or_to_a_new_one(api: Api) -> None:
+    body = {**START, "message": {"queue": "question", "body": {"n": 1}}}
+    first = api.post("/runs", body)
+    again = api.post("/runs", body)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert QueueMessage.objects.filter(run_id=first.json()["id"]).count() == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({"key": ""}, 400),
+        ({"key": "x" * 201}, 400),
+        ({"key": 7}, 400),
+        ({"if_open": "skip"}, 400),
+        ({"debounce": "soon"}, 400),
+        ({"message": {"body": 1}}, 400),
+        ({"message": {"queue": "q", "id": "x"}}, 400),
+        ({"debounce": 10}, 422),
+        ({"debounce": 10, "at_most": 5}, 422),
+        ({"at_most": 5}, 422),
+        ({"debounce": 10, "at_most": 20, "message": {"queue": "q"}}, 422),
+        ({"key": "line\nbreak"}, 422),
+    ],
+)
+def test_options_that_are_refused(api: Api, options: dict[str, Any], status: int) -> None:
+    answer = api.post("/runs", {**START, **options})
+    problem(answer, status, "invalid-request" if status == 400 else "arguments-refused")
+    assert not Run.objects.exists()
+
+
+def test_options_without_a_key(api: Api) -> None:
+    for options in ({"if_open": "return"}, {"message": {"queue": "q"}}):
+        problem(api.post("/runs", {"workflow": "tests.api.ask", **options}), 422, "arguments-refused")
