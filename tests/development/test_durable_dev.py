@@ -145,6 +145,7 @@ class TestTogether:
         assert 'DURABLE = {"REDIS": False}' in line
         program.wait_for("worker ready")
 
+    @pytest.mark.own_database
     def test_missing_migrations_are_awaited_while_the_web_server_runs(
         self, dev: Dev, port: int, tmp_path: Path
     ) -> None:
@@ -228,6 +229,7 @@ class TestWorkersReload:
         assert program.end() == 0
 
 
+@pytest.mark.own_database
 def test_fifty_runs_and_requests_that_write_share_a_sqlite_file(
     dev: Dev, port: int, site: Project, environment: dict[str, str], tmp_path: Path
 ) -> None:

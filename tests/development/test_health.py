@@ -196,6 +196,7 @@ class TestProcesses:
         with pytest.raises(httpx.TransportError):
             status(f"{at}/livez")
 
+    @pytest.mark.own_database
     def test_it_is_alive_and_not_ready_before_the_migrations(
         self, manage: Run, site: Project, environment: dict[str, str], tmp_path: Path
     ) -> None:

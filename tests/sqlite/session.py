@@ -20,7 +20,7 @@ from tests.plugin import SQLITE_SUMMARY
 __all__ = ["WITH_PROCESSES", "Record", "passes_on_sqlite"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ONE_ENGINE = "postgres or e2e or browser or slow"
+ONE_ENGINE = "postgres or e2e or browser or slow or own_database"
 #: Folders whose tests start most of the processes of the round: about half of its time.
 WITH_PROCESSES = ("tests/development", "tests/docs")
 # No process of these tests depends on a file system that loses what it has: as with `EmbeddedPostgres(fsync=False)`.
