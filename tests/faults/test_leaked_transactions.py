@@ -318,7 +318,7 @@ async def held_open(ctx: AsyncContext) -> None:
     async def other() -> None:
         await is_open.wait()
 
-    await ctx.join("both", {"a": lambda c: c.step("hold", hold, timeout=2), "b": lambda c: c.step("other", other)})
+    await ctx.join("both", {"a": lambda c: c.step("hold", hold, timeout=10), "b": lambda c: c.step("other", other)})
 
 
 @production
