@@ -17,8 +17,8 @@ __all__ = ["Place", "message_key", "of_arguments", "of_branch", "of_message"]
 class Place(NamedTuple):
     """The one place that a recorded value belongs to.
 
-    `field` is "input", "output", "arguments", "state", "message" or "response". `where` is "" for the run's own values, the
-    location of the entry or the branch, and for a message what `message_key` makes.
+    `field` is "input", "output", "arguments", "state", "saved", "message" or "response". `where` is "" for the run's own
+    values, the location of the entry or the branch, and for a message what `message_key` makes.
     """
 
     run_id: str

@@ -14,7 +14,7 @@ from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.messages import REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
-from durable.core.records import EntryKind
+from durable.core.records import EntryKind, EntryStatus
 from durable.core.steps import UNCOUNTED
 from durable.inspection.fork_outcomes import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.given_note import given_note
@@ -22,7 +22,7 @@ from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
 from durable.inspection.wait_note import wait_note
 from durable.inspection.wording import state_in_words
-from durable.models import Attempt, Entry, QueueMessage, Run
+from durable.models import Attempt, Entry, QueueMessage, Run, StepSave
 from durable.store.outline_rows import long_data
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ _TITLES: Final[Mapping[str, StrPromise]] = {
     "arguments": pgettext_lazy("payload", "arguments"),
     "output": pgettext_lazy("payload", "output"),
     "state": pgettext_lazy("payload", "state"),
+    "saved": pgettext_lazy("payload", "saved for the next attempt"),
 }
 _GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # an entry that was deleted between two statements
 
@@ -238,6 +239,10 @@ def _fields(run: Run, entry: Entry) -> Iterator[Field]:
         yield Field(name="arguments", value=shown(arguments_field(entry), entry.arguments, of_arguments(run.id, entry)))
     if entry.output is not None:
         yield Field(name="output", value=shown(f"output:{place}", entry.output, Place(run.id, "output", place)))
+    if entry.kind == EntryKind.STEP and entry.metadata.status != EntryStatus.COMPLETED:
+        saved = StepSave.objects.using(conf.DATABASE).filter(run=run, location=place).first()
+        if saved is not None:
+            yield Field(name="saved", value=shown(f"saved:{place}", saved.details, Place(run.id, "saved", place)))
     yield from _by_kind.get(entry.kind, _none)(run.id, place, data, shown)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from durable import Break, Context, Continue, CriticalError, RollbackContext, workflow
+from durable import Break, Context, Continue, CriticalError, RetryLater, RollbackContext, current_step, workflow
 
 __all__ = [
     "SWITCH",
@@ -22,6 +22,7 @@ __all__ = [
     "quick",
     "saga",
     "saga_that_sleeps",
+    "saving",
     "stubborn",
     "switched",
     "undoing",
@@ -235,3 +236,13 @@ def many(ctx: Context, count: int) -> int:
     for number in range(count):
         ctx.step(f"step {number}", value_of, number, ephemeral=True)
     return count
+
+
+def save_half() -> None:
+    current_step().save({"row": 500})
+    raise RetryLater("1 hour")
+
+
+@workflow(name="admin.saving")
+def saving(ctx: Context) -> None:
+    ctx.step("import", save_half)

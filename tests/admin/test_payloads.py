@@ -176,6 +176,13 @@ class TestAddresses:
         step = text_of(operator.get(url("step", "run"), {"at": "prepare"}))
         assert "of=output&amp;at=prepare" in step
 
+    def test_what_a_step_has_saved_for_its_next_attempt(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.saving, id="run")
+        assert downloaded(operator, "run", of="saved", at="import") == {"row": 500}
+        page = text_of(operator.get(url("step", "run"), {"at": "import"}))
+        assert "saved for the next attempt" in page.lower()
+        assert "RetryLater" in page
+
     @pytest.mark.parametrize(
         "address",
         [{}, {"of": "output"}, {"of": "error"}, {"of": "message", "id": "x"}, {"of": "output", "at": "nowhere"}],
