@@ -31,6 +31,7 @@ LONGEST: Final = (
     "tests/docs/test_deploying_files.py",
     "tests/admin/test_browser.py",
     "tests/admin/test_languages.py",
+    "tests/admin/test_browser_addresses.py",
     "tests/shop/test_browser.py",
     "tests/faults/test_overruns.py",
     "tests/operations/test_discovery.py",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -12,76 +11,15 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from durable.models import Cause, OperatorAction, Run, SavedView, Schedule
+from durable.models import Cause, OperatorAction, Run, SavedView
 from tests.admin import flows
+from tests.admin.addresses import PAGES, Address, make_site, path_of
 from tests.admin.conftest import Stage
 from tests.support.addresses import names_of_admin
-from tests.support.worker_rows import a_worker
 from tests.tools.scale.requests import every_request
 
 pytestmark = pytest.mark.django_db
 
-WORKER = "host:4711:abc"
-VIEW = frozenset({"view_run"})
-
-
-@dataclass(frozen=True)
-class Address:
-    """An address by its name: the parts of its path, and the permissions that a GET and a POST need."""
-
-    keys: tuple[Any, ...] = ()
-    query: str = ""
-    get: frozenset[str] = VIEW
-    post: frozenset[str] | None = None  # as `get`
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _also(*permissions: str) -> frozenset[str]:
-    return VIEW | set(permissions)
-
-
-RUN = ("run",)
-PAGES: Mapping[str, Address] = {
-    "changelist": Address(),
-    "names": Address(("workflow",)),
-    "overview": Address(),
-    "causes": Address(),
-    "cause": Address(("{cause}",)),
-    "running": Address(),
-    "queues": Address(),
-    "queue": Address(("default",)),
-    "schedules": Address(),
-    "schedule": Address(("nightly",)),
-    "workers": Address(),
-    "worker": Address((WORKER,)),
-    "workflows": Address(),
-    "workflow": Address(("tests.switched",)),
-    "bulk_result": Address(("many",)),
-    "bulk_live": Address(("many",)),
-    "compare": Address(RUN, "?with=run"),
-    "change": Address(RUN),
-    "lead": Address(RUN),
-    "live": Address(RUN),
-    "step": Address(RUN, "?at=charge"),
-    "running_step": Address(RUN, "?at=charge"),
-    "export": Address(RUN),
-    "payload": Address(RUN, "?of=input", _also("view_payload")),
-    "raw": Address(RUN, "?of=input", _also("view_payload")),
-    "bulk": Address(get=_also("operate_run"), data={"verb": "cancel", "id": ["run"]}),
-    "save_view": Address(data={"name": "mine"}),
-    "delete_view": Address(("{view}",), post=_also("share_savedview")),  # of somebody else
-    "mark": Address(("{cause}", "mute"), get=_also("operate_run")),
-    "queue_hold": Address(("default", "pause"), get=_also("pause_queue")),
-    "workflow_hold": Address(("tests.switched", "hold"), get=_also("hold_workflow")),
-    "schedule_create": Address(get=_also("add_schedule")),
-    "schedule_act": Address(("nightly", "run"), get=_also("operate_schedule")),
-    "workflow_start": Address(("tests.switched",), get=_also("start_run")),
-    "send": Address(RUN, get=_also("operate_run")),
-    "replay": Address(RUN, "?at=charge", _also("replay_run")),
-    "give_output": Address(RUN, "?at=charge", _also("replay_run", "give_output")),
-    "edit_input": Address(RUN, get=_also("edit_input", "start_run", "view_payload")),
-    "act": Address(("run", "recover"), get=_also("operate_run")),
-}
 ALL: Mapping[str, Address] = {
     **{f"admin:durable_run_{name}": each for name, each in PAGES.items()},
     "admin:durable_operatoraction_changelist": Address(),
@@ -102,19 +40,8 @@ EVERY_STAFF_USER = {"admin:index", "admin:app_list"}
 
 @pytest.fixture
 def site(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A failed run and its cause, a bulk, a saved view and an action; what stands for the braces of the paths."""
     monkeypatch.setitem(flows.SWITCH, "broken", True)
-    stage.start(flows.switched, id="run")
-    a_worker(WORKER)
-    now = timezone.now()
-    for bulk_id, run_id in (("", "many"), ("many", "run")):
-        OperatorAction.objects.create(
-            source="admin", action="recover", run_id=run_id, bulk_id=bulk_id, outcome="done", created_at=now
-        )
-    view = SavedView.objects.create(name="failed", owner_key="0", created_at=now, is_shared=True)
-    Schedule.objects.create(name="nightly", workflow="tests.switched", rule="30 2 * * *")
-    cause, action = Cause.objects.get(), OperatorAction.objects.get(bulk_id="many")
-    return {"{cause}": cause.fingerprint, "{view}": str(view.pk), "{action}": str(action.pk)}
+    return make_site(stage)
 
 
 def client_with(permissions: frozenset[str], *, is_staff: bool = True) -> Client:
@@ -129,7 +56,7 @@ def client_with(permissions: frozenset[str], *, is_staff: bool = True) -> Client
 @pytest.mark.parametrize("name", ALL)
 def test_an_address_needs_exactly_these_permissions(site: dict[str, str], name: str, method: str) -> None:
     address = ALL[name]
-    path = reverse(name, args=[site.get(each, each) for each in address.keys]) + address.query
+    path = path_of(name, address, site)
     needed = address.get if method == "get" or address.post is None else address.post
     everything = frozenset(
         Permission.objects.filter(content_type__app_label="durable").values_list("codename", flat=True)

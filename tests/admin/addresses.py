@@ -1,0 +1,106 @@
+"""The addresses of the admin as tests ask them: the parts of their paths, and the permissions that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.urls import reverse
+from django.utils import timezone
+
+from durable.models import Cause, OperatorAction, SavedView, Schedule
+from tests.admin import flows
+from tests.admin.conftest import Stage
+from tests.support.worker_rows import a_worker
+
+__all__ = ["PAGES", "VIEW", "Address", "make_site", "path_of"]
+
+WORKER = "host:4711:abc"
+VIEW = frozenset({"view_run"})
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address by its name: the parts of its path, and the permissions that a GET and a POST need."""
+
+    keys: tuple[Any, ...] = ()
+    query: str = ""
+    get: frozenset[str] = VIEW
+    post: frozenset[str] | None = None  # as `get`
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _also(*permissions: str) -> frozenset[str]:
+    return VIEW | set(permissions)
+
+
+RUN = ("run",)
+PAGES: Mapping[str, Address] = {
+    "changelist": Address(),
+    "names": Address(("workflow",)),
+    "overview": Address(),
+    "causes": Address(),
+    "cause": Address(("{cause}",)),
+    "running": Address(),
+    "queues": Address(),
+    "queue": Address(("default",)),
+    "schedules": Address(),
+    "schedule": Address(("nightly",)),
+    "workers": Address(),
+    "worker": Address((WORKER,)),
+    "workflows": Address(),
+    "workflow": Address(("tests.switched",)),
+    "bulk_result": Address(("many",)),
+    "bulk_live": Address(("many",)),
+    "compare": Address(RUN, "?with=run"),
+    "change": Address(RUN),
+    "lead": Address(RUN),
+    "live": Address(RUN),
+    "step": Address(RUN, "?at=charge"),
+    "running_step": Address(RUN, "?at=charge"),
+    "export": Address(RUN),
+    "payload": Address(RUN, "?of=input", _also("view_payload")),
+    "raw": Address(RUN, "?of=input", _also("view_payload")),
+    "bulk": Address(get=_also("operate_run"), data={"verb": "cancel", "id": ["run"]}),
+    "save_view": Address(data={"name": "mine"}),
+    "delete_view": Address(("{view}",), post=_also("share_savedview")),  # of somebody else
+    "mark": Address(("{cause}", "mute"), get=_also("operate_run")),
+    "queue_hold": Address(("default", "pause"), get=_also("pause_queue")),
+    "workflow_hold": Address(("tests.switched", "hold"), get=_also("hold_workflow")),
+    "schedule_create": Address(get=_also("add_schedule")),
+    "schedule_act": Address(("nightly", "run"), get=_also("operate_schedule")),
+    "workflow_start": Address(("tests.switched",), get=_also("start_run")),
+    "send": Address(RUN, get=_also("operate_run")),
+    "replay": Address(RUN, "?at=charge", _also("replay_run")),
+    "give_output": Address(RUN, "?at=charge", _also("replay_run", "give_output")),
+    "edit_input": Address(RUN, get=_also("edit_input", "start_run", "view_payload")),
+    "act": Address(("run", "recover"), get=_also("operate_run")),
+}
+
+
+def make_site(stage: Stage) -> dict[str, str]:
+    """A failed run and its cause, a bulk, a saved view and an action; what stands for the braces of the paths."""
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, id="run")
+    a_worker(WORKER)
+    now = timezone.now()
+    for bulk_id, run_id in (("", "many"), ("many", "run")):
+        OperatorAction.objects.create(
+            source="admin",
+            action="recover",
+            run_id=run_id,
+            bulk_id=bulk_id,
+            outcome="done",
+            detail="recover 1 run",
+            created_at=now,
+        )
+    view = SavedView.objects.create(name="failed", owner_key="0", created_at=now, is_shared=True)
+    Schedule.objects.create(name="nightly", workflow="tests.switched", rule="30 2 * * *")
+    cause, action = Cause.objects.get(), OperatorAction.objects.get(bulk_id="many")
+    return {"{cause}": cause.fingerprint, "{view}": str(view.pk), "{action}": str(action.pk)}
+
+
+def path_of(name: str, address: Address, site: Mapping[str, str]) -> str:
+    """The path of an address of this site."""
+    return reverse(name, args=[site.get(each, each) for each in address.keys]) + address.query

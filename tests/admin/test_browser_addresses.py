@@ -1,0 +1,82 @@
+"""Every page of the admin in a real browser: no barriers in the light and the dark theme and in forced colours."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from durable.admin.run_parts import PART_NAMES
+from durable.models import Activity, Run
+from tests.admin import flows
+from tests.admin.addresses import PAGES, make_site, path_of
+from tests.admin.conftest import MakeUser, Stage
+from tests.admin.pages import url
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+    from pytest_django.live_server_helper import LiveServer
+
+pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+PASSWORD = "correct horse"
+#: A colour scheme, forced colours, and what axe looks at: the structure of a page is the same in all of them.
+LOOKS = {
+    "light": ("light", "none", ["wcag2a", "wcag2aa", "best-practice"]),
+    "dark": ("dark", "none", ["color-contrast"]),
+    "forced": ("light", "active", ["color-contrast"]),
+}
+#: Parts of pages, downloads, lists of names and redirections.
+NO_PAGES = {"names", "overview", "bulk_live", "lead", "live", "export", "raw", "bulk", "save_view", "delete_view"}
+
+
+def a_hung_step(stage: Stage) -> None:
+    """A step of the run "hung" has run for an hour, so that to abandon it is the first of the run's verbs."""
+    stage.start(flows.switched, id="hung", settle=False)
+    record = stage.claim("hung")
+    began = timezone.now() - timedelta(hours=1)
+    Run.objects.filter(pk="hung").update(lease_expires_at=timezone.now() + timedelta(hours=1))
+    Activity.objects.create(
+        run_id="hung",
+        location="charge",
+        attempt=1,
+        kind="step",
+        fence=record.fence,
+        worker=record.worker,
+        began_at=began,
+        timeout=9,
+    )
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_no_page_has_barriers(
+    page: Page, live_server: LiveServer, make_user: MakeUser, stage: Stage, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    site = make_site(stage)
+    a_hung_step(stage)
+    paths = [path_of(f"admin:durable_run_{name}", each, site) for name, each in PAGES.items() if name not in NO_PAGES]
+    change = path_of("admin:durable_run_change", PAGES["change"], site)
+    paths += [f"{change}?part={name}" for name in PART_NAMES]
+    paths += [url("change", "hung"), f"{url('running_step', 'hung')}?at=charge", url("act", "hung", "abandon")]
+    paths += ["/admin/", "/admin/durable/", "/admin/durable/operatoraction/"]
+    user = make_user(password=PASSWORD)
+    User.objects.filter(pk=user.pk).update(is_superuser=True)
+    page.goto(f"{live_server.url}/admin/login/")
+    page.get_by_label("Username").fill("ada")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    scheme, forced, rules = LOOKS[look]
+    page.emulate_media(color_scheme=scheme, forced_colors=forced)  # type: ignore[arg-type]  # two of its words
+    found: dict[str, list[str]] = {}
+    # the search of the log is Django's own
+    context = {"include": ["#content"], "exclude": ["#toolbar"]}
+    for path in paths:
+        page.goto(live_server.url + path)
+        for each in Axe().run(page, context=context, options={"runOnly": rules}).response["violations"]:
+            found.setdefault(f"{each['id']}: {each['nodes'][0]['html'][:200]}", []).append(path)
+    assert found == {}
