@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, QueryDict
@@ -33,9 +33,9 @@ from durable.inspection.actions import ActionCriteria, search_actions
 from durable.inspection.bulks import bulks_among
 from durable.inspection.humanize import printable, thousands
 from durable.inspection.refusals import told
-from durable.inspection.wording import outcome_in_words, state_in_words, verb_in_words
+from durable.inspection.wording import outcome_in_words, source_in_words, state_in_words, verb_in_words
 from durable.models import OperatorAction
-from durable.operations.audit import PERMISSIONS, Outcome
+from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
 from durable.templatetags.durable_admin import moment
 
 __all__ = ["OperatorActionAdmin"]
@@ -61,20 +61,32 @@ class CappedPaginator(_Paginator):
         return int(rows[:_CAP].count())
 
 
-class _WordFilter(admin.SimpleListFilter):
-    """A filter with fixed choices: the log is not read to find them."""
+class _Filter(admin.SimpleListFilter):
+    """A filter of the page's own form. `OperatorActionAdmin.get_queryset` applies it: the log is not read for choices."""
 
+    kind = "text"
     words: Sequence[str] = ()
     in_words: Callable[[str], str]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(word, self.in_words(word)) for word in self.words]
+        return [(word, self.in_words(word)) for word in self.words] or [("", "")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
-        return queryset.filter(**{str(self.parameter_name): self.value()}) if self.value() else queryset
+        return queryset.filter(**{str(self.parameter_name): self.value()}) if self.words and self.value() else queryset
 
 
-class ActionFilter(_WordFilter):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterField:
+    """A field of the filter's form; without choices it is typed in."""
+
+    name: str
+    title: str
+    value: str
+    kind: str
+    choices: Sequence[tuple[str, str]]
+
+
+class ActionFilter(_Filter):
     """Filter by verb."""
 
     title = _("action")
@@ -83,7 +95,7 @@ class ActionFilter(_WordFilter):
     in_words = staticmethod(verb_in_words)
 
 
-class OutcomeFilter(_WordFilter):
+class OutcomeFilter(_Filter):
     """Filter by outcome."""
 
     title = _("outcome")
@@ -92,46 +104,30 @@ class OutcomeFilter(_WordFilter):
     in_words = staticmethod(outcome_in_words)
 
 
-class _TextFilter(admin.SimpleListFilter):
-    """A filter with a field to type in. `OperatorActionAdmin.get_queryset` applies it."""
+class SourceFilter(_Filter):
+    """Filter by the surface from which it was done."""
 
-    template = "durable/admin/_audit_filter.html"
-    kind = "text"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("", "")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
-        return queryset
-
-    def choices(self, changelist: Any) -> Iterator[Any]:
-        """Yield the one choice: the value, and the other parts of the address."""
-        name = str(self.parameter_name)
-        others = [(key, value) for key, value in changelist.get_filters_params().items() if key != name]
-        if changelist.query:
-            others.append((SEARCH_VAR, changelist.query))
-        yield {"name": name, "value": self.value() or "", "kind": self.kind, "others": _flat(others)}
+    title = _("source")
+    parameter_name = "source__exact"
+    words = SOURCES
+    in_words = staticmethod(source_in_words)
 
 
-def _flat(parts: Sequence[tuple[str, Any]]) -> list[tuple[str, str]]:
-    return [(key, each) for key, value in parts for each in (value if isinstance(value, list) else [value])]
-
-
-class PersonFilter(_TextFilter):
+class PersonFilter(_Filter):
     """Filter by who did it."""
 
     title = _("who")
     parameter_name = "person"
 
 
-class ReasonFilter(_TextFilter):
+class ReasonFilter(_Filter):
     """Filter by a part of the reason."""
 
     title = _("reason")
     parameter_name = "reason"
 
 
-class SinceFilter(_TextFilter):
+class SinceFilter(_Filter):
     """Filter by a first day."""
 
     title = pgettext_lazy("day", "from")
@@ -139,7 +135,7 @@ class SinceFilter(_TextFilter):
     kind = "date"
 
 
-class UntilFilter(_TextFilter):
+class UntilFilter(_Filter):
     """Filter by a last day."""
 
     title = pgettext_lazy("day", "to")
@@ -147,7 +143,7 @@ class UntilFilter(_TextFilter):
     kind = "date"
 
 
-class BulkFilter(_TextFilter):
+class BulkFilter(_Filter):
     """Filter by the bulk of which an action is a part."""
 
     title = _("bulk")
@@ -157,6 +153,7 @@ class BulkFilter(_TextFilter):
 class OperatorActionAdmin(_ModelAdmin):
     """The actions of operators, the newest first. A bulk is one row, unless its runs or one of them is asked for."""
 
+    change_list_template = "durable/admin/audit_log.html"
     list_display = ["when", "who", "source", "verb", "run", "came_to", "reason"]
     fields = ["when", "who", "source", "verb", "run", "reason", "came_to", "state_before", "state_after", "detail"]
     list_filter = [
@@ -165,7 +162,7 @@ class OperatorActionAdmin(_ModelAdmin):
         SinceFilter,
         UntilFilter,
         BulkFilter,
-        "source",
+        SourceFilter,
         ActionFilter,
         OutcomeFilter,
     ]
@@ -222,9 +219,10 @@ class OperatorActionAdmin(_ModelAdmin):
         try:
             with reading():
                 response: Any = super().changelist_view(
-                    request, {"title": gettext("Operator actions"), **(extra_context or {})}
+                    request, {"title": gettext("Audit log"), **(extra_context or {})}
                 )
                 if isinstance(response, TemplateResponse):
+                    response.context_data = {**(response.context_data or {}), **self._shown(response)}
                     response.render()  # this reads the rows
                     response.content = with_visible_text(printable(response.rendered_content)).encode()
                 return response
@@ -236,6 +234,28 @@ class OperatorActionAdmin(_ModelAdmin):
                 "why": told(error),
             }
             return TemplateResponse(request, "durable/admin/denied.html", context, status=503)
+
+    def _shown(self, response: TemplateResponse) -> dict[str, Any]:
+        """Return what the page shows beside what Django's list knows; {} for Django's own error page."""
+        changelist: Any = (response.context_data or {}).get("cl")
+        if changelist is None:
+            return {}
+        fields = [_field(each) for each in changelist.filter_specs if isinstance(each, _Filter)]
+        chips = [
+            (
+                each.title,
+                dict(each.choices).get(each.value, each.value),
+                changelist.get_query_string(remove=[each.name]),
+            )
+            for each in fields
+            if each.value
+        ]
+        rows = [
+            (each, moment(each.created_at, pages.now()), self.run(each), changelist.url_for_result(each))
+            for each in changelist.result_list
+        ]
+        kept = [(each.name, each.value) for each in fields if each.value]
+        return {"now": pages.now(), "fields": fields, "chips": chips, "rows": rows, "kept": kept}
 
     @admin.display(description=_("when"))
     def when(self, action: OperatorAction) -> str:
@@ -297,6 +317,16 @@ class OperatorActionAdmin(_ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: OperatorAction | None = None) -> bool:
         return False
+
+
+def _field(wanted: _Filter) -> FilterField:
+    return FilterField(
+        name=str(wanted.parameter_name),
+        title=str(wanted.title),
+        value=wanted.value() or "",
+        kind=wanted.kind,
+        choices=[(word, str(shown)) for word, shown in wanted.lookup_choices if word],
+    )
 
 
 def _criteria(given: QueryDict) -> ActionCriteria:

@@ -116,3 +116,21 @@ def test_a_row_of_a_bulk_has_a_page_too(operator: Client) -> None:
         assert "recover" in text_of(page)
     for missing in ("0", "x", "9" * 30):
         assert operator.get(reverse("admin:durable_operatoraction_change", args=[missing])).status_code == 302
+
+
+def test_it_looks_like_the_other_pages_and_says_what_it_is_filtered_by(operator: Client) -> None:
+    an_action(action="give_output")
+    body = text_of(
+        operator.get(
+            reverse("admin:durable_operatoraction_changelist"), {"action": "give_output", "person": "olga", "q": "gone"}
+        )
+    )
+    assert 'class="durable-tabs durable-places"' in body
+    assert "nav-sidebar" not in body.partition("<main")[2]
+    assert "action: give output" in body
+    assert 'href="?action=give_output&amp;q=gone"' in body or 'href="?q=gone&amp;action=give_output"' in body
+    assert "give_output</option>" not in body
+    assert "The log has no such action." in body
+    assert "give output" in text_of(
+        operator.get(reverse("admin:durable_operatoraction_changelist"), {"action": "give_output"})
+    )
