@@ -223,7 +223,7 @@ def _wait(
             return
         if is_past:
             yield from _fail(scope, name, entry, TIMEOUT, ErrorInfo.of(ChildTimeoutError(name, child_id)))
-    if is_new and scope.is_concurrent:
+    if (is_new or is_started) and scope.is_concurrent:
         yield SAVE  # another branch may run for long before this pass parks and commits
     raise Park(deadline, doing=[awaiting(entry.location, child_id)], children=frozenset({child_id}))
 

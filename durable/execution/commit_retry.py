@@ -125,7 +125,7 @@ def _resolve_unknown_commit(
         eviction.is_changing_fence = False
     return Committed(
         request=row.pending_request,
-        queues_to_notify=_due_queues(store, [run.id, *(each.to for each in batch.sends)], now()),
+        queues_to_notify=_due_queues(store, _concerned(batch), now()),
     )
 
 
@@ -148,6 +148,12 @@ def _was_committed(batch: Batch, store: Store) -> bool:
     return any(
         stored.get(each.location) == (each.status, each.attempts) for each in batch.entries if each.location in failed
     )
+
+
+def _concerned(batch: Batch) -> list[str]:
+    """Return the runs that the batch may have made due."""
+    parents = [] if batch.parent_id is None else [batch.parent_id]
+    return [batch.run_id, *parents, *(each.to for each in batch.sends), *(each.run.id for each in batch.starts)]
 
 
 def _due_queues(store: Store, run_ids: Iterable[str], now: datetime) -> frozenset[str]:

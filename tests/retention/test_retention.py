@@ -17,7 +17,18 @@ from django.utils import timezone
 
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, EntryKind, EntryStatus, MessageState, RunState
-from durable.models import Attempt, Cause, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
+from durable.models import (
+    Attempt,
+    Cascade,
+    Cause,
+    Child,
+    Entry,
+    EntryMetadata,
+    Failure,
+    OperatorAction,
+    QueueMessage,
+    Run,
+)
 from durable.retention import Policy, Pruned, Pruner
 from durable.store import store_for
 from durable.worker import timer
@@ -165,6 +176,17 @@ class TestPruning:
         prune(Policy.of(7 * DAY))
         assert runs() == {"child", "replay"}
         assert not Run.objects.exclude(parent=None, replay_of=None).exists()
+
+    def test_a_child_stays_as_long_as_its_parent_is_open(self) -> None:
+        for state in ("sleeping", "completed"):
+            a_run(f"parent {state}", state, days=1)
+            child = a_run(f"child {state}", parent_id=f"parent {state}")
+            Child.objects.create(
+                run=child, parent_id=child.parent_id, location="c", when_parent_ends="cancel", position=1
+            )
+        prune(Policy.of(7 * DAY))
+        assert runs() == {"parent sleeping", "child sleeping", "parent completed"}
+        assert Child.objects.get().run_id == "child sleeping"
 
     def test_a_family_that_is_past_its_time_goes_together(self) -> None:
         old = a_run("old")
@@ -370,6 +392,18 @@ class TestSweep:
     def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("durable.retention.prune.BATCH", 2)
         monkeypatch.setattr(timer._log_this, "_said", {})
+
+    def test_it_cancels_what_the_ends_of_parents_have_left_of_their_children(self, sweep: Sweep) -> None:
+        number = 30
+        a_run("parent", "completed")
+        runs_of = [Run(id=f"c{each}", workflow="w", queue="q", input="{}", created_at=NOW) for each in range(number)]
+        Run.objects.bulk_create(runs_of)
+        values = {"parent_id": "parent", "location": "c", "when_parent_ends": "cancel", "position": 1}
+        Child.objects.bulk_create(Child(run=each, **values) for each in runs_of)
+        Cascade.objects.create(run_id="parent", began_at=NOW)
+        sweep.tick(NOW)
+        assert Run.objects.filter(id__startswith="c", state="cancelled").count() == number
+        assert not Cascade.objects.exists()
 
     def test_without_a_setting_everything_stays(self, sweep: Sweep) -> None:
         a_run("old")

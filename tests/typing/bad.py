@@ -86,6 +86,9 @@ def jittery(ctx: Context) -> None:
     ctx.step("charge", charge, 1, Decimal(1), retry_jitter="0.2")  # 36 wrong type of an option
     ctx.step("charge", charge, 1, Decimal(1), heartbeat=[1])  # 41 wrong type of an option
     fulfil.using(deadline=b"30 days")  # 40 wrong type of an option
+    ctx.child("c", fulfil, "3")  # 41 wrong argument type
+    ctx.start_child("d", fulfil, 3).result("e").upper()  # 42 wrong result
+    fulfil.using(when_parent_ends="never")  # 43 wrong value of an option
     raise RetryLater("30 s", "the bank is closed", False)  # 37 a keyword by position
 
 

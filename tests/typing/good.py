@@ -13,6 +13,7 @@ from durable import (
     AsyncQueueMessage,
     BlockResult,
     Break,
+    Child,
     Context,
     Continue,
     Handle,
@@ -158,11 +159,20 @@ async def count(ctx: AsyncContext, upto: int) -> int:
 @workflow
 def parent(ctx: Context) -> None:
     assert_type(fulfil(ctx, 1, gift=True), dict[str, str])
+    assert_type(ctx.child("c", fulfil.using(queue="slow", when_parent_ends="leave"), 1, gift=True), dict[str, str])
+    assert_type(ctx.child("d", count, 1), int)
+    assert_type(ctx.child("e", "shop.fulfil", 1), Any)
+    started = ctx.start_child("f", fulfil, order_id=1)
+    assert_type(started, Child[dict[str, str]])
+    assert_type(started.result("g", timeout="1 day"), dict[str, str])
+    assert_type(started.handle, Handle[dict[str, str]])
 
 
 @workflow
 async def async_parent(ctx: AsyncContext) -> None:
     assert_type(await count(ctx, 1), int)
+    assert_type(await ctx.child("c", fulfil, 1), dict[str, str])
+    assert_type(await (await ctx.start_child("d", count, 1)).result("e"), int)
 
 
 assert_type(fulfil.start(3), Handle[dict[str, str]])
