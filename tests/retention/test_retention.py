@@ -182,7 +182,7 @@ class TestPruning:
             a_run(f"parent {state}", state, days=1)
             child = a_run(f"child {state}", parent_id=f"parent {state}")
             Child.objects.create(
-                run=child, parent_id=child.parent_id, location="c", when_parent_ends="cancel", position=1
+                run=child, parent_id=f"parent {state}", location="c", when_parent_ends="cancel", position=1
             )
         prune(Policy.of(7 * DAY))
         assert runs() == {"parent sleeping", "child sleeping", "parent completed"}
