@@ -28,6 +28,7 @@ W085    `ENCRYPTION_KEYS` without a codec that uses them
 W086    `RETENTION` names an unknown workflow
 W087    functions or triggers of the database differ from the migrations' (`durable.inspection.database_checks`)
 W088    SQLite, where transactions begin without the write lock
+W089    schedules of the code differ from their rows (`durable.schedule_checks`)
 ======  ==============================================================
 """
 

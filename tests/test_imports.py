@@ -71,6 +71,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "log_capture",
             "logs",
             "checks",
+            "schedule_checks",
             "testing",
             "pytest_plugin",
             "apps",

@@ -17,6 +17,7 @@ from durable.conf import conf
 from durable.core.causes import ROLLBACK, place_of
 from durable.inspection import RunningStep, hung_steps, list_causes, worker_overview
 from durable.inspection.humanize import plural
+from durable.inspection.schedules import count_ticks, late_schedules
 from durable.inspection.shell_command import worker_command
 from durable.models import Cause, Failure
 
@@ -69,6 +70,8 @@ def look_for(events: frozenset[str], now: datetime, alerted: Collection[str]) ->
         if queues is None:
             unknown |= {each for each in alerted if each.startswith(_QUEUE)}
         conditions += queues or []
+    if "schedule" in events:
+        conditions += _schedules(now)
     return Found(conditions=conditions, unknown=unknown, silent=silent)
 
 
@@ -119,6 +122,22 @@ def _hung(now: datetime) -> Iterator[Condition]:
         )
 
 
+def _schedules(now: datetime) -> Iterator[Condition]:
+    """Yield a condition for each schedule whose tick is late, or whose newest moments were missed or refused."""
+    late = {each.name for each in late_schedules(now)}
+    missed = set(count_ticks("missed", now - RECENT).names)
+    refused = set(count_ticks("refused", now - RECENT).names)
+    for name in sorted(late | missed | refused):
+        what = "is late" if name in late else "has missed its moment" if name in missed else "was refused its run"
+        yield Condition(
+            kind="schedule",
+            key=f"schedule:{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:32]}",
+            title=f'The schedule "{name}" {what}',
+            text=f"`durable schedules` lists its ticks with the reasons. {worker_command()} has the ticker.",
+            path=_schedule_path(name),
+        )
+
+
 def _queues() -> list[Condition] | None:
     """Return the queues whose runs no worker takes; None if Redis does not say which have workers."""
     workers = worker_overview()
@@ -144,6 +163,15 @@ def _run_path(run_id: str) -> str:
     from durable.admin.url_keys import as_key
 
     return _path("durable_run_change", as_key(run_id))
+
+
+def _schedule_path(name: str) -> str:
+    """Return the path of a schedule's page, as `_run_path`."""
+    if not apps.is_installed("django.contrib.admin"):
+        return ""
+    from durable.admin.url_keys import as_key
+
+    return _path("durable_run_schedule", as_key(name))
 
 
 def _path(name: str, *args: str) -> str:

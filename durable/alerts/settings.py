@@ -1,7 +1,7 @@
 """`DURABLE["ALERTS"]`: the conditions that alerts are sent for, and their targets.
 
 "ALERTS": {
-    "events": ["cause", "rollback", "hung_step", "queue"],
+    "events": ["cause", "rollback", "hung_step", "queue", "schedule"],
     "site": "https://shop.example.org",
     "queue": "default",
     "targets": [
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 __all__ = ["EVENTS", "AlertSettings", "AlertSettingsError", "Target"]
 
 #: The kinds of conditions: alerts are sent for all of them unless `events` names some.
-EVENTS: Final = ("cause", "rollback", "hung_step", "queue")
+EVENTS: Final = ("cause", "rollback", "hung_step", "queue", "schedule")
 _KEYS: Final = ("targets", "events", "site", "queue", "from_email")
 _OF_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
     "mail": ("to",),

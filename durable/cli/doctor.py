@@ -31,12 +31,15 @@ from durable.inspection import (
     wrong_routines,
 )
 from durable.inspection.humanize import plural, relative, span
+from durable.inspection.schedules import gone_schedules
 from durable.notifier import sweep_heartbeat
+from durable.operations.schedules.sync import differences
 
 __all__ = ["DOCTOR"]
 
 OK: Final = "ok"
 NOTE: Final = "note"  # information
+SHOWN_DIFFERENCES: Final = 5
 PROBLEM: Final = "problem"  # an operator must act
 
 
@@ -105,7 +108,22 @@ def _diagnoses() -> Iterator[Diagnosis]:
         yield _workers(workers)
     if workers.uses_redis and not workers.problem:
         yield _sweep()
+    yield from _schedules()
     yield from _attention(workers)
+
+
+def _schedules() -> Iterator[Diagnosis]:
+    """Yield how the rows of schedules differ from the code, and which schedules the code has left behind."""
+    if different := differences():
+        found = "; ".join(map(str, different[:SHOWN_DIFFERENCES]))
+        advice = (
+            "Run: python manage.py durable schedules --sync. With the newest code: it makes the rows as this code says."
+        )
+        yield Diagnosis(kind="schedules", verdict=NOTE, found=found, advice=advice)
+    if gone := gone_schedules():
+        found = f"no longer in the code, and paused: {', '.join(gone)}"
+        advice = "Delete them with `durable delete-schedule`, or deploy code that has them."
+        yield Diagnosis(kind="schedules_gone", verdict=NOTE, found=found, advice=advice)
 
 
 def _settings() -> Diagnosis:

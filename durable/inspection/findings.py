@@ -26,6 +26,7 @@ from durable.inspection.failures import NEWEST, FailedRun, failed_runs
 from durable.inspection.holds import count_held_starts, held_workflows, paused_queues
 from durable.inspection.humanize import shortened, thousands
 from durable.inspection.runs import RunCriteria
+from durable.inspection.schedules import TickCounts, count_ticks, late_schedules
 from durable.inspection.shell_command import command, worker_command
 from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import QueueState, Workers
@@ -44,6 +45,7 @@ BULKS: Final = 200  # newest bulks among which stopped ones are looked for
 LONG: Final = 3600.0  # seconds after which an old snapshot needs attention; a dump takes less
 _Row = tuple[str, str, datetime]  # a run's id, its workflow, and since when it has been found
 _OPEN: Final = frozenset(state.value for state in RunState if state not in ENDED)
+_DAY: Final = timedelta(days=1)
 _GONE = timedelta(seconds=15)  # a worker whose lease ended this long ago is not just slow
 
 DIVERGED = "HistoryDivergedError"
@@ -62,7 +64,7 @@ class Finding:
     a list that has its runs, None if there is none. `command` is a shell command that may end it, or "".
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
-    bulk_stopped, hung_step, no_worker, unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs
+    bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, no_worker, unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs
     concerned do not continue until an operator acts.
     """
 
@@ -97,6 +99,7 @@ def collect_findings(
         *_leases(runs, now),
         *_stopped_bulks(runs),
         *_hung(now, within),
+        *(_schedules(now) if within is None else []),
         *_diverging(runs),
         *_failed(failed),
         *_snapshots(),
@@ -242,6 +245,52 @@ def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
     advice = _("Their workers are gone and no other has taken them over: start a worker for their queue.")
     wanted = RunCriteria(states=frozenset({RunState.RUNNING.value}), needs_attention=True)
     return [_finding("stale_lease", title, advice, rows, wanted, worker_command())]
+
+
+def _schedules(now: datetime) -> list[Finding]:
+    found = []
+    if late := late_schedules(now):
+        title = ngettext("The schedule %(names)s is late", "Schedules are late: %(names)s", len(late))
+        advice = _(
+            "Its moment has passed, and no ticker has taken it. Keep a durable_worker running: it has the ticker."
+        )
+        names = ", ".join(f'"{shortened(each.name)}"' for each in late[:SHOWN])
+        found.append(
+            Finding(
+                kind="schedule_late",
+                title=title % {"names": names},
+                advice=advice,
+                count=Count(number=len(late)),
+                since=late[0].due_at,
+                command=worker_command(),
+            )
+        )
+    refused = count_ticks("refused", now - _DAY)
+    if refused.number:
+        title = _("Ticks of schedules were refused in the last day: %(names)s") % {"names": _names(refused)}
+        advice = _("Their runs were not started. The page of the schedule says why; correct it, then run it now.")
+        found.append(_of_ticks("tick_refused", title, advice, refused))
+    missed = count_ticks("missed", now - _DAY)
+    if missed.number:
+        title = _("Moments of schedules were missed in the last day: %(names)s") % {"names": _names(missed)}
+        advice = _("No ticker ran at these moments. A backfill starts their runs.")
+        found.append(_of_ticks("tick_missed", title, advice, missed))
+    return found
+
+
+def _of_ticks(kind: str, title: str, advice: str, ticks: TickCounts) -> Finding:
+    return Finding(
+        kind=kind,
+        title=title,
+        advice=advice,
+        count=Count(number=ticks.number, is_capped=ticks.is_capped),
+        is_urgent=False,
+        command=command("schedules", ticks.names[0]),
+    )
+
+
+def _names(ticks: TickCounts) -> str:
+    return ", ".join(f'"{shortened(each)}"' for each in ticks.names)
 
 
 def _stopped_bulks(runs: RunQuerySet) -> list[Finding]:

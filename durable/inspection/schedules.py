@@ -23,6 +23,7 @@ __all__ = [
     "TickCounts",
     "count_ticks",
     "find_schedule",
+    "gone_schedules",
     "late_schedules",
     "list_schedules",
     "ticks_of",
@@ -30,6 +31,8 @@ __all__ = [
 
 #: Schedules of one page.
 MOST: Final = 100
+#: Ticks that are counted, at most.
+CAP: Final = 1_000
 _MOMENTS: Final = 5
 _DOTS: Final = 20
 
@@ -97,9 +100,16 @@ class TickCounts:
     number: int
     names: Sequence[str]
 
+    @property
+    def is_capped(self) -> bool:
+        """True if there may be more."""
+        return self.number >= CAP
 
-#: Ticks that are counted, at most.
-CAP: Final = 1_000
+
+def gone_schedules(most: int = 10) -> list[str]:
+    """Return the names of schedules that the code no longer has; each is paused."""
+    found = Schedule.objects.using(conf.DATABASE).filter(gone_at__isnull=False).order_by("name")
+    return list(found.values_list("name", flat=True)[:most])
 
 
 def count_ticks(outcome: str, since: datetime) -> TickCounts:

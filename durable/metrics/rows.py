@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from datetime import timedelta
 
 from django.db import Error, connections
 from django.utils import timezone
@@ -18,7 +19,9 @@ from durable.conf import conf
 from durable.inspection.activities import MOST, hung_steps, list_activities
 from durable.inspection.counts import CAP, count_by_state
 from durable.inspection.holds import held_workflows, paused_queues
-from durable.models import Run
+from durable.inspection.schedules import CAP as TICKS
+from durable.inspection.schedules import count_ticks, late_schedules
+from durable.models import Run, Tick
 from durable.models.run import RunQuerySet
 from durable.notifier.redis_clients import queue_names
 
@@ -35,7 +38,12 @@ NAMES = (
     "durable_hung_steps",
     "durable_queue_paused",
     "durable_starts_held",
+    "durable_schedules_late",
+    "durable_ticks_last_hour",
 )
+
+
+_LATE = 100  # late schedules that are counted
 
 
 class RowsCollector(Collector):
@@ -50,7 +58,7 @@ class RowsCollector(Collector):
         had_connection = connections[conf.DATABASE].connection is not None
         found: list[Metric] = []
         try:
-            found = [self._by_state(), *self._due(), *self._running(), *self._holds()]
+            found = [self._by_state(), *self._due(), *self._running(), *self._holds(), *self._schedules()]
         except Error as error:  # the counts of the workers are still useful
             logger.warning("metrics cannot be read from the database: %s: %s", type(error).__name__, error)
         finally:
@@ -90,6 +98,19 @@ class RowsCollector(Collector):
         for workflow in held_workflows():
             held.add_metric([workflow], 1.0)
         return [paused, held]
+
+    def _schedules(self) -> list[Metric]:
+        now = timezone.now()
+        late = GaugeMetricFamily("durable_schedules_late", f"Schedules whose tick is late; {_LATE} or more")
+        late.add_metric([], len(late_schedules(now, _LATE)))
+        ticks = GaugeMetricFamily(
+            "durable_ticks_last_hour",
+            f"Ticks of the last hour by outcome; {TICKS} means that or more",
+            labels=["outcome"],
+        )
+        for outcome in Tick.Outcome.values:
+            ticks.add_metric([outcome], count_ticks(outcome, now - timedelta(hours=1)).number)
+        return [late, ticks]
 
     def _due(self) -> list[Metric]:
         count = GaugeMetricFamily(

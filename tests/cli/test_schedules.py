@@ -81,3 +81,10 @@ def test_the_schedules_of_the_code_are_written(shell: Shell) -> None:
     assert Schedule.objects.get(name="gone").paused
     assert "as the code declares them" in shell("schedules", "--sync").err
     assert shell("schedules", "--dry-run").status == 2
+
+
+def test_the_doctor_says_what_the_code_has_left_behind(shell: Shell) -> None:
+    Schedule.objects.create(name="renamed", workflow="tests.old", rule="0 0 * * *", origin="code")
+    assert '"renamed" is no longer in the code' in shell("doctor").out
+    shell("schedules", "--sync")
+    assert "no longer in the code, and paused: renamed" in shell("doctor").out

@@ -35,7 +35,7 @@ from durable.operations.schedules.rows import (
 from durable.runtime import Runtime
 from durable.schedules import Rules, check_name
 
-__all__ = ["Difference", "declared", "differences", "synchronise", "synchronise_after_migrate"]
+__all__ = ["Difference", "declared", "differences", "has_table", "synchronise", "synchronise_after_migrate"]
 
 _GONE: Final = "the code no longer has it"
 
@@ -99,11 +99,12 @@ def synchronise_after_migrate(sender: AppConfig, using: str, **_: Any) -> None: 
     """A receiver of `post_migrate`."""
     if using != conf.DATABASE:
         return
-    if _has_table(using):  # not after a migration backwards
+    if has_table(using):  # not after a migration backwards
         synchronise(discovered_only=True)
 
 
-def _has_table(using: str) -> bool:
+def has_table(using: str) -> bool:
+    """Return whether the database has the table of schedules as this code knows it."""
     introspection = connections[using].introspection
     with connections[using].cursor() as cursor:
         if _TABLE not in introspection.table_names(cursor):
