@@ -23,10 +23,10 @@ from durable.inspection.activities import MOST, hung_steps
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.explain_states import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
-from durable.inspection.holds import count_held_starts, held_workflows, paused_queues
+from durable.inspection.holds import all_holds, count_held_starts
 from durable.inspection.humanize import shortened, thousands
 from durable.inspection.runs import RunCriteria
-from durable.inspection.schedules import TickCounts, count_ticks, late_schedules
+from durable.inspection.schedules import troubled_ticks
 from durable.inspection.shell_command import command, worker_command
 from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import QueueState, Workers
@@ -89,12 +89,12 @@ def collect_findings(
     """
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     failed = failed_runs(within) if failed is None else failed
-    paused = paused_queues()
+    paused, held = all_holds()
     served = [queue.name for queue in workers.queues if queue.has_runs and queue.name not in paused]
     return [
         *_surroundings(workers, runs, now),
         *_paused(paused, runs, now),
-        *_held_starts(),
+        *_held_starts(held),
         *_overdue(runs, now, served),
         *_leases(runs, now),
         *_stopped_bulks(runs),
@@ -166,8 +166,7 @@ def _paused(paused: Mapping[str, Hold], runs: RunQuerySet, now: datetime) -> lis
     ]
 
 
-def _held_starts() -> list[Finding]:
-    held = held_workflows()
+def _held_starts(held: Mapping[str, Hold]) -> list[Finding]:
     counts = count_held_starts(held)
     return [
         Finding(
@@ -248,49 +247,37 @@ def _leases(runs: RunQuerySet, now: datetime) -> list[Finding]:
 
 
 def _schedules(now: datetime) -> list[Finding]:
+    late, refused, missed = sample_rows(troubled_ticks(now, now - _DAY), ["name", "since"], CAP + 1)
     found = []
-    if late := late_schedules(now):
+    if late:
         title = ngettext("The schedule %(names)s is late", "Schedules are late: %(names)s", len(late))
         advice = _(
             "Its moment has passed, and no ticker has taken it. Keep a durable_worker running: it has the ticker."
         )
-        names = ", ".join(f'"{shortened(each.name)}"' for each in late[:SHOWN])
-        found.append(
-            Finding(
-                kind="schedule_late",
-                title=title % {"names": names},
-                advice=advice,
-                count=Count(number=len(late)),
-                since=late[0].due_at,
-                command=worker_command(),
-            )
-        )
-    refused = count_ticks("refused", now - _DAY)
-    if refused.number:
-        title = _("Ticks of schedules were refused in the last day: %(names)s") % {"names": _names(refused)}
+        found.append(_of_ticks("schedule_late", title, advice, late, worker_command()))
+    if refused:
+        title = _("Ticks of schedules were refused in the last day: %(names)s")
         advice = _("Their runs were not started. The page of the schedule says why; correct it, then run it now.")
         found.append(_of_ticks("tick_refused", title, advice, refused))
-    missed = count_ticks("missed", now - _DAY)
-    if missed.number:
-        title = _("Moments of schedules were missed in the last day: %(names)s") % {"names": _names(missed)}
+    if missed:
+        title = _("Moments of schedules were missed in the last day: %(names)s")
         advice = _("No ticker ran at these moments. A backfill starts their runs.")
         found.append(_of_ticks("tick_missed", title, advice, missed))
     return found
 
 
-def _of_ticks(kind: str, title: str, advice: str, ticks: TickCounts) -> Finding:
+def _of_ticks(kind: str, title: str, advice: str, rows: Sequence[tuple[Any, ...]], how: str = "") -> Finding:
+    """Return a finding of schedules; without a command `how` it is not urgent, and the command shows the schedule."""
+    names = list(dict.fromkeys(unpack(name) for name, _since in rows))
     return Finding(
         kind=kind,
-        title=title,
+        title=title % {"names": ", ".join(f'"{shortened(each)}"' for each in names[:SHOWN])},
         advice=advice,
-        count=Count(number=ticks.number, is_capped=ticks.is_capped),
-        is_urgent=False,
-        command=command("schedules", ticks.names[0]),
+        count=_capped(rows),
+        is_urgent=bool(how),
+        since=min(moment_of(since) for _name, since in rows),
+        command=how or command("schedules", names[0]),
     )
-
-
-def _names(ticks: TickCounts) -> str:
-    return ", ".join(f'"{shortened(each)}"' for each in ticks.names)
 
 
 def _stopped_bulks(runs: RunQuerySet) -> list[Finding]:

@@ -12,7 +12,7 @@ from durable.models import HeldStart
 from durable.models import Hold as HoldModel
 from durable.models.run import RunQuerySet
 
-__all__ = ["CAP", "count_held_starts", "find_hold", "held_workflows", "paused_queues"]
+__all__ = ["CAP", "all_holds", "count_held_starts", "find_hold", "held_workflows", "paused_queues"]
 
 MOST: Final = 200  # holds that are read
 CAP: Final = 10_000  # runs that are counted
@@ -21,6 +21,16 @@ CAP: Final = 10_000  # runs that are counted
 def paused_queues() -> dict[str, Hold]:
     """Return the paused queues by name; one statement."""
     return _holds(HoldKind.QUEUE)
+
+
+def all_holds() -> tuple[dict[str, Hold], dict[str, Hold]]:
+    """Return the paused queues and the workflows whose new starts are held, by name; one statement."""
+    queues: dict[str, Hold] = {}
+    workflows: dict[str, Hold] = {}
+    for each in HoldModel.objects.using(conf.DATABASE).order_by("kind", "name")[: 2 * MOST]:
+        found = queues if each.kind == HoldKind.QUEUE else workflows
+        found[each.name] = each.record
+    return queues, workflows
 
 
 def held_workflows() -> dict[str, Hold]:

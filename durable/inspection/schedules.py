@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from django.db.models import Q
+from django.db.models import F, Q, QuerySet
 from django.utils.translation import get_language
 
 from durable.conf import conf
@@ -27,6 +27,7 @@ __all__ = [
     "late_schedules",
     "list_schedules",
     "ticks_of",
+    "troubled_ticks",
 ]
 
 #: Schedules of one page.
@@ -104,6 +105,17 @@ class TickCounts:
     def is_capped(self) -> bool:
         """True if there may be more."""
         return self.number >= CAP
+
+
+def troubled_ticks(now: datetime, since: datetime) -> tuple[QuerySet[Any], QuerySet[Any], QuerySet[Any]]:
+    """Return the late schedules, and the ticks that were refused and missed since then, each in the order of an index.
+
+    All have `name` and `since`, for `sample_rows`.
+    """
+    late = Schedule.objects.using(conf.DATABASE).filter(due_at__lt=now - LATE).order_by("due_at")
+    ticks = Tick.objects.using(conf.DATABASE).filter(decided_at__gte=since).order_by("-decided_at")
+    named = ticks.annotate(name=F("schedule__name"), since=F("decided_at"))
+    return late.annotate(since=F("due_at")), named.filter(outcome="refused"), named.filter(outcome="missed")
 
 
 def gone_schedules(most: int = 10) -> list[str]:
