@@ -31,6 +31,18 @@ from durable.api.views.messages import AskView, MessagesView, MessageView
 from durable.api.views.reference import DocsView, RootView, SchemaView
 from durable.api.views.results import ResultView
 from durable.api.views.runs import CountsView, RunsView, RunView
+from durable.api.views.schedules import (
+    BackfillView,
+    DeleteScheduleView,
+    EditScheduleView,
+    OverrideView,
+    PauseScheduleView,
+    ResumeScheduleView,
+    RunScheduleView,
+    SchedulesView,
+    ScheduleView,
+    TakeBackView,
+)
 from durable.api.views.stream import StreamView
 from durable.api.views.system import (
     AnywhereView,
@@ -87,6 +99,16 @@ urlpatterns = [
     path("queues/<path:name>/pause", PauseQueueView.as_view(), name="pause-queue"),
     path("queues/<path:name>/resume", ResumeQueueView.as_view(), name="resume-queue"),
     path("queues", QueuesView.as_view(), name="queues"),
+    path("schedules", SchedulesView.as_view(), name="schedules"),
+    path("schedules/<path:name>/pause", PauseScheduleView.as_view(), name="pause-schedule"),
+    path("schedules/<path:name>/resume", ResumeScheduleView.as_view(), name="resume-schedule"),
+    path("schedules/<path:name>/run", RunScheduleView.as_view(), name="run-schedule"),
+    path("schedules/<path:name>/backfill", BackfillView.as_view(), name="backfill"),
+    path("schedules/<path:name>/edit", EditScheduleView.as_view(), name="edit-schedule"),
+    path("schedules/<path:name>/override", OverrideView.as_view(), name="override-schedule"),
+    path("schedules/<path:name>/take-back", TakeBackView.as_view(), name="take-back-override"),
+    path("schedules/<path:name>/delete", DeleteScheduleView.as_view(), name="delete-schedule"),
+    path("schedules/<path:name>", ScheduleView.as_view(), name="schedule"),
     path("workers", WorkersView.as_view(), name="workers"),
     path("operator-actions", ActionsView.as_view(), name="operator-actions"),
     re_path(r"^(?P<path>[\s\S]*)$", AnywhereView.as_view(), name="anywhere"),

@@ -292,6 +292,10 @@ def _interface() -> dict[str, list[Asked]]:
         "workflow-stats": [to("workflow-stats", each) for each in (_WORKFLOW, "big.long", "scale.import")],
         "queues": [to("queues")],
         "workers": [to("workers")],
+        "schedules": [to("schedules"), to("schedules", workflow="shop.fulfil")],
+        "schedule": [
+            to("schedule", each) for each in Schedule.objects.order_by("name").values_list("name", flat=True)[:1]
+        ],
         "operator-actions": [
             to("operator-actions", **query)
             for query in (
@@ -309,6 +313,14 @@ _WRITES: Final = {
     f"durable_api:{name}"
     for name in (
         *(
+            "pause-schedule",
+            "resume-schedule",
+            "run-schedule",
+            "backfill",
+            "edit-schedule",
+            "override-schedule",
+            "take-back-override",
+            "delete-schedule",
             "ask",
             "wake",
             "pause",
