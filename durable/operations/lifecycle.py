@@ -210,11 +210,14 @@ def _recover(
 
 
 def _recover_after(at: Runtime, run_id: str, children: Sequence[str], *, is_consequence: bool = False) -> None:
-    """Recover the failed ones of these children and then the run, which starts cancelled and deleted ones anew."""
+    """Recover the failed ones of these children and then the run, which starts cancelled and deleted ones anew.
+
+    A replay has copied children of its original: their ends do not wake it, so it starts its own.
+    """
     anew = []
     for child in children:
         found = at.store.get(child)
-        if found is None or found.state == RunState.CANCELLED:
+        if found is None or found.parent_id != run_id or found.state == RunState.CANCELLED:
             anew.append(child)
         elif found.state == RunState.FAILED:
             try:

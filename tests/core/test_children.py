@@ -487,6 +487,20 @@ def test_a_recovery_of_a_wait_for_a_started_child() -> None:
         assert h.finish(run).output == ("done mine", "p:mail~1", "done m")
 
 
+def test_a_recovery_of_a_replay_starts_its_own_child_for_the_failed_one_of_its_original() -> None:
+    with Harness() as h:
+        FAIL.add("m")
+        original = h.start(starts.using(id="p"))
+        assert h.finish(original).state == "failed"
+        run = original.replay("mail sent", id="r")
+        assert h.finish(run).state == "failed"
+        FAIL.clear()
+        run.recover()
+        h.settle()
+        assert (run.state, run.output) == ("completed", ("done mine", "r:mail", "done m"))
+        assert (get_run("p:mail").state, original.state) == ("failed", "failed")
+
+
 def test_a_recovery_after_a_timeout_waits_for_as_long_again() -> None:
     with Harness() as h:
         run = h.start(starts.using(id="p"), 60, 90)
