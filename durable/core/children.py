@@ -146,16 +146,20 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
             child_id = f"{base}~{generation}" if generation else base
             found, child = yield PeekChild(child_id, with_origin=True)
             if found is None:
-                _begin(scope, entry, request, child_id, generation)
-                return
+                taken_by = _begin(scope, entry, request, child_id, generation)
+                if taken_by is None:
+                    return
+                break  # a branch beside this one has just taken it
+            taken_by = found.workflow
             if child is None or (child.parent_id, child.location) != (run.id, entry.location):
                 break  # another run's
             generation += 1  # this operation has started that one before it was taken back
-    problem = f'as a run of "{found.workflow}", and is not this child'
+    problem = f'as a run of "{taken_by}", and is not this child'
     scope.journal.mark(entry, data={**entry.data, "child": child_id, "refused": problem})
 
 
-def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: str, generation: int) -> None:
+def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: str, generation: int) -> str | None:
+    """Let the next commit start the child. Return the workflow of what has taken its id in this pass, if that is so."""
     environment = scope.environment
     now = environment.now()
     given = {"args": list(request.args), "kwargs": dict(request.kwargs)}
@@ -183,8 +187,10 @@ def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: st
         generation=generation,
         when_parent_ends=request.when_parent_ends,
     )
-    scope.journal.start_child(ChildStart(run, child))
-    scope.journal.mark(entry, data={**entry.data, "child": child_id})
+    taken_by = scope.journal.start_child(ChildStart(run, child))
+    if taken_by is None:
+        scope.journal.mark(entry, data={**entry.data, "child": child_id})
+    return taken_by
 
 
 def _ids(parent_id: str, location: str) -> Iterator[str]:

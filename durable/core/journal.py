@@ -178,6 +178,7 @@ class Journal:
         self.commit_before_attempt = run.crashes > 0
         self.claims = MessageClaims()
         self._crashes = run.crashes
+        self._started: dict[str, ChildStart] = {}  # the children of this pass, by id
         self._pending = _Pending()
         #: How many times all marked changes have been taken.
         self.taken = 0
@@ -332,10 +333,17 @@ class Journal:
         with self.lock:
             self._pending.sends.append(message)
 
-    def start_child(self, start: ChildStart) -> None:
-        """Let the next commit start a child."""
+    def start_child(self, start: ChildStart) -> str | None:
+        """Let the next commit start a child; unless another operation of this pass has started one under the same id.
+
+        Then return the workflow of that one. A store takes a second start under the same parent for a repeated commit.
+        """
         with self.lock:
+            first = self._started.setdefault(start.run.id, start)
+            if first.child.location != start.child.location:
+                return first.run.workflow
             self._pending.starts.append(start)
+            return None
 
     def drop_children(self, parent: Node, segment: str) -> None:
         """Let the next commit cancel the children that were started below the child `segment`, which is to be pruned."""

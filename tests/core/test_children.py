@@ -23,6 +23,7 @@ from durable import (
 )
 from durable.core.registry import registry
 from durable.testing import Harness
+from tests.core.driving import threaded_pass
 
 CALLS: list[Any] = []
 
@@ -638,3 +639,40 @@ def test_the_history_of_a_parent() -> None:
         h.finish(run)
         [entry] = run.history()
         assert (entry.kind, entry.data["child"], entry.data["output"]) == ("child", "p:label", "done a")
+
+
+class _LooksFirst:
+    """A store that both branches of a pass have asked for the run "same" before either commits."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def get(self, run_id: str) -> Any:
+        self.looks += run_id == "same"
+        return None if run_id == "same" and self.looks <= 2 else self.store.get(run_id)
+
+
+def test_of_two_branches_that_start_children_with_one_id_at_once_one_is_refused() -> None:
+    def branch(workflow: Any, *args: Any) -> Any:
+        def body(ctx: Context) -> str:
+            try:
+                ctx.start_child("child", workflow.using(id="same"), *args)
+            except RunConflictError as error:
+                return str(error)
+            return str(workflow.name)
+
+        return body
+
+    def family(ctx: Context) -> Any:
+        return sorted(ctx.join("both", {"a": branch(one, "a"), "b": branch(calls, "b")}).values())
+
+    with Harness() as h:
+        run = h.start(family, id="p")
+        threaded_pass(h, "p", store=_LooksFirst(h._store))
+        started, refusal = sorted(h.finish(run).output, key=len)
+        assert refusal == f'run "same" exists already as a run of "{started}", and is not this child; choose another id'
+        assert [each.id for each in run.children()] == ["same"]
