@@ -211,7 +211,9 @@ def _wait_for_other_code(journal: Journal, event: Event, summary: Summary, polic
     if waited >= policy.divergence_grace:
         return None
     delay = min(max(policy.divergence_retry, waited / 4), policy.divergence_grace - waited + 1)
-    wake_at = journal.wake_at(now + timedelta(seconds=delay))
+    wake_at = now + timedelta(seconds=delay)
+    if not journal.unreadable:  # a worker that cannot read the history does not end the run at its deadline
+        wake_at = journal.wake_at(wake_at) or wake_at
     patch = transitions.diverging(journal.run, since=since, wake_at=wake_at, summary=summary)
     yield Save(patch, park_change_seq=journal.run.change_seq)
     journal.environment.emit(Event(event.name, {**event.details, "retry_at": wake_at}))

@@ -193,6 +193,27 @@ def test_within_the_grace_period_another_worker_may_pass_it(flavour: Flavour) ->
         assert h.finish(run).output == "value"
 
 
+def test_past_its_deadline_it_is_not_tried_again_at_once(flavour: Flavour) -> None:
+    with Harness(now=NOW, divergence_grace=600) as h:
+
+        async def ship(ctx: Any) -> Any:
+            value = await ctx.step("a", lambda: "value")
+            await ctx.sleep("s", 60)
+            return value
+
+        run = h.start(h._definition(flavour(ship)).using(deadline=60))
+        h.run(run)
+        before, _ = rewrite(h, run, "a", NEWER["kind"].write)
+        h.advance(60)
+        parked = h.run(run)
+        assert parked.state == "sleeping"
+        assert parked.wake_at is not None
+        assert parked.wake_at > h.now
+        put(h, run, before)
+        end = h.finish(run)
+        assert (end.state, end.error.type if end.error else "") == ("failed", "RunDeadlineError")
+
+
 @pytest.mark.parametrize("grace", [0, 600])
 def test_a_compensation_waits_for_the_release_that_can_read_it(flavour: Flavour, grace: float) -> None:
     async def charge(ctx: Any) -> None:
