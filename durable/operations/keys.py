@@ -7,6 +7,7 @@ begins meanwhile. Where the key is free, or its run is to be returned, one state
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -86,10 +87,13 @@ def _check_unused(needed: str, **given: object) -> None:
             raise TypeError(f"using({name}=...) needs {needed}=... too")
 
 
-def put(at: Runtime, wanted: RunRecord, options: KeyOptions) -> tuple[RunRecord, bool]:
+def put(
+    at: Runtime, wanted: RunRecord, options: KeyOptions, *, check_sees: Callable[[str], None] | None = None
+) -> tuple[RunRecord, bool]:
     """Create the run, or return the run that has its id, or else the open one that has the key, and False.
 
-    Raises KeyConflictError for an open run and `if_open="error"`, and what `cancel` raises where it is to be replaced.
+    `check_sees` is called with the id of an open run that is about to be replaced, moved or left alone; it raises for one
+    that the actor may not see. Raises KeyConflictError for an open run and `if_open="error"`, and what `cancel` raises where it is to be replaced.
     """
     found, is_new = at.store.start_keyed(wanted, options.key)
     if is_new or found.id == wanted.id:
@@ -99,6 +103,8 @@ def put(at: Runtime, wanted: RunRecord, options: KeyOptions) -> tuple[RunRecord,
     with at.store.transaction():
         while True:
             holder = at.store.key_holder(wanted.workflow, options.key, lock=True)
+            if holder is not None and check_sees is not None:
+                check_sees(holder.id)
             if holder is not None and not _makes_way(at, holder, wanted, options):
                 return at.store.get(holder.id) or holder, False
             found, is_new = at.store.start_keyed(wanted, options.key)

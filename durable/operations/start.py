@@ -125,7 +125,7 @@ def put(
     may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
     with at.store.transaction() if may_conflict else nullcontext():  # all of them or none
         try:
-            created = _created(at, runs, request.key)
+            created = _created(at, runs, request.key, attribution)
         except KeyConflictError as conflict:
             if attribution is not None:
                 attribution.check_sees(conflict.run_id)
@@ -138,10 +138,13 @@ def put(
     return created
 
 
-def _created(at: Runtime, runs: Sequence[RunRecord], key: KeyOptions | None) -> list[tuple[RunRecord, bool]]:
+def _created(
+    at: Runtime, runs: Sequence[RunRecord], key: KeyOptions | None, attribution: Attribution | None
+) -> list[tuple[RunRecord, bool]]:
     try:
         if key is not None:
-            return [keys.put(at, run, key) for run in runs]  # one: start_many takes no key
+            check_sees = None if attribution is None else attribution.check_sees
+            return [keys.put(at, run, key, check_sees=check_sees) for run in runs]  # one: start_many takes no key
         return list(at.store.create(runs))
     except (ProgrammingError, OperationalError) as error:
         if "durable_" in str(error):  # one of durable's tables or functions

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.test import override_settings
+from django.utils import timezone
 
 from durable import get_run
 from durable.models import QueueMessage, Run
-from tests.api.conftest import Api, MakeApi, problem
+from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import ask
 
 pytestmark = pytest.mark.django_db
@@ -54,6 +58,24 @@ def test_a_debounce(api: Api) -> None:
     assert after is not None
     assert after >= before
     assert Run.objects.get(pk="a").key.moves == 1
+
+
+def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """A user's runs begin with the user name."""
+    return runs.filter(id__startswith=f"{request.user}-")
+
+
+@pytest.mark.parametrize("options", [{"if_open": "replace"}, {"debounce": 5, "at_most": 10}])
+def test_a_run_that_the_user_may_not_see_keeps_its_key(make_api: MakeApi, options: dict[str, Any]) -> None:
+    ask.using(id="bob-1", key="k").start()
+    Run.objects.update(started_at=timezone.now())
+    with override_settings(DURABLE={"API_RUNS": f"{__name__}.own_runs"}):
+        answer = make_api(*ALL, name="ada").post("/runs", {**START, "id": "ada-1", **options})
+    problem(answer, 404, "run-not-found")
+    assert b"bob-1" not in answer.content
+    assert get_run("bob-1").state == "pending"
+    assert ask.open_run(key="k") == get_run("bob-1")
+    assert not Run.objects.filter(pk="ada-1").exists()
 
 
 def test_a_message_to_the_open_run_or_to_a_new_one(api: Api) -> None:
