@@ -6,9 +6,9 @@ is written (`pre_save`), and is the one place that changes rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from django.db import models
 from django.db.models import Q
@@ -22,6 +22,12 @@ __all__ = ["Schedule", "Tick"]
 
 def _choices(words: Sequence[str]) -> list[tuple[str, str]]:
     return [(each, each) for each in words]
+
+
+#: Columns that ticks alone write.
+_OF_TICKS: Final = frozenset({"waiting_at", "waiting_number", "last_at", "last_run_id", "open_runs", "tick_count"})
+#: Columns that the next moment follows from.
+_TIMING: Final = frozenset({"rule", "zone", "override_rule", "override_zone", "jitter", "paused"})
 
 
 class ScheduleManager(models.Manager["Schedule"]):
@@ -133,6 +139,18 @@ class Schedule(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *, update_fields: Iterable[str] | None = None, **how: Any) -> None:
+        """Write the row, without the columns that ticks alone write: this object may be older than the newest tick.
+
+        Raises TypeError and ValueError for what cannot be a schedule.
+        """
+        if not self._state.adding and not how.get("force_insert"):
+            if update_fields is None:
+                update_fields = {each.name for each in self._meta.concrete_fields if not each.primary_key} - _OF_TICKS
+            elif _TIMING.intersection(update_fields):
+                update_fields = {*update_fields, "next_at", "due_at"}
+        super().save(update_fields=update_fields, **how)
 
     @property
     def args(self) -> Sequence[Any]:

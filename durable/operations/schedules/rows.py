@@ -120,6 +120,8 @@ def prepare(sender: type[Schedule], instance: Schedule, raw: bool = False, **_: 
     if before is None and at.schedules is not None:
         at.schedules.add(instance.name)
     is_same = before is not None and _timing(before) == _timing(instance)
+    if before is not None and is_same and before.paused == instance.paused:  # the object may be older than a tick
+        instance.next_at, instance.due_at = before.next_at, before.due_at
     if instance.next_at is None or not is_same:
         instance.next_at = next_moment(instance, at.now())
     if before is None or not is_same or before.paused != instance.paused:
@@ -127,7 +129,8 @@ def prepare(sender: type[Schedule], instance: Schedule, raw: bool = False, **_: 
 
 
 def _timing(schedule: Schedule) -> tuple[Any, ...]:
-    return schedule.rules.text, schedule.zone_in_force, schedule.jitter
+    # the text, not the rules: a rule that cannot be read any more can be replaced
+    return schedule.override_rule or schedule.rule, schedule.zone_in_force, schedule.jitter
 
 
 def atomic(at: Runtime) -> AbstractContextManager[Any]:

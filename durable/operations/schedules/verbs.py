@@ -46,6 +46,8 @@ __all__ = [
 #: Moments of one backfill: as many as ticks are kept.
 MOST_BACKFILLED: Final = KEPT
 
+_FIRST_YEAR: Final = 1970  # of a backfill
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
@@ -206,7 +208,10 @@ def edit(
         "catch_up": catch_up,
         "jitter": jitter,
     }
-    changed = {column: value for column, value in given.items() if value is not None}
+    said = {} if rule is None else read_rules(rule).options.said()  # of the rule: cron("0 6 * * *", zone="Asia/Tokyo")
+    changed = {column: said.get(column) if value is None else value for column, value in given.items()}
+    changed = {column: value for column, value in changed.items() if value is not None}
+    window = said.get("window") if window is None else window
     if window is not None or no_window:
         changed["window"] = None if no_window else window
     with _changing("edit_schedule", name) as change:
@@ -241,7 +246,7 @@ def override(name: str, rule: RuleLike, *, zone: str | None = None) -> Schedule:
         schedule = change.schedule
         if schedule.origin != Schedule.Origin.CODE:
             raise ScheduleError(f'the schedule "{name}" is not in the code: edit it instead')
-        before = schedule.rules.text
+        before = schedule.override_rule or schedule.rule
         schedule.override_rule, schedule.override_zone = rules.text, chosen
         change.save(before=before, after=rules.text, detail=schedule.zone_in_force)
     return schedule
@@ -256,7 +261,7 @@ def take_back(name: str) -> Schedule:
         schedule = change.schedule
         if not schedule.is_overridden:
             raise ScheduleError(f'the rule of the schedule "{name}" is not overridden')
-        before = schedule.rules.text
+        before = schedule.override_rule or schedule.rule
         schedule.override_rule = schedule.override_zone = ""
         change.save(before=before, after=schedule.rule)
     return schedule
@@ -326,6 +331,8 @@ def _planned(at: Runtime, schedule: Schedule, since: datetime, until: datetime) 
         raise ValueError(
             "a backfill is of a period in the past: its end is not later than now, its begin not later than its end"
         )
+    if since.year < _FIRST_YEAR:
+        raise ValueError(f"a backfill begins in {_FIRST_YEAR} or later, not {since.isoformat()}")
     moments = []
     for each in upcoming(schedule.rules.rules, schedule.zone_in_force, since - timedelta(microseconds=1)):
         if each > until:

@@ -1,0 +1,86 @@
+"""The rows of schedules as objects save them: an object that is older than a tick, a rule that cannot be read any more."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from durable import Context, Schedule, cron, workflow
+from durable.models import Tick
+from durable.operations.schedules import verbs
+from durable.operations.schedules.rows import rows
+from durable.operations.schedules.tick import tick_due
+
+pytestmark = pytest.mark.django_db
+
+
+@workflow(name="tests.schedule_rows.job")
+def job(ctx: Context) -> None:
+    return None
+
+
+def make() -> Schedule:
+    return Schedule.objects.create(name="s", workflow="tests.schedule_rows.job", rule="0 * * * *")
+
+
+def next_of(schedule: Schedule) -> datetime:
+    found = schedule.next_at
+    assert found is not None
+    return found
+
+
+def test_a_save_of_an_older_object_takes_no_tick_back() -> None:
+    schedule = make()
+    first = next_of(schedule)
+    tick_due(first)
+    after = Schedule.objects.values().get()
+    schedule.overlap = "allow"
+    schedule.save()
+    assert Schedule.objects.values().get() == {**after, "overlap": "allow"}
+    tick_due(first + timedelta(hours=1))
+    ticks = Tick.objects.order_by("number").values_list("moment", "outcome")
+    assert list(ticks) == [(first, "started"), (first + timedelta(hours=1), "started")]
+
+
+def test_the_next_moment_is_written_with_the_columns_that_it_follows_from() -> None:
+    schedule = make()
+    schedule.rule = "30 * * * *"
+    schedule.save(update_fields=["rule"])
+    found = Schedule.objects.get()
+    assert next_of(found).minute == 30
+    assert found.due_at == found.next_at
+    schedule.paused = True
+    schedule.save(update_fields=["paused"])
+    assert Schedule.objects.get().due_at is None
+
+
+def test_a_rule_that_cannot_be_read_can_be_replaced() -> None:
+    schedule = make()
+    rows().update(rule="nonsense")
+    tick_due(next_of(schedule))
+    verbs.edit("s", rule="30 * * * *")
+    assert next_of(Schedule.objects.get()).minute == 30
+
+
+def test_an_override_that_cannot_be_read_can_be_taken_back() -> None:
+    schedule = make()
+    rows().update(origin="code", override_rule="nonsense")
+    tick_due(next_of(schedule))
+    verbs.take_back("s")
+    assert Schedule.objects.get().due_at is not None
+
+
+def test_an_edit_takes_the_options_of_the_rule() -> None:
+    Schedule.objects.create(
+        name="s", workflow="tests.schedule_rows.job", rule=cron("0 6 * * *", zone="Europe/Berlin", overlap="queue")
+    )
+    verbs.edit("s", rule=cron("0 6 * * *", zone="Asia/Tokyo", overlap="allow", window="1 hour"), overlap="replace")
+    found = Schedule.objects.get()
+    assert (found.zone, found.overlap, found.window) == ("Asia/Tokyo", "replace", timedelta(hours=1))
+
+
+def test_a_backfill_from_the_first_year() -> None:
+    make()
+    with pytest.raises(ValueError, match="1970 or later"):
+        verbs.plan_backfill("s", datetime.min.replace(tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC))
