@@ -78,6 +78,8 @@ def due_at(
             is_catching_up=False,
             is_incomplete=False,
         )
+    if len(moments) > 1 and lateness(moments[0]) <= LATE:  # none is late: they are ticked one after the other
+        return Due(tick=moments[0], missed=(), next_at=moments[1], is_catching_up=False, is_incomplete=False)
     inside = [each for each in moments if window is None or lateness(each) <= window]
     if catch_up == "all":
         chosen = inside[-MOST_CAUGHT_UP:]

@@ -177,6 +177,13 @@ class TestPruning:
         assert runs() == {"child", "replay"}
         assert not Run.objects.exclude(parent=None, replay_of=None).exists()
 
+    def test_a_child_stays_as_long_as_its_failed_parent_can_be_recovered(self) -> None:
+        a_run("parent", "failed")
+        child = a_run("child", parent_id="parent")
+        Child.objects.create(run=child, parent_id="parent", location="c", when_parent_ends="cancel", position=1)
+        prune(Policy.of({"completed": 7 * DAY, "failed": 30 * DAY}))
+        assert runs() == {"parent", "child"}
+
     def test_a_child_stays_as_long_as_its_parent_is_open(self) -> None:
         for state in ("sleeping", "completed"):
             a_run(f"parent {state}", state, days=1)

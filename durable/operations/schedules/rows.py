@@ -70,8 +70,12 @@ def arguments_of(schedule: Schedule) -> tuple[list[Any], dict[str, Any]]:
 
 
 def delay_of(schedule: Schedule, moment: datetime) -> timedelta:
-    """Return by how much the tick for this moment is put off."""
-    return jitter_of(schedule.name, moment, schedule.jitter)
+    """Return by how much the tick for this moment is put off: never as far as the next moment."""
+    if not schedule.jitter:
+        return timedelta(0)
+    following = next_moment(schedule, moment)
+    most = schedule.jitter if following is None else min(schedule.jitter, following - moment)
+    return jitter_of(schedule.name, moment, most)
 
 
 def next_moment(schedule: Schedule, after: datetime) -> datetime | None:
