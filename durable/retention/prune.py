@@ -16,8 +16,9 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import Count, Exists, OuterRef, ProtectedError, QuerySet, RestrictedError
+from django.db.models import Count, Exists, OuterRef, ProtectedError, Q, QuerySet, RestrictedError
 
+from durable.core.records import RunState
 from durable.models import Attempt, Cause, Child, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
 from durable.retention.policy import STATES, Policy
 
@@ -151,9 +152,10 @@ class Pruner:
     def _let_go(self, ids: list[str]) -> list[str]:
         """Clear the references of runs that came from these; return the ids whose references could all be locked.
 
-        A child whose parent has not ended stays too: the parent may still read its output.
+        A child stays too while its parent may still read its output: until it has ended and cannot be recovered.
         """
-        children = Child.objects.using(self.alias).filter(run_id__in=ids, parent__finished_at__isnull=True)
+        may_read = Q(parent__finished_at__isnull=True) | Q(parent__state=RunState.FAILED.value)
+        children = Child.objects.using(self.alias).filter(may_read, run_id__in=ids)
         awaited = set(children.values_list("run_id", flat=True))
         ids = [each for each in ids if each not in awaited]
         runs = Run.objects.using(self.alias)
