@@ -36,6 +36,16 @@ def test_a_tick_on_time_is_a_tick(catch_up: CatchUp) -> None:
     assert due == Due(tick=START, missed=(), next_at=at(1), is_catching_up=False, is_incomplete=False)
 
 
+@pytest.mark.parametrize("catch_up", ["last", "none", "all"])
+def test_of_several_moments_none_of_which_is_late_each_is_a_tick(catch_up: CatchUp) -> None:
+    rules = read_rules("every 10 seconds").rules
+    second = START + timedelta(seconds=10)
+    due = due_at(
+        rules, "UTC", START, START + timedelta(seconds=25), catch_up=catch_up, window=None, delay=lambda _: timedelta(0)
+    )
+    assert due == Due(tick=START, missed=(), next_at=second, is_catching_up=False, is_incomplete=False)
+
+
 def test_before_its_moment_nothing_is_due() -> None:
     assert look(-0.001) is None
 

@@ -84,3 +84,16 @@ def test_a_backfill_from_the_first_year() -> None:
     make()
     with pytest.raises(ValueError, match="1970 or later"):
         verbs.plan_backfill("s", datetime.min.replace(tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_a_jitter_longer_than_the_interval_loses_no_moment() -> None:
+    schedule = Schedule.objects.create(
+        name="s", workflow="tests.schedule_rows.job", rule="every 1 minute", jitter="10 minutes", overlap="allow"
+    )
+    first = next_of(schedule)
+    for _ in range(20):
+        due = Schedule.objects.get().due_at
+        assert due is not None
+        tick_due(due)
+    ticks = Tick.objects.order_by("number").values_list("moment", "outcome")
+    assert list(ticks) == [(first + timedelta(minutes=number), "started") for number in range(20)]
