@@ -252,7 +252,7 @@ def test_a_timeline_is_opened_followed_and_shown_in_real_time(
     page.wait_for_url("**image+28**")
     row = table.get_by_role("row").filter(has=page.get_by_role("link", name="watermark", exact=True))
     row.locator("svg a").click()
-    page.get_by_role("heading", name="images/image 28/sides/front/watermark").first.wait_for()
+    page.get_by_role("heading", name="images / image 28 / sides / front / watermark").first.wait_for()
     assert page.get_by_role("link", name="Recover the run").is_visible()
     page.goto(live_server.url + url("change", "run"))
     page.get_by_role("link", name="real time").click()

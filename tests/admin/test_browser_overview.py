@@ -207,6 +207,7 @@ def test_states_and_verbs_keep_their_shapes_where_the_browser_replaces_colours(
     )
     assert len(shapes) == 8
     assert all(shapes)
+    operator_page.goto(f"{live_server.url}{url('changelist')}?state=failed")  # no verb of the overview comes first
     edges = operator_page.locator("#content .button").evaluate_all(
         "buttons => buttons.map(each => parseFloat(getComputedStyle(each).borderTopWidth))"
     )

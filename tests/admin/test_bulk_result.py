@@ -79,7 +79,7 @@ def test_a_stopped_bulk_is_found_on_the_overview_until_it_is_decided(stage: Stag
     [found] = [each for each in overview.context["rows"] if each.key.startswith("bulk_stopped")]
     assert found.is_urgent
     assert (found.url, found.list_title) == (url("bulk_result", bulk_id), "Decide")
-    badge = f'<span class="durable-badge">{sum(each.is_urgent for each in overview.context["rows"])}</span>'
+    badge = f'<span class="durable-badge" aria-hidden="true">{sum(each.is_urgent for each in overview.context["rows"])}</span>'
     assert f"{badge} {overview.context['headline']}" in text_of(operator.get("/admin/"))
     operator.post(url("act", bulk_id, "stop_here"), hidden(operator.get(url("act", bulk_id, "stop_here"))))
     stage.settle(bulk_id)
