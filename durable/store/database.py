@@ -171,6 +171,7 @@ class DatabaseStore(ABC):
                     return found, is_new
                 if (found_at := self._found_at(run, keys.holder(self.alias, run.workflow, key))) is not None:
                     return found_at, False
+                keys.forget_deleted(self.alias, run.id)
 
     def _found_at(self, run: RunRecord, holder: str | None) -> RunRecord | None:
         """Return the row that has the run's id, or else the row of the holder of its key; None if both have gone."""

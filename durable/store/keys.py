@@ -9,13 +9,13 @@ from __future__ import annotations
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
-from django.db.models import F
+from django.db.models import Exists, F
 
 from durable.core.errors import KeyConflictError
 from durable.core.records import KeyRecord
-from durable.models import RunKey
+from durable.models import Run, RunKey
 
-__all__ = ["close", "forget", "holder", "note_move", "of_runs", "open_again", "take"]
+__all__ = ["close", "forget", "forget_deleted", "holder", "note_move", "of_runs", "open_again", "take"]
 
 
 def take(alias: str, run_id: str, workflow: str, key: str, at: datetime) -> bool:
@@ -42,6 +42,12 @@ def close(alias: str, run_id: str) -> None:
 def forget(alias: str, run_id: str) -> None:
     """Take the key from this run for good."""
     RunKey.objects.using(alias).filter(run_id=run_id).delete()
+
+
+def forget_deleted(alias: str, run_id: str) -> None:
+    """Delete the key of a run that was deleted behind the engine's back."""
+    run = Run.objects.using(alias).filter(id=run_id)
+    RunKey.objects.using(alias).filter(~Exists(run), run_id=run_id).delete()
 
 
 def open_again(alias: str, run_id: str) -> None:

@@ -66,6 +66,9 @@ def schedules() -> None:
 def look(page: Page, name: str) -> None:
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
+        page.evaluate(
+            "Promise.all(document.getAnimations().map(each => each.finished))"
+        )  # links change their colour slowly
         for width in (1440, 390):
             page.set_viewport_size({"width": width, "height": 900})
             if folder := os.environ.get("DURABLE_SHOTS"):

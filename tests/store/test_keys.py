@@ -94,6 +94,19 @@ class TestStart:
         assert store.start_keyed(a_run("b"), "k")[1]
         assert holder(store) == "b"
 
+    def test_an_ended_run_whose_row_was_deleted(self, database_store: OrmStore | PostgresStore) -> None:
+        store = database_store
+        for generations in ({}, {"x": 1}):  # by the function, and by the statements of every store
+            store.start_keyed(a_run("a"), "k")
+            brought_to(store, "a", RunState.COMPLETED)
+            with connections[store.alias].cursor() as cursor:
+                cursor.execute("DELETE FROM durable_run")
+            assert store.start_keyed(a_run("a", generations=generations), "k")[1]
+            assert holder(store) == "a"
+            brought_to(store, "a", RunState.COMPLETED)
+            with connections[store.alias].cursor() as cursor:
+                cursor.execute("DELETE FROM durable_run")
+
     def test_one_statement(self, postgres_store: PostgresStore, django_assert_num_queries: Any) -> None:
         postgres_store.start_keyed(a_run("warm"), "warm")
         with django_assert_num_queries(1, connection=connections[postgres_store.alias]):

@@ -37,6 +37,9 @@ BEGIN
     IF FOUND THEN
       RETURN;
     END IF;
+    -- the key of an earlier run of this id, which was deleted behind the engine's back
+    DELETE FROM durable_runkey AS k WHERE k.run_id = new_id
+      AND NOT EXISTS (SELECT 1 FROM durable_run WHERE id = new_id);
   END LOOP;
 END $$
 """),
