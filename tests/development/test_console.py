@@ -125,7 +125,7 @@ class TestWording:
         with Harness() as h:
             h.start(both, id="a")
             h.finish("a")
-        assert lines == ["shop.both a: ship/label/buy, T", "shop.both a: ship/mail/send, T; completed"]
+        assert lines == ["shop.both a: ship / label / buy, T", "shop.both a: ship / mail / send, T; completed"]
 
     def test_a_critical_error(self, lines: Lines) -> None:
         def declined() -> None:
