@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from durable.core.control_flow import LeaseLost
-from durable.core.errors import KeyConflictError, RunNotFoundError
+from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, NewRun, RunLimits
 from durable.core.location import escape
 from durable.core.records import (
@@ -39,12 +39,14 @@ from durable.core.records import (
     RunRecord,
     RunState,
     SavedDetails,
-    WhenParentEnds,
 )
-from durable.core.summary import Summary, SummaryKind
-from durable.core.transitions import moved, paused_at_once, resumed
+from durable.core.transitions import moved
 from durable.store import row_rules
-from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
+from durable.store.base import Claimed, DuePoint, Renewed
+from durable.store.memory_activities import MemoryActivities
+from durable.store.memory_children import MemoryChildren, due_for_children
+from durable.store.memory_holds import MemoryHolds
+from durable.store.memory_keys import MemoryKeys
 from durable.store.outline import bare_entry, bare_message
 
 __all__ = ["MemoryStore", "Tables"]
@@ -58,14 +60,10 @@ Tables = tuple[
     dict[str, list[str]],
     list[ActionRecord],
     dict[str, FailureRecord],
-    dict[tuple[HoldKind, str], Hold],
-    dict[str, datetime],
-    dict[str, dict[str, ChildRecord]],
-    set[str],
-    dict[str, datetime],
+    MemoryHolds,
+    MemoryChildren,
     dict[str, RunLimits],
-    dict[str, KeyRecord],
-    dict[tuple[str, str], str],
+    MemoryKeys,
     dict[tuple[str, str], SavedDetails],
 ]
 
@@ -92,15 +90,10 @@ class MemoryStore:
         self._inboxes: dict[str, list[str]] = {}  # message ids in order
         self._actions: list[ActionRecord] = []
         self._failures: dict[str, FailureRecord] = {}
-        self._activities: dict[tuple[str, str], Activity] = {}
-        self._asked: dict[Activity, AskedOfActivity] = {}
-        self._holds: dict[tuple[HoldKind, str], Hold] = {}
-        self._held_starts: dict[str, datetime] = {}  # when each was to begin
-        self._children: dict[str, dict[str, ChildRecord]] = {}  # by parent and child
-        self._dropped: set[str] = set()  # children
-        self._keys: dict[str, KeyRecord] = {}  # by run
-        self._holders: dict[tuple[str, str], str] = {}  # the run that had a key last, by workflow and key
-        self._cascades: dict[str, datetime] = {}  # parents that have children left to be cancelled
+        self._activities = MemoryActivities()
+        self._holds = MemoryHolds()
+        self._children = MemoryChildren()
+        self._keys = MemoryKeys()
         self._limits: dict[str, RunLimits] = {}
         self._saved: dict[tuple[str, str], SavedDetails] = {}
 
@@ -115,10 +108,7 @@ class MemoryStore:
     def _created(self, run: RunRecord) -> tuple[RunRecord, bool]:
         new = run.id not in self._runs
         if new:
-            hold = self._holds.get((HoldKind.WORKFLOW, run.workflow))
-            if hold is not None and run.state == RunState.PENDING:
-                self._held_starts[run.id] = run.wake_at or run.created_at
-                run = replace(run, **paused_at_once(run, summary=row_rules.held_summary(hold)))
+            run = self._holds.on_start(run)
             if isinstance(run, NewRun) and run.limits is not None:
                 self._limits[run.id] = run.limits
             self._runs[run.id] = row_rules.copied(run)
@@ -140,106 +130,52 @@ class MemoryStore:
 
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
         with self._lock:
-            holder = self._holder(run.workflow, key)
+            holder = self._keys.holder(self._runs, run.workflow, key)
             if run.id not in self._runs and holder is not None:
                 return row_rules.copied(holder), False
             created, is_new = self._created(row_rules.check(run))
             if is_new:
-                self._keys[run.id] = KeyRecord(run_id=run.id, workflow=run.workflow, key=key, taken_at=run.created_at)
-                self._holders[run.workflow, key] = run.id
+                self._keys.put(KeyRecord(run_id=run.id, workflow=run.workflow, key=key, taken_at=run.created_at))
             return created, is_new
 
     def key_holder(self, workflow: str, key: str, *, lock: bool = False) -> RunRecord | None:  # noqa: ARG002
         with self._lock:  # a transaction holds it
-            holder = self._holder(workflow, key)
+            holder = self._keys.holder(self._runs, workflow, key)
             return None if holder is None else row_rules.copied(holder)
-
-    def _holder(self, workflow: str, key: str) -> RunRecord | None:
-        """Return the open run that has the key: the end of a run frees it."""
-        run = self._runs.get(self._holders.get((workflow, key), ""))
-        return run if run is not None and self._holds_key(run) else None
-
-    def _holds_key(self, run: RunRecord) -> bool:
-        return run.state not in ENDED and run.id in self._keys and self._keys[run.id].is_open
 
     def free_key(self, run_id: str, *, for_good: bool) -> None:
         with self._lock:
             if for_good:
-                self._keys.pop(run_id, None)
-            elif run_id in self._keys:
-                self._keys[run_id] = replace(self._keys[run_id], is_open=False)
+                self._keys.forget(run_id)
+            else:
+                self._keys.close(run_id)
 
     def move(self, run: RunRecord, *, now: datetime, wake_at: datetime, input: str | None) -> RunRecord:
         with self._lock:
-            key = self._keys[run.id]
+            self._keys.note_move(run.id, now)
+            self._holds.move(run.id, wake_at)
             self._put(replace(run, **moved(run, wake_at=wake_at, input=input)))
-            if run.id in self._held_starts:
-                self._held_starts[run.id] = wake_at
-            self._keys[run.id] = replace(key, moves=key.moves + 1, moved_at=now)
             return row_rules.copied(self._runs[run.id])
 
     def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
         with self._lock:
-            found = [(each, self._keys[each]) for each in run_ids if each in self._keys]
-            return {each: replace(key, is_open=self._holds_key(self._runs[each])) for each, key in found}
+            return self._keys.of_runs(self._runs, run_ids)
 
     def _ended(self, run: RunRecord) -> None:
-        if run.parent_id in self._runs and run.id in self._children.get(run.parent_id, ()):
-            self._put(row_rules.after_child(self._runs[run.parent_id], run))
-        self._end_children(run, row_rules.end_of(run))
+        parent = self._children.parent_of(self._runs, run)
+        if parent is not None:
+            self._put(row_rules.after_child(parent, run))
+        self._children.end(self._runs, run, row_rules.end_of(run))
 
     def _reopened(self, run: RunRecord) -> None:
         """Take back what the end of the run has left: its open failure, and its key that is free."""
-        if (key := self._keys.get(run.id)) is not None:
-            holder = self._holder(key.workflow, key.key)
-            if holder is not None and holder.id != run.id:
-                raise KeyConflictError(holder.id, key.key)
-            self._keys[run.id] = replace(key, is_open=True)
-            self._holders[key.workflow, key.key] = run.id
+        self._keys.open_again(self._runs, run.id)
         if run.state == RunState.FAILED and (failure := self._failures.get(run.id)) is not None:
             self._failures[run.id] = replace(failure, is_open=False)
 
-    def _end_children(self, run: RunRecord, at: datetime) -> int:
-        """Cancel the children of a run that are to be cancelled, and theirs, a bounded number; return how many."""
-        number = 0
-        parents = [run]
-        while parents:
-            parent = parents.pop(0)
-            open_ones = self._cancellable(parent)
-            for child in open_ones[: row_rules.CASCADED_AT_ONCE - number]:
-                number += 1
-                self._runs[child.id] = after = row_rules.after_parent(child, parent, at)
-                if after.state in ENDED:
-                    parents.append(after)
-            if self._cancellable(parent):
-                self._cascades.setdefault(parent.id, at)
-            else:
-                self._cascades.pop(parent.id, None)
-        return number
-
-    def _cancellable(self, parent: RunRecord) -> list[RunRecord]:
-        """Return the children of this parent that are to be cancelled and are not yet."""
-        children = sorted(self._children.get(parent.id, {}).values(), key=lambda each: each.position)
-        runs = [
-            self._runs[each.run_id]
-            for each in children
-            if each.run_id in self._dropped
-            or (parent.state in ENDED and each.when_parent_ends == WhenParentEnds.CANCEL)
-        ]
-        return [each for each in runs if not row_rules.is_ending(each)]
-
-    def _drop(self, run_id: str, children: Sequence[str], at: datetime, *, every: bool) -> None:
-        """Cancel these children of a run that goes on; unless `every`, not those that go on after its end."""
-        known = self._children.get(run_id, {})
-        own = [known[each] for each in children if each in known]
-        self._dropped |= {each.run_id for each in own if every or each.when_parent_ends == WhenParentEnds.CANCEL}
-        if children:
-            self._end_children(self._runs[run_id], at)
-
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         with self._lock:
-            found = min((each for each in self._cascades if each > after), default=None)
-            return None if found is None else (found, self._end_children(self._runs[found], now))
+            return self._children.cascade(self._runs, after, now)
 
     def get(self, run_id: str) -> RunRecord | None:
         with self._lock:
@@ -335,7 +271,8 @@ class MemoryStore:
             limits = self._limits.get(run_id)
             if row_rules.is_reopened(run, after) and limits is not None and after.wake_at is not None:
                 self._limits[run_id] = limits.renewed(after.wake_at)
-            self._drop(run_id, change.dropped_children, after.wake_at or after.created_at, every=True)
+            at = after.wake_at or after.created_at
+            self._children.drop(self._runs, run_id, change.dropped_children, at, every=True)
             for location in change.deleted:
                 self._saved.pop((run_id, location), None)
             for saved in change.saved:
@@ -370,31 +307,21 @@ class MemoryStore:
 
     def held(self, kind: HoldKind, name: str) -> Hold | None:
         with self._lock:
-            return self._holds.get((kind, name))
+            return self._holds.find(kind, name)
 
     def hold(self, hold: Hold) -> bool:
         with self._lock:
-            return self._holds.setdefault((hold.kind, hold.name), hold) is hold
+            return self._holds.put(hold)
 
     def lift(self, kind: HoldKind, name: str) -> bool:
         with self._lock:
-            return self._holds.pop((kind, name), None) is not None
+            return self._holds.lift(kind, name)
 
     def release_starts(self, now: datetime, most: int) -> list[RunRecord]:
         with self._lock:
-            released: list[RunRecord] = []
-            for run_id, due_at in list(self._held_starts.items()):
-                run = self._runs[run_id]
-                if (HoldKind.WORKFLOW, run.workflow) in self._holds:
-                    continue
-                if len(released) == most:
-                    break
-                del self._held_starts[run_id]
-                if row_rules.is_held_start(run):
-                    patch = resumed(run, now=max(now, due_at), summary=Summary(SummaryKind.RESUMED))
-                    self._runs[run_id] = row_rules.after_change(run, RunChange(run=patch))
-                    released.append(row_rules.copied(self._runs[run_id]))
-            return released
+            released = self._holds.release(self._runs, now, most)
+            self._runs |= {run.id: run for run in released}
+            return [row_rules.copied(run) for run in released]
 
     # -- the audit log
 
@@ -434,7 +361,7 @@ class MemoryStore:
                 (run.wake_at, run.id)
                 for run in self._runs.values()
                 if run.queue in queues
-                and not self._is_paused(run.queue)
+                and not self._holds.is_paused(run.queue)
                 and run.wake_at is not None
                 and run.wake_at <= now
                 and row_rules.claimable(run, now)
@@ -445,12 +372,9 @@ class MemoryStore:
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         with self._lock:
             run = self._runs.get(run_id)
-            if run is None or not row_rules.claimable(run, now) or self._is_paused(run.queue):
+            if run is None or not row_rules.claimable(run, now) or self._holds.is_paused(run.queue):
                 return None
             return self._taken(run_id, now, lease_until, worker)
-
-    def _is_paused(self, queue: str) -> bool:
-        return (HoldKind.QUEUE, queue) in self._holds
 
     def _taken(self, run_id: str, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
         run = row_rules.claimed(self._runs[run_id], now=now, lease_until=lease_until, worker=worker)
@@ -501,8 +425,11 @@ class MemoryStore:
             if batch.worked is not None and run.id in self._limits:
                 self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
             queues = self._send_from(run.id, batch.sends) | self._start(batch.starts) | self._woken_parent(batch)
-            overruled |= self._has_ended_child(batch)
-            self._drop(run.id, batch.dropped_children, batch.now, every=False)
+            due = due_for_children(self._runs, batch)
+            if due is not None:
+                overruled = True
+                self._runs[run.id] = due
+            self._children.drop(self._runs, run.id, batch.dropped_children, batch.now, every=False)
             return Committed(
                 request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues
             )
@@ -512,22 +439,10 @@ class MemoryStore:
         queues = set()
         for run, child in starts:
             created, is_new = self._created(row_rules.check(run))
-            children = self._children.setdefault(child.parent_id, {})
-            if not is_new and run.id not in children:
-                raise ChildIdTaken(run.id)
-            children.setdefault(run.id, child)
+            self._children.add(child, is_new=is_new)
             if is_new and created.wake_at is not None and created.wake_at <= run.created_at:
                 queues.add(run.queue)
         return frozenset(queues)
-
-    def _has_ended_child(self, batch: Batch) -> bool:
-        """Make a run due that parks for a child which has ended or is gone; return True if it does."""
-        run = self._runs[batch.run_id]
-        found = (self._runs.get(each) for each in batch.awaited_children)
-        is_due = run.state not in ENDED and any(child is None or child.state in ENDED for child in found)
-        if is_due:
-            self._runs[run.id] = replace(run, wake_at=batch.now)
-        return is_due
 
     def _woken_parent(self, batch: Batch) -> frozenset[str]:
         """Return the queue of the parent that this end of a child has made due."""
@@ -536,19 +451,11 @@ class MemoryStore:
 
     def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
         with self._lock:
-            found = (self._children.get(run.parent_id or "", {}).get(run.id) for run in self._known(run_ids))
-            return {each.run_id: each for each in found if each is not None}
+            return self._children.of_runs([self._runs[each] for each in run_ids if each in self._runs])
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
         with self._lock:
-            return [
-                each.run_id
-                for each in sorted(self._children.get(parent_id, {}).values(), key=lambda each: each.position)
-                if state in (None, self._runs[each.run_id].state) and group in (None, each.group)
-            ]
-
-    def _known(self, run_ids: Sequence[str]) -> list[RunRecord]:
-        return [self._runs[each] for each in run_ids if each in self._runs]
+            return self._children.of_parent(self._runs, parent_id, state, group)
 
     def _pending_after(
         self, run_id: str, consumed: Mapping[str, row_rules.Consumed], returned: Sequence[str]
@@ -619,23 +526,12 @@ class MemoryStore:
         self, begun: Sequence[Activity], ended: Sequence[Activity], watched: Sequence[str]
     ) -> tuple[dict[str, str], list[AskedOfActivity]]:
         with self._lock:
-            for each in ended:
-                noted = self._activities.get((each.run_id, each.location))
-                if noted is not None and noted.fence == each.fence:
-                    del self._activities[each.run_id, each.location]
-            held = {(run.id, run.fence) for run in self._held([(each.run_id, each.fence) for each in begun])}
-            for each in begun:
-                noted = self._activities.get((each.run_id, each.location))
-                if (each.run_id, each.fence) in held and (noted is None or noted.fence <= each.fence):
-                    self._activities[each.run_id, each.location] = each
-            noted_now = set(self._activities.values())
-            self._asked = {each: asked for each, asked in self._asked.items() if each in noted_now}
-            asked = [each for each in self._asked.values() if each.run_id in watched and (each.stack or each.abandon)]
+            asked = self._activities.report(begun, ended, watched, self._live(begun))
             return self.requests(watched), asked
 
     def save_details(self, saved: Sequence[SavedDetails]) -> None:
         with self._lock:
-            held = {(run.id, run.fence) for run in self._held([(each.run_id, each.fence) for each in saved])}
+            held = self._live(saved)
             for each in saved:
                 before = self._saved.get((each.run_id, each.location))
                 if (each.run_id, each.fence) in held and (before is None or before.order < each.order):
@@ -651,35 +547,16 @@ class MemoryStore:
         abandon: bool = False,
     ) -> list[str]:
         with self._lock:
-            found = [
-                each
-                for each in sorted(self._activities.values(), key=lambda each: each.began_at)
-                if (each.run_id, each.fence) == (run.id, run.fence) and location in ("", each.location)
-            ]
-            for each in found:
-                before = self._asked.get(each)
-                self._asked[each] = AskedOfActivity(
-                    run_id=each.run_id,
-                    location=each.location,
-                    attempt=each.attempt,
-                    fence=each.fence,
-                    stack=stack or (before is not None and before.stack),
-                    abandon=abandon or (before is not None and before.abandon),
-                )
-            return [each.location for each in found]
+            return self._activities.ask(run, location, stack=stack, abandon=abandon)
 
     def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:  # noqa: ARG002  # no page shows it
         with self._lock:
-            for each, wish in self._asked.items():
-                if (wish.run_id, wish.location, wish.fence) == (asked.run_id, asked.location, asked.fence):
-                    self._asked[each] = replace(wish, stack=False)
+            self._activities.answer_stack(asked)
 
     def forget_activities(self) -> None:
         with self._lock:
-            held = {(run.id, run.fence) for run in self._runs.values() if run.lease_expires_at is not None}
-            self._activities = {
-                key: each for key, each in self._activities.items() if (each.run_id, each.fence) in held
-            }
+            leases = {(run.id, run.fence) for run in self._runs.values() if run.lease_expires_at is not None}
+            self._activities.forget(leases)
 
     def release(
         self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None
@@ -688,6 +565,10 @@ class MemoryStore:
             for run in self._held(held):
                 self._runs[run.id] = row_rules.released(run, now, due_at)
             return frozenset()
+
+    def _live(self, noted: Sequence[Activity | SavedDetails]) -> set[tuple[str, int]]:
+        """Return the runs and fences, out of those of these rows, whose leases are live."""
+        return {(run.id, run.fence) for run in self._held([(each.run_id, each.fence) for each in noted])}
 
     def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
         runs = ((self._runs.get(run_id), fence) for run_id, fence in held)
@@ -721,7 +602,7 @@ class MemoryStore:
                     and (since is None or run.wake_at >= since)
                     and (queues is None or run.queue in queues)
                     and row_rules.claimable(run, now)
-                    and not self._is_paused(run.queue)
+                    and not self._holds.is_paused(run.queue)
                 }
             )
 
@@ -746,14 +627,10 @@ class MemoryStore:
             {run_id: list(inbox) for run_id, inbox in self._inboxes.items()},
             list(self._actions),
             dict(self._failures),
-            dict(self._holds),
-            dict(self._held_starts),
-            {parent: dict(children) for parent, children in self._children.items()},
-            set(self._dropped),
-            dict(self._cascades),
+            self._holds.copied(),
+            self._children.copied(),
             dict(self._limits),
-            dict(self._keys),
-            dict(self._holders),
+            self._keys.copied(),
             dict(self._saved),
         )
 
@@ -767,12 +644,8 @@ class MemoryStore:
             self._actions,
             self._failures,
             self._holds,
-            self._held_starts,
             self._children,
-            self._dropped,
-            self._cascades,
             self._limits,
             self._keys,
-            self._holders,
             self._saved,
         ) = tables

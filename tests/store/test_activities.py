@@ -54,7 +54,7 @@ def running(fence: int, location: str = "charge", **values: Any) -> Activity:
 def noted(store: Store) -> list[Activity]:
     """The activities of the store by run and location."""
     if isinstance(store, MemoryStore):
-        return sorted(store._activities.values(), key=lambda each: (each.run_id, each.location))
+        return sorted(store._activities.running(), key=lambda each: (each.run_id, each.location))
     assert isinstance(store, OrmStore | PostgresStore)
     names = list(Activity.__slots__)
     rows = ActivityModel.objects.using(store.alias).order_by("run_id", "location")

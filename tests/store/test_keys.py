@@ -222,8 +222,7 @@ class TestMove:
 def _give(store: Store, run_id: str, key: str) -> None:
     """Give a key to a run that was started without one."""
     if isinstance(store, MemoryStore):
-        store._keys[run_id] = KeyRecord(run_id=run_id, workflow="w", key=key, taken_at=NOW)
-        store._holders["w", key] = run_id
+        store._keys.put(KeyRecord(run_id=run_id, workflow="w", key=key, taken_at=NOW))
     else:
         assert isinstance(store, OrmStore | PostgresStore)
         RunKey.objects.using(store.alias).create(run_id=run_id, workflow="w", key=key, taken_at=NOW)

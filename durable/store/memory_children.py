@@ -1,0 +1,112 @@
+"""The children of runs in `durable.store.memory`, and what the end of a parent does to them.
+
+What `durable.store.endings` is for databases. The store holds its lock around each call, and passes its runs, whose rows
+are replaced here where a child or a parent changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from durable.core.records import ENDED, Batch, ChildRecord, RunRecord, WhenParentEnds
+from durable.store import row_rules
+from durable.store.base import ChildIdTaken
+
+__all__ = ["MemoryChildren", "due_for_children"]
+
+Runs = dict[str, RunRecord]
+
+
+@dataclass(slots=True)
+class MemoryChildren:
+    """Which runs are children of which, which were dropped, and which parents have some left to be cancelled."""
+
+    _children: dict[str, dict[str, ChildRecord]] = field(default_factory=dict)  # by parent and child
+    _dropped: set[str] = field(default_factory=set)
+    _cascades: dict[str, datetime] = field(default_factory=dict)  # by parent: since when
+
+    def copied(self) -> MemoryChildren:
+        """Return a copy for a snapshot. Records are replaced, never changed."""
+        children = {parent: dict(each) for parent, each in self._children.items()}
+        return MemoryChildren(children, set(self._dropped), dict(self._cascades))
+
+    def add(self, child: ChildRecord, *, is_new: bool) -> None:
+        """Note a child. Raises ChildIdTaken for a run that is there already and is no child of this parent."""
+        known = self._children.setdefault(child.parent_id, {})
+        if not is_new and child.run_id not in known:
+            raise ChildIdTaken(child.run_id)
+        known.setdefault(child.run_id, child)
+
+    def of_runs(self, runs: Sequence[RunRecord]) -> dict[str, ChildRecord]:
+        """Return what is noted of those of the runs that are children, by run."""
+        found = (self._children.get(run.parent_id or "", {}).get(run.id) for run in runs)
+        return {each.run_id: each for each in found if each is not None}
+
+    def of_parent(
+        self, runs: Mapping[str, RunRecord], parent_id: str, state: str | None, group: str | None
+    ) -> list[str]:
+        """Return the children of a run in this state and group, None for any, in the order of their starts."""
+        return [
+            each.run_id
+            for each in self._in_order(parent_id)
+            if state in (None, runs[each.run_id].state) and group in (None, each.group)
+        ]
+
+    def parent_of(self, runs: Mapping[str, RunRecord], run: RunRecord) -> RunRecord | None:
+        """Return the parent of a run that is a child."""
+        parent = runs.get(run.parent_id or "")
+        return parent if parent is not None and run.id in self._children.get(parent.id, ()) else None
+
+    def end(self, runs: Runs, run: RunRecord, at: datetime) -> int:
+        """Cancel the children of a run that are to be cancelled, and theirs, a bounded number; return how many."""
+        number = 0
+        parents = [run]
+        while parents:
+            parent = parents.pop(0)
+            open_ones = self._cancellable(runs, parent)
+            for child in open_ones[: row_rules.CASCADED_AT_ONCE - number]:
+                number += 1
+                runs[child.id] = after = row_rules.after_parent(child, parent, at)
+                if after.state in ENDED:
+                    parents.append(after)
+            if self._cancellable(runs, parent):
+                self._cascades.setdefault(parent.id, at)
+            else:
+                self._cascades.pop(parent.id, None)
+        return number
+
+    def drop(self, runs: Runs, run_id: str, children: Sequence[str], at: datetime, *, every: bool) -> None:
+        """Cancel these children of a run that goes on; unless `every`, not those that go on after its end."""
+        known = self._children.get(run_id, {})
+        own = [known[each] for each in children if each in known]
+        self._dropped |= {each.run_id for each in own if every or each.when_parent_ends == WhenParentEnds.CANCEL}
+        if children:
+            self.end(runs, runs[run_id], at)
+
+    def cascade(self, runs: Runs, after: str, now: datetime) -> tuple[str, int] | None:
+        """Go on with the first parent behind `after` that has children left (`Store.cascade`)."""
+        found = min((each for each in self._cascades if each > after), default=None)
+        return None if found is None else (found, self.end(runs, runs[found], now))
+
+    def _cancellable(self, runs: Mapping[str, RunRecord], parent: RunRecord) -> list[RunRecord]:
+        """Return the children of this parent that are to be cancelled and are not yet."""
+        wanted = [
+            runs[each.run_id]
+            for each in self._in_order(parent.id)
+            if each.run_id in self._dropped
+            or (parent.state in ENDED and each.when_parent_ends == WhenParentEnds.CANCEL)
+        ]
+        return [each for each in wanted if not row_rules.is_ending(each)]
+
+    def _in_order(self, parent_id: str) -> list[ChildRecord]:
+        return sorted(self._children.get(parent_id, {}).values(), key=lambda each: each.position)
+
+
+def due_for_children(runs: Mapping[str, RunRecord], batch: Batch) -> RunRecord | None:
+    """Return a run that parks for a child which has ended or is gone, due at once; None for any other."""
+    run = runs[batch.run_id]
+    found = (runs.get(each) for each in batch.awaited_children)
+    is_due = run.state not in ENDED and any(child is None or child.state in ENDED for child in found)
+    return replace(run, wake_at=batch.now) if is_due else None
