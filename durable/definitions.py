@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -21,7 +21,6 @@ from typing import (
     Protocol,
     TypeVar,
     Unpack,
-    get_args,
     overload,
 )
 
@@ -32,9 +31,9 @@ from durable.conf import conf
 from durable.core import registry
 from durable.core.children import ChildRequest
 from durable.core.current import running_run
-from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
+from durable.core.duration import Duration
 from durable.core.errors import UndiscoveredWorkflowError
-from durable.core.ids import check_id, check_key, check_queue
+from durable.core.ids import check_id, check_queue
 from durable.core.location import escape
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.core.records import WhenParentEnds
@@ -43,6 +42,7 @@ from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.async_calls import run_sync
 from durable.operations.keys import IfOpen, Keep
 from durable.operations.start import check_arguments
+from durable.operations.start_options import StartOptions
 from durable.schedules import RuleLike, Rules, check_name, read_rules
 
 if TYPE_CHECKING:
@@ -77,32 +77,6 @@ class Input(Generic[P]):
     kwargs: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _StartOptions:
-    """The arguments of `Workflow.using`. `delay` and `work_limit` are in seconds; `deadline` is a length or a moment."""
-
-    run_id: str | None = None
-    queue: str | None = None
-    delay: float = 0.0
-    refuses_existing: bool = False
-    deadline: timedelta | datetime | None = None
-    work_limit: float | None = None
-    when_parent_ends: WhenParentEnds | None = None
-    key: str | None = None
-    if_open: IfOpen | None = None
-    debounce: float | None = None
-    at_most: float | None = None
-    keep: Keep | None = None
-
-    def key_options(self) -> operations.KeyOptions | None:
-        """Return what a start does about the key. Raises TypeError for options that do not go together."""
-        if self.debounce is not None and self.delay:
-            raise TypeError("using(delay=...) and using(debounce=...) both say when the run begins: leave one out")
-        return operations.key_options(
-            self.key, if_open=self.if_open, debounce=self.debounce, at_most=self.at_most, keep=self.keep
-        )
-
-
 class Workflow(Generic[P, R_co]):
     """A function that runs durably. Call `start` to start a run of it, `using(...)` to say how.
 
@@ -135,7 +109,7 @@ class Workflow(Generic[P, R_co]):
         self.is_async = inspect.iscoroutinefunction(function)
         self._name = name
         self._queue = queue
-        self._start_options = _StartOptions()
+        self._start_options = StartOptions()
         self.mistakes = check_mistakes(mistakes)
         #: When runs are started by themselves; None for never.
         self.schedule: Rules | None = None if schedule is None else _scheduled(self, name, read_rules(schedule))
@@ -218,21 +192,20 @@ class Workflow(Generic[P, R_co]):
         `when_parent_ends` is for `ctx.child` and `ctx.start_child`: what becomes of a child that is open when its parent
         ends, whatever way. By default it is cancelled.
         """
-        old = self._start_options
         how = copy(self)
-        how._start_options = _StartOptions(
-            run_id=old.run_id if id is None else id,
-            queue=old.queue if queue is None else queue,
-            delay=old.delay if delay is None else _delay(delay),
-            refuses_existing=old.refuses_existing if on_conflict is None else _refuses(on_conflict),
-            deadline=old.deadline if deadline is None else _deadline(deadline),
-            work_limit=old.work_limit if work_limit is None else _work_limit(work_limit),
-            key=old.key if key is None else check_key(key),
-            if_open=old.if_open if if_open is None else _one_of("if_open", if_open, IfOpen),
-            debounce=old.debounce if debounce is None else parse_remaining(debounce, "a debounce").total_seconds(),
-            at_most=old.at_most if at_most is None else parse_remaining(at_most, "at_most").total_seconds(),
-            keep=old.keep if keep is None else _one_of("keep", keep, Keep),
-            when_parent_ends=old.when_parent_ends if when_parent_ends is None else _parent_ends(when_parent_ends),
+        how._start_options = self._start_options.changed(
+            run_id=id,
+            queue=queue,
+            delay=delay,
+            on_conflict=on_conflict,
+            deadline=deadline,
+            work_limit=work_limit,
+            key=key,
+            if_open=if_open,
+            debounce=debounce,
+            at_most=at_most,
+            keep=keep,
+            when_parent_ends=when_parent_ends,
         )
         return how
 
@@ -506,39 +479,3 @@ def _default_name(function: Callable[..., Any]) -> str:
     config = apps.get_containing_app_config(module) if apps.ready else None
     label = config.label if config else module.partition(".")[0]
     return f"{label}.{function.__name__}"
-
-
-def _delay(delay: Duration | None) -> float:
-    return 0.0 if delay is None else parse_remaining(delay, "a delay").total_seconds()
-
-
-def _deadline(deadline: Duration | datetime) -> timedelta | datetime:
-    if isinstance(deadline, datetime):
-        return check_moment(deadline, "a deadline")
-    return parse_remaining(deadline, "a deadline")
-
-
-def _work_limit(limit: Duration) -> float:
-    seconds = parse_duration(limit, "a work limit").total_seconds()
-    if seconds <= 0:
-        raise ValueError(f"a work limit must be longer than zero, not {limit!r}: leave it out for none")
-    return seconds
-
-
-def _one_of(name: str, value: T, choices: object) -> T:
-    allowed = get_args(choices)
-    if value not in allowed:
-        raise ValueError(f"{name} is one of {', '.join(map(repr, allowed))}, not {value!r}")
-    return value
-
-
-def _parent_ends(when: str) -> WhenParentEnds:
-    if when not in tuple(WhenParentEnds):
-        raise ValueError(f'when_parent_ends is "cancel" or "leave", not {when!r}')
-    return WhenParentEnds(when)
-
-
-def _refuses(on_conflict: str) -> bool:
-    if on_conflict not in ("return", "error"):
-        raise ValueError(f'on_conflict is "return" or "error", not {on_conflict!r}')
-    return on_conflict == "error"

@@ -1,0 +1,105 @@
+"""The options of a start: what `Workflow.using` takes, in the units of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar, get_args
+
+from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
+from durable.core.ids import check_key
+from durable.core.records import WhenParentEnds
+from durable.operations.keys import IfOpen, Keep, KeyOptions, key_options
+
+__all__ = ["StartOptions"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """The arguments of `Workflow.using`. `delay` and `work_limit` are in seconds; `deadline` is a length or a moment."""
+
+    run_id: str | None = None
+    queue: str | None = None
+    delay: float = 0.0
+    refuses_existing: bool = False
+    deadline: timedelta | datetime | None = None
+    work_limit: float | None = None
+    when_parent_ends: WhenParentEnds | None = None
+    key: str | None = None
+    if_open: IfOpen | None = None
+    debounce: float | None = None
+    at_most: float | None = None
+    keep: Keep | None = None
+
+    def changed(
+        self,
+        *,
+        run_id: str | None,
+        queue: str | None,
+        delay: Duration | None,
+        on_conflict: Literal["return", "error"] | None,
+        deadline: Duration | datetime | None,
+        work_limit: Duration | None,
+        key: str | None,
+        if_open: IfOpen | None,
+        debounce: Duration | None,
+        at_most: Duration | None,
+        keep: Keep | None,
+        when_parent_ends: Literal["cancel", "leave"] | None,
+    ) -> StartOptions:
+        """Return these options with those that are not None. Raises ValueError and TypeError for what none can be."""
+        changes: dict[str, Any] = {
+            "run_id": run_id,
+            "queue": queue,
+            "delay": None if delay is None else parse_remaining(delay, "a delay").total_seconds(),
+            "refuses_existing": None if on_conflict is None else _refuses(on_conflict),
+            "deadline": None if deadline is None else _deadline(deadline),
+            "work_limit": None if work_limit is None else _work_limit(work_limit),
+            "key": None if key is None else check_key(key),
+            "if_open": None if if_open is None else _one_of("if_open", if_open, IfOpen),
+            "debounce": None if debounce is None else parse_remaining(debounce, "a debounce").total_seconds(),
+            "at_most": None if at_most is None else parse_remaining(at_most, "at_most").total_seconds(),
+            "keep": None if keep is None else _one_of("keep", keep, Keep),
+            "when_parent_ends": None if when_parent_ends is None else _parent_ends(when_parent_ends),
+        }
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def key_options(self) -> KeyOptions | None:
+        """Return what a start does about the key. Raises TypeError for options that do not go together."""
+        if self.debounce is not None and self.delay:
+            raise TypeError("using(delay=...) and using(debounce=...) both say when the run begins: leave one out")
+        return key_options(self.key, if_open=self.if_open, debounce=self.debounce, at_most=self.at_most, keep=self.keep)
+
+
+def _deadline(deadline: Duration | datetime) -> timedelta | datetime:
+    if isinstance(deadline, datetime):
+        return check_moment(deadline, "a deadline")
+    return parse_remaining(deadline, "a deadline")
+
+
+def _work_limit(limit: Duration) -> float:
+    seconds = parse_duration(limit, "a work limit").total_seconds()
+    if seconds <= 0:
+        raise ValueError(f"a work limit must be longer than zero, not {limit!r}: leave it out for none")
+    return seconds
+
+
+def _one_of(name: str, value: T, choices: object) -> T:
+    allowed = get_args(choices)
+    if value not in allowed:
+        raise ValueError(f"{name} is one of {', '.join(map(repr, allowed))}, not {value!r}")
+    return value
+
+
+def _parent_ends(when: str) -> WhenParentEnds:
+    if when not in tuple(WhenParentEnds):
+        raise ValueError(f'when_parent_ends is "cancel" or "leave", not {when!r}')
+    return WhenParentEnds(when)
+
+
+def _refuses(on_conflict: str) -> bool:
+    if on_conflict not in ("return", "error"):
+        raise ValueError(f'on_conflict is "return" or "error", not {on_conflict!r}')
+    return on_conflict == "error"
