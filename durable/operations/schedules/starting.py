@@ -109,18 +109,34 @@ class TickBatch:
 
     def start_waiting(self, schedule: Schedule) -> None:
         """Start the run of the tick that waits, if there is one. The earlier runs have ended."""
+        tick = self._no_longer_waiting(schedule)
+        if tick is not None:
+            self._start(tick, schedule, tick.moment)
+
+    def refuse_waiting(self, schedule: Schedule, why: str) -> None:
+        """Refuse the tick that waits."""
+        tick = self._no_longer_waiting(schedule)
+        if tick is not None:
+            _refuse(tick, why)
+
+    def count_ticks(self, schedule: Schedule) -> None:
+        """Number the schedule's next tick after the newest that there is, whatever its row says."""
+        newest = Tick.objects.using(conf.DATABASE).filter(schedule=schedule).order_by("-number")
+        schedule.tick_count = newest.values_list("number", flat=True).first() or schedule.tick_count
+
+    def _no_longer_waiting(self, schedule: Schedule) -> Tick | None:
+        """Return the tick that waited, now as a started one; None if there is none."""
         moment, number = schedule.waiting_at, schedule.waiting_number
         schedule.waiting_at = schedule.waiting_number = None
         self.change(schedule)
         if moment is None or number is None:
-            return
+            return None
         tick = Tick.objects.using(conf.DATABASE).filter(schedule=schedule, number=number).first()
         if tick is None:
-            tick = self.note(schedule, moment, "tick", _Outcome.STARTED)
-        else:
-            tick.outcome, tick.why = _Outcome.STARTED, ""
-            self._begun.append(tick)
-        self._start(tick, schedule, moment)
+            return self.note(schedule, moment, "tick", _Outcome.STARTED)
+        tick.outcome, tick.why = _Outcome.STARTED, ""
+        self._begun.append(tick)
+        return tick
 
     def _wait(self, schedule: Schedule, moment: datetime, kind: str, running: Sequence[str]) -> Tick:
         tick = self.note(schedule, moment, kind, _Outcome.WAITING, self._still(running))

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db import Error, connections
+from django.db import DataError, Error, IntegrityError, InternalError, connections
 from django.db.models import Exists, OuterRef
 
 from durable import runtime
@@ -29,8 +29,10 @@ logger = logging.getLogger("durable.timer")
 
 #: Schedules of one transaction.
 AT_ONCE: Final = 50
-#: How long a timer that does not know a workflow leaves its schedule to others, between two looks.
+#: How long a schedule is put off whose workflow this timer does not know, or that raises an error.
 _LEAVE: Final = timedelta(seconds=1)
+#: What a database raises about the rows of a statement. Its other errors may be over at the next look.
+_OF_ROWS: Final = (IntegrityError, DataError, InternalError)
 #: A worker that was seen within this time may be alive.
 _ALIVE: Final = timedelta(minutes=2)
 
@@ -58,45 +60,84 @@ def next_due(names: Collection[str]) -> datetime | None:
 def tick_due(now: datetime, *, most: int = AT_ONCE, only: Collection[str] | None = None) -> int:
     """Tick up to `most` schedules that are due, those due longest first; return how many were looked at.
 
-    `only`: these schedules alone, by name. A schedule that raises an error is ticked alone, and refused.
+    `only`: these schedules alone, by name. If one raises an error, each is ticked alone, and that one is refused. Raises
+    errors of the connection.
     """
     at = runtime.current()
     try:
         with atomic(at):
             return _tick(at, now, _locked(at, now, most, only))
-    except Error:  # of the connection or the database: nothing was committed
-        raise
-    except Exception:
+    except Exception as error:
+        if _is_of_connection(error):
+            raise
         logger.exception("schedules could not be ticked together; each is ticked alone")
-        return _one_by_one(at, now, most, only)
+    return _one_by_one(at, now, most, only)
+
+
+def _is_of_connection(error: Exception) -> bool:
+    """Return whether the database cannot be asked now. The end of a transaction has opened a lost connection again."""
+    return isinstance(error, Error) and not connections[conf.DATABASE].is_usable()
 
 
 def _one_by_one(at: Runtime, now: datetime, most: int, only: Collection[str] | None) -> int:
+    """Tick each schedule in a transaction of its own. Raises an error of a schedule that could not even be put off."""
     names = list(_due(rows(), now, only).order_by("due_at").values_list("name", flat=True)[:most])
+    waiting = _ready(at, rows().exclude(name__in=names), only).order_by("waiting_at")
+    names += waiting.values_list("name", flat=True)[: most - len(names)]
+    trouble: Exception | None = None
     for name in names:
         try:
             with atomic(at):
                 _tick(at, now, _locked(at, now, 1, [name]))
-        except Error:
-            raise
         except Exception as error:
+            if _is_of_connection(error):
+                raise
             logger.exception("the schedule %s could not be ticked", name)
-            with atomic(at):
-                for schedule in _locked(at, now, 1, [name]):
-                    _pass_over(at, now, schedule, error)
+            trouble = _left_behind(at, now, name, error) or trouble
+    if trouble is not None:
+        raise trouble
     return len(names)
 
 
+def _left_behind(at: Runtime, now: datetime, name: str, error: Exception) -> Exception | None:
+    """Refuse what the schedule was to start, or put it off by a moment if that may help or cannot be written.
+
+    Returns the error if the schedule is due as before.
+    """
+    if not isinstance(error, Error) or isinstance(error, _OF_ROWS):
+        try:
+            with atomic(at):
+                for schedule in _locked(at, now, 1, [name]):
+                    _pass_over(at, now, schedule, error)
+            return None
+        except Exception as another:
+            if _is_of_connection(another):
+                raise
+            logger.exception("the schedule %s could not be refused; it is put off", name)
+    is_put_off = rows().filter(name=name, due_at__lte=now).update(due_at=now + _LEAVE)
+    return None if is_put_off else error
+
+
 def _pass_over(at: Runtime, now: datetime, schedule: Schedule, error: Exception) -> None:
-    """Refuse the moment that is due, and go on with the next."""
-    batch = TickBatch(at=at, now=now, states={})
-    why = f"{type(error).__name__}: {error}"[:2_000]
-    batch.note(schedule, schedule.next_at or now, "tick", Tick.Outcome.REFUSED, why)
+    """Refuse the tick that waits and may begin, else the moment that is due, and go on with the next."""
+    why = f"{type(error).__name__}: {_first_line(error)}"[:2_000]
+    batch = TickBatch.about(at, now, [schedule])
+    batch.count_ticks(schedule)
+    is_waiting = schedule.waiting_at is not None and not batch.open_runs(schedule)
+    if is_waiting:
+        batch.refuse_waiting(schedule, why)
+    else:
+        batch.note(schedule, schedule.next_at or now, "tick", Tick.Outcome.REFUSED, why)
     try:
-        set_next(schedule, next_moment(schedule, now))
+        set_next(schedule, schedule.next_at if is_waiting else next_moment(schedule, now))
     except Exception:  # noqa: BLE001  # the rule itself cannot be read: an operator has to edit it
         schedule.due_at = None
     batch.write()
+
+
+def _first_line(error: Exception) -> str:
+    """Return the message without the lines in which a database shows the values of a row."""
+    return next(iter(str(error).splitlines()), "")
 
 
 def _locked(at: Runtime, now: datetime, most: int, only: Collection[str] | None) -> list[Schedule]:
