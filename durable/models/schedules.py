@@ -39,7 +39,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         name: str,
         workflow: str,
         rule: RuleLike,
-        args: Sequence[Any] = (),
+        args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         queue: str = "",
         zone: str | None = None,
@@ -54,14 +54,13 @@ class ScheduleManager(models.Manager["Schedule"]):
 
         Raises TypeError and ValueError, and IntegrityError for a name that is taken.
         """
-        said = {"zone": zone, "overlap": overlap, "catch_up": catch_up, "window": window, "jitter": jitter}
+        said: dict[str, Any] = {"args": args, "kwargs": kwargs, "zone": zone, "overlap": overlap, "catch_up": catch_up}
+        said |= {"window": window, "jitter": jitter}
         columns |= {name: value for name, value in said.items() if value is not None}
         created: Schedule = super().create(
             name=name,
             workflow=workflow,
             rule=rule,
-            args=args,
-            kwargs=kwargs or {},
             queue=queue,
             paused=paused,
             **columns,
@@ -85,6 +84,9 @@ class Schedule(models.Model):
     #: Arguments that are written with the next save; None: those of the row stay.
     given_args: tuple[Any, ...] | None = None
     given_kwargs: dict[str, Any] | None = None
+
+    #: What this object was made with, by name: the options of a rule do not replace it.
+    said: frozenset[str] = frozenset()
 
     objects: ClassVar[ScheduleManager] = ScheduleManager()
 
@@ -136,6 +138,11 @@ class Schedule(models.Model):
             models.Index(fields=["waiting_at"], condition=Q(waiting_at__isnull=False), name="durable_schedule_waiting"),
             models.Index(fields=["workflow", "name"], name="durable_schedule_by_workflow"),
         ]
+
+    def __init__(self, *values: Any, **columns: Any) -> None:
+        super().__init__(*values, **columns)
+        if columns:
+            self.said = frozenset(columns)
 
     def __str__(self) -> str:
         return self.name

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from durable import Context, Schedule, cron, workflow
 from durable.models import Tick
 from durable.operations.schedules import verbs
-from durable.operations.schedules.rows import rows
+from durable.operations.schedules.rows import arguments_of, rows
 from durable.operations.schedules.tick import tick_due
 
 pytestmark = pytest.mark.django_db
@@ -17,6 +18,11 @@ pytestmark = pytest.mark.django_db
 
 @workflow(name="tests.schedule_rows.job")
 def job(ctx: Context) -> None:
+    return None
+
+
+@workflow(name="tests.schedule_rows.takes")
+def takes(ctx: Context, a: int = 0, b: int = 0) -> None:
     return None
 
 
@@ -78,6 +84,63 @@ def test_an_edit_takes_the_options_of_the_rule() -> None:
     verbs.edit("s", rule=cron("0 6 * * *", zone="Asia/Tokyo", overlap="allow", window="1 hour"), overlap="replace")
     found = Schedule.objects.get()
     assert (found.zone, found.overlap, found.window) == ("Asia/Tokyo", "replace", timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, ("Asia/Tokyo", "queue", "all", timedelta(hours=2), timedelta(minutes=5))),
+        (
+            {"zone": "UTC", "overlap": "skip", "catch_up": "last", "window": "12 hours", "jitter": 0},
+            ("UTC", "skip", "last", timedelta(hours=12), timedelta(0)),
+        ),
+    ],
+)
+@pytest.mark.parametrize("how", ["create", "save", "verb"])
+def test_what_a_schedule_says_itself_comes_before_what_its_rule_says(
+    how: str, said: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    rule = cron("0 9 * * *", zone="Asia/Tokyo", overlap="queue", catch_up="all", window="2 hours", jitter="5 min")
+    if how == "create":
+        Schedule.objects.create(name="s", workflow=job.name, rule=rule, **said)
+    elif how == "save":
+        Schedule(name="s", workflow=job.name, rule=rule, **said).save()
+    else:
+        verbs.create("s", job.name, rule, **said)
+    found = Schedule.objects.get()
+    assert (found.zone, found.overlap, found.catch_up, found.window, found.jitter) == expected
+    assert next_of(found).hour == (9 if said else 0)
+
+
+@pytest.mark.parametrize("how", ["create", "save", "verb"])
+def test_arguments_of_a_rule_are_those_of_the_schedule_unless_it_has_its_own(how: str) -> None:
+    rule = cron("0 9 * * *", args=[1], kwargs={"b": 2})
+    given: dict[str, dict[str, Any]] = {
+        "rule": {},
+        "own": {"args": [3], "kwargs": {"b": 4}},
+        "none": {"args": [], "kwargs": {}},
+    }
+    for name, own in given.items():
+        columns: dict[str, Any] = {"name": name, "workflow": takes.name, "rule": rule, **own}
+        if how == "create":
+            Schedule.objects.create(**columns)
+        elif how == "save":
+            made: Any = Schedule  # its parameters are those of all columns
+            made(**columns).save()
+        else:
+            verbs.create(**columns)
+    found = {each.name: arguments_of(each) for each in rows()}
+    assert found == {"rule": ([1], {"b": 2}), "own": ([3], {"b": 4}), "none": ([], {})}
+
+
+def test_a_new_rule_of_a_saved_object_brings_its_options() -> None:
+    Schedule.objects.create(name="s", workflow=job.name, rule=cron("0 9 * * *", zone="Europe/Berlin", overlap="queue"))
+    found = Schedule.objects.get()
+    found.rule = cron("0 9 * * *", zone="Asia/Tokyo", overlap="allow")
+    found.overlap = "replace"
+    found.save()
+    again = Schedule.objects.get()
+    assert (again.zone, again.overlap, next_of(again).hour) == ("Asia/Tokyo", "replace", 0)
 
 
 def test_a_backfill_from_the_first_year() -> None:

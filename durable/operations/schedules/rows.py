@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from django.db import connections, transaction
 from django.db.models import F
@@ -37,14 +37,6 @@ __all__ = [
     "rows",
     "set_next",
 ]
-
-_DEFAULTS: Final[Mapping[str, Any]] = {
-    "zone": "UTC",
-    "overlap": "skip",
-    "catch_up": "last",
-    "window": None,
-    "jitter": timedelta(0),
-}
 
 
 def rows() -> Any:
@@ -97,12 +89,9 @@ def prepare(sender: type[Schedule], instance: Schedule, raw: bool = False, **_: 
     at = runtime.current()
     check_name(instance.name)
     rules = read_rules(instance.rule)
+    before = None if instance._state.adding else rows().filter(pk=instance.pk).first()
     for name, value in rules.options.said().items():
-        if name == "args" and instance.given_args is None:
-            instance.args = value
-        elif name == "kwargs" and instance.given_kwargs is None:
-            instance.kwargs = value
-        elif name in _DEFAULTS and getattr(instance, name) == _DEFAULTS[name]:
+        if not _is_said(instance, before, name):
             setattr(instance, name, value)
     instance.rule = rules.text
     check_zone(instance.zone)
@@ -116,7 +105,6 @@ def prepare(sender: type[Schedule], instance: Schedule, raw: bool = False, **_: 
         check_zone(instance.override_zone)
     instance.window = None if instance.window is None else parse_duration(instance.window, "a window")
     instance.jitter = parse_duration(instance.jitter, "a jitter")
-    before = None if instance._state.adding else rows().filter(pk=instance.pk).first()
     if instance.given_args is not None or instance.given_kwargs is not None or not instance.input:
         instance.input = encode_input(at, instance.name, instance.args, instance.kwargs)
         instance.given_args = instance.given_kwargs = None
@@ -130,6 +118,15 @@ def prepare(sender: type[Schedule], instance: Schedule, raw: bool = False, **_: 
         instance.next_at = next_moment(instance, at.now())
     if before is None or not is_same or before.paused != instance.paused:
         set_next(instance, instance.next_at)
+
+
+def _is_said(instance: Schedule, before: Schedule | None, name: str) -> bool:
+    """Return whether the object says this option itself, whatever its rule says."""
+    if name in ("args", "kwargs"):
+        return getattr(instance, f"given_{name}") is not None
+    if before is None:
+        return name in instance.said
+    return bool(getattr(instance, name) != getattr(before, name))
 
 
 def _timing(schedule: Schedule) -> tuple[Any, ...]:

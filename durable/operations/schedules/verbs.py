@@ -67,7 +67,7 @@ def create(
     workflow: str,
     rule: RuleLike,
     *,
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     queue: str = "",
     zone: str | None = None,
@@ -85,7 +85,10 @@ def create(
     at = runtime.current()
     with audited(at, "create_schedule", "") as by, atomic(at):
         check_not_an_order(workflow, "create_schedule")
-        check_arguments(definition_of(at, workflow), args, dict(kwargs or {}))
+        options = read_rules(rule).options
+        args = options.args if args is None else args
+        kwargs = options.kwargs if kwargs is None else kwargs
+        check_arguments(definition_of(at, workflow), args or (), dict(kwargs or {}))
         try:
             with transaction.atomic(using=conf.DATABASE):
                 made = Schedule.objects.db_manager(conf.DATABASE).create(
@@ -212,6 +215,8 @@ def edit(
     changed = {column: said.get(column) if value is None else value for column, value in given.items()}
     changed = {column: value for column, value in changed.items() if value is not None}
     window = said.get("window") if window is None else window
+    args = said.get("args") if args is None else args
+    kwargs = said.get("kwargs") if kwargs is None else kwargs
     if window is not None or no_window:
         changed["window"] = None if no_window else window
     with _changing("edit_schedule", name) as change:
