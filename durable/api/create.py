@@ -21,7 +21,10 @@ def made(wanted: str | None, make: Callable[[], Started]) -> Started:
     """
     try:
         return make()
-    except UnseenRunError:
+    except UnseenRunError as error:
+        if error.key:
+            detail = f'An open run that you may not see has the key "{error.key}", so none is started: use another key.'
+            raise ProblemError("run-not-found", 404, detail) from None
         what = "this run" if wanted is None else f'the run "{wanted}"'
         detail = f"You would not see {what}, so it is not made: name one that you may see, by another id."
         raise ProblemError("run-not-found", 404, detail) from None

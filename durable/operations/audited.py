@@ -16,6 +16,7 @@ from durable.core.errors import (
     DurableError,
     EntryNotFoundError,
     MessageConflictError,
+    OperationError,
     PayloadError,
     RunConflictError,
     RunNotFoundError,
@@ -25,6 +26,7 @@ from durable.core.errors import (
     StaleScheduleError,
 )
 from durable.core.records import ActionRecord, RunChange, RunRecord
+from durable.core.words import Sentence, gettext_noop
 from durable.operations import audit
 from durable.operations.audit import ActorScope, OperationDeniedError, Outcome
 from durable.runtime import Runtime
@@ -47,7 +49,17 @@ _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
 
 
 class UnseenRunError(RunNotFoundError):
-    """The actor may not see the run that a verb created or that already has the id; nothing was created."""
+    """The actor may not see the run that a verb created, or that has the id or the key already; nothing was done.
+
+    `key` is the key of an open run, whose id the text does not tell; "" if it is about an id.
+    """
+
+    def __init__(self, run_id: str, *, key: str = "") -> None:
+        super().__init__(run_id)
+        self.key = key
+        if key:
+            text = gettext_noop('an open run that the user may not see has the key "{key}"; start one with another key')
+            OperationError.__init__(self, Sentence(text, key=key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +82,13 @@ class Attribution:
         """Return whether the actor may see the run."""
         return self.acting is None or self.acting.sees is None or self.acting.sees(run_id)
 
-    def check_sees(self, run_id: str) -> None:
-        """Raise UnseenRunError if the actor may not see the run.
+    def check_sees(self, run_id: str, *, key: str = "") -> None:
+        """Raise UnseenRunError if the actor may not see the run, which was found by its `key` if that is given.
 
         Call this in the transaction that may have created it.
         """
         if not self.sees(run_id):
-            raise UnseenRunError(run_id)
+            raise UnseenRunError(run_id, key=key)
 
     def lock(self) -> RunRecord:
         """Lock the run until the transaction ends, and return it. Raises RunNotFoundError, StaleRunError."""

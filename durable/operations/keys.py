@@ -44,8 +44,8 @@ class Debounce:
 class KeyOptions:
     """A key, and what a start does if a run that has it is open.
 
-    `if_open` is None where nothing was said: the open run is returned; with a debounce, one that has begun is left alone,
-    and another begins.
+    `if_open` is None where nothing was said: the open run is returned; with a debounce, one that has begun is left
+    alone, and another begins.
     """
 
     key: str
@@ -92,8 +92,9 @@ def put(
 ) -> tuple[RunRecord, bool]:
     """Create the run, or return the run that has its id, or else the open one that has the key, and False.
 
-    `check_sees` is called with the id of an open run that is about to be replaced, moved or left alone; it raises for one
-    that the actor may not see. Raises KeyConflictError for an open run and `if_open="error"`, and what `cancel` raises where it is to be replaced.
+    `check_sees` is called with the id of an open run that is about to be replaced, moved or left alone; it raises for
+    one that the actor may not see. Raises KeyConflictError for an open run and `if_open="error"`, and what `cancel`
+    raises where it is to be replaced.
     """
     found, is_new = at.store.start_keyed(wanted, options.key)
     if is_new or found.id == wanted.id:
@@ -105,8 +106,9 @@ def put(
             holder = at.store.key_holder(wanted.workflow, options.key, lock=True)
             if holder is not None and check_sees is not None:
                 check_sees(holder.id)
-            if holder is not None and not _makes_way(at, holder, wanted, options):
-                return at.store.get(holder.id) or holder, False
+            left = None if holder is None else _left(at, holder, wanted, options)
+            if left is not None:
+                return left, False
             found, is_new = at.store.start_keyed(wanted, options.key)
             if is_new or found.id == wanted.id:
                 return found, is_new
@@ -117,20 +119,18 @@ def open_run(workflow: str, key: str) -> RunRecord | None:
     return runtime.current().store.key_holder(workflow, check_key(key))
 
 
-def _makes_way(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> bool:
-    """Do what the options say about the locked run that has the key; return whether another one begins."""
+def _left(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> RunRecord | None:
+    """Do what the options say about the locked run that has the key; return it, or None if another one is to begin."""
     if options.debounce is not None and holder.started_at is None:
-        _move(at, holder, wanted, options)
-        return False
+        return _moved(at, holder, wanted, options)
     if options.if_open == "replace":
         lifecycle.cancel(holder.id, reason=f'replaced by run "{wanted.id}", which was started with its key')
         at.store.free_key(holder.id, for_good=False)
-        return True
+        return None
     if options.if_open is not None:
-        _returned(holder, options)
-        return False
+        return _returned(holder, options)
     at.store.free_key(holder.id, for_good=True)
-    return True
+    return None
 
 
 def _returned(holder: RunRecord, options: KeyOptions) -> RunRecord:
@@ -139,7 +139,7 @@ def _returned(holder: RunRecord, options: KeyOptions) -> RunRecord:
     return holder
 
 
-def _move(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> None:
+def _moved(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> RunRecord:
     """Merge the start into a run that has not begun: it begins later, and has the newer input if that is kept."""
     debounce = options.debounce
     assert debounce is not None
@@ -152,3 +152,4 @@ def _move(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions
         newer = at.copied(wanted.input, Place(wanted.id, "input"), Place(holder.id, "input"))
     moved = at.store.move(holder, now=now, wake_at=wake_at, input=newer)
     announce(at, moved.queue, moved.wake_at)
+    return moved

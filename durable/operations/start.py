@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -128,11 +129,12 @@ def put(
             created = _created(at, runs, request.key, attribution)
         except KeyConflictError as conflict:
             if attribution is not None:
-                attribution.check_sees(conflict.run_id)
+                attribution.check_sees(conflict.run_id, key=conflict.key)
             raise
         for wanted, (found, is_new) in zip(runs, created, strict=True):
             if attribution is not None:
-                attribution.check_sees(found.id)
+                key = "" if request.key is None or found.id == wanted.id else request.key.key
+                attribution.check_sees(found.id, key=key)
             if not is_new and found.id == wanted.id:
                 _check_same(at, request, wanted, found, attribution)
     return created
@@ -143,7 +145,7 @@ def _created(
 ) -> list[tuple[RunRecord, bool]]:
     try:
         if key is not None:
-            check_sees = None if attribution is None else attribution.check_sees
+            check_sees = None if attribution is None else partial(attribution.check_sees, key=key.key)
             return [keys.put(at, run, key, check_sees=check_sees) for run in runs]  # one: start_many takes no key
         return list(at.store.create(runs))
     except (ProgrammingError, OperationalError) as error:

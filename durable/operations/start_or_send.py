@@ -31,9 +31,8 @@ def start_or_send(request: StartRequest, call: Call, queue: str, body: Any) -> S
             if started.is_new or started.id == call[0]:
                 break
             holder = at.store.key_holder(request.workflow, request.key.key, lock=True)
-            if holder is not None:  # otherwise it has ended meanwhile
+            if holder is not None and holder.id == started.id:  # otherwise the run has ended meanwhile
                 _check_receives(holder)
-                started = Started(holder.id, is_new=False)
                 break
         messages.send(started.id, queue, body)
     return started

@@ -11,7 +11,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable import get_run
-from durable.models import QueueMessage, Run
+from durable.models import OperatorAction, QueueMessage, Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import ask
 
@@ -65,14 +65,30 @@ def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
     return runs.filter(id__startswith=f"{request.user}-")
 
 
-@pytest.mark.parametrize("options", [{"if_open": "replace"}, {"debounce": 5, "at_most": 10}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"if_open": "return"},
+        {"if_open": "error"},
+        {"if_open": "replace"},
+        {"debounce": 5, "at_most": 10},
+        {"message": {"queue": "question"}},
+    ],
+)
 def test_a_run_that_the_user_may_not_see_keeps_its_key(make_api: MakeApi, options: dict[str, Any]) -> None:
     ask.using(id="bob-1", key="k").start()
     Run.objects.update(started_at=timezone.now())
     with override_settings(DURABLE={"API_RUNS": f"{__name__}.own_runs"}):
         answer = make_api(*ALL, name="ada").post("/runs", {**START, "id": "ada-1", **options})
-    problem(answer, 404, "run-not-found")
+    refused = problem(answer, 404, "run-not-found")
     assert b"bob-1" not in answer.content
+    assert 'has the key "k"' in refused["detail"]
+    assert "ada-1" not in refused["detail"], "the id that the user has chosen is not at fault"
+    [row] = OperatorAction.objects.filter(outcome="missing").values("action", "run_id", "detail")
+    assert (row["action"], row["run_id"]) == ("start", "ada-1")
+    assert 'has the key "k"' in row["detail"]
+    assert "bob-1" not in row["detail"], "users read the log who may not see the run"
     assert get_run("bob-1").state == "pending"
     assert ask.open_run(key="k") == get_run("bob-1")
     assert not Run.objects.filter(pk="ada-1").exists()
