@@ -123,7 +123,7 @@ def test_arguments_of_a_rule_are_those_of_the_schedule_unless_it_has_its_own(how
     for name, own in given.items():
         columns: dict[str, Any] = {"name": name, "workflow": takes.name, "rule": rule, **own}
         if how == "create":
-            Schedule.objects.create(**columns)
+            Schedule.objects.create(name=name, workflow=takes.name, rule=rule, **own)
         elif how == "save":
             Schedule(name=name, workflow=takes.name, rule=rule, **own).save()
         else:
