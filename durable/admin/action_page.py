@@ -17,7 +17,7 @@ from durable import runtime
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
 from durable.admin.forms import ActForm
-from durable.admin.verbs import VERBS
+from durable.admin.verbs import VERBS, Option, Verb
 from durable.core.bulk_runs import BULK
 from durable.core.errors import (
     DurableError,
@@ -28,7 +28,7 @@ from durable.core.errors import (
     StalePlanError,
     StaleRunError,
 )
-from durable.inspection import explain_fully, possible_verbs
+from durable.inspection import activities_of_runs, explain_fully, possible_verbs
 from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 from durable.models import Run
@@ -110,7 +110,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
     run = pages.find(key)
     form = ActForm(request.POST if request.method == "POST" else None)
     problem, status = "", 200
-    ticked = verb.ticked(request.POST)
+    ticked = verb.ticked(request.POST if request.method == "POST" else request.GET)
     location = request.GET.get("at", "") if verb.takes_location else ""
     if request.method == "POST":
         status = 422
@@ -135,12 +135,23 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
         "form": form,
         "problem": problem,
         "ticked": ticked,
+        "options": _options(verb, run),
         "location": location,
         "is_possible": name in possible_verbs(run) or name == "take_stack",
         "command": _command(name, run.id, location),
         "edit_url": admin.url("edit_input", run.id) if name == "restart" and _may_edit(request) else "",
     }
     return admin.page(request, "act", context, status=status)
+
+
+def _options(verb: Verb, run: Run) -> list[Option]:
+    """Return the options that can have an effect on the run as it is now; at most one statement."""
+    without = set()
+    if run.started_at is None:
+        without.add("rollback")
+    if any(each.name == "interrupt" for each in verb.options) and not activities_of_runs([run], pages.now())[run.id]:
+        without.add("interrupt")
+    return [each for each in verb.options if each.name not in without]
 
 
 def _command(name: str, run_id: str, location: str) -> str:

@@ -18,6 +18,7 @@ from durable.admin.url_keys import as_key
 from durable.conf import conf
 from durable.inspection import CauseSummary, FailedRun, Finding, RunCriteria, failed_runs, how_it_failed
 from durable.inspection.humanize import thousands
+from durable.inspection.wording import cause_in_words
 from durable.models import Run
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def rows_of_findings(findings: Sequence[Finding], site: str = "admin") -> list[R
 
 def title_of(cause: CauseSummary) -> str:
     """Return the cause in a few words: where the runs failed and with which error."""
-    return f"{cause.place or _('Code of the workflow itself')} · {cause.error_type}"
+    return cause_in_words(cause.place, cause.error_type)
 
 
 def headline(rows: Sequence[Row], *, has_more: bool = False) -> str:

@@ -90,12 +90,14 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     found = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk(eligibility.shown)
     now = pages.now()
     context = {
+        "now": now,
         "title": (_("%(verb)s: all runs of a filter") if "all" in given else _("%(verb)s: runs"))
         % {"verb": verb.title},
         "verb": verb,
         "form": form,
         "problem": problem,
         "ticked": ticked,
+        "options": verb.options,
         "is_typed": is_typed,
         "eligibility": eligibility,
         "eligible": number_of(eligibility),

@@ -91,6 +91,7 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
     runs = list_runs(RunCriteria(cause=fingerprint), limit=SAMPLES).runs
     attempts = failed_attempts(runs)
     spread = spread_of(fingerprint)
+    query, is_many = attention.query_of(RunCriteria(cause=fingerprint)), cause.count.number > CANARY["first"]
     context: dict[str, Any] = {
         "title": attention.title_of(cause),
         "now": now,
@@ -101,8 +102,9 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
         "hours": [now - BARS * WIDTH + each * (BARS * WIDTH) / 4 for each in range(4)],
         "spread": spread,
         "workers": [(name.rpartition(":")[0] or name, name, number) for name, number in spread.workers[:MOST_NAMES]],
-        "replay_url": attention.bulk_url("replay", attention.query_of(RunCriteria(cause=fingerprint)), site, CANARY),
-        "canary_url": attention.bulk_url("recover", attention.query_of(RunCriteria(cause=fingerprint)), site, CANARY),
+        "replay_url": attention.bulk_url("replay", query, site, CANARY if is_many else {}),
+        "canary": CANARY["first"],
+        "canary_url": attention.bulk_url("recover", query, site, CANARY) if is_many else "",
         "pauses": [
             attention.Verb(
                 title=gettext("Pause the open runs of %(workflow)s") % {"workflow": workflow},

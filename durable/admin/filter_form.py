@@ -19,7 +19,7 @@ from durable.core.clock import to_utc
 from durable.core.location import MAX_NAME
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
-from durable.inspection.wording import state_in_words
+from durable.inspection.wording import cause_in_words, state_in_words
 from durable.models import Cause
 
 __all__ = ["SINCE", "Chip", "FilterForm", "query_of"]
@@ -194,7 +194,7 @@ class FilterForm(forms.Form):
             return str(dict(self.fields["since"].choices)[value])  # type: ignore[attr-defined]  # a ChoiceField
         if name == "cause":
             found = Cause.objects.using(conf.DATABASE).filter(fingerprint=value).first()
-            return str(value) if found is None else f"{found.place or _('code')} · {found.error_type}"
+            return str(value) if found is None else cause_in_words(found.place, found.error_type)
         return str(value)
 
 

@@ -106,15 +106,17 @@ class BulkForm(_Asking):
         required=False,
         min_value=1,
         max_value=MAX_FIRST,
-        label=_("Try on so many first"),
+        label=_("Runs to try first"),
         help_text=_("It waits for these runs before it goes on with the rest. Empty: it does not wait."),
     )
     stop_after = forms.IntegerField(
         required=False,
         min_value=1,
         max_value=MAX_FIRST,
-        label=_("Stop after so many failures"),
-        help_text=_("It stops if so many of the first runs fail again, and asks you whether to go on. Empty: one."),
+        label=_("Failures that stop it"),
+        help_text=_(
+            "It stops when this many of the first runs have failed again, and asks you whether to go on. Empty: 1."
+        ),
     )
     within = forms.FloatField(
         required=False,
@@ -130,8 +132,8 @@ class BulkForm(_Asking):
         required=False,
         min_value=0.001,
         max_value=1_000,
-        label=_("Runs a second"),
-        help_text=_("At most so many, to spare what the runs call. Empty: as fast as it can."),
+        label=_("Runs per second"),
+        help_text=_("An upper limit, to spare what the runs call. Empty: as fast as it can."),
     )
 
     field_order = ["number", "reason"]

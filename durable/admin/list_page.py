@@ -15,9 +15,9 @@ from django.utils.translation import ngettext
 from durable.admin import access, list_columns, pages
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm, query_of
-from durable.admin.verbs import BULK, VERBS
+from durable.admin.verbs import BULK, VERBS, Verb
 from durable.core import registry
-from durable.core.records import Hold
+from durable.core.records import Hold, RunState
 from durable.inspection import (
     Count,
     Explanation,
@@ -38,6 +38,7 @@ from durable.inspection.runs import WINDOW
 from durable.inspection.saved_views import list_views
 from durable.models import Run, SavedView
 from durable.notifier import redis_clients
+from durable.operations.eligibility import allowed_states
 
 __all__ = ["Row", "show"]
 
@@ -98,7 +99,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "next_query": query_of(given, after=page.next_cursor) if page.next_cursor else "",
         "first_query": query_of(given) if "after" in given else "",
         "is_filtered": form.is_filtered,
-        "verbs": [VERBS[name] for name in BULK if access.may(request, VERBS[name].permission)],
+        "verbs": _verbs(request, wanted),
         "etag": etag,
     }
     if not is_live:
@@ -154,6 +155,13 @@ def _around(admin: AdminPages, request: HttpRequest, found: Count | None, form: 
         "views": _views(admin, request),
         "may_share": access.may(request, "share_savedview"),
     }
+
+
+def _verbs(request: HttpRequest, wanted: RunCriteria) -> list[Verb]:
+    """Return the verbs that the user may apply, and that a state of the filter allows."""
+    states = {RunState.FAILED.value} if wanted.cause or wanted.place else wanted.states
+    fitting = [name for name in BULK if not states or allowed_states(name) & states]
+    return [VERBS[name] for name in fitting if access.may(request, VERBS[name].permission)]
 
 
 def _views(admin: AdminPages, request: HttpRequest) -> list[ShownView]:

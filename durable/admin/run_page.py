@@ -124,7 +124,7 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "work": "" if limits is None else work_words(limits),
         "wall": wall,
         "waited": wall - progress.active if wall >= progress.active else None,  # branches work side by side
-        "buttons": _buttons(admin, request, run, explanation.remedies, running),
+        "buttons": _buttons(admin, request, run, now, explanation.remedies, running),
         "parts": parts,
         **shown,
         "step_url": admin.url("step", run.id),
@@ -147,16 +147,22 @@ def _trace_url(run: Run) -> str:
 
 
 def _buttons(
-    admin: AdminPages, request: HttpRequest, run: Run, remedies: Sequence[str], running: Sequence[RunningStep]
+    admin: AdminPages,
+    request: HttpRequest,
+    run: Run,
+    now: datetime,
+    remedies: Sequence[str],
+    running: Sequence[RunningStep],
 ) -> list[Button]:
     """Return the verbs that the run's state and the user's permissions allow, the remedies first."""
     possible = [verb for verb in possible_verbs(run) if access.may(request, PERMISSIONS[verb])]
-    possible.sort(key=lambda verb: remedies.index(verb) if verb in remedies else len(remedies))
+    others = ["send"]  # a run that waits for no message seldom needs one
+    possible.sort(key=lambda verb: remedies.index(verb) if verb in remedies else len(remedies) + (verb in others))
     buttons: list[Button] = []
     for verb in possible:
         if verb == "replay":  # a replay begins at a step, from the history
             continue
-        if verb == "wake" and run.state == RunState.RUNNING:  # allowed, and without an effect
+        if verb == "wake" and not ("wake" in remedies or _is_at_rest(run, now)):  # allowed, and without an effect
             continue
         if verb == "abandon" and not running:
             continue
@@ -174,3 +180,8 @@ def _buttons(
             )
         )
     return buttons
+
+
+def _is_at_rest(run: Run, now: datetime) -> bool:
+    """Whether the run has a time at which it goes on by itself: before it, a pass may do something."""
+    return run.state != RunState.RUNNING and run.wake_at is not None and run.wake_at > now

@@ -38,7 +38,8 @@ from durable.inspection.humanize import thousands
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.inspection.tree import PAGE
-from durable.models import Attempt, LogLine, OperatorAction, Run
+from durable.inspection.undone import handler_attempts
+from durable.models import Attempt, Entry, LogLine, OperatorAction, Run
 
 __all__ = ["PART_NAMES", "Part", "Shown", "part_of", "parts_of"]
 
@@ -83,6 +84,16 @@ class Related:
     words: str
     run: Run
     is_comparable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedHandler:
+    """A rollback handler that has failed: its step, how many attempts it made, and the error of the last one."""
+
+    location: str
+    attempts: int
+    error: str
+    traceback: str
 
 
 def _timeline(shown: Shown) -> dict[str, Any]:
@@ -171,7 +182,24 @@ def _attempts(shown: Shown) -> dict[str, Any]:
             for each in attempts
         ],
         "older": attempts[-1].pk if len(rows) > len(attempts) else None,
+        "handlers": [] if before is not None else _failed_handlers(shown),
     }
+
+
+def _failed_handlers(shown: Shown) -> list[FailedHandler]:
+    """Return the steps whose rollback handlers have failed, and have not undone them since; one statement if there may be any."""
+    entries = Entry.objects.using(conf.DATABASE).filter(pk__in=shown.progress.open_keys)
+    found = entries.filter(metadata__rollback_error__isnull=False).select_related("metadata")
+    workflow = shown.run.workflow
+    return [
+        FailedHandler(
+            location=each.location,
+            attempts=handler_attempts(each),
+            error=redacted_error(workflow, each.metadata.rollback_error),
+            traceback=redacted_traceback(workflow, each.metadata.rollback_error) if shown.may_see_payloads else "",
+        )
+        for each in found.defer("output", "arguments").order_by("-ordinal")[:_MOST_ATTEMPTS]
+    ]
 
 
 def _messages(shown: Shown) -> dict[str, Any]:

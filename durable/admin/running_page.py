@@ -63,6 +63,7 @@ def show_step(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse
     stack = read_stack(run, location, now) if access.may(request, "view_payload") else None
     context: dict[str, Any] = {
         "title": display_location(location),
+        "place": "durable_run_running",
         "now": now,
         "run": run,
         "run_url": admin.url("change", run.id),

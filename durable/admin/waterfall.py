@@ -311,7 +311,7 @@ def _ticks(piece: Piece) -> Iterator[datetime]:
 
 def _clock(moment: datetime, axis: TimeAxis, piece: Piece | None = None) -> str:
     local = timezone.localtime(moment)
-    if piece is not None and piece.length < timedelta(seconds=5):
+    if piece is not None and piece.length < timedelta(seconds=5) and local.microsecond:
         return f"{local:%H:%M:%S}.{local.microsecond // 1000:03}"
     if axis.ends_at - axis.begins_at > timedelta(days=1):
         return day_and_clock(local)

@@ -14,6 +14,7 @@ from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection import CauseSummary, list_causes, reading
 from durable.inspection.humanize import relative
+from durable.inspection.wording import display_place
 
 __all__ = ["CAUSES"]
 
@@ -45,7 +46,7 @@ def _table(output: Output, causes: list[CauseSummary], now: datetime) -> None:
             (
                 each.fingerprint,
                 each.count,
-                each.place or "the workflow's own code",
+                display_place(each.place) or "the workflow's own code",
                 f"{each.error_type}: {each.pattern}" if each.pattern else each.error_type,
                 ", ".join(each.workflows),
                 "" if each.since is None else relative(each.since, now),

@@ -90,6 +90,21 @@ class RunningStep:
         return 0 < self.timeout < 2 * self.seconds
 
     @property
+    def overrun(self) -> str:
+        """What follows of a step that goes on after its timeout: sentences, "" for any other."""
+        if not 0 < self.timeout < self.seconds:
+            return ""
+        told = _("Its timeout has passed, and it has not let itself be interrupted.")
+        if not conf.HARD_TIMEOUT:
+            return told
+        left = self.timeout + conf.HARD_TIMEOUT - self.seconds
+        if left > 0:
+            ends = _("In %(span)s its worker's process hands over its other runs and ends.") % {"span": span(left)}
+        else:
+            ends = _("Its worker's process hands over its other runs and ends now.")
+        return f"{told} {ends}"
+
+    @property
     def name(self) -> str:
         """The step, for people: 'step "charge"', or 'the rollback handler of "charge"'."""
         name = display_location(self.location)

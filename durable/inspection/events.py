@@ -18,6 +18,7 @@ from durable.conf import conf
 from durable.core.location import unescape
 from durable.inspection.humanize import shortened
 from durable.inspection.payloads import redacted_error
+from durable.inspection.undone import handler_attempts, stuck_step
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 
 __all__ = ["PAGE", "Event", "EventKey", "EventPage", "list_events"]
@@ -54,8 +55,9 @@ class EventKey:
 class Event:
     """Something that happened.
 
-    `what`: created, started, began, "attempt failed", completed, compensated, "message sent", an operator's verb, or the
-    state in which the run has ended. `kind` is that of the entry at `location`, "" without one. `attempt` is its
+    `what`: created, started, began, "attempt failed", completed, compensated, "message sent", an operator's verb,
+    "compensation failed" (the last attempt of a rollback handler, at the end of the run that it stopped), or the state in
+    which the run has ended. `kind` is that of the entry at `location`, "" without one. `attempt` is its
     number, None where there is none. `by` is the worker or the operator, "" if it is not recorded.
     """
 
@@ -82,8 +84,15 @@ class EventPage:
 
 
 def list_events(run: Run, *, after: EventKey | None = None, is_newest_first: bool = False) -> EventPage:
-    """Return a page of the run's events behind the key `after`, the oldest or the newest first; six statements."""
-    found = [each for each in _of_row(run) if _is_behind(each.key, after, is_newest_first=is_newest_first)]
+    """Return a page of the run's events behind the key `after`, the oldest or the newest first; six statements.
+
+    One more for a run whose compensation has stopped.
+    """
+    found = [
+        each
+        for each in (*_of_row(run), *_of_stopped_compensation(run))
+        if _is_behind(each.key, after, is_newest_first=is_newest_first)
+    ]
     for rank, source in _SOURCES.items():
         found += source(run, _Slice(rank, after, is_newest_first))
     found += _of_entries(run, after, is_newest_first=is_newest_first)
@@ -139,6 +148,20 @@ def _of_row(run: Run) -> Iterator[Event]:
         yield Event(key=EventKey(run.finished_at, _ENDED, 0), what=run.state, detail=detail)
 
 
+def _of_stopped_compensation(run: Run) -> Iterator[Event]:
+    """Yield the failure of the rollback handler that has stopped the run; only the last attempt's error is recorded."""
+    stuck = stuck_step(run)
+    if stuck is not None and run.finished_at is not None:
+        yield Event(
+            key=EventKey(run.finished_at, _NOT_COMPENSATED, 0),
+            what="compensation failed",
+            kind=stuck.kind,
+            location=stuck.location,
+            attempt=handler_attempts(stuck) or None,
+            detail=shortened(redacted_error(run.workflow, stuck.metadata.rollback_error), _LONGEST),
+        )
+
+
 def _failed(run: Run, part: _Slice) -> Iterator[Event]:
     found = Attempt.objects.using(conf.DATABASE).filter(run=run)
     for key, (location, number, worker) in part.of(found, "finished_at", "location", "number", "worker"):
@@ -166,7 +189,8 @@ _BEGAN: Final = 3
 _FAILED: Final = 4
 _COMPLETED: Final = 5
 _COMPENSATED: Final = 6
-_ENDED: Final = 7
+_NOT_COMPENSATED: Final = 7
+_ENDED: Final = 8
 _SOURCES: Final[Mapping[int, Callable[[Run, _Slice], Iterator[Event]]]] = {
     _SENT: _sent,
     _ACTED: _acted,

@@ -13,7 +13,8 @@ from durable.inspection.bulks import FailedAgain
 from durable.inspection.humanize import either, span, thousands
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
-from durable.inspection.wording import state_in_words, verb_title
+from durable.inspection.wording import cause_in_words, state_in_words, verb_title
+from durable.models import Cause
 
 __all__ = ["order_words"]
 
@@ -29,7 +30,7 @@ _WORDS = {
     "id_prefix": gettext_lazy('whose id begins with "%(value)s"'),
     "error_text": gettext_lazy('whose error has the text "%(value)s"'),
     "waiting_queue": gettext_lazy('that wait for a message in "%(value)s"'),
-    "cause": gettext_lazy("that failed because of %(value)s"),
+    "cause": gettext_lazy("that failed because of “%(value)s”"),
     "place": gettext_lazy('that failed at "%(value)s"'),
     "worker": gettext_lazy('of the worker "%(value)s"'),
 }
@@ -88,6 +89,8 @@ def _conditions(wanted: RunCriteria) -> Iterator[str]:
         yield _("that are %(states)s") % {"states": states}
     for name, words in _WORDS.items():
         value = getattr(wanted, name)
+        if name == "cause" and value:
+            value = _cause(value)
         if value:
             yield str(words) % {"value": _("(hidden)") if name == "error_text" and conf.REDACT else value}
     for name, words in _TIMES.items():
@@ -97,3 +100,11 @@ def _conditions(wanted: RunCriteria) -> Iterator[str]:
     for name, words in _FLAGS.items():
         if getattr(wanted, name):
             yield str(words)
+
+
+def _cause(fingerprint: str) -> str:
+    """Return a cause in words, its fingerprint if it was deleted since; one statement."""
+    found = (
+        Cause.objects.using(conf.DATABASE).filter(fingerprint=fingerprint).values_list("place", "error_type").first()
+    )
+    return fingerprint if found is None else cause_in_words(*found)

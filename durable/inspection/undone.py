@@ -20,7 +20,17 @@ from durable.inspection.humanize import thousands
 from durable.inspection.wording import LOCAL, display_location, state_in_words
 from durable.models import Entry, Run
 
-__all__ = ["UNDONE", "UNDONE_STATES", "Undone", "is_undone", "read_undone", "state_word", "stuck_step", "undone_steps"]
+__all__ = [
+    "UNDONE",
+    "UNDONE_STATES",
+    "Undone",
+    "handler_attempts",
+    "is_undone",
+    "read_undone",
+    "state_word",
+    "stuck_step",
+    "undone_steps",
+]
 
 MOST: Final = 1_000  # undone steps that are looked at
 _NAMED: Final = 5
@@ -53,7 +63,13 @@ def stuck_step(run: Run) -> Entry | None:
         return None
     failed = Q(rollback_error__isnull=False, rollback_completed_at__isnull=True)
     stuck = Entry.objects.using(conf.DATABASE).few_of(run.id, failed).select_related("metadata")
-    return stuck.defer("output", "arguments", "data").order_by("-ordinal").first()
+    return stuck.defer("output", "arguments").order_by("-ordinal").first()
+
+
+def handler_attempts(step: Entry) -> int:
+    """Return how many attempts the rollback handler of a step has made since it began or was recovered."""
+    data: Any = step.data
+    return int(data["rollback"].get("attempts", 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCAL",
+    "cause_in_words",
     "display_location",
+    "display_place",
     "kind_in_words",
     "outcome_in_words",
     "source_in_words",
@@ -134,6 +136,16 @@ _SOURCES: Final[Mapping[str, StrPromise]] = {
 def display_location(location: str) -> str:
     """Return a location for people: `polling/~3/poll` is "polling / iteration 3 / poll"."""
     return location_in_words(location, LOCAL)
+
+
+def display_place(place: str) -> str:
+    """Return a place without numbers of iterations for people: "polling / ~ / poll" is "polling / any iteration / poll"."""
+    return " / ".join(gettext("any iteration") if each == "~" else each for each in place.split(" / "))
+
+
+def cause_in_words(place: str, error_type: str) -> str:
+    """Return a cause in a few words: where its runs failed, and with which error."""
+    return f"{display_place(place) or gettext('Code of the workflow itself')} · {error_type}"
 
 
 def state_in_words(name: str) -> str:

@@ -25,6 +25,7 @@ from durable.inspection import StatementTimeoutError, humanize, is_undone, readi
 from durable.inspection.refusals import told, told_sentence
 from durable.inspection.wording import (
     display_location,
+    display_place,
     kind_in_words,
     outcome_in_words,
     source_in_words,
@@ -41,7 +42,9 @@ __all__: list[str] = []
 
 register = template.Library()
 register.filter("display_location", display_location)
+register.filter("display_place", display_place)
 
+_SECOND: Final = timedelta(seconds=1)
 _MINUTE: Final = timedelta(minutes=1)
 
 
@@ -67,6 +70,7 @@ _EVENTS = {
     "began": _("began"),
     "attempt failed": _("attempt failed"),
     "compensated": _("compensated"),
+    "compensation failed": _("compensation failed"),
     "message sent": _("message sent"),
 }
 
@@ -117,6 +121,22 @@ def ago(then: datetime | None, now: datetime) -> SafeString | str:
         then.isoformat(),
         title,
         humanize.relative(then, now, 1),
+    )
+
+
+@register.simple_tag
+def ticking(text: str, then: datetime | None, now: datetime) -> SafeString | str:
+    """A sentence in which the time since `then` is counted on, if it tells that time."""
+    told = "" if then is None else humanize.relative(then, now)
+    before, found, after = text.partition(told) if then is not None and now - then >= _SECOND else (text, "", "")
+    if then is None or not found:
+        return text
+    return format_html(
+        '{}<time datetime="{}"><span data-durable-relative="2">{}</span></time>{}',
+        before,
+        then.isoformat(),
+        told,
+        after,
     )
 
 
@@ -287,7 +307,10 @@ class Entry:
 
 @register.simple_tag(takes_context=True)
 def durable_places(context: dict[str, Any]) -> list[Place]:
-    """The pages to link to, [] for a user who may not see runs; the page, or the one that it belongs to, is current."""
+    """The pages to link to, [] for a user who may not see runs; the page, or the one that it belongs to, is current.
+
+    A page whose address is below another one names its place as `place` in its context.
+    """
     from durable.admin import access
 
     request: HttpRequest = context["request"]
@@ -298,10 +321,11 @@ def durable_places(context: dict[str, Any]) -> list[Place]:
     for name, title in _PLACES:
         arguments = ["durable"] if name == "app_list" else []
         with suppress(NoReverseMatch):
-            found.append((title, reverse(f"admin:{name}", args=arguments, current_app=site)))
-    above = [url for _title, url in found if request.path.startswith(url)]
-    current = max(above, key=len, default="")
-    return [Place(title=title, url=url, is_current=url == current) for title, url in found]
+            found.append((name, title, reverse(f"admin:{name}", args=arguments, current_app=site)))
+    above = [url for _name, _title, url in found if request.path.startswith(url)]
+    named = [url for name, _title, url in found if name == context.get("place")]
+    current = next(iter(named), max(above, key=len, default=""))
+    return [Place(title=title, url=url, is_current=url == current) for _name, title, url in found]
 
 
 @register.simple_tag(takes_context=True)

@@ -85,8 +85,8 @@ def test_a_cause_is_tried_with_a_canary_and_goes_on(
     page.goto(live_server.url + url("cause", Cause.objects.get().fingerprint))
     page.get_by_role("link", name="Try 5 first").click()
     page.get_by_text("Recover 8 runs").wait_for()
-    assert page.get_by_label("Try on so many first").input_value() == "5"
-    page.get_by_label("Stop after so many failures").fill("2")
+    assert page.get_by_label("Runs to try first").input_value() == "5"
+    page.get_by_label("Failures that stop it").fill("2")
     check(page, complaints, "confirm")
     page.get_by_role("textbox", name="Reason").fill("the bank is back, I think")
     page.get_by_role("button", name="Recover", exact=True).click()

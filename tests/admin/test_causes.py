@@ -83,6 +83,21 @@ def test_the_list_says_by_which_cause_it_is_filtered(failed: str, operator: Clie
     assert len(operator.get(url("changelist"), {"place": "charge"}).context["rows"]) >= 2
 
 
+def test_an_iteration_is_told_in_words(stage: Stage, operator: Client) -> None:
+    stage.start(flows.switched, 1, id="run")
+    Cause.objects.update(place="polling / ~ / poll")
+    fingerprint = Cause.objects.get().fingerprint
+    for address in (
+        OVERVIEW,
+        cause_url(fingerprint),
+        f"{url('changelist')}?cause={fingerprint}",
+        retry_url(fingerprint),
+    ):
+        shown = text_of(operator, address)
+        assert "polling / any iteration / poll" in shown
+        assert "/ ~ /" not in shown
+
+
 def test_the_page_of_a_cause(failed: str, operator: Client) -> None:
     shown = text_of(operator, cause_url(failed))
     for each in ("GatewayTimeout", "no answer for #", "run-1", "run-2", "Recover these 2", "tests.switched", failed):

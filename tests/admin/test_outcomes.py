@@ -1,5 +1,7 @@
 """What is shown of failures: of joins and races, before a recovery, and of compensations."""
 
+import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -204,6 +206,21 @@ class TestACompensation:
         [row] = [row for row in build_timeline(run, stage.now).rows if row.location == "charge"]
         assert [span.kind for span in row.spans] == ["attempt", "rollback failed"]
 
+    def test_failed_attempts_have_the_handler(
+        self, stage: Stage, operator: Client, log_in: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
+        stage.start(flows.saga, id="stuck")
+        address = f"{url('change', 'stuck')}?part=attempts"
+        shown = text_of(operator.get(address))
+        assert "rollback handler, 1 attempt failed" in shown
+        assert "the bank is closed" in shown
+        assert "in refund" in shown  # the traceback
+        assert "No attempt has failed" not in shown
+        assert "in refund" not in text_of(log_in("view_run", name="bob").get(address))
+        stage.start(flows.approve, id="healthy")
+        assert "No attempt has failed" in text_of(operator.get(f"{url('change', 'healthy')}?part=attempts"))
+
     def test_one_of_the_codes_own_too(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
         run = stage.start(flows.undoing, id="stuck")
@@ -247,3 +264,41 @@ def test_verbs_that_make_no_sense_are_not_offered(stage: Stage, operator: Client
     assert url("act", "run", "cancel") not in page
     run.workflow = "durable.bulk"
     assert "restart" not in possible_verbs(run)
+
+
+def verbs_of(operator: Client, name: str) -> list[str]:
+    """The verbs of a run's page, in their order."""
+    shown = text_of(operator.get(url("live", name)))
+    part = shown.partition('aria-label="What you can do"')[2].partition("</div>")[0]
+    return re.findall(r">([^<>]+)</a>", part)
+
+
+def test_verbs_lead_by_what_the_state_calls_for(stage: Stage, operator: Client) -> None:
+    stage.start(flows.quick, id="due", settle=False)
+    assert verbs_of(operator, "due") == ["Pause", "Cancel", "Start again", "Send a message"]  # waking changes nothing
+    stage.start(flows.approve, id="waits")
+    assert verbs_of(operator, "waits")[0] == "Send a message"
+    stage.start(flows.nap, id="sleeps")
+    assert verbs_of(operator, "sleeps")[0] == "Wake now"
+    assert verbs_of(operator, "sleeps")[-1] == "Send a message"
+
+
+def test_options_that_can_have_no_effect_are_not_offered(stage: Stage, operator: Client) -> None:
+    stage.start(flows.quick, id="due", settle=False)
+    shown = text_of(operator.get(url("act", "due", "cancel")))
+    assert "Interrupt the running step" not in shown
+    assert "Compensate first" not in shown
+    stage.start(flows.approve, id="waits")
+    assert "Compensate first" in text_of(operator.get(url("act", "waits", "cancel")))
+
+
+def test_the_list_offers_the_verbs_that_its_states_allow(stage: Stage, operator: Client) -> None:
+    stage.start(flows.approve, id="waits")
+    stage.start(flows.switched, id="failed")
+
+    def offered(query: str) -> list[str]:
+        return re.findall(r'name="verb" value="(\w+)"', text_of(operator.get(url("changelist") + query)))
+
+    assert offered("?state=failed") == ["recover", "replay"]
+    assert offered("?state=sleeping") == ["wake", "pause", "cancel"]
+    assert offered("") == ["recover", "replay", "wake", "pause", "resume", "cancel"]

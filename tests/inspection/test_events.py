@@ -65,6 +65,19 @@ def test_messages_and_compensations_are_told(stage: Stage) -> None:
     assert "out of stock" in undone[-1].detail
 
 
+@pytest.mark.parametrize("is_newest_first", [False, True])
+def test_the_failure_of_a_rollback_handler_is_told_before_the_end_that_it_caused(
+    stage: Stage, is_newest_first: bool
+) -> None:
+    flows.SWITCH["rollback_broken"] = True
+    run = stage.start(flows.saga, id="stuck")
+    found = told(run, is_newest_first=is_newest_first)
+    first, last = found[-2:] if not is_newest_first else found[1::-1]
+    assert (first.what, first.location, first.kind, first.attempt) == ("compensation failed", "charge", "step", 1)
+    assert "the bank is closed" in first.detail
+    assert last.what == "failed"
+
+
 @pytest.mark.parametrize("size", [1, 2, 7])
 @pytest.mark.parametrize("is_newest_first", [False, True])
 def test_pages_lose_and_repeat_nothing_though_all_happens_at_once(
