@@ -12,8 +12,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from asgiref.sync import async_to_sync
-
 from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import running_scope, running_step
 from durable.core.effects import (
@@ -31,6 +29,7 @@ from durable.core.effects import (
 )
 from durable.core.scope import Scope
 from durable.core.tracebacks import is_readable, kind_of
+from durable.drivers import loop_threads
 from durable.drivers.calls import call_atomically, call_unawaited, within_timeout
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.owner_thread import LoopDelegate, Outcome, call_there, finish_before_cancel, unwrapped
@@ -49,13 +48,13 @@ class AsyncDriver:
         self._passing: list[BaseException] = []
 
     def with_loops(self, operation: Operation) -> Operation:
-        """Return `operation` for the synchronous driver, with its bodies performed here, each on an event loop of its
-        own.
+        """Return `operation` for the synchronous driver, with its bodies performed here, one after the other, each on an
+        event loop that nothing else uses meanwhile.
         """
         effect, value = _resumed(operation.send, None)
         while effect is not None:
             if isinstance(effect, Body):
-                effect, value = async_to_sync(self._run_body)(operation, effect)
+                effect, value = loop_threads.run(self._run_body, operation, effect)
                 continue
             try:
                 outcome = yield effect

@@ -7,64 +7,28 @@ not know the work.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
+
+from durable.drivers.kept_threads import KeptThreads
 
 __all__ = ["keep", "run"]
 
 Work = Callable[[], object]
 
 
-@dataclass(slots=True)
-class _Keeper:
-    """Whether threads are kept, and the idle ones."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    depth: int = 0
-    idle: list[_BranchThread] = field(default_factory=list)
-
-
-_keeper = _Keeper()
-
-
-def _forget() -> None:
-    """In a forked child, forget the parent's threads, which do not run here."""
-    global _keeper
-    _keeper = _Keeper()
-
-
-os.register_at_fork(after_in_child=_forget)
-
-
 def run(work: Work, at_end: Work) -> Callable[[], object]:
     """Call `work` in another thread, and `at_end` in the same one before it ends. Return a function that waits for the
     end of `work`, to be called once.
     """
-    with _keeper.lock:
-        thread = _keeper.idle.pop() if _keeper.idle else None
-    return (thread or _BranchThread()).give(work, at_end)
+    return (_threads.take() or _BranchThread()).give(work, at_end)
 
 
-@contextmanager
-def keep() -> Iterator[None]:
+def keep() -> AbstractContextManager[None]:
     """Keep threads within the block. At its end, end the idle ones and wait for that."""
-    keeper = _keeper
-    with keeper.lock:
-        keeper.depth += 1
-    try:
-        yield
-    finally:
-        with keeper.lock:
-            keeper.depth -= 1
-            ended = [] if keeper.depth else keeper.idle
-            if not keeper.depth:
-                keeper.idle = []
-        for thread in ended:
-            thread.end()
+    return _threads.keep()
 
 
 class _BranchThread:
@@ -94,21 +58,18 @@ class _BranchThread:
             except BaseException:
                 self._finish(at_end, done)
                 raise
-            if not self._is_kept():
+            if not _threads.give_back(self):
                 self._finish(at_end, done)
                 return
             done.put(None)
         if at_end is not None:
             at_end()
 
-    def _is_kept(self) -> bool:
-        with _keeper.lock:
-            if _keeper.depth:
-                _keeper.idle.append(self)
-            return _keeper.depth > 0
-
     def _finish(self, at_end: Work, done: SimpleQueue[None]) -> None:
         try:
             at_end()
         finally:
             done.put(None)
+
+
+_threads: KeptThreads[_BranchThread] = KeptThreads()

@@ -11,12 +11,11 @@ from collections.abc import Awaitable
 from contextlib import ExitStack
 from typing import Any
 
-from asgiref.sync import async_to_sync
-
 from durable.core.current import running_step, timed_step
 from durable.core.effects import Call
 from durable.core.errors import AttemptAbandonedError, HeartbeatTimeoutError, StepTimeoutError, WorkflowError
 from durable.core.tracebacks import is_readable, kind_of
+from durable.drivers import loop_threads
 from durable.drivers.host import Host
 from durable.drivers.raised import call_readably, step_failure
 from durable.drivers.timeouts import HeartbeatTimer, InterruptibleTask, TimedOut, arose_from, call_with_timeout
@@ -25,11 +24,11 @@ __all__ = ["call_atomically", "call_step", "call_unawaited", "within_timeout"]
 
 
 def call_step(effect: Call, host: Host) -> Any:
-    """Call a step's function in this thread; an async one with an event loop of its own."""
+    """Call a step's function in this thread; an async one on an event loop that nothing else uses meanwhile."""
     with host.calling(effect), host.calling_here(effect), running_step(effect.info):
         value = _called(effect, host)
         if inspect.isawaitable(value):
-            value = async_to_sync(within_timeout)(effect, value, host)
+            value = loop_threads.run(within_timeout, effect, value, host)
         return value
 
 

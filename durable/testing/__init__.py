@@ -7,7 +7,7 @@ Nothing runs by itself: a test says which pass happens when. Branches run in tur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
@@ -22,6 +22,7 @@ from durable.core.effects import Call
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunRecord, RunState
 from durable.definitions import Workflow
+from durable.drivers import loop_threads
 from durable.execution.eviction import Eviction
 from durable.execution.passes import execute_pass
 from durable.handles import Handle
@@ -85,6 +86,7 @@ class Harness(AsyncTwins):
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
         self._store = _CrashingStore()
         self._local: dict[str, Workflow[Any, Any]] = {}
+        self._in_force: list[AbstractContextManager[None]] = []
         self._runtime = Runtime(
             store=self._store,
             codec=codec or runtime.production().codec,
@@ -106,11 +108,17 @@ class Harness(AsyncTwins):
         )
 
     def __enter__(self) -> Self:
+        loops = loop_threads.keep()  # from one pass to the next
+        loops.__enter__()
+        self._in_force.append(loops)
         runtime.activate(self._runtime)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        runtime.deactivate(self._runtime)
+        try:
+            runtime.deactivate(self._runtime)
+        finally:
+            self._in_force.pop().__exit__(None, None, None)
 
     def _require_force(self) -> None:
         if runtime.current() is not self._runtime:

@@ -22,7 +22,7 @@ from typing import Final, Self
 
 from durable.conf import conf
 from durable.core.records import RunRecord
-from durable.drivers import branch_threads
+from durable.drivers import branch_threads, loop_threads
 from durable.execution.connections import abandon_inherited_connections, close_stale_connections
 from durable.execution.passes import execute_pass
 from durable.notifier import notify
@@ -103,7 +103,7 @@ class WorkerLoop:
             self._executor.bounds.forget(queue)
         left: list[RunRecord] = []
         try:
-            with branch_threads.keep():  # from one pass to the next
+            with branch_threads.keep(), loop_threads.keep():  # from one pass to the next
                 is_done = self._begin_due(queue, time.monotonic() + seconds)
         finally:
             if self._pool.is_inline:  # no thread would begin them

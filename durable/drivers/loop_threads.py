@@ -1,0 +1,196 @@
+"""Event loops for asynchronous bodies and steps: new ones or, within `keep`, those that earlier ones have left as new.
+
+Owns where such a loop runs, how long it lives, and that nothing on it outlives the call that put it there. asgiref
+does the rest: the caller's context, its exceptions, and the synchronous code that the loop has the caller make.
+
+A thread and a loop of its own cost a call ten times what an idle loop costs, and asgiref makes both anew for each
+call, unless the calling thread has a loop that waits for it. An idle loop is lent to the thread as that one, for the
+length of one call. Other threads, to which the call may hand its context, do not see it: none of them can wait for a
+loop that is busy with something else.
+
+Each call ends as `asyncio.run` ends: tasks that are left are cancelled and waited for. A loop on which anything else is
+left is closed and not used again: a callback, a timer, a connection, an asynchronous generator, a thread of its
+executor, a setting. So is one that a task has stopped, and one of another class than asyncio's own, which cannot be
+looked into.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Final, ParamSpec, TypeVar
+
+from asgiref.sync import AsyncToSync, SyncToAsync, async_to_sync
+
+from durable.drivers.kept_threads import KeptThreads
+
+__all__ = ["keep", "run"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: What user code may set on asyncio's own loop.
+_SETTINGS: Final = (
+    "_debug",
+    "_default_executor",
+    "_exception_handler",
+    "_selector",
+    "_task_factory",
+    "slow_callback_duration",
+)
+
+
+def run(function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call the coroutine function on an event loop; return or raise its outcome.
+
+    This thread waits meanwhile, and makes the calls of synchronous functions that `sync_to_async` sends it. Where a loop
+    waits for this thread already, as that of an asynchronous test or of an outer workflow, the function runs on that.
+    """
+    if not _threads.are_kept or not _can_be_lent_a_loop():
+        return async_to_sync(function)(*args, **kwargs)
+    return (_threads.take() or _LoopThread()).run(function, *args, **kwargs)
+
+
+def keep() -> AbstractContextManager[None]:
+    """Keep loops within the block. At its end, close the idle ones and wait for that."""
+    return _threads.keep()
+
+
+class _LoopThread:
+    """A daemon thread with an event loop, which runs until it is ended."""
+
+    def __init__(self) -> None:
+        self._loop: Any = asyncio.new_event_loop()  # Any: `_is_as_made` looks into it
+        self._as_made = _settings(self._loop)
+        self._is_as_new = self._is_done = self._is_ending = False
+        self._broken_by: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name="durable-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self._is_as_new = self._is_done = False
+        try:
+            with _lent(self._loop):
+                return async_to_sync(self._call)(function, *args, **kwargs)
+        finally:
+            if self._broken_by is not None:
+                raise self._broken_by
+            if not self._is_as_new or not _threads.give_back(self):
+                self.end()
+
+    def end(self) -> None:
+        """End the thread and wait for that. If an interruption of the caller has cut a call off, its tasks are cancelled,
+        and nobody waits for them.
+        """
+        self._is_ending = True
+        with suppress(RuntimeError):  # it is closed already
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._is_done:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # which cancels, waits and closes at its end
+            try:
+                runner.get_loop().run_forever()
+            except BaseException as error:  # SystemExit or KeyboardInterrupt, which a task has raised
+                self._broken_by = error
+            else:
+                if not self._is_ending:
+                    self._broken_by = RuntimeError("a task has stopped the event loop before the call returned")
+
+    async def _call(self, function: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> R:
+        with _executor_of(asyncio.get_running_loop()):
+            try:
+                return await function(*args, **kwargs)
+            finally:
+                await self._clean()
+
+    async def _clean(self) -> None:
+        """Leave the loop as new, or else as `asyncio.run` leaves one before it closes it."""
+        loop = asyncio.get_running_loop()
+        await _cancel_what_is_left(loop)
+        for _ in range(3):  # the callbacks of what has just ended
+            if self._loop._ready:
+                await asyncio.sleep(0)
+        self._is_as_new = loop is self._loop and self._is_as_made()
+        if not self._is_as_new:
+            await loop.shutdown_asyncgens()
+            await loop.shutdown_default_executor()
+        self._is_done = True
+
+    def _is_as_made(self) -> bool:
+        loop = self._loop
+        is_asyncios_own = type(loop) is asyncio.SelectorEventLoop
+        return (
+            is_asyncios_own
+            and _settings(loop) == self._as_made
+            and not loop._ready
+            and not loop._asyncgens
+            and not loop._transports
+            and all(timer.cancelled() for timer in loop._scheduled)
+            and len(loop._selector.get_map()) == 1  # its own pipe
+        )
+
+
+def _settings(loop: Any) -> tuple[Any, ...]:
+    """Return what user code may have set, and the names of all attributes, in which a replaced method would show."""
+    try:
+        state = vars(loop)
+    except TypeError:
+        return ()
+    return (*(state.get(name) for name in _SETTINGS), frozenset(state))
+
+
+async def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    for task in left:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            what = "a task that a workflow or a step has left raised an error when it was cancelled"
+            loop.call_exception_handler({"message": what, "exception": error, "task": task})
+
+
+# -- what asgiref knows
+
+
+def _can_be_lent_a_loop() -> bool:
+    """Return True if asgiref keeps the loop of a thread under its undocumented name, and this thread has none."""
+    known = getattr(SyncToAsync, "threadlocal", None)
+    loop = getattr(known, "main_event_loop", None)
+    has_one = loop is not None and not loop.is_closed() and getattr(known, "main_event_loop_pid", None) == os.getpid()
+    return known is not None and not has_one
+
+
+@contextmanager
+def _lent(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Have asgiref find `loop` as the one that waits for this thread."""
+    known: Any = SyncToAsync.threadlocal
+    before = getattr(known, "main_event_loop", None), getattr(known, "main_event_loop_pid", None)
+    known.main_event_loop, known.main_event_loop_pid = loop, os.getpid()
+    try:
+        yield
+    finally:
+        known.main_event_loop, known.main_event_loop_pid = before
+
+
+@contextmanager
+def _executor_of(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Have asgiref find the thread that waits for `loop` from tasks that have not inherited its context, too."""
+    known: dict[Any, Any] = getattr(AsyncToSync, "loop_thread_executors", {})
+    executor = getattr(getattr(AsyncToSync, "executors", None), "current", None)
+    if executor is None or loop in known:
+        yield
+        return
+    known[loop] = executor
+    try:
+        yield
+    finally:
+        del known[loop]
+
+
+_threads: KeptThreads[_LoopThread] = KeptThreads()
