@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -90,9 +90,10 @@ def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin") -> list[
     return [_row_of_cause(each, newest.get(each.newest_run), site) for each in newest_first]
 
 
-def rows_of_findings(findings: Sequence[Finding], site: str = "admin") -> list[Row]:
-    """Return a row for each finding, the urgent ones first."""
-    return [_row_of_finding(each, site) for each in sorted(findings, key=lambda finding: not finding.is_urgent)]
+def rows_of_findings(findings: Sequence[Finding], site: str = "admin", *, with_children: bool = False) -> list[Row]:
+    """Return a row for each finding, the urgent ones first. `with_children`: there are runs that are children."""
+    urgent_first = sorted(findings, key=lambda finding: not finding.is_urgent)
+    return [_row_of_finding(each, site, with_children=with_children) for each in urgent_first]
 
 
 def title_of(cause: CauseSummary) -> str:
@@ -138,11 +139,16 @@ def _of_which_new(causes: Sequence[Row]) -> str:
     return ngettext(", %(number)d of them is new", ", %(number)d of them are new", new) % {"number": new}
 
 
-def query_of(wanted: RunCriteria) -> str:
-    """Return the query of the list's address that has this filter."""
+def query_of(wanted: RunCriteria, *, with_children: bool = False) -> str:
+    """Return the query of the list's address that has this filter, and says that it has children too if it must."""
     given: list[tuple[str, str]] = [("state", state) for state in sorted(wanted.states)]
     texts = {"workflow": wanted.workflow, "queue": wanted.queue, "cause": wanted.cause, "worker": wanted.worker}
-    flags = {"diverged": wanted.is_diverged, "attention": wanted.needs_attention, "undone": wanted.is_undone}
+    flags = {
+        "diverged": wanted.is_diverged,
+        "attention": wanted.needs_attention,
+        "undone": wanted.is_undone,
+        "children": with_children and replace(wanted, only_roots=True).hides_children,
+    }
     given += [(name, text) for name, text in texts.items() if text]
     given += [(name, "1") for name, is_set in flags.items() if is_set]
     return f"?{urlencode(given)}"
@@ -199,8 +205,10 @@ def _advice_of(run: FailedRun | None) -> str:
     return " ".join(parts)
 
 
-def _row_of_finding(finding: Finding, site: str) -> Row:
-    url, list_title = "" if finding.wanted is None else _list_url(query_of(finding.wanted), site), _("In the list")
+def _row_of_finding(finding: Finding, site: str, *, with_children: bool) -> Row:
+    url, list_title = "", _("In the list")
+    if finding.wanted is not None:
+        url = _list_url(query_of(finding.wanted, with_children=with_children), site)
     if finding.kind == "hung_step":
         url, list_title = reverse("admin:durable_run_running", current_app=site), _("Running now")
     if finding.kind == "bulk_stopped":

@@ -27,6 +27,7 @@ from durable.inspection import Chosen, Filtered, RunCriteria, explain, parse_sea
 from durable.inspection.bulk_causes import causes_among
 from durable.inspection.bulks import FailedAgain, find_bulk
 from durable.inspection.humanize import thousands
+from durable.inspection.runs import settle_roots
 from durable.inspection.wording import state_in_words
 from durable.models import Run
 from durable.operations import bulk
@@ -206,7 +207,7 @@ def _wanted(posted: QueryDict) -> RunCriteria | None:
     if not form.is_valid():
         return None
     with reading():
-        return parse_search(form.search, form.wanted())
+        return settle_roots(parse_search(form.search, form.wanted()))
 
 
 def _again(admin: AdminPages, request: HttpRequest, why: str) -> HttpResponse:

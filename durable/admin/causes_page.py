@@ -24,6 +24,7 @@ from durable.inspection import (
     spread_of,
 )
 from durable.inspection.causes import BARS, WIDTH
+from durable.inspection.family import has_children
 from durable.inspection.shell_command import command
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.causes import mute, unmute
@@ -90,7 +91,7 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
     site = admin.admin_site.name
     runs = list_runs(RunCriteria(cause=fingerprint), limit=SAMPLES).runs
     attempts = failed_attempts(runs)
-    spread = spread_of(fingerprint)
+    spread, with_children = spread_of(fingerprint), has_children()
     query, is_many = attention.query_of(RunCriteria(cause=fingerprint)), cause.count.number > CANARY["first"]
     context: dict[str, Any] = {
         "title": attention.title_of(cause),
@@ -108,7 +109,11 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
         "pauses": [
             attention.Verb(
                 title=gettext("Pause the open runs of %(workflow)s") % {"workflow": workflow},
-                url=attention.bulk_url("pause", attention.query_of(RunCriteria(workflow=workflow)), site),
+                url=attention.bulk_url(
+                    "pause",
+                    attention.query_of(RunCriteria(workflow=workflow), with_children=with_children),
+                    site,
+                ),
             )
             for workflow, _ in spread.workflows[:MOST_PAUSES]
         ],

@@ -6,10 +6,11 @@ Templates draw (`durable/admin/_charts.html`); this module only measures. A draw
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Final
 from urllib.parse import urlencode
 
 from django.urls import reverse
@@ -97,21 +98,29 @@ class EndedCharts:
         return self.marks[-_SHOWN_MARKS:]
 
 
-def ended_charts(now: datetime, workflow: str = "", site: str = "admin") -> list[EndedCharts]:
+def ended_charts(
+    now: datetime, workflow: str = "", site: str = "admin", *, everyone: Mapping[str, str] = MappingProxyType({})
+) -> list[EndedCharts]:
     """Return the charts of the last hour and of the last day, of all workflows or of one; five statements.
 
-    `site` is the name of the admin site.
+    `site` is the name of the admin site. `everyone` is what links to the list add so that it has children too.
     """
     hour, day = last_hour_and_day(now, workflow)
     marks = marks_of(day)  # the end of both is near: those of the hour are among them
+    wanted = {**({"workflow": workflow} if workflow else {}), **everyone}
     return [
-        _drawn("hour", _("the last hour"), hour, marks, workflow, site),
-        _drawn("day", _("the last day"), day, marks, workflow, site),
+        _drawn("hour", _("the last hour"), hour, marks, wanted, site),
+        _drawn("day", _("the last day"), day, marks, wanted, site),
     ]
 
 
 def _drawn(
-    name: str, title: str, throughput: Throughput, marks: Sequence[TimeMark], workflow: str, site: str
+    name: str,
+    title: str,
+    throughput: Throughput,
+    marks: Sequence[TimeMark],
+    wanted: Mapping[str, str],
+    site: str,
 ) -> EndedCharts:
     most = _round_up(max((bar.total for bar in throughput.bars), default=0))
     low, high = _range(throughput)
@@ -122,7 +131,7 @@ def _drawn(
         name=name,
         title=title,
         throughput=throughput,
-        bars=[_shapes(throughput, position, bar, most, workflow, site) for position, bar in enumerate(throughput.bars)],
+        bars=[_shapes(throughput, position, bar, most, wanted, site) for position, bar in enumerate(throughput.bars)],
         marks=[_mark(throughput, each, site) for each in marks if throughput.begin <= each.at],
         scale=[thousands(most), thousands(most // 2), "0"],
         durations=[span(high, 1), span(math.sqrt(low * high), 1), span(low, 1)],
@@ -137,7 +146,9 @@ def _drawn(
     )
 
 
-def _shapes(throughput: Throughput, position: int, bar: Bar, most: int, workflow: str, site: str) -> BarShapes:
+def _shapes(
+    throughput: Throughput, position: int, bar: Bar, most: int, wanted: Mapping[str, str], site: str
+) -> BarShapes:
     parts, top = [], float(HEIGHT)
     for kind, number in (("good", bar.completed), ("idle", bar.cancelled), ("bad", bar.failed)):
         if number:
@@ -151,13 +162,13 @@ def _shapes(throughput: Throughput, position: int, bar: Bar, most: int, workflow
         x=f"{position * STEP + 0.5}",
         left=f"{position * STEP}",
         parts=parts,
-        url=_list_url(bar.begins, end, workflow, site) if bar.total else "",
+        url=_list_url(bar.begins, end, wanted, site) if bar.total else "",
     )
 
 
-def _list_url(begin: datetime, end: datetime, workflow: str, site: str) -> str:
-    query: dict[str, Any] = {"workflow": workflow} if workflow else {}
-    query |= {"finished_from": begin.isoformat(), "finished_until": end.isoformat(), "sort": "-finished_at"}
+def _list_url(begin: datetime, end: datetime, wanted: Mapping[str, str], site: str) -> str:
+    ended = {"finished_from": begin.isoformat(), "finished_until": end.isoformat()}
+    query = {**wanted, **ended, "sort": "-finished_at"}
     return f"{reverse('admin:durable_run_changelist', current_app=site)}?{urlencode(query)}"
 
 

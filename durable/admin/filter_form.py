@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -114,6 +114,7 @@ class FilterForm(forms.Form):
     undone = _Flag(required=False, label=gettext_lazy("undone"))
     stuck = _Flag(required=False, label=gettext_lazy("compensation stuck"))
     diverged = _Flag(required=False, label=gettext_lazy("code does not fit"))
+    children = _Flag(required=False, label=gettext_lazy("with children"))
 
     def __init__(self, given: QueryDict) -> None:
         super().__init__(given, label_suffix="")
@@ -130,7 +131,7 @@ class FilterForm(forms.Form):
         """Return the filter without the search; invalid fields are ignored."""
         given = self.cleaned_data
         since = SINCE.get(given.get("since", ""))
-        return RunCriteria(
+        wanted = RunCriteria(
             states=frozenset(given.get("state", ())),
             workflow=given.get("workflow", ""),
             queue=given.get("queue", ""),
@@ -140,6 +141,7 @@ class FilterForm(forms.Form):
             is_stuck=given.get("stuck", False),
             is_diverged=given.get("diverged", False),
             needs_attention=given.get("attention", False),
+            only_roots=not given.get("children", False),
             cause=given.get("cause", ""),
             place=given.get("place", ""),
             created_from=timezone.now() - since if since is not None else given.get("created_from"),
@@ -147,6 +149,7 @@ class FilterForm(forms.Form):
             finished_from=given.get("finished_from"),
             finished_until=given.get("finished_until"),
         )
+        return replace(wanted, only_roots=wanted.hides_children)
 
     @property
     def flags(self) -> list[forms.BoundField]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ from durable.inspection import (
     RunOrder,
     RunPage,
     activities_of_runs,
+    count_runs,
     explain,
     failed_attempts,
     list_and_count,
@@ -33,8 +34,9 @@ from durable.inspection import (
     parse_search,
     paused_queues,
 )
+from durable.inspection.humanize import thousands
 from durable.inspection.refusals import told
-from durable.inspection.runs import WINDOW
+from durable.inspection.runs import WINDOW, settle_roots
 from durable.inspection.saved_views import list_views
 from durable.models import Run, SavedView
 from durable.notifier import redis_clients
@@ -72,7 +74,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     given, now = request.GET, pages.now()
     form = FilterForm(given)
     form.is_valid()  # an invalid field shows its own error, and is ignored
-    wanted = parse_search(form.search, form.wanted())
+    wanted = settle_roots(parse_search(form.search, form.wanted()))
     is_live = "live" in given
     page, found, order, problem = _read(wanted, given, is_counted=not is_live)
     running = activities_of_runs(page.runs, now)
@@ -103,7 +105,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "etag": etag,
     }
     if not is_live:
-        context |= _around(admin, request, found, form)
+        context |= _around(admin, request, wanted, found, form)
     return pages.tagged(admin.page(request, "_list" if is_live else "list", context), etag)
 
 
@@ -136,13 +138,17 @@ def _row(
     )
 
 
-def _around(admin: AdminPages, request: HttpRequest, found: Count | None, form: FilterForm) -> dict[str, Any]:
+def _around(
+    admin: AdminPages, request: HttpRequest, wanted: RunCriteria, found: Count | None, form: FilterForm
+) -> dict[str, Any]:
     """Return what stands around the table, and is not refreshed with it."""
     given = request.GET
     columns = {each.column.name for each in list_columns.columns_of(given, RunOrder.NEWEST)}
     shown = [(each.name, each.title, each.name in columns) for each in list_columns.COLUMNS]
     return {
         "title": _("Runs") if found is None else _title(found),
+        "hidden": _hidden(wanted, found),
+        "with_children_query": query_of(given, children="true"),
         "found": found,
         "columns": shown,
         "filter_query": query_of(given),
@@ -178,6 +184,20 @@ def _views(admin: AdminPages, request: HttpRequest) -> list[ShownView]:
         )
         for view in list_views(key)
     ]
+
+
+def _hidden(wanted: RunCriteria, found: Count | None) -> str:
+    """Return what to say of the children that match and are not listed; "" if there are none."""
+    if not wanted.only_roots:
+        return ""
+    everyone = count_runs(replace(wanted, only_roots=False))
+    if found is None or everyone is None or found.is_capped or everyone.is_capped:
+        return _("Children are not listed.")
+    number = everyone.number - found.number
+    text = ngettext(
+        "%(number)s child matches and is not listed.", "%(number)s children match and are not listed.", number
+    )
+    return text % {"number": thousands(number)} if number > 0 else ""
 
 
 def _title(found: Count) -> str:

@@ -16,11 +16,10 @@ from durable.inspection import (
     Finding,
     Workers,
     collect_findings,
-    count_by_state,
     list_causes,
     worker_overview,
 )
-from durable.inspection.counts import CAP
+from durable.inspection.counts import CAP, count_everyone
 
 __all__ = ["context", "needs_a_person", "show"]
 
@@ -41,8 +40,9 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
     """Return what the overview shows at the moment `now`; a constant number of statements."""
     site = getattr(request, "current_app", "admin")
     workers = worker_overview()
-    rows, has_more, findings = _attention(now, workers, site)
-    states = count_by_state()
+    states, has_children = count_everyone()
+    everyone = pages.with_children(has_children)
+    rows, has_more, findings = _attention(now, workers, site, has_children=has_children)
     return {
         "now": now,
         "headline": attention.headline(rows, has_more=has_more),
@@ -51,10 +51,11 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
         "has_urgent_findings": any(each.is_urgent for each in findings),
         "paused": {each.wanted.queue for each in findings if each.kind == "queue_paused" and each.wanted is not None},
         "failed": states["failed"],
-        "states": [(state, count, f"?{urlencode({'state': state})}") for state, count in states.items()],
+        "states": [(state, count, f"?{urlencode({'state': state, **everyone})}") for state, count in states.items()],
+        "has_children": has_children,
         "count_cap": CAP,
         "may": {each: access.may(request, each) for each in ("view_payload", "operate_run")},
-        "charts": ended_charts(now, site=site),
+        "charts": ended_charts(now, site=site, everyone=everyone),
         "workers": workers,
     }
 
@@ -66,9 +67,14 @@ def needs_a_person(now: datetime, site: str) -> tuple[str, str]:
     return f"{number}{'+' if has_more else ''}" if number else "", attention.headline(rows, has_more=has_more)
 
 
-def _attention(now: datetime, workers: Workers, site: str) -> tuple[list[attention.Row], bool, list[Finding]]:
+def _attention(
+    now: datetime, workers: Workers, site: str, *, has_children: bool = False
+) -> tuple[list[attention.Row], bool, list[Finding]]:
     """Return the rows of what needs a person, whether there are more causes, and the findings among the rows."""
     causes = list_causes(now, muted=False, most=CAUSES + 1)
     findings = collect_findings(now, workers, failed=[])  # a cause has the failed ones
-    rows = [*attention.rows_of_causes(causes[:CAUSES], site), *attention.rows_of_findings(findings, site)]
+    rows = [
+        *attention.rows_of_causes(causes[:CAUSES], site),
+        *attention.rows_of_findings(findings, site, with_children=has_children),
+    ]
     return rows, len(causes) > CAUSES, findings

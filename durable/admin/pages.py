@@ -12,9 +12,10 @@ from django.utils.translation import gettext as _
 from durable import runtime
 from durable.admin.url_keys import as_id
 from durable.conf import conf
+from durable.inspection.family import has_children
 from durable.models import Run
 
-__all__ = ["etag_of", "find", "is_known", "now", "tagged", "unchanged"]
+__all__ = ["etag_of", "find", "is_known", "now", "tagged", "unchanged", "with_children"]
 
 
 def now() -> datetime:
@@ -38,6 +39,14 @@ def find(key: str) -> Run:
             % {"run": run_id}
         )
     return run
+
+
+def with_children(are_there: bool | None = None) -> dict[str, str]:
+    """Return what a link to the list adds where the number beside it counts children too; {} while there are none.
+
+    `are_there` says whether there are, if the page knows it; else one statement asks.
+    """
+    return {"children": "true"} if (has_children() if are_there is None else are_there) else {}
 
 
 def etag_of(now: datetime, *parts: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlencode
@@ -42,12 +42,12 @@ class ShownQueue:
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the queues."""
     now = pages.now()
-    workers = worker_overview()
+    workers, everyone = worker_overview(), pages.with_children()
     context = {
         "title": _("Queues"),
         "now": now,
         "problem": workers.problem,
-        "queues": [_shown(admin, each, now) for each in list_queues(now, workers)],
+        "queues": [_shown(admin, each, now, everyone) for each in list_queues(now, workers)],
         "window": span(WINDOW.total_seconds()),
     }
     return admin.page(request, "queues", context)
@@ -67,7 +67,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "title": name,
         "now": now,
         "problem": workers.problem,
-        "each": _shown(admin, queue, now),
+        "each": _shown(admin, queue, now, pages.with_children()),
         "hold": queue.hold,
         "workers": workers_page.shown_workers(admin, queue.serving, now),
         "rows": _oldest(queue, now),
@@ -79,13 +79,13 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     return admin.page(request, "queue", context)
 
 
-def _shown(admin: AdminPages, queue: QueueSummary, now: datetime) -> ShownQueue:
+def _shown(admin: AdminPages, queue: QueueSummary, now: datetime, everyone: Mapping[str, str]) -> ShownQueue:
     tint, word = _state(queue, now)
     latency = "" if queue.oldest_due_at is None else span(max(0.0, (now - queue.oldest_due_at).total_seconds()))
     return ShownQueue(
         queue=queue,
         url=admin.url("queue", queue.name),
-        runs_url=f"{admin.url('changelist')}?{urlencode({'queue': queue.name})}",
+        runs_url=f"{admin.url('changelist')}?{urlencode({'queue': queue.name, **everyone})}",
         latency=latency,
         tint=f"durable-{tint}",
         word=word,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -39,12 +40,13 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the workflows by name, from the one behind `?after=` on."""
     now, after = pages.now(), request.GET.get("after", "")
     workflows, has_more = list_workflows(now, after)
+    everyone = pages.with_children()
     context = {
         "title": _("Workflows"),
         "now": now,
         "cap": CAP,
         "workflows": [
-            (each, admin.url("workflow", each.name), _runs_url(admin, workflow=each.name, state="failed"))
+            (each, admin.url("workflow", each.name), _runs_url(admin, everyone, workflow=each.name, state="failed"))
             for each in workflows
         ],
         "is_first": not after,
@@ -66,6 +68,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         )
     stats = workflow_stats(name)
     queue = conf.QUEUE if workflow is None else workflow.queue
+    everyone = pages.with_children()
     may_see_source = workflow is not None and access.may(request, "view_source")
     context: dict[str, Any] = {
         "title": name,
@@ -75,19 +78,19 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "source": source_of(workflow) if workflow is not None and may_see_source else "",
         "hold": hold,
         "stats": stats,
-        "charts": ended_charts(now, name, admin.admin_site.name),
+        "charts": ended_charts(now, name, admin.admin_site.name, everyone=everyone),
         "open_window": OPEN if stats.is_windowed else None,
         "causes_window": SAMPLE if stats.failed.number > SAMPLE else None,
         "steps": [
             (each, each.place == stats.flakiest, each.place == stats.slowest, _failed_share(each.failed, each.sampled))
             for each in stats.steps
         ],
-        "places": [(each, _runs_url(admin, workflow=name, state=each.state)) for each in stats.places],
+        "places": [(each, _runs_url(admin, everyone, workflow=name, state=each.state)) for each in stats.places],
         "causes": [(cause, number, admin.url("cause", cause.fingerprint)) for cause, number in workflow_causes(name)],
         "builds": builds_in_flight(worker_overview(), queue),
         "queue_url": admin.url("queue", queue),
-        "runs_url": _runs_url(admin, workflow=name),
-        "failed_url": _runs_url(admin, workflow=name, state="failed"),
+        "runs_url": _runs_url(admin, everyone, workflow=name),
+        "failed_url": _runs_url(admin, everyone, workflow=name, state="failed"),
         "start_url": admin.url("workflow_start", name) if isinstance(workflow, Workflow) else "",
         "hold_url": admin.url("workflow_hold", name, "hold"),
         "release_url": admin.url("workflow_hold", name, "release"),
@@ -102,8 +105,8 @@ def find(name: str) -> WorkflowDefinition | None:
     return next((each for each in registry.all() if each.name == name), None)
 
 
-def _runs_url(admin: AdminPages, **wanted: str) -> str:
-    return f"{admin.url('changelist')}?{urlencode(wanted)}"
+def _runs_url(admin: AdminPages, everyone: Mapping[str, str], **wanted: str) -> str:
+    return f"{admin.url('changelist')}?{urlencode({**wanted, **everyone})}"
 
 
 def _failed_share(failed: int, sampled: int) -> str:

@@ -32,6 +32,7 @@ from durable.inspection import (
     state_word,
 )
 from durable.inspection.humanize import relative
+from durable.inspection.runs import settle_roots
 from durable.models import Run
 
 __all__ = ["LIST", "run_data"]
@@ -65,6 +66,11 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--stuck", action="store_true", help="failed runs whose compensation has stopped")
     parser.add_argument("--diverged", action="store_true", help="runs that the workers' code does not fit")
     parser.add_argument("--attention", action="store_true", help="runs that do not go on well without a person")
+    parser.add_argument(
+        "--children",
+        action="store_true",
+        help="children too: else a list by state, workflow, queue, time or error has roots alone",
+    )
     parser.add_argument("--error", default="", metavar="TEXT", help="a part of the error's type or message")
     for name, what in {"created": "started", "finished": "ended"}.items():
         parser.add_argument(
@@ -95,7 +101,7 @@ def _list(options: Namespace, output: Output) -> int:
     if limit is not None and limit < 1:
         raise CommandError(f"--limit must be at least 1, not {limit}", returncode=Exit.USAGE)
     with reading():
-        wanted = parse_search(options.search, _filter(options))
+        wanted = settle_roots(parse_search(options.search, _filter(options)))
     try:
         _print(output, wanted, RunOrder(options.sort), options.cursor, limit)
     except InvalidCursorError as error:
@@ -131,6 +137,7 @@ def _filter(options: Namespace) -> RunCriteria:
         is_stuck=options.stuck,
         is_diverged=options.diverged,
         needs_attention=options.attention,
+        only_roots=not options.children,
         worker=options.worker,
         cause=options.cause,
         place=options.place,

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from django.db.models import OuterRef, Q, Subquery
-from django.db.models.lookups import Exact
+from django.db.models.lookups import Exact, IsNull
 
 from durable.core.location import ANY_QUEUE, escape
 from durable.core.records import ENDED, RunState
@@ -19,12 +19,13 @@ from durable.core.summary import SummaryKind
 from durable.inspection.capped_counts import sample_rows
 from durable.inspection.explanation import LATE
 from durable.inspection.workers import queues_with_runs
-from durable.models import Failure
+from durable.models import Child, Failure
 from durable.models.run import RunQuerySet
 
 __all__ = [
     "DIVERGED",
     "FEW",
+    "ROOT",
     "STUCK",
     "WORKED_ON",
     "few_attended",
@@ -50,6 +51,12 @@ DIVERGED: Final = Q(diverged_at__isnull=False) | Q(
 #: A rollback handler has failed for good, and the compensation has stopped.
 STUCK: Final = Q(state=_FAILED) & (
     ~Q(state_after_rollback="") | Q(summary__startswith=f'{{"kind":"{SummaryKind.HANDLER_FAILED.value}"')
+)
+
+#: No child: no run has started it, or a step of one has. A subquery for each run that has a parent: PostgreSQL might read
+#: the table of all children for an EXISTS beside an OR.
+ROOT: Final = Q(parent__isnull=True) | Q(
+    IsNull(Subquery(Child.objects.filter(run=OuterRef("pk")).values("pk")[:1]), rhs=True)
 )
 
 

@@ -21,6 +21,7 @@ from durable.core.records import ENDED, RunState
 from durable.inspection import run_conditions
 from durable.inspection.capped_counts import Count, count_capped
 from durable.inspection.error_text import contains
+from durable.inspection.family import has_children
 from durable.inspection.pagination import Cursor, InvalidCursorError, RunOrder
 from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, merged
 from durable.inspection.undone import UNDONE, UNDONE_STATES
@@ -43,6 +44,7 @@ __all__ = [
     "list_runs",
     "order_of",
     "parse_search",
+    "settle_roots",
 ]
 
 PAGE: Final = 50  # runs
@@ -68,7 +70,8 @@ class RunCriteria:
     those that failed on it and are still failed. `is_undone`: runs that have failed or were cancelled, and whose steps
     were undone (`durable.inspection.undone`). `is_stuck`: failed runs whose compensation has stopped. `is_diverged`:
     runs that the workers' code does not fit, retried for a while or failed because of that. `needs_attention`: runs
-    that do not go on well without a person.
+    that do not go on well without a person. `only_roots`: no children, that is, runs that the code of another run has
+    started as its own. A filter that looks for trouble, or names a run, finds children all the same (`hides_children`).
     """
 
     states: frozenset[str] = frozenset()
@@ -88,6 +91,7 @@ class RunCriteria:
     is_stuck: bool = False
     is_diverged: bool = False
     needs_attention: bool = False
+    only_roots: bool = False
 
     def __post_init__(self) -> None:
         unknown = sorted(self.states - _STATES)
@@ -96,8 +100,14 @@ class RunCriteria:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every run matches."""
-        return self == RunCriteria()
+        """Whether every run matches, or every root."""
+        return replace(self, only_roots=False) == RunCriteria()
+
+    @property
+    def hides_children(self) -> bool:
+        """Whether children are left out: `only_roots` is given, and nothing that has to lead to a failed child."""
+        names = self.id_prefix or self.cause or self.place or self.worker
+        return self.only_roots and not (names or self.is_stuck or self.is_diverged or self.needs_attention)
 
 
 RunFilter = RunCriteria  # the name under which orders recorded before hold the class
@@ -179,6 +189,16 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
     return replace(base, error_text=text)
 
 
+def settle_roots(wanted: RunCriteria) -> RunCriteria:
+    """Return the filter with `only_roots` if it has to leave children out. No run has to be looked at while there are none.
+
+    One statement for a filter that hides children, none for others.
+    """
+    if not wanted.only_roots:
+        return wanted
+    return replace(wanted, only_roots=wanted.hides_children and has_children())
+
+
 def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[RunQuerySet, bool]]:
     """Return the runs that match `wanted` as disjoint querysets, each in the order of the index that it follows.
 
@@ -205,7 +225,7 @@ def _plans(wanted: RunCriteria, order: RunOrder, within: RunQuerySet | None) -> 
     states = _possible(wanted)
     if states is None:
         return []
-    wanted = replace(wanted, states=states)
+    wanted = replace(wanted, states=states, only_roots=wanted.hides_children)
     is_limited = within is not None
     if order is RunOrder.NEXT:
         return _waking(runs, wanted, is_limited=is_limited)
@@ -330,6 +350,8 @@ def _sieve(wanted: RunCriteria) -> Q:
         rest &= run_conditions.of_worker(wanted.worker)
     if wanted.waiting_queue:
         rest &= run_conditions.waiting_for(wanted.waiting_queue)
+    if wanted.only_roots:
+        rest &= run_conditions.ROOT
     if wanted.error_text:
         # With a redaction hook the lane searches the shown text, see `Lane.read`.
         rest &= Q(error__isnull=False) if conf.REDACT else contains(wanted.error_text)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from django.db import connection
 
-__all__ = ["GROWING", "LONG", "fill", "filled"]
+__all__ = ["BIG", "GROWING", "LONG", "a_family", "fill", "filled"]
 
 #: The tables that are filled.
 GROWING = (
@@ -25,6 +25,7 @@ GROWING = (
     "durable_failure",
 )
 LONG = "long-history"
+BIG = "big-family"
 _WORKER = "orders-1:4711:0f3a"
 _TRACEBACK = "Traceback (most recent call last):\n" + "".join(
     f'  File "/srv/shop/orders/{name}.py", line {17 * number}, in {name}\n    return {name}_of(order, {number})\n'
@@ -205,3 +206,38 @@ def filled(*, runs: int, entries: int) -> Iterator[None]:
 def _empty() -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"TRUNCATE {', '.join(GROWING)}, durable_cause CASCADE")
+
+
+#: A failed parent, and its children, the newest of all runs: every tenth completed, the others failed. Parameters: big, size.
+_FAMILY = (
+    """
+    INSERT INTO durable_run (id, workflow, queue, state, input, error, origins, waiting_for, summary, fence, worker, crashes,
+      change_seq, message_count, pending_request, request_reason, state_after_rollback, generations, seed, created_at, started_at,
+      finished_at, parent_id)
+    SELECT CASE n WHEN 0 THEN %(big)s ELSE %(big)s || ':bill ' || n END, CASE n WHEN 0 THEN 'big.parent' ELSE 'big.child' END,
+      'default', CASE WHEN mod(n, 10) = 9 THEN 'completed' ELSE 'failed' END, '{"args":[],"kwargs":{}}',
+      '{"type": "ValueError", "message": "refused", "traceback": ""}', '[]', '', '', 1, '', 0, 1, 0, '', '', '', '{}', '',
+      now() + n * interval '1 ms', now(), now(), CASE WHEN n > 0 THEN %(big)s END
+    FROM generate_series(0, %(size)s) AS n
+    """,
+    """
+    INSERT INTO durable_child (run_id, parent_id, location, generation, when_parent_ends, "group", "position", is_dropped)
+    SELECT %(big)s || ':bill ' || n, %(big)s, 'bills', 0, 'cancel', CASE WHEN mod(n, 2) = 0 THEN 'bills' END, n, false
+    FROM generate_series(1, %(size)s) AS n
+    """,
+)
+
+
+@contextmanager
+def a_family(size: int) -> Iterator[None]:
+    """Inside, there is the parent `BIG` with so many children, all of them newer than other runs."""
+    with connection.cursor() as cursor:
+        for statement in _FAMILY:
+            cursor.execute(statement, {"big": BIG, "size": size})
+        cursor.execute("ANALYZE durable_run, durable_child")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM durable_child WHERE parent_id = %s", [BIG])
+            cursor.execute("DELETE FROM durable_run WHERE id = %s OR parent_id = %s", [BIG, BIG])

@@ -8,6 +8,8 @@ __all__ = [
     "SWITCH",
     "album",
     "approve",
+    "bill",
+    "billing",
     "branches",
     "broken_branch",
     "caught_join",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 SWITCH = {"broken": False, "rollback_broken": False}
+BROKEN = {1, 2}  # the bills that fail while the switch is on
 
 
 class GatewayTimeout(Exception):
@@ -56,6 +59,23 @@ def refund(_rollback: RollbackContext, _output: Any) -> None:
 @workflow(name="tests.quick")
 def quick(ctx: Context, value: Any = None) -> Any:
     return ctx.step("only", value_of, value)
+
+
+def billed(number: int) -> str:
+    if SWITCH["broken"] and number in BROKEN:
+        raise CriticalError(f"the bank refused bill {number}")
+    return f"bill {number}"
+
+
+@workflow(name="tests.bill")
+def bill(ctx: Context, number: int) -> str:
+    return ctx.step("charge", billed, number)
+
+
+@workflow(name="tests.billing")
+def billing(ctx: Context, size: int) -> int:
+    bills = [ctx.start_child(f"bill {number}", bill, number) for number in range(size)]
+    return len([each.result(f"paid {number}") for number, each in enumerate(bills)])
 
 
 @workflow(name="tests.mistaken")

@@ -15,7 +15,7 @@ from durable.inspection import RunCriteria, list_runs
 from durable.inspection.runs import WINDOW
 from durable.inspection.selection import EXAMINED
 from durable.models import Run
-from tests.admin.bigdata import GROWING, LONG, filled
+from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
 from tests.admin.pages import url
 from tests.support.plans import scans, sifted, sorts
 from tests.support.worker_rows import a_worker
@@ -38,6 +38,8 @@ LISTS = [
     "?worker=nobody",
     "?sort=wake_at&columns=state&columns=wakes",
     "?since=day&state=completed",
+    "?children=1",
+    "?state=failed&children=1",
 ]
 
 
@@ -120,6 +122,24 @@ def test_what_no_index_serves_is_looked_for_window_by_window(crowd: None) -> Non
     assert len(seen) == len(set(seen)) == 2_999
     assert windows >= 2
     assert WINDOW < 30_000
+
+
+def test_a_list_of_roots_looks_for_parents_of_no_more_runs_than_its_window(crowd: None, operator: Client) -> None:
+    with a_family(10_000):
+        for query in (
+            "",
+            "?state=failed",
+            "?state=failed&state=completed",
+            "?workflow=big.workflow_3",
+        ):
+            with CaptureQueriesContext(connection) as queries:
+                response = operator.get(url("changelist") + query)
+            tables = {*GROWING, "durable_child"}
+            # a count may sort the window that it examines
+            assert scans(queries, tables) + sorts(queries, tables, most=WINDOW) == [], query
+            assert sifted(queries, tables) <= WINDOW, query
+            assert not any(row.run.id.startswith(BIG) for row in response.context["rows"] if row.run.id != BIG), query
+            assert bool(response.context["hidden"]) is ("workflow" not in query), query
 
 
 def test_many_runs_of_one_instant_are_paged_too(db: None) -> None:

@@ -263,6 +263,12 @@ class RunListQuery(PageQuery):
         help_text="Runs that the workers' code does not fit: tried again for a while, or failed because of that.",
     )
     attention = QueryFlag(required=False, default=False, help_text="Runs that do not go on well without a person.")
+    children = QueryFlag(
+        required=False,
+        default=False,
+        help_text="Children too. Without it a list by state, workflow, queue, time, error or waiting queue has roots alone; "
+        "one by id, cause, place or worker, and one of runs that need attention, has children in any case.",
+    )
     sort = serializers.ChoiceField(
         required=False,
         choices=SORTS,

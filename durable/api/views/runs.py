@@ -31,6 +31,7 @@ from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
 from durable.inspection import RunCriteria, RunOrder, activities_of_runs, count_by_state, list_runs
+from durable.inspection.runs import settle_roots
 from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations import Started
@@ -59,10 +60,11 @@ class RunsView(View):
             is_stuck=query.pop("stuck"),
             is_diverged=query.pop("diverged"),
             needs_attention=query.pop("attention"),
+            only_roots=not query.pop("children"),
             **query,
         )
         within = visible_runs(request) if is_limited() else None
-        page = list_runs(wanted, order=order, cursor=cursor, limit=limit, within=within)
+        page = list_runs(settle_roots(wanted), order=order, cursor=cursor, limit=limit, within=within)
         runs: Any = page.runs  # many=True takes several
         running = activities_of_runs(page.runs, timezone.now())
         shown = RunSerializer(runs, many=True, context={**self.context_for(request, runs), "running": running}).data

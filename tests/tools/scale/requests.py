@@ -48,6 +48,7 @@ _FILTERS: Final[Mapping[str, list[str]]] = {
     "undone": ["true"],
     "stuck": ["true"],
     "diverged": ["true"],
+    "children": ["true"],
 }
 
 
