@@ -46,8 +46,8 @@ class Values:
     - `POLL_INTERVAL`: without Redis, how often each `durable_worker` queries the database for due runs.
     - `MAX_BRANCH_THREADS`: threads of one pass for the branches of joins and races, nested ones included.
     - `MAX_CRASHES`: a run that crashes this many workers in a row without progress fails.
-    - `HARD_TIMEOUT`: how long after its timeout a step that cannot be interrupted may continue; then its worker process
-      ends, which counts as a crash of that attempt. 0: no limit.
+    - `HARD_TIMEOUT`: how long after its timeout, or after its heartbeat without a sign, a step that cannot be
+      interrupted may continue; then its worker process ends, which counts as a crash of that attempt. 0: no limit.
     - `DIVERGENCE_GRACE`: how long a run whose history does not fit the code, or whose code has a mistake, is tried
       again before it stops.
     - `MISTAKES`: the classes of errors, or their dotted paths, that are mistakes in a workflow's code when the workflow

@@ -8,7 +8,7 @@ from typing import Final
 
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
-__all__ = ["CALL", "RESULT", "START", "TIMEOUT", "started_children", "unread_children", "waiting_again"]
+__all__ = ["CALL", "RESULT", "START", "TIMEOUT", "begun_again", "started_children", "unread_children"]
 
 #: What an entry of a child is: the start of one and the wait for it, the start alone, or the wait alone.
 CALL: Final = "call"
@@ -42,7 +42,19 @@ def _has_read(entry: EntryRecord) -> bool:
     return entry.status == EntryStatus.COMPLETED and "refused" not in entry.data
 
 
-def waiting_again(entry: EntryRecord) -> EntryRecord:
-    """Return the entry of a wait that has failed as that of one that goes on, with a deadline of its own."""
-    data = {name: value for name, value in entry.data.items() if name not in ("failure", "deadline")}
-    return replace(entry, status=EntryStatus.PENDING, error=None, last_attempt_at=None, data=data)
+def begun_again(entry: EntryRecord) -> EntryRecord:
+    """Return the entry of a failed operation as that of one that is tried again.
+
+    A wait goes on, with a deadline of its own; a start that was refused because its id was taken is made again.
+    """
+    forgotten = {"failure", "deadline"} | ({"refused", "child"} if "refused" in entry.data else set())
+    data = {name: value for name, value in entry.data.items() if name not in forgotten}
+    return replace(
+        entry,
+        status=EntryStatus.PENDING,
+        error=None,
+        last_attempt_at=None,
+        completed_at=None,
+        finished_ordinal=None,
+        data=data,
+    )

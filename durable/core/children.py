@@ -78,7 +78,7 @@ def call_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
             yield SAVE
         else:
             yield from _wait(scope, name, entry, None, is_new=is_new, is_started=is_to_start)
-    return _ended(scope, entry)
+    return _ended(scope, name, entry)
 
 
 def start_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
@@ -89,7 +89,7 @@ def start_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
         scope.journal.finish(entry)
         yield SAVE
     scope.determinism.observe(entry)
-    _raise_refusal(entry)
+    _raise_refusal(name, entry)
     return entry.location, entry.data["child"]
 
 
@@ -107,7 +107,7 @@ def child_result(
         if (entry.data.get("of"), entry.data.get("child")) != (of, child_id):  # new, or the child was started anew
             scope.journal.mark(entry, data={**entry.data, "of": of, "child": child_id})
         yield from _wait(scope, name, entry, timeout, is_new=is_new, is_started=False)
-    return _ended(scope, entry)
+    return _ended(scope, name, entry)
 
 
 def _matched(scope: Scope, name: str, action: str, workflow: str) -> tuple[EntryRecord, bool]:
@@ -126,10 +126,10 @@ def _matched(scope: Scope, name: str, action: str, workflow: str) -> tuple[Entry
     return entry, False
 
 
-def _ended(scope: Scope, entry: EntryRecord) -> Any:
+def _ended(scope: Scope, name: str, entry: EntryRecord) -> Any:
     """Return the output of an operation that has completed."""
     scope.determinism.observe(entry)
-    _raise_refusal(entry)
+    _raise_refusal(name, entry)
     return scope.recorded(entry.location, "the output of the child", entry.output)
 
 
@@ -143,7 +143,7 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
     for base in chosen:
         generation = 0
         while True:
-            child_id = f"{base}~{generation}" if generation else base
+            child_id = _of_generation(base, generation)
             found, child = yield PeekChild(child_id, with_origin=True)
             if found is None:
                 taken_by = _begin(scope, entry, request, child_id, generation)
@@ -198,13 +198,29 @@ def _ids(parent_id: str, location: str) -> Iterator[str]:
     readable = f"{parent_id}:{location.replace('/', ':')}"
     if ":" not in location and len(readable) <= MAX_ID - 8 and readable.isprintable():
         yield readable
-    digest = hashlib.sha256(f"{parent_id}\0{location}".encode()).hexdigest()[:32]
+    digest = _digest(f"{parent_id}\0{location}")
     yield f"{parent_id[:_HASHED_PREFIX]}:{digest}"
 
 
-def _raise_refusal(entry: EntryRecord) -> None:
+def _of_generation(base: str, generation: int) -> str:
+    """Return the id of the run that is the child of this generation; hashed where the readable one would be too long."""
+    if not generation:
+        return base
+    suffix = f"~{generation}"
+    if len(base) + len(suffix) <= MAX_ID:
+        return base + suffix
+    return f"{base[:_HASHED_PREFIX]}:{_digest(base)}{suffix}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _raise_refusal(name: str, entry: EntryRecord) -> None:
+    """Raise the error of a start whose id was taken; a recovery of the run starts the child again."""
     if (problem := entry.data.get("refused")) is not None:
-        raise RunConflictError(entry.data["child"], problem)
+        error = RunConflictError(entry.data["child"], problem)
+        raise with_failure(error, Failure("child", name, (entry.location,), ErrorInfo.of(error)))
 
 
 # -- the wait

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 
 from durable.core import transitions
-from durable.core.child_entries import waiting_again
+from durable.core.child_entries import begun_again
 from durable.core.location import escape
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
@@ -132,7 +132,7 @@ class _Recovery(Rewind):
         if entry.kind in FORKS:
             self._reset_fork(entry)
         elif entry.kind == EntryKind.CHILD:
-            self.put(waiting_again(entry))
+            self.put(begun_again(entry))
         elif entry.status in (EntryStatus.EXHAUSTED, EntryStatus.FAILED):
             data = {key: value for key, value in entry.data.items() if key not in ("failure", UNCOUNTED)}
             self.put(

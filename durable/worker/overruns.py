@@ -1,7 +1,7 @@
-"""Detect steps that go on after their timeout because they swallow the interruption or prevent it.
+"""Detect steps that go on after their timeout or their heartbeat because they swallow the interruption or prevent it.
 
-Owns the last resort. `HARD_TIMEOUT` seconds after the step's timeout, the worker process releases its other runs and
-exits, as if the step had killed it. The attempt counts as a crash. The parent process or service manager starts the
+Owns the last resort. `HARD_TIMEOUT` seconds after the step's timeout, or after the end of its heartbeat without a sign,
+the worker process releases its other runs and exits, as if the step had killed it. The attempt counts as a crash. The parent process or service manager starts the
 worker process again.
 
 The worker knows here which run costs it its life. So no crash is counted for the others, those whose steps do not end
@@ -53,13 +53,13 @@ class Overruns:
         release: Callable[[set[str]], object],
         expire: Callable[[set[str]], object],
     ) -> None:
-        """End the process, or prepare its end, if one of the running `steps` has overrun its timeout by too much.
+        """End the process, or prepare its end, if one of the running `steps` has overrun its timeout or heartbeat by too much.
 
         `held` returns the ids of the runs whose passes have begun. `release` makes runs due for other workers, `expire`
         lets leases expire at once.
         """
         now = time.monotonic()
-        over = [(step, now - since) for step, since in steps if _is_over(step, now - since)]
+        over = [(step, now - since) for step, since in steps if _is_over(step, since, now)]
         runs = {step.run_id for step, _ in over} & (begun := held())
         if not runs:
             return
@@ -80,14 +80,25 @@ class Overruns:
         self._end(STATUS)
 
     def _tell(self, step: StepInfo, seconds: float) -> None:
+        is_past_timeout = 0 < step.timeout <= seconds
+        limit, length = ("timeout", step.timeout) if is_past_timeout else ("heartbeat", step.heartbeat)
         text = (
             'step "%s" of run %s, attempt %d, still runs %.0f s after it began, and has not let itself be interrupted at its '
-            "timeout of %g s: this worker process (pid %d) hands over its other runs and ends. Let what is raised in the step "
+            "%s of %g s: this worker process (pid %d) hands over its other runs and ends. Let what is raised in the step "
             "out: catch Exception, not BaseException"
         )
         about = {"run_id": step.run_id, "location": step.location}
-        logger.critical(text, step.location, step.run_id, step.attempt, seconds, step.timeout, os.getpid(), extra=about)
+        logger.critical(
+            text, step.location, step.run_id, step.attempt, seconds, limit, length, os.getpid(), extra=about
+        )
 
 
-def _is_over(step: StepInfo, seconds: float) -> bool:
-    return conf.HARD_TIMEOUT > 0 and step.timeout > 0 and seconds >= step.timeout + conf.HARD_TIMEOUT
+def _is_over(step: StepInfo, since: float, now: float) -> bool:
+    """Return True if the step goes on for too long after its timeout, or after its last sign."""
+    if conf.HARD_TIMEOUT <= 0:
+        return False
+    if step.timeout > 0 and now - since >= step.timeout + conf.HARD_TIMEOUT:
+        return True
+    progress = step.begun_progress
+    signed_at = progress.signed_at if progress is not None else None
+    return step.heartbeat > 0 and now - max(since, signed_at or since) >= step.heartbeat + conf.HARD_TIMEOUT

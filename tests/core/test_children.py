@@ -333,6 +333,69 @@ def test_ids_in_scopes() -> None:
         assert all(len(each) <= 200 for each in found)
 
 
+@pytest.mark.parametrize("is_handled", [False, True], ids=["raised", "handled"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("operation", ["child", "start_child"])
+def test_a_recovery_starts_the_child_whose_id_was_taken(operation: str, is_async: bool, is_handled: bool) -> None:
+    theirs = one.using(id="theirs")
+
+    @workflow(name="children.refused")
+    def refused(ctx: Context) -> str:
+        try:
+            child = getattr(ctx, operation)("label", theirs, "a")
+        except RunConflictError:
+            if not is_handled:
+                raise
+            child = "nothing"
+        ctx.step("later", work, "later")
+        return str(child)
+
+    @workflow(name="children.arefused")
+    async def arefused(ctx: AsyncContext) -> str:
+        try:
+            child = await getattr(ctx, operation)("label", theirs, "a")
+        except RunConflictError:
+            if not is_handled:
+                raise
+            child = "nothing"
+        await ctx.step("later", work, "later")
+        return str(child)
+
+    FAIL.add("later")
+    with Harness() as h:
+        h.start(theirs, "x")
+        run = h.start(arefused if is_async else refused, id="p")
+        h.finish(run)
+        assert run.state == "failed"
+        h._store._runs.pop("theirs")  # as a prune does
+        FAIL.clear()
+        run.recover()
+        h.finish(run)
+        assert run.state == "completed"
+        assert (get_run("p").output == "nothing") == is_handled
+        assert ("a" in CALLS) == (operation == "child" and not is_handled)
+        assert [each.id for each in run.children()] == ([] if is_handled else ["theirs"])
+
+
+@pytest.mark.parametrize("length", [198, 199, 200])
+def test_an_explicit_id_of_any_length_is_started_anew(length: int) -> None:
+    @workflow(name="children.long_id")
+    def long_id(ctx: Context) -> Any:
+        return ctx.child("label", one.using(id="i" * length), "a", 60)
+
+    with Harness() as h:
+        run = h.start(long_id, id="p")
+        h.settle()
+        for _ in range(2):
+            run.replay("label", in_place=True)
+            h.settle()
+        first, second, third = run.children()
+        assert (first.id, first.state, second.state) == ("i" * length, "cancelled", "cancelled")
+        assert len({first.id, second.id, third.id}) == 3
+        assert all(len(each.id) <= 200 and each.id.startswith("i" * 150) for each in (second, third))
+        assert h.finish(run).output == "done a"
+
+
 # -- branches
 
 

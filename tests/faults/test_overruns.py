@@ -61,6 +61,37 @@ def step_of(record: RunRecord, seconds: float) -> Any:
     return SimpleNamespace(info=info, since=time.monotonic() - seconds, is_of=lambda _record: False)
 
 
+def looked_at(info: StepInfo, seconds: float) -> list[str]:
+    """What a worker does that finds this step, which began so long ago, in two looks."""
+    done: list[str] = []
+    found = overruns.Overruns(lambda: done.append("stop"), end=lambda status: done.append(f"end {status}"))
+    for _ in range(2):
+        found.look([(info, time.monotonic() - seconds)], lambda: {info.run_id}, lambda _: None, lambda _: None)
+    return done
+
+
+def test_a_step_that_misses_its_heartbeat_and_does_not_end_costs_the_process_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(overruns, "HAND_OVER", 0.0)
+    record = RunRecord(id="r", workflow="w", queue="q", input="", created_at=timezone.now())
+
+    def step(timeout: float, heartbeat: float, signed: float | None = None) -> StepInfo:
+        info = StepInfo(record, "step", 1, lambda: False, timeout=timeout, heartbeat=heartbeat)
+        if signed is not None:
+            info._progress = SimpleNamespace(signed_at=time.monotonic() - signed)  # type: ignore[assignment]
+        return info
+
+    assert looked_at(step(0, 10), 10 + 59) == []
+    assert looked_at(step(0, 10), 10 + 61) == ["stop", "end 70"]
+    assert "at its heartbeat of 10 s" in caplog.text
+    assert looked_at(step(3600, 10), 10 + 61) == ["stop", "end 70"]
+    assert looked_at(step(0, 10, signed=30), 3600) == []
+    assert looked_at(step(0, 10, signed=71), 3600) == ["stop", "end 70"]
+    assert looked_at(step(100, 10, signed=1), 161) == ["stop", "end 70"]
+    assert "at its timeout of 100 s" in caplog.text
+
+
 @pytest.mark.postgres
 @pytest.mark.e2e
 @pytest.mark.slow
@@ -69,7 +100,7 @@ def step_of(record: RunRecord, seconds: float) -> Any:
 def test_a_step_that_swallows_its_interruption_costs_its_process(
     child_environment: dict[str, str], tmp_path: Path, concurrency: str
 ) -> None:
-    ways = ["aswallow"] if concurrency == "4" else ["swallow", "disarm"]
+    ways = ["aswallow"] if concurrency == "4" else ["swallow", "disarm", "silence"]
     bad = [overrunning.start(way) for way in ways]
     good = [patient.start() for _ in range(3)]
     log = tmp_path / "worker.log"

@@ -352,13 +352,19 @@ async def _aswallow() -> None:
             continue
 
 
-OVERRUNS: dict[str, Callable[[], Any]] = {"swallow": _swallow, "disarm": _disarm, "aswallow": _aswallow}
+OVERRUNS: dict[str, Callable[[], Any]] = {
+    "swallow": _swallow,
+    "silence": _swallow,
+    "disarm": _disarm,
+    "aswallow": _aswallow,
+}
 
 
 @workflow(name="faults.overrunning")
 def overrunning(ctx: Context, way: str) -> str:
-    """A step that goes on after its timeout, each time."""
-    result = ctx.try_step(f"overrun by {way}", OVERRUNS[way], timeout=0.5, max_retries=0, retry_on_timeout=True)
+    """A step that goes on after its timeout, or after its heartbeat without a sign, each time."""
+    limits = {"timeout": 0.0, "heartbeat": 0.5} if way == "silence" else {"timeout": 0.5}
+    result = ctx.try_step(f"overrun by {way}", OVERRUNS[way], max_retries=0, retry_on_timeout=True, **limits)
     assert result.failure is not None
     return f"{result.failure.kind}: {result.failure.error}"
 
