@@ -172,7 +172,7 @@ def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: st
         workflow=request.workflow,
         queue=request.queue,
         input=text,
-        created_at=now,
+        created_at=_created_at(parent, now),
         parent_id=parent.id,
         limits=limits,
         **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
@@ -191,6 +191,11 @@ def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: st
     if taken_by is None:
         scope.journal.mark(entry, data={**entry.data, "child": child_id})
     return taken_by
+
+
+def _created_at(parent: RunRecord, now: datetime) -> datetime:
+    """Return when a child was created, on a worker whose clock may be behind: after its parent, see `RunQuerySet.with_ids`."""
+    return now if now >= parent.created_at else parent.created_at + timedelta(microseconds=1)
 
 
 def _ids(parent_id: str, location: str) -> Iterator[str]:

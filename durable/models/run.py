@@ -142,8 +142,11 @@ class RunQuerySet(models.QuerySet["Run"]):
         )
 
     def with_ids(self, ids: Sequence[str]) -> Self:
-        """Return those with these ids, in the order in which they are locked."""
-        return self.filter(id__in=ids).order_by("id")
+        """Return those with these ids, in the order in which rows of runs are locked: the youngest first.
+
+        So a child, which is younger than its parent, is locked before it, as the end of a child does.
+        """
+        return self.filter(id__in=ids).order_by("-created_at", "id")
 
 
 class Run(models.Model):

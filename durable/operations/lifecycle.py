@@ -215,16 +215,17 @@ def _recover_after(at: Runtime, run_id: str, children: Sequence[str], *, is_cons
     A replay has copied children of its original: their ends do not wake it, so it starts its own.
     """
     anew = []
-    for child in children:
-        found = at.store.get(child)
-        if found is None or found.parent_id != run_id or found.state == RunState.CANCELLED:
+    rows = at.store.get_many(children)
+    for child in sorted(rows, key=lambda each: rows[each].created_at, reverse=True):  # as rows are locked
+        found = rows[child]
+        if found.parent_id != run_id or found.state == RunState.CANCELLED:
             anew.append(child)
         elif found.state == RunState.FAILED:
             try:
                 _recover(at, child, is_consequence=True)
             except _ChildrenFirst as first:
                 _recover_after(at, child, first.children, is_consequence=True)
-    _recover(at, run_id, children, anew, is_consequence=is_consequence)
+    _recover(at, run_id, children, [*anew, *set(children).difference(rows)], is_consequence=is_consequence)
 
 
 def _changed(

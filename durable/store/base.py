@@ -286,7 +286,7 @@ class Store(Protocol):
     def commit(self, batch: Batch) -> Committed:
         """Write the batch if the run's fence is the batch's; on PostgreSQL one statement, one round trip, one commit.
 
-        Rows are locked in the order of run ids, so that two runs which send to each other cannot deadlock. Deleting an
+        Rows of runs are locked in one order, the youngest first, a parent that the commit wakes included: so two runs that send to each other cannot deadlock, nor a parent that sends to a child which ends. Deleting an
         entry deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier
         one of the run. `worked`, `saved` and `forgotten` are written in the same commit, with statements of their own. Raises LeaseLost, and writes
         nothing, if the run has a newer fence. Its children are started as `create` starts runs; one that was started

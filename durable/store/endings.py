@@ -53,7 +53,7 @@ def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) ->
         open_ones = _cancellable(alias, parents)
         parent_of = dict(open_ones.order_by("position").values_list("run_id", "parent_id")[: _AT_ONCE - number])
         # the conditions again: a row may have changed before it was locked
-        rows = locking(Run.objects.using(alias).filter(id__in=parent_of).order_by("id"), skip=True)
+        rows = locking(Run.objects.using(alias).with_ids(list(parent_of)), skip=True)
         gone: dict[str, RunRecord] = {}
         for child in _records(rows):
             after = row_rules.after_parent(child, parents[parent_of[child.id]], at)

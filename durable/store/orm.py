@@ -1,8 +1,8 @@
 """The portable store: ordinary ORM statements in one short transaction, for any database that Django supports.
 
 Every writing transaction first locks the rows it is about. On SQLite, which has no row locks, it begins with a write,
-because a transaction that first reads and then writes fails there beside another writer. Rows are locked in the order
-of run ids. Must not decide what happens to a run's row: `durable.store.row_rules` does.
+because a transaction that first reads and then writes fails there beside another writer. Rows of runs are locked in
+one order, the youngest first. Must not decide what happens to a run's row: `durable.store.row_rules` does.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class OrmStore(DatabaseStore):
 
         With `skip`, without those that somebody else has locked, where the database can do that.
         """
-        found = self._runs.with_ids(sorted(set(run_ids)))
+        found = self._runs.with_ids(list(set(run_ids)))
         return {run.id: run for run in _records(self._with_locks(found, skip=skip))}
 
     def _with_locks(self, runs: RunQuerySet, *, skip: bool = False) -> RunQuerySet:
@@ -360,7 +360,8 @@ class OrmStore(DatabaseStore):
 
     def commit(self, batch: Batch) -> Committed:
         with transaction.atomic(using=self.alias):
-            runs = self._locked([batch.run_id, *(each.to for each in batch.sends)])
+            parent = [batch.parent_id] if batch.sends and batch.parent_id is not None else []
+            runs = self._locked([batch.run_id, *(each.to for each in batch.sends), *parent])
             run = runs.pop(batch.run_id, None)
             if run is None or run.fence != batch.fence:
                 raise LeaseLost

@@ -7,6 +7,7 @@ under a parent that has ended, or deadlock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -21,7 +22,7 @@ from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
 from tests.store.conftest import POSTGRES
 from tests.store.family import a_child, finish, start_children
-from tests.store.making import LEASE, NOW, at, commit, park, started, the
+from tests.store.making import LEASE, NOW, a_message, a_run, at, commit, park, started, the
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
@@ -30,7 +31,7 @@ LockingStore = OrmStore | PostgresStore
 
 def emptied() -> None:
     with connections[POSTGRES].cursor() as cursor:
-        for table in ("durable_cascade", "durable_child", "durable_run"):
+        for table in ("durable_queuemessage", "durable_cascade", "durable_child", "durable_run"):
             cursor.execute(f"DELETE FROM {table}")
 
 
@@ -203,3 +204,69 @@ def test_a_parent_is_recovered_while_the_sweep_ends_its_children(
             store.cascade("", at(3))
             assert the(store, "a").state == (RunState.CANCELLED if is_cancelled else RunState.PENDING)
             assert store.cascade("", at(4)) is None
+
+
+def cancelled(run: Any) -> RunChange:
+    return RunChange(run=transitions.cancelled_at_once(run, now=at(5), reason="", summary=""))
+
+
+@pytest.mark.parametrize(("parent_id", "child_id"), [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_parent_sends_to_its_child_while_that_ends(
+    locking_store: LockingStore, pools: Pools, parent_id: str, child_id: str, end: str
+) -> None:
+    """The end has the child's row when the parent asks for it, and then asks for the parent's: a deadlock, if it has that."""
+    store = locking_store
+    emptied()
+    held = started(store, parent_id)
+    start_children(store, held, a_child(child_id, parent_id, created_at=at(1), wake_at=None))
+    sends = [a_message(child_id)]
+    sender = Actor(pools[0], "sender", lambda: commit(store, held, sends=sends), "COMMIT")
+
+    def decide(run: Any, _entries: Any) -> RunChange:
+        assert sender.act("A") == "waits"
+        return cancelled(run)
+
+    ending = Actor(pools[1], "end", lambda: store.change(child_id, decide), end)
+    try:
+        assert ending.act("B") == "done"
+    finally:  # after a deadlock too: its rows stay locked until then
+        ending.act("b")
+        sender.finish()
+        sender.act("a")
+    assert (the(store, child_id).state == RunState.CANCELLED) == (end == "COMMIT")
+    assert the(store, child_id).message_count == 1
+
+
+@pytest.mark.parametrize("other_id", ["a", "z"])
+def test_a_child_sends_in_its_last_commit_to_a_run_that_its_parent_sends_to(
+    locking_store: LockingStore, pools: Pools, other_id: str
+) -> None:
+    store = locking_store
+    for other_since in (at(-10), at(10)):
+        emptied()
+        store.create([a_run(other_id, created_at=other_since)])
+        held = started(store, "parent")
+        start_children(store, held, a_child("child", created_at=at(1)))
+        child = store.claim_run("child", now=NOW, lease_until=NOW + LEASE, worker="w")
+        assert child is not None
+        done: Any = transitions.completed(child, now=at(2), output="1")
+        last = {"run": done, "parent_id": "parent", "sends": [a_message(other_id)]}
+        sends = [a_message(other_id)]
+        with ThreadPoolExecutor(1) as pool:
+            blocker = Actor(pool, "blocker", lambda: store._lock_run(other_id), "ROLLBACK")
+            assert blocker.act("C") == "done"
+            ending = Actor(pools[1], "end", lambda: commit(store, child, **last), "COMMIT")  # noqa: B023
+            assert ending.act("B") == "waits"
+            sender = Actor(pools[0], "sender", lambda: commit(store, held, sends=sends), "COMMIT")  # noqa: B023
+            assert sender.act("A") == "waits"
+            blocker.act("c")
+            pool.submit(connections.close_all).result(120)
+        try:
+            ending.finish()
+        finally:
+            ending.act("b")
+            sender.finish()
+            sender.act("a")
+        assert the(store, other_id).message_count == 2
+        assert the(store, "child").state == RunState.COMPLETED

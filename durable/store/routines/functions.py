@@ -237,7 +237,8 @@ BEGIN
 END $$
 """),
     # Put messages into inboxes, in their order. Returns for each what durable_send_1 returns. Locks the runs first,
-    # in the order of their ids.
+    # the youngest first, as every function does that locks several: a child is younger than its parent, and the end of
+    # a child locks the child, then the parent.
     Function.of("""
 CREATE FUNCTION durable_sends_1(sends json) RETURNS TABLE (place bigint, queue_to_notify text, before text)
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
@@ -245,7 +246,7 @@ DECLARE
   one record;
   receivers text[] := ARRAY(SELECT each.value ->> 'run_id' FROM json_array_elements(sends) AS each);
 BEGIN
-  PERFORM 1 FROM durable_run WHERE id = ANY(receivers) ORDER BY id FOR NO KEY UPDATE;
+  PERFORM 1 FROM durable_run WHERE id = ANY(receivers) ORDER BY created_at DESC, id FOR NO KEY UPDATE;
   FOR one IN SELECT * FROM json_to_recordset(sends) AS x(
     number integer, id text, run_id text, queue text, body text, sent_at timestamptz, idempotency_id text
   ) ORDER BY number LOOP
@@ -276,7 +277,10 @@ DECLARE
 BEGIN
   IF sends IS NOT NULL THEN
     concerned := ARRAY(SELECT each.value ->> 'run_id' FROM json_array_elements(sends) AS each) || of_run;
-    PERFORM 1 FROM durable_run WHERE id = ANY(concerned) ORDER BY id FOR NO KEY UPDATE;
+    IF patch ->> 'finished_at' IS NOT NULL THEN -- the end wakes the parent
+      concerned := concerned || (SELECT parent_id::text FROM durable_run WHERE id = of_run);
+    END IF;
+    PERFORM 1 FROM durable_run WHERE id = ANY(concerned) ORDER BY created_at DESC, id FOR NO KEY UPDATE;
   END IF;
   SELECT queue, state, waiting_for, change_seq, pending_request, state_after_rollback INTO r
   FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
