@@ -363,8 +363,15 @@ OVERRUNS: dict[str, Callable[[], Any]] = {
 @workflow(name="faults.overrunning")
 def overrunning(ctx: Context, way: str) -> str:
     """A step that goes on after its timeout, or after its heartbeat without a sign, each time."""
-    limits = {"timeout": 0.0, "heartbeat": 0.5} if way == "silence" else {"timeout": 0.5}
-    result = ctx.try_step(f"overrun by {way}", OVERRUNS[way], max_retries=0, retry_on_timeout=True, **limits)
+    timeout, heartbeat = (0, 0.5) if way == "silence" else (0.5, None)
+    result = ctx.try_step(
+        f"overrun by {way}",
+        OVERRUNS[way],
+        max_retries=0,
+        timeout=timeout,
+        heartbeat=heartbeat,
+        retry_on_timeout=True,
+    )
     assert result.failure is not None
     return f"{result.failure.kind}: {result.failure.error}"
 
